@@ -1,0 +1,72 @@
+"""`vgpuctl list-profiles` beside `mdevctl types`, over the same /sys of 20,480 type directories.
+
+The tree is mounted over /sys in a private mount namespace: Debian 12's mdevctl reads no other place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bench import big_host
+from tests.bench.conftest import Tell
+from tests.bench.paired import environment, paired, runs, seconds, vgpuctl
+
+LIMIT = 0.8
+_HOLD = 'mount -t tmpfs -o size=1g,nr_inodes=1m tmpfs "$0" && echo mounted && read -r _ && mount --bind "$0" /sys && '
+_HOLD += "echo ready && exec cat"
+
+
+@pytest.fixture
+def inside(tmp_path: Path) -> Iterator[list[str]]:
+    """The words that run a command where the big host's tree is /sys; a child keeps that place while it lives."""
+    if os.geteuid() != 0:
+        pytest.skip("a mount namespace needs root")
+    place = tmp_path / "sys"
+    place.mkdir()
+    pipe = subprocess.PIPE
+    argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _HOLD, str(place)]
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            assert child.stdout.readline() == "mounted\n"
+            big_host.build(Path(f"/proc/{child.pid}/root{place}"))
+            child.stdin.write("\n")
+            child.stdin.flush()
+            assert child.stdout.readline() == "ready\n"
+            yield ["nsenter", f"--mount=/proc/{child.pid}/ns/mnt", f"--wd={tmp_path}", "--"]
+        finally:
+            child.stdin.close()
+
+
+def test_list_profiles(inside: list[str], bench: Tell, tmp_path: Path) -> None:
+    mdevctl = shutil.which("mdevctl", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    assert mdevctl, "mdevctl is not installed: apt-get install mdevctl"
+    env = environment(tmp_path / "cache")
+    ours = [*inside, *vgpuctl("--json", "list-profiles")]
+    theirs = [*inside, mdevctl, "types"]
+    _check_ours(ours, env)
+    _check_theirs(theirs, env)
+    pair = paired(lambda: seconds(ours, env), lambda: seconds(theirs, env), runs(3, 21))
+    bench("list-profiles", pair.ratio, LIMIT, f"{pair.medians()} of 'mdevctl types', {big_host.DIRECTORIES:,} types")
+
+
+def _check_ours(argv: list[str], env: dict[str, str]) -> None:
+    ran = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+    profiles = json.loads(ran.stdout)["data"]
+    assert {p["profile"]: p["free"] for p in profiles} == big_host.expected_free()
+    assert {p["max_per_gpu"] for p in profiles} == {big_host.largest(s) for s in big_host.SIZES}
+    assert all(len(p["gpus"]) == big_host.GPUS for p in profiles)
+
+
+def _check_theirs(argv: list[str], env: dict[str, str]) -> None:
+    lines = subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert sum(line.startswith("  nvidia-") for line in lines) == big_host.DIRECTORIES
+    assert sum(line.startswith("0000:") for line in lines) == big_host.GPUS * big_host.VFS

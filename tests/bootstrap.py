@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Install what is needed on a fresh Debian 12 and run the quickstart or every test.
+
+    python3 tests/bootstrap.py demo     the main job on a simulated host
+    python3 tests/bootstrap.py test     lint, types, unit, simulator, lab and a smoke pass of the benchmarks
+    python3 tests/bootstrap.py venv     only the environment, in .venv
+
+Needs git, python3 and root (for apt-get, and for the lab's chroots). It uses the distribution's own python3,
+because libvirt's Python module comes from the distribution and always matches its libvirt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = "/usr/bin/python3"
+BASE_PACKAGES = ("python3-venv", "python3-libvirt")
+TEST_PACKAGES = ("libvirt0", "qemu-utils", "mdevctl", "git", "procps")
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    print(f"== {text}", flush=True)
+
+
+def run(*argv: str | Path, env: dict[str, str] | None = None) -> int:
+    """Run a command in the checkout and return its exit status."""
+    return subprocess.run([str(a) for a in argv], cwd=ROOT, env=env, check=False).returncode
+
+
+def must(*argv: str | Path, env: dict[str, str] | None = None) -> None:
+    """Run a command; stop with its exit status when it fails."""
+    status = run(*argv, env=env)
+    if status:
+        sys.exit(f"bootstrap: {' '.join(str(a) for a in argv)} failed with exit status {status}")
+
+
+def missing(packages: tuple[str, ...]) -> list[str]:
+    """Return the packages that dpkg does not have installed."""
+    found = subprocess.run(
+        ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *packages],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    installed = {line.split()[0] for line in found.splitlines() if line.endswith(" installed")}
+    return [p for p in packages if p not in installed]
+
+
+def install(packages: tuple[str, ...]) -> None:
+    """Install Debian packages that are missing."""
+    wanted = missing(packages)
+    if not wanted:
+        return
+    if os.geteuid() != 0:
+        sys.exit(f"bootstrap: run as root, or install first: apt-get install {' '.join(wanted)}")
+    say(f"installing {' '.join(wanted)}")
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    must("apt-get", "-q", "update", env=env)
+    must("apt-get", "-q", "install", "-y", "--no-install-recommends", *wanted, env=env)
+
+
+def make_venv(extra: str) -> None:
+    """Make .venv with vgpuctl in it, unless it is there for this pyproject.toml."""
+    recipe = f"{extra}\n{(ROOT / 'pyproject.toml').read_text()}{ROOT}"
+    digest = hashlib.sha256(recipe.encode()).hexdigest()
+    stamp = VENV / f"stamp-{extra or 'core'}"
+    if stamp.is_file() and stamp.read_text() == digest:
+        return
+    say("making the Python environment in .venv")
+    must(PYTHON, "-m", "venv", "--system-site-packages", VENV)
+    what = f"{ROOT}[{extra}]" if extra else str(ROOT)
+    must(VENV / "bin/pip", "install", "-q", "--disable-pip-version-check", "-e", what)
+    stamp.write_text(digest)
+
+
+def demo() -> int:
+    """Show plan, progress and result of the main job on a simulated A100."""
+    install(BASE_PACKAGES)
+    make_venv("")
+    vgpuctl = VENV / "bin/vgpuctl"
+    state = ROOT / ".venv/demo-state"
+    env = {**os.environ, "XDG_STATE_HOME": str(state), "VGPUCTL_HOST": "sim:a100-40"}
+    must(vgpuctl, "sim", "reset", "--yes", env=env)
+    for words in (
+        ["create-vm", "--profile", "A100-4C", "--dry-run"],
+        ["create-vm", "--profile", "A100-4C"],
+        ["list-gpus"],
+        ["list-profiles"],
+    ):
+        say(f"vgpuctl {' '.join(words)}")
+        must(vgpuctl, *words, env=env)
+    return 0
+
+
+def phases() -> list[tuple[str, list[str]]]:
+    """Return the test phases: name and pytest arguments."""
+    return [
+        ("lint, types, unit, simulator", ["-n", "2", "--dist", "worksteal", "tests/unit", "tests/contract"]),
+        ("lab", ["-p", "no:cacheprovider", "tests/lab"]),
+        ("benchmarks, one smoke pass", ["tests/bench"]),
+    ]
+
+
+def test() -> int:
+    """Run every test; the first failing phase does not hide the next one's result."""
+    lab_packages = tuple((ROOT / "tests/lab/packages.txt").read_text().split())
+    install(BASE_PACKAGES + TEST_PACKAGES + lab_packages)
+    make_venv("dev")
+    failed = []
+    for name, arguments in phases():
+        say(name)
+        begun = time.monotonic()
+        status = run(VENV / "bin/python", "-m", "pytest", *arguments)
+        say(f"{name}: {'passed' if status == 0 else f'FAILED ({status})'} in {time.monotonic() - begun:.0f} s")
+        if status:
+            failed.append(name)
+    if failed:
+        sys.exit(f"bootstrap: failed: {', '.join(failed)}")
+    return 0
+
+
+def main() -> int:
+    """Do what the one argument says."""
+    actions = {"demo": demo, "test": test, "venv": lambda: (install(BASE_PACKAGES), make_venv("dev"), 0)[2]}
+    if len(sys.argv) != 2 or sys.argv[1] not in actions:
+        print(__doc__)
+        return 2
+    return actions[sys.argv[1]]()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A World whose seams are watched: count the calls, and make the n-th one fail, or die in it.
+
+The fault point is "the n-th call of all seams"; how many there are is counted by a dry pass, so a new step is
+covered without a new test. A call fails with the error that its seam may raise; calls that never raise are
+only counted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from vgpuctl.errors import LibvirtFailed, VgpuctlError
+from vgpuctl.model.seams import World
+
+NEVER_RAISE = {
+    "nvml.status",
+    "nvml.gpu",
+    "hypervisor.status",
+    "processes.this",
+    "processes.command",
+    "processes.alive",
+    "claims.all",
+    "claims.unreadable",
+    "claims.stuck",
+}
+CHANGING = {
+    "sysfs.write",
+    "sysfs.write_parked",
+    "hypervisor.define",
+    "hypervisor.undefine",
+    "hypervisor.set_promise",
+    "hypervisor.start",
+    "hypervisor.shutdown",
+    "hypervisor.destroy",
+    "storage.make_pool",
+    "storage.start_pool",
+    "storage.make_volume",
+    "storage.remove_volume",
+    "claims.add",
+    "claims.remove",
+}
+
+
+def error_of(call: str) -> Exception:
+    """Return the error with which this call fails."""
+    seam = call.partition(".")[0]
+    if seam in ("hypervisor", "storage"):
+        return LibvirtFailed(f"injected: {call} failed", libvirt_code=38, call=call)
+    if call == "processes.holders":
+        return PermissionError(errno.EPERM, "injected", call)
+    number = errno.ENOSPC if seam == "claims" else errno.EIO
+    return OSError(number, f"injected: {os.strerror(number)}", call)
+
+
+@dataclass
+class Watch:
+    """Sees every call of every seam. `before` is asked before a call, `after` once it has been done."""
+
+    calls: list[str] = field(default_factory=list)
+    before: Callable[[int, str], None] = lambda number, call: None
+    after: Callable[[int, str], None] = lambda number, call: None
+
+    def watch(self, world: World) -> World:
+        """Return the world with watched seams."""
+        names = ("sysfs", "nvml", "hypervisor", "storage", "processes", "claims")
+        return replace(world, **{name: _Seam(name, getattr(world, name), self) for name in names})
+
+
+class _Seam:
+    def __init__(self, name: str, inner: Any, watch: Watch) -> None:
+        self._name, self._inner, self._watch = name, inner, watch
+
+    def __getattr__(self, method: str) -> Any:
+        found = getattr(self._inner, method)
+        if not callable(found):
+            return found
+        call = f"{self._name}.{method}"
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self._watch.calls.append(call)
+            number = len(self._watch.calls)
+            self._watch.before(number, call)
+            result = found(*args, **kwargs)
+            self._watch.after(number, call)
+            return result
+
+        return watched
+
+
+def counted(world: World, act: Callable[[World], object]) -> tuple[str, ...]:
+    """Do it once without a fault and return the calls it made."""
+    watch = Watch()
+    act(watch.watch(world))
+    return tuple(watch.calls)
+
+
+def failing(world: World, at: int, *, done: bool = False, for_good: bool = False) -> World:
+    """Return the world whose call number `at` fails.
+
+    `done`: it fails after it was done, as when the answer is lost. `for_good`: the same call fails ever after, so
+    the undo meets it too.
+    """
+    broken: set[str] = set()
+
+    def fail(number: int, call: str) -> None:
+        if (number == at or call in broken) and call not in NEVER_RAISE:
+            if for_good:
+                broken.add(call)
+            raise error_of(call)
+
+    return (Watch(after=fail) if done else Watch(before=fail)).watch(world)
+
+
+def dying(world: World, at: int, *, done: bool = False) -> World:
+    """Return the world in whose call number `at` this process is killed; use it in a process of its own."""
+
+    def die(number: int, _: str) -> None:
+        if number == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return (Watch(after=die) if done else Watch(before=die)).watch(world)
+
+
+def outcome(act: Callable[[], object]) -> VgpuctlError | None:
+    """Do it and return the error that a user would see; anything but an error of ours is a bug."""
+    try:
+        act()
+    except VgpuctlError as error:
+        return error
+    return None

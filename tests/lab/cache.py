@@ -1,0 +1,84 @@
+"""Where the lab keeps what it has built, and how a stage gets there: whole or not at all.
+
+Each stage (a Debian tree, the modules, an image, a snapshot) is one directory `<stage>-<hash of its inputs>`. It is
+built beside its place and renamed into it, so a directory that exists is complete. One lock for all builds: two test
+runs that start together build once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.lab.errors import LabError
+
+LOCK_DEADLINE_SECONDS = 1800.0
+
+
+def cache_dir() -> Path:
+    """The cache is outside the checkout: a fresh clone reuses what another clone built."""
+    named = os.environ.get("VGPUCTL_LAB_CACHE")
+    if named:
+        return Path(named).absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "vgpuctl-lab"
+
+
+@contextmanager
+def build_lock(root: Path) -> Iterator[None]:
+    """Held while anything is built; who waits says so."""
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / "lock").open("w") as handle:
+        end = time.monotonic() + LOCK_DEADLINE_SECONDS
+        told = False
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise LabError(f"another lab build still holds {root / 'lock'}") from None
+            if not told:
+                say("another build runs; waiting for it")
+                told = True
+            time.sleep(0.2)
+        yield
+
+
+def stage(root: Path, name: str, key: str, make: Callable[[Path], None]) -> Path:
+    """The finished directory of a stage; `make` fills an empty one when there is none yet."""
+    place = root / f"{name}-{key}"
+    if place.is_dir():
+        return place
+    work = Path(tempfile.mkdtemp(prefix=f"making-{name}-", dir=root))
+    started = time.monotonic()
+    say(f"{name}: building")
+    try:
+        work.chmod(0o755)
+        make(work)
+        work.rename(place)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    say(f"{name}: built in {time.monotonic() - started:.1f} s")
+    return place
+
+
+def drop_older(root: Path, keep: set[Path]) -> None:
+    """Removes stages that the present recipe does not use and that nobody touched for two weeks."""
+    limit = time.time() - 14 * 86400
+    for place in root.iterdir():
+        if place.is_dir() and place not in keep and place.stat().st_mtime < limit:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def say(text: str) -> None:
+    """Progress for people; never on stdout."""
+    print(f"lab: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,65 @@
+"""Uses the programs of the tools tree on L1, whose own QEMU and Python are too old.
+
+Programs that only read and write files named to them (QEMU, qemu-img, mke2fs, Python) run outside any chroot, through
+the tree's own dynamic linker. Those that start other programs (the compiler, syslinux) run in a chroot.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.lab.command import run
+
+
+def program(tools: Path, path: str) -> list[str]:
+    """The words that start `path` of the tree with the tree's libraries; more arguments follow."""
+    return [
+        str(tools / "lib64/ld-linux-x86-64.so.2"),
+        *("--library-path", str(tools / "usr/lib/x86_64-linux-gnu"), "--argv0", Path(path).name),
+        str(tools / path),
+    ]
+
+
+def qemu_environment(tools: Path) -> dict[str, str]:
+    """QEMU loads its accelerator from a module directory."""
+    return {"QEMU_MODULE_DIR": str(tools / "usr/lib/x86_64-linux-gnu/qemu")}
+
+
+def qemu(tools: Path) -> list[str]:
+    """QEMU with its own firmware."""
+    firmware = (word for name in ("qemu", "seabios") for word in ("-L", str(tools / "usr/share" / name)))
+    return [*program(tools, "usr/bin/qemu-system-x86_64"), *firmware]
+
+
+def qemu_img(tools: Path, *arguments: str | Path) -> str:
+    """The tree's qemu-img: the same qcow2 code that later runs the image."""
+    argv = [*program(tools, "usr/bin/qemu-img"), *map(str, arguments)]
+    return run(argv, deadline_seconds=120, env=qemu_environment(tools))
+
+
+def compile_python(tools: Path, tree: Path, shown_as: str) -> None:
+    """Makes .pyc files with the Python that L2 has; `shown_as` is the place they will have there."""
+    argv = [*program(tools, "usr/bin/python3.13"), "-m", "compileall", "-q", "-s", str(tree), "-p", shown_as, str(tree)]
+    run(argv, deadline_seconds=300, env={"PYTHONHOME": str(tools / "usr"), "PYTHONPATH": ""})
+
+
+@contextmanager
+def workshop(tools: Path) -> Iterator[Path]:
+    """An empty directory inside the tree, for programs that need the chroot."""
+    work = Path(tempfile.mkdtemp(prefix="vgpulab-", dir=tools / "tmp"))
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def inside(tools: Path, work: Path, argv: Sequence[str], *, deadline_seconds: float = 300) -> str:
+    """Runs a program in the tree with a workshop as its directory and /proc in a mount namespace of its own."""
+    place = "/" + str(work.relative_to(tools))
+    enter = 'mount -t proc proc "$0/proc" && exec chroot "$0" /usr/bin/env "$@"'
+    words = ["-C", place, "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", *argv]
+    return run(["unshare", "--mount", "sh", "-c", enter, tools, *words], deadline_seconds=deadline_seconds)

@@ -1,0 +1,57 @@
+"""Makes the tiny guest L3: the smallest VM that proves what it sees and obeys the power button.
+
+Two forms of the same: kernel and initrd for a direct boot, and a disk that boots under SeaBIOS with no options.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tests.lab import kernel, recipe
+from tests.lab.cpio import Ramdisk
+from tests.lab.foreign import inside, qemu_img, workshop
+
+DISK_MIB = 32
+COMMAND_LINE = "console=ttyS0 quiet mitigations=off no_timer_check nokaslr panic=-1"
+SYSLINUX = f"""DEFAULT tiny
+PROMPT 0
+LABEL tiny
+KERNEL vmlinuz
+APPEND initrd=initrd {COMMAND_LINE}
+"""
+
+
+def make_guest(place: Path, tools: Path, module_tree: Path) -> None:
+    """Fills `place` with vmlinuz, initrd and tiny.qcow2."""
+    shutil.copy(kernel.image(tools), place / "vmlinuz")
+    (place / "initrd").write_bytes(ramdisk(tools, recipe.FILES / "guest/init", module_tree, recipe.GUEST_MODULES))
+    (place / "cmdline").write_text(COMMAND_LINE + "\n")
+    _make_disk(place, tools)
+
+
+def ramdisk(tools: Path, init: Path, module_tree: Path, modules: tuple[str, ...]) -> bytes:
+    """busybox, an init script and the modules it loads in the order of /modules/order."""
+    disk = Ramdisk()
+    disk.add_node("dev/console", 5, 1)
+    disk.add_file("bin/busybox", (tools / "usr/bin/busybox").read_bytes(), 0o755)
+    disk.add_file("init", init.read_bytes(), 0o755)
+    loaded = kernel.with_dependencies(module_tree, modules)
+    for name, content in loaded:
+        disk.add_file(f"modules/{name}", content)
+    disk.add_file("modules/order", "".join(f"{name}\n" for name, _ in loaded).encode())
+    return disk.content()
+
+
+def _make_disk(place: Path, tools: Path) -> None:
+    """A FAT disk without partitions: SeaBIOS only wants a boot sector."""
+    with workshop(tools) as work:
+        for name in ("vmlinuz", "initrd"):
+            shutil.copy(place / name, work / name)
+        (work / "syslinux.cfg").write_text(SYSLINUX)
+        with (work / "disk").open("wb") as handle:
+            handle.truncate(DISK_MIB << 20)
+        inside(tools, work, ["mkfs.vfat", "-n", "TINY", "disk"])
+        inside(tools, work, ["mcopy", "-i", "disk", "vmlinuz", "initrd", "syslinux.cfg", "::"])
+        inside(tools, work, ["syslinux", "--install", "disk"])
+        qemu_img(tools, "convert", "-f", "raw", "-O", "qcow2", work / "disk", place / "tiny.qcow2")

@@ -1,0 +1,99 @@
+"""The kernel of L2 and its modules: those out of Debian's package and those built here against its headers.
+
+The compiler lives in the tools tree, so L2's image carries none. A module that does not build stops the lab's build
+with the compiler's words.
+"""
+
+from __future__ import annotations
+
+import lzma
+import shutil
+from pathlib import Path
+
+from tests.lab import recipe
+from tests.lab.errors import LabError
+from tests.lab.foreign import inside, program, workshop
+from tests.lab.command import run
+
+SAMPLES = ("mtty", "mdpy", "mbochs")
+
+
+def version(tools: Path) -> str:
+    """The only kernel in the tools tree."""
+    return next((tools / "kernel/usr/lib/modules").iterdir()).name
+
+
+def image(tools: Path) -> Path:
+    """The compressed kernel."""
+    return tools / "kernel/boot" / f"vmlinuz-{version(tools)}"
+
+
+def module_directories() -> list[Path]:
+    """Each directory with a Makefile under module/ is one module of the lab's own."""
+    return sorted(path.parent for path in recipe.MODULE_SOURCES.rglob("Makefile"))
+
+
+def make_modules(place: Path, tools: Path) -> None:
+    """Builds the mdev samples and the lab's own modules into `place`."""
+    with workshop(tools) as work:
+        samples = work / "samples"
+        shutil.copytree(tools / "kernel/vfio-mdev", samples)
+        objects = " ".join(f"{name}.o" for name in SAMPLES)
+        (samples / "Makefile").write_text(f"obj-m := {objects}\n")
+        _kbuild(tools, work, samples, place)
+        for source in module_directories():
+            copy = work / source.name
+            for path in recipe.sources_under(source):
+                target = copy / path.relative_to(source)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, target)
+            _kbuild(tools, work, copy, place)
+
+
+def _kbuild(tools: Path, work: Path, source: Path, place: Path) -> None:
+    build = f"/usr/lib/modules/{version(tools)}/build"
+    inside(tools, work, ["make", "-j2", "-C", build, f"M=/{source.relative_to(tools)}", "modules"])
+    made = sorted(source.rglob("*.ko"))
+    if not made:
+        raise LabError(f"the module build of {source.name} made no .ko file")
+    for module in made:
+        shutil.copy(module, place / module.name)
+
+
+def install_modules(root: Path, tools: Path, extra: Path) -> None:
+    """Puts all modules of the kernel package and those of `extra` under a root tree, with their index."""
+    release = version(tools)
+    target = root / "usr/lib/modules" / release
+    target.parent.mkdir(parents=True, exist_ok=True)
+    run(["cp", "-a", tools / "kernel/usr/lib/modules" / release, target], deadline_seconds=60)
+    (target / "updates").mkdir()
+    for module in sorted(extra.glob("*.ko")):
+        shutil.copy(module, target / "updates" / module.name)
+    run([*program(tools, "usr/sbin/depmod"), "-b", str(root), release], deadline_seconds=60)
+
+
+def with_dependencies(tree: Path, names: tuple[str, ...]) -> list[tuple[str, bytes]]:
+    """Modules in loading order, unpacked; `tree` is a module directory with an index. Built-in ones are left out."""
+    lines = (line.split(":") for line in (tree / "modules.dep").read_text().splitlines())
+    needs = {_name(path): (path, rest.split()) for path, rest in lines}
+    order: dict[str, str] = {}
+
+    def visit(name: str) -> None:
+        path, wanted = needs[name]
+        for other in reversed(wanted):
+            order.setdefault(_name(other), other)
+        order.setdefault(name, path)
+
+    for name in names:
+        if name in needs:
+            visit(name)
+    return [(f"{name}.ko", _unpacked(tree / path)) for name, path in order.items()]
+
+
+def _name(path: str) -> str:
+    return Path(path).name.split(".")[0].replace("-", "_")
+
+
+def _unpacked(path: Path) -> bytes:
+    content = path.read_bytes()
+    return lzma.decompress(content) if path.suffix == ".xz" else content

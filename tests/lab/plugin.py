@@ -1,0 +1,177 @@
+"""The pytest side of the lab: fixtures, a deadline for every lab test, and the rule for an L2 that died.
+
+Emulation is not the thing under test. A test during which L2 itself died (LabDied) runs again from the snapshot, at
+most twice, counted and printed. A failed assertion is never run again. A lab that cannot start fails the run.
+
+Load it with `pytest_plugins = ["tests.lab.plugin"]` in the root conftest, or as tests/lab/conftest.py does.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Generator, Iterator
+from types import FrameType
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from tests.lab.errors import LabDied
+from tests.lab.machine import Lab
+from tests.lab.session import Keeper
+
+RERUNS = 2
+DEADLINE_SECONDS = 300
+SETUP_DEADLINE_SECONDS = 2400
+FIXTURES = frozenset({"lab", "lab_session", "lab_apparmor"})
+CONSOLE_TAIL = 3000
+
+_died = pytest.StashKey[str]()
+_deaths = pytest.StashKey[list[str]]()
+_keepers = pytest.StashKey[dict[str, Keeper]]()
+
+
+class DeadlineExceeded(Exception):
+    """The test did not end in time. L2 may be fine: this is a failure of the test."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The marker for tests that need longer."""
+    config.addinivalue_line("markers", f"deadline(seconds): a lab test may take this long ({DEADLINE_SECONDS})")
+    config.stash[_deaths] = []
+    config.stash[_keepers] = {}
+
+
+def _keeper(config: pytest.Config, flavour: str) -> Keeper:
+    keepers = config.stash[_keepers]
+    if flavour not in keepers:
+        keepers[flavour] = Keeper(flavour, config.stash[_deaths])
+    for name, keeper in keepers.items():
+        if name != flavour:
+            keeper.rest()
+    return keepers[flavour]
+
+
+@pytest.fixture(scope="session")
+def lab_session(pytestconfig: pytest.Config) -> Iterator[Lab]:
+    """The running L2 with this checkout's vgpuctl in it, saved as "session". Its state is whatever came before."""
+    yield _keeper(pytestconfig, "normal").running()
+
+
+@pytest.fixture
+def lab(lab_session: Lab, pytestconfig: pytest.Config) -> Iterator[Lab]:
+    """L2 in the clean state "session"."""
+    yield _keeper(pytestconfig, "normal").clean()
+
+
+@pytest.fixture
+def lab_apparmor(pytestconfig: pytest.Config) -> Iterator[Lab]:
+    """A second L2 in a clean state, with AppArmor on and QEMU as an ordinary user, as Debian sets it up."""
+    yield _keeper(pytestconfig, "apparmor").clean()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """However the run ends, no emulator is left."""
+    for keeper in config.stash.get(_keepers, {}).values():
+        keeper.stop()
+
+
+def uses_lab(item: pytest.Item) -> bool:
+    """Whether a test asks for any of our fixtures, directly or through another one."""
+    return bool(FIXTURES & set(getattr(item, "fixturenames", ())))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Runs a lab test, again if L2 died under it."""
+    if not uses_lab(item):
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for left in range(RERUNS, -1, -1):
+        item.stash[_died] = ""
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        reason = item.stash[_died]
+        if not reason:
+            break
+        item.config.stash[_deaths].append(f"{item.nodeid}: {reason}")
+        if left:
+            _forget(item)
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def _forget(item: pytest.Item) -> None:
+    """Makes the item runnable again: fixtures that failed would answer with their old failure."""
+    info = getattr(item, "_fixtureinfo")  # noqa: B009
+    for definitions in info.name2fixturedefs.values():
+        for definition in definitions:
+            result = definition.cached_result
+            if result is not None and result[2] is not None:
+                definition.cached_result = None
+    getattr(item, "_initrequest")()  # noqa: B009
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, None]:
+    """Remembers a death, and shows L2's console beside a failure."""
+    outcome = yield
+    if not uses_lab(item) or call.excinfo is None:
+        return
+    if call.excinfo.errisinstance(LabDied):
+        item.stash[_died] = str(call.excinfo.value)
+    report: pytest.TestReport = outcome.get_result()  # type: ignore[attr-defined]
+    if report.failed:
+        for flavour, keeper in item.config.stash[_keepers].items():
+            tail = keeper.console_text()[-CONSOLE_TAIL:]
+            if tail and keeper.awake:
+                report.sections.append((f"console of the emulated host ({flavour})", tail))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    """The first set-up may build the whole lab."""
+    with _deadline(item, SETUP_DEADLINE_SECONDS):
+        yield
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Every lab test ends in time."""
+    marker = item.get_closest_marker("deadline")
+    with _deadline(item, int(marker.args[0]) if marker else DEADLINE_SECONDS):
+        yield
+
+
+class _deadline:
+    """Raises DeadlineExceeded in the test itself, wherever it waits; nothing for tests without a lab."""
+
+    def __init__(self, item: pytest.Item, seconds: int) -> None:
+        self._active = uses_lab(item)
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        if self._active:
+            self._before = signal.signal(signal.SIGALRM, self._raise)
+            signal.alarm(self._seconds)
+
+    def __exit__(self, *_: object) -> None:
+        if self._active:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, self._before)
+
+    def _raise(self, _signal: int, _frame: FrameType | None) -> None:
+        raise DeadlineExceeded(f"not done after {self._seconds} s")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Says how often L2 died, also when it never did."""
+    if not config.stash[_keepers]:
+        return
+    deaths = config.stash[_deaths]
+    terminalreporter.section("lab")
+    terminalreporter.write_line(f"the emulated host died {len(deaths)} times")
+    for death in deaths:
+        terminalreporter.write_line(f"  {death}")

@@ -1,0 +1,79 @@
+"""Talks to the emulator over its control socket (QMP): snapshots, hot plug, state.
+
+savevm and loadvm exist only as monitor commands; they answer with nothing on success and with text on failure, which
+is turned into an error here.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.lab.errors import LabDied, LabError
+
+
+class Qmp:
+    """One connection, one command at a time; events are read and dropped."""
+
+    def __init__(self, path: Path, *, deadline_seconds: float = 30) -> None:
+        self._buffer = b""
+        self._socket = _connect(path, deadline_seconds)
+        self._read_object(deadline_seconds)
+        self.execute("qmp_capabilities")
+
+    def execute(self, command: str, *, deadline_seconds: float = 60, **arguments: Any) -> Any:
+        """The command's return value; LabError with the emulator's own words when it refuses."""
+        message = {"execute": command, "arguments": arguments}
+        try:
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+        except OSError as exc:
+            raise LabDied(f"the emulator is gone ({command})") from exc
+        while True:
+            answer = self._read_object(deadline_seconds)
+            if "error" in answer:
+                raise LabError(f"{command} {arguments}: {answer['error'].get('desc')}")
+            if "return" in answer:
+                return answer["return"]
+
+    def monitor(self, line: str, *, deadline_seconds: float = 120) -> str:
+        """A human monitor command; what it printed."""
+        answer = self.execute("human-monitor-command", deadline_seconds=deadline_seconds, **{"command-line": line})
+        return str(answer)
+
+    def close(self) -> None:
+        """Only the connection; the emulator goes on."""
+        self._socket.close()
+
+    def _read_object(self, deadline_seconds: float) -> dict[str, Any]:
+        end = time.monotonic() + deadline_seconds
+        while b"\n" not in self._buffer:
+            self._socket.settimeout(max(0.01, end - time.monotonic()))
+            try:
+                chunk = self._socket.recv(65536)
+            except TimeoutError:
+                raise LabDied(f"the emulator did not answer within {deadline_seconds:g} s") from None
+            except OSError as exc:
+                raise LabDied("the emulator is gone") from exc
+            if not chunk:
+                raise LabDied("the emulator is gone")
+            self._buffer += chunk
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def _connect(path: Path, deadline_seconds: float) -> socket.socket:
+    end = time.monotonic() + deadline_seconds
+    while True:
+        client = socket.socket(socket.AF_UNIX)
+        try:
+            client.connect(str(path))
+            return client
+        except OSError as exc:
+            client.close()
+            if time.monotonic() > end:
+                raise LabError(f"no emulator answers at {path}") from exc
+            time.sleep(0.02)

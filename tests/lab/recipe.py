@@ -1,0 +1,133 @@
+"""What the virtual GPU host is made of: packages, kernel and QEMU command lines, and the hashes that name the results.
+
+Everything that decides what the lab is stands here or in files/ and module/, so the hash over them names the lab. A
+snapshot needs the same QEMU, command line and base image: that holds because all three are in its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+FILES = HERE / "files"
+MODULE_SOURCES = HERE / "module"
+
+SUITE = "trixie"
+
+# L1's tools come from the same suite as L2: a QEMU with igb and NVMe SR-IOV, and Python 3.13 to compile .pyc files.
+TOOLS_PACKAGES = (
+    "qemu-system-x86 qemu-utils python3 gcc make kmod linux-headers-amd64 linux-source-6.12 "
+    "e2fsprogs dosfstools mtools syslinux busybox-static"
+).split()
+
+HOST_PACKAGES = (
+    "systemd systemd-sysv udev dbus kmod iproute2 procps pciutils openssh-server busybox-static nftables less "
+    "libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 qemu-utils dnsmasq-base "
+    "python3 python3-libvirt mdevctl apparmor virtinst ovmf swtpm swtpm-tools"
+).split()
+
+# vgpuctl's own dependencies (libvirt comes from Debian), and what its contract tests need inside L2.
+PYTHON_REQUIREMENTS = (
+    "click rich pydantic ruamel.yaml jinja2 lxml nvidia-ml-py paramiko pytest hypothesis"
+).split()
+PYTHON_VERSION = "3.13"
+PYTHON_PLATFORMS = ("manylinux_2_28_x86_64", "manylinux2014_x86_64")
+
+# Kernel modules that the tiny initrd of L2 loads before it can see its root disk and its network card.
+INITRD_MODULES = ("virtio_blk", "virtio_net", "crc32c_generic", "ext4")
+# The tiny guest L3: the power button, so that `virsh shutdown` works.
+GUEST_MODULES = ("button", "evdev")
+
+HOST_NAME = "vgpulab"
+DISK_MIB = 6144
+MEMORY_MIB = 6144
+FLAVOURS = ("normal", "apparmor")
+NVME_PORTS = ("hot0", "hot1")
+NVME_VFS = 16
+
+
+def kernel_command_line(flavour: str) -> str:
+    """`iommu=nopt` makes the IOMMU translate for every device, as on a host that passes devices through."""
+    words = [
+        "root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=0 net.ifnames=0 mitigations=off audit=0",
+        "intel_iommu=on iommu=nopt tsc=reliable no_timer_check nowatchdog rcupdate.rcu_cpu_stall_suppress=1",
+        "selinux=0 systemd.ssh_auto=no systemd.show_status=0 systemd.log_target=kmsg systemd.log_level=warning rd.flavour=" + flavour,
+        "apparmor=1 security=apparmor" if flavour == "apparmor" else "apparmor=0",
+    ]
+    return " ".join(words)
+
+
+def machine_arguments() -> list[str]:
+    """The board. One CPU: two of them race in multi-threaded emulation under nested SVM and kill L2."""
+    return [
+        *("-nodefaults", "-no-user-config", "-display", "none", "-vga", "none"),
+        *("-machine", "q35", "-accel", "tcg,thread=multi,tb-size=1024", "-cpu", "max,la57=off"),
+        *("-smp", "1", "-m", str(MEMORY_MIB), "-rtc", "base=utc,clock=host"),
+        *("-device", "intel-iommu,intremap=on,caching-mode=off,aw-bits=48"),
+    ]
+
+
+def device_arguments() -> list[str]:
+    """The devices the tests use. Each SR-IOV device is alone behind its root port, so each VF gets its own group."""
+    devices = [
+        "virtio-blk-pci,drive=root,addr=0x3",
+        "virtio-net-pci,netdev=control,addr=0x4,romfile=",
+        "virtio-rng-pci,addr=0x5",
+    ]
+    ports = ["igb0", "igb1", "edu0", "pair", *NVME_PORTS]
+    for number, name in enumerate(ports, start=1):
+        devices.append(f"pcie-root-port,id=port-{name},bus=pcie.0,chassis={number},slot={number},addr={number + 0xF:#x}")
+    devices += [
+        "igb,id=igb0,bus=port-igb0,mac=52:54:00:9a:00:01,romfile=",
+        "igb,id=igb1,bus=port-igb1,mac=52:54:00:9a:00:02,romfile=",
+        "edu,id=edu0,bus=port-edu0",
+        "pcie-pci-bridge,id=bridge,bus=port-pair",
+        "edu,id=edu1,bus=bridge,addr=0x1",
+        "edu,id=edu2,bus=bridge,addr=0x2",
+    ]
+    # The subsystems cannot be hot-plugged, the controllers (which block snapshots) must be.
+    devices += [f"nvme-subsys,id=subsys-{port},nqn=nqn.vgpulab.{port}" for port in NVME_PORTS]
+    return [word for device in devices for word in ("-device", device)]
+
+
+def sources_under(directory: Path) -> list[Path]:
+    """Every file that decides what is built, in a fixed order; build products are not among them."""
+    wanted = (path for path in directory.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return sorted(path for path in wanted if not _is_product(path))
+
+
+def _is_product(path: Path) -> bool:
+    return path.suffix in {".o", ".ko", ".mod", ".cmd", ".symvers", ".order"} or path.name.endswith(".mod.c")
+
+
+def key(*parts: str | Path | Iterable[str]) -> str:
+    """A short hash over words and files (name and content)."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, Path):
+            for path in sources_under(part) if part.is_dir() else [part]:
+                name = path.relative_to(HERE) if path.is_relative_to(HERE) else Path(path.name)
+                digest.update(f"{name}\0{path.stat().st_mode & 0o111:o}\0".encode() + path.read_bytes() + b"\0")
+        else:
+            words = [part] if isinstance(part, str) else list(part)
+            digest.update("\0".join(words).encode() + b"\1")
+    return digest.hexdigest()[:12]
+
+
+def nvme_properties(port: str) -> dict[str, object]:
+    """An NVMe controller whose VFs each can have queues and an interrupt of their own."""
+    queues = NVME_VFS * 2 + 2
+    return {
+        "driver": "nvme",
+        "id": f"nvme-{port}",
+        "bus": f"port-{port}",
+        "serial": f"vgpulab-{port}",
+        "subsys": f"subsys-{port}",
+        "sriov_max_vfs": NVME_VFS,
+        "sriov_vq_flexible": NVME_VFS * 2,
+        "sriov_vi_flexible": NVME_VFS,
+        "max_ioqpairs": queues,
+        "msix_qsize": NVME_VFS + 2,
+    }

@@ -1,0 +1,95 @@
+"""Commands inside L2 over ssh: one master connection, cheap sessions on it, only the key made with the image."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.lab import recipe
+from tests.lab.errors import LabError
+
+# Nothing post-quantum and nothing that an emulated CPU is slow at.
+CRYPTO = ("KexAlgorithms=curve25519-sha256", "Ciphers=aes128-gcm@openssh.com,chacha20-poly1305@openssh.com")
+# ssh itself answers 255 when the connection, not the command, failed.
+CONNECTION_LOST = 255
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command in L2 answered."""
+
+    argv: str
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Remote:
+    """The address of one running L2. `close()` before its network state changes under the connection (loadvm)."""
+
+    def __init__(self, image: Path, work: Path, port: int) -> None:
+        self._control = work / "ssh"
+        self._master: subprocess.Popen[bytes] | None = None
+        options = [
+            *("BatchMode=yes", "StrictHostKeyChecking=yes", f"HostKeyAlias={recipe.HOST_NAME}"),
+            *(f"UserKnownHostsFile={image / 'known_hosts'}", "GlobalKnownHostsFile=/dev/null"),
+            *(f"IdentityFile={image / 'id_ed25519'}", "IdentitiesOnly=yes", f"ControlPath={self._control}"),
+            *("PreferredAuthentications=publickey", "LogLevel=ERROR", "GSSAPIAuthentication=no", *CRYPTO),
+        ]
+        self._base = ["ssh", "-F", "none", "-p", str(port), *(word for name in options for word in ("-o", name))]
+
+    def connect(self, *, deadline_seconds: float) -> None:
+        """Tries until L2's sshd answers."""
+        end = time.monotonic() + deadline_seconds
+        while not self._try_master(min(10.0, deadline_seconds)):
+            if time.monotonic() > end:
+                raise LabError(f"no ssh answer from the emulated host within {deadline_seconds:g} s")
+            time.sleep(0.1)
+
+    def _try_master(self, patience: float) -> bool:
+        self.close()
+        argv = [*self._base, "-o", "ControlMaster=yes", "-o", f"ConnectTimeout={int(patience) or 1}", "-N", "root@127.0.0.1"]
+        self._master = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        end = time.monotonic() + patience
+        while self._master.poll() is None and time.monotonic() < end:
+            if self._control.exists():
+                return True
+            time.sleep(0.02)
+        return False
+
+    @property
+    def connected(self) -> bool:
+        """Whether the master connection stands, as far as L1 knows."""
+        return self._master is not None and self._master.poll() is None and self._control.exists()
+
+    def argv(self, command: Sequence[str] | str, *, tty: bool = False) -> list[str]:
+        """The words that run something in L2: a list is quoted, a string is a script for L2's shell."""
+        text = command if isinstance(command, str) else shlex.join(command)
+        return [*self._base, "-o", "ControlMaster=no", *(["-tt"] if tty else []), "root@127.0.0.1", text]
+
+    def run(self, command: Sequence[str] | str, *, timeout: float, stdin: bytes = b"") -> Result:
+        """Never raises for a status; subprocess.TimeoutExpired past the deadline."""
+        argv = self.argv(command)
+        done = subprocess.run(argv, input=stdin, capture_output=True, timeout=timeout, check=False)
+        out, err = (part.decode(errors="replace") for part in (done.stdout, done.stderr))
+        return Result(argv[-1], done.returncode, out, err)
+
+    def start(self, command: Sequence[str] | str) -> subprocess.Popen[str]:
+        """A command that runs beside others: for tests that release many at once."""
+        pipe = subprocess.PIPE
+        return subprocess.Popen(self.argv(command), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+    def close(self) -> None:
+        """Drops the connection without a word to L2."""
+        if self._master is not None:
+            if self._master.poll() is None:
+                self._master.kill()
+            self._master.wait(10)
+            self._master = None
+        self._control.unlink(missing_ok=True)

@@ -1,0 +1,39 @@
+"""Boots L2 once, lets it settle, and keeps it with its memory: every later start takes seconds.
+
+The snapshot lives inside a disk that only holds differences to the image; a Lab copies that disk, never the image.
+"""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+from tests.lab import cache, recipe
+from tests.lab.build import Built
+from tests.lab.machine import Lab
+
+TAG = "base"
+
+
+def snapshot(built: Built, flavour: str) -> Path:
+    """The disk with the snapshot; booted now when the cache has none."""
+    words = (*recipe.machine_arguments(), *recipe.device_arguments(), recipe.kernel_command_line(flavour))
+    name = recipe.key(built.image.name, built.tools.name, words, recipe.FILES / "prepare.sh", flavour)
+    root = cache.cache_dir()
+    with cache.build_lock(root):
+        place = cache.stage(root, f"snapshot-{flavour}", name, partial(_boot_and_save, built=built, flavour=flavour))
+    return place / "disk.qcow2"
+
+
+def _boot_and_save(place: Path, built: Built, flavour: str) -> None:
+    lab = Lab(built, flavour=flavour)
+    try:
+        lab.start()
+        lab.run((recipe.FILES / "prepare.sh").read_text(), timeout=300)
+        lab.save(TAG)
+        lab.shut()
+        shutil.move(lab.work / "disk.qcow2", place / "disk.qcow2")
+        shutil.move(lab.work / "console.log", place / "console.log")
+    finally:
+        lab.stop()

@@ -1,0 +1,63 @@
+"""Makes the two Debian trees: the tools (QEMU, compiler, kernel headers) and the root of the virtual GPU host.
+
+The kernel package is downloaded in the same run as its headers and unpacked beside them, never installed: headers,
+kernel and modules always match, and no initramfs is made that nobody boots.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.lab import recipe
+from tests.lab.command import run
+
+TREE_DEADLINE_SECONDS = 900.0
+
+# Runs on L1 with the tree as "$1". MMDEBSTRAP_APT_CONFIG makes L1's apt-get work on the tree's package lists.
+KERNEL_HOOK = r"""set -eu
+version=$(basename "$(ls -d "$1"/usr/src/linux-headers-*-amd64)"); version=${version#linux-headers-}
+mkdir -p "$1/kernel/deb"
+cd "$1/kernel/deb"
+APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get -o APT::Sandbox::User=root download "linux-image-$version"
+dpkg-deb -x linux-image-*.deb "$1/kernel"
+rm -r "$1/kernel/deb" "$1/kernel/usr/share/doc"
+"""
+SAMPLES_HOOK = r"""set -eu
+cd "$1/usr/src"
+tar -xf linux-source-*.tar.xz --wildcards '*/samples/vfio-mdev/*'
+mv linux-source-*/samples/vfio-mdev "$1/kernel/vfio-mdev"
+rm -r linux-source-*
+"""
+# Documentation and translations are most of a minimal tree, and nothing in the lab reads them.
+TRIM = (
+    "--dpkgopt=path-exclude=/usr/share/doc/*",
+    "--dpkgopt=path-exclude=/usr/share/man/*",
+    "--dpkgopt=path-exclude=/usr/share/locale/*",
+    "--dpkgopt=path-exclude=/usr/share/icons/*",
+    "--dpkgopt=path-exclude=/usr/share/fonts/*",
+)
+
+
+def make_tools(place: Path) -> None:
+    """QEMU, Python 3.13, compiler and headers, with the unpacked kernel under /kernel."""
+    hooks = (f"--customize-hook={KERNEL_HOOK}", f"--customize-hook={SAMPLES_HOOK}")
+    _debootstrap(place, recipe.TOOLS_PACKAGES, hooks)
+
+
+def make_host_root(place: Path) -> None:
+    """The root tree of L2, without a kernel and without our files."""
+    _debootstrap(place, recipe.HOST_PACKAGES, ())
+
+
+def _debootstrap(place: Path, packages: Sequence[str], options: Sequence[str]) -> None:
+    mirror = os.environ.get("VGPUCTL_LAB_MIRROR")
+    argv = [
+        *("mmdebstrap", "--variant=minbase", "--mode=root", "--format=directory", "--quiet"),
+        *("--aptopt=Apt::Install-Recommends false", "--aptopt=Acquire::Languages none", *TRIM),
+        *("--include=" + ",".join(packages), *options),
+        *(recipe.SUITE, str(place)),
+        *([mirror] if mirror else []),
+    ]
+    run(argv, deadline_seconds=TREE_DEADLINE_SECONDS, env={"DEBIAN_FRONTEND": "noninteractive"})

@@ -1,0 +1,64 @@
+"""Runs vgpuctl in the lab and reads its JSON; puts GPUs of each kind on the host."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.lab.machine import Lab
+
+IGB = "0000:01:00.0"
+TINY = "/var/lib/libvirt/images/tiny.qcow2"
+A100 = "10de:20f1"
+HOST_YAML = f"""version: 1
+defaults:
+  image: {TINY}
+  memory: 192MiB
+  vcpus: 1
+"""
+
+
+def call(lab: Lab, *words: str, timeout: float = 240) -> tuple[int, dict[str, Any]]:
+    """Exit status and the one JSON document of a command."""
+    result = lab.run(["vgpuctl", "--json", "--yes", *words], check=False, timeout=timeout)
+    try:
+        return result.returncode, json.loads(result.stdout)
+    except json.JSONDecodeError:
+        raise AssertionError(f"{words}: no JSON: {result.stdout}{result.stderr}") from None
+
+
+def must(lab: Lab, *words: str, status: int = 0) -> Any:
+    """The data of a command that ends as expected, or its error."""
+    code, document = call(lab, *words)
+    assert code == status, document
+    return document["data"] if document["ok"] else document["error"]
+
+
+def use_defaults(lab: Lab) -> None:
+    """Gives the host a host.yaml, so that `create-vm --profile P` alone makes a tiny guest."""
+    lab.run("mkdir -p /etc/vgpuctl && cat > /etc/vgpuctl/host.yaml", stdin=HOST_YAML)
+
+
+def put_gpu(lab: Lab, form: str, *, address: str = IGB, vfs: int = 7) -> None:
+    """Makes an emulated SR-IOV device an A100 with the vendor's driver in one of its forms."""
+    lab.run(["modprobe", "vgpulab", f"pf={address}", f"form={form}", *([] if form == "mdev-pf" else [f"vfs={vfs}"])])
+
+
+def put_gpu_with_16_vfs(lab: Lab, form: str) -> str:
+    """The same on an NVMe with 16 VFs, which is plugged in now; returns the GPU's address."""
+    address = lab.hotplug_nvme()
+    put_gpu(lab, form, address=address, vfs=16)
+    return address
+
+
+def profiles(lab: Lab) -> dict[str, dict[str, Any]]:
+    """Every profile of the host by name."""
+    return {p["profile"]: p for p in must(lab, "list-profiles", "--all")}
+
+
+def leftovers(lab: Lab) -> str:
+    """What is left on the host of VMs, devices, claims and disks; empty on a clean one."""
+    script = f"""virsh list --all --name; ls /sys/bus/mdev/devices 2>/dev/null; ls /run/vgpuctl/claims 2>/dev/null
+        grep -Ls '^0$' /sys/bus/pci/devices/*/nvidia/current_vgpu_type
+        ls /var/lib/libvirt/images | grep -v '^{TINY.rpartition("/")[2]}$'"""
+    return lab.run(script, check=False).stdout.strip()

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose a device is: ours, foreign, leaked, a record lost, a copy."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.values import A4C, T2Q, a100, changed, claim, promised, t4, vm, vm_uuid, with_mdevs
+from vgpuctl.capacity.ownership import carrier_uuid, join
+from vgpuctl.model.gpu import Backend, Mode, Owner
+from vgpuctl.model.vm import HostdevRef
+
+NOBODY: frozenset[str] = frozenset()
+
+
+def _carrying(number: int = 0):
+    return changed(a100(), number, current_type=A4C.type_id)
+
+
+@given(st.uuids(), st.integers(0, 15), st.integers(0, 15))
+def test_an_mdevs_uuid_follows_from_its_vm_and_index_alone(owner, one, two):
+    assert carrier_uuid(str(owner), one) == carrier_uuid(str(owner), one)
+    assert (carrier_uuid(str(owner), one) == carrier_uuid(str(owner), two)) == (one == two)
+    assert uuid.UUID(carrier_uuid(str(owner), one)).version == 5
+
+
+def test_a_promised_device_is_ours_and_present():
+    gpu = _carrying()
+    (found,) = join((gpu,), (vm(1, promised(gpu, A4C)),), (), NOBODY)
+    assert (found.owner, found.present, found.vm, found.profile) == (Owner.OURS, True, "vdi-001", "A100-4C")
+
+
+def test_a_promised_device_that_is_missing_is_ours_and_not_present():
+    gpu = a100()
+    (found,) = join((gpu,), (vm(1, promised(gpu, A4C)),), (), NOBODY)
+    assert (found.owner, found.present, found.function) == (Owner.OURS, False, gpu.functions[0].address)
+
+
+def test_a_device_without_claim_and_vm_is_foreign():
+    (found,) = join((_carrying(),), (), (), NOBODY)
+    assert (found.owner, found.profile, found.framebuffer_mib) == (Owner.FOREIGN, "A100-4C", 4096)
+
+
+def test_a_claim_of_a_live_process_is_ours_before_anything_is_made():
+    gpu = a100()
+    mine = claim(promised(gpu, A4C), 1)
+    (found,) = join((gpu,), (), (mine,), frozenset({mine.carrier}))
+    assert (found.owner, found.present, found.reason) == (Owner.OURS, False, None)
+
+
+def test_a_claim_whose_vm_and_process_are_gone_is_leaked_and_says_so():
+    gpu = _carrying()
+    (found,) = join((gpu,), (), (claim(promised(gpu, A4C), 1),), NOBODY)
+    assert (found.owner, found.present) == (Owner.LEAKED, True)
+    assert found.reason == "claimed for vdi-001 by process 100, both are gone"
+
+
+def test_without_libvirt_no_claim_is_called_leaked():
+    gpu = _carrying()
+    (found,) = join((gpu,), (), (claim(promised(gpu, A4C), 1),), NOBODY, vms_known=False)
+    assert found.owner is Owner.OURS
+
+
+def test_a_claim_of_a_vm_that_lost_its_record_is_ours_and_says_so():
+    gpu = _carrying()
+    bare = vm(1, promised(gpu, A4C), record=None)
+    (found,) = join((gpu,), (bare,), (claim(promised(gpu, A4C), 1),), NOBODY)
+    assert (found.owner, found.reason) == (Owner.OURS, "record lost")
+
+
+def test_an_mdev_proves_its_vm_by_its_uuid_when_record_and_claim_are_lost():
+    own = carrier_uuid(vm_uuid(1), 0)
+    gpu = with_mdevs(t4(), 0, (own, T2Q.type_id))
+    bare = vm(1, promised(gpu, T2Q, carrier=own), record=None)
+    (found,) = join((gpu,), (bare,), (), NOBODY)
+    assert (found.owner, found.vm, found.reason) == (Owner.OURS, "vdi-001", "record lost")
+
+
+def test_a_copy_that_refers_to_another_vms_mdev_does_not_own_it():
+    own = carrier_uuid(vm_uuid(1), 0)
+    gpu = with_mdevs(t4(), 0, (own, T2Q.type_id))
+    copy = vm(2, promised(gpu, T2Q, carrier=own), record=None)
+    (found,) = join((gpu,), (copy,), (), NOBODY)
+    assert (found.owner, found.vm) == (Owner.FOREIGN, "vdi-002")
+
+
+def test_a_copy_beside_its_original_leaves_the_device_to_the_original():
+    gpu = _carrying()
+    original, copy = vm(1, promised(gpu, A4C)), vm(2, promised(gpu, A4C), record=None)
+    (found,) = join((gpu,), (copy, original), (), NOBODY)
+    assert (found.owner, found.vm) == (Owner.OURS, "vdi-001")
+
+
+def test_a_foreign_vm_that_refers_to_a_vf_takes_it():
+    gpu = a100()
+    foreign = vm(7, promised(gpu, A4C, 5), record=None)
+    (found,) = join((gpu,), (foreign,), (), NOBODY)
+    assert (found.owner, found.function, found.vm) == (Owner.FOREIGN, gpu.functions[5].address, "vdi-007")
+
+
+def test_a_foreign_vm_that_has_the_whole_gpu_takes_it():
+    gpu = a100()
+    foreign = vm(7, record=None, hostdevs=(HostdevRef("pci", gpu.address, True),))
+    (found,) = join((gpu,), (foreign,), (), NOBODY)
+    assert (found.carrier, found.owner, found.present) == (gpu.address, Owner.FOREIGN, True)
+
+
+def test_a_claim_that_cannot_be_read_takes_its_vf():
+    gpu = a100()
+    (found,) = join((gpu,), (), (), NOBODY, (gpu.functions[2].address,))
+    assert (found.function, found.reason) == (gpu.functions[2].address, "its claim cannot be read")
+
+
+def test_a_whole_function_is_present_as_soon_as_it_is_promised():
+    gpu = replace(a100(), backend=Backend.PASSTHROUGH, mode=Mode.PASSTHROUGH)
+    own = promised(gpu, A4C, carrier=gpu.address, function=gpu.address, profile=None)
+    (found,) = join((gpu,), (vm(1, own),), (), NOBODY)
+    assert found.present
+
+
+@pytest.mark.parametrize("kinds", [("device",), ("promise",), ("claim",), ("device", "promise", "claim")])
+def test_every_taken_carrier_is_listed_once(kinds):
+    gpu = _carrying() if "device" in kinds else a100()
+    own = promised(gpu, A4C)
+    vms = (vm(1, own),) if "promise" in kinds else ()
+    claims = (claim(own, 1),) if "claim" in kinds else ()
+    assert len(join((gpu,), vms, claims, frozenset({own.carrier}))) == 1
+
+
+def test_carriers_are_sorted_by_gpu_function_and_carrier():
+    one, two = _carrying(3), changed(a100("0000:05:00.0"), 1, current_type=A4C.type_id)
+    found = join((one, two), (), (), NOBODY)
+    assert [v.gpu for v in found] == ["0000:05:00.0", "0000:3b:00.0"]

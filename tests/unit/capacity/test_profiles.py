@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a typed profile means: exactly one type, or an error with suggestions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.values import A4C, T2Q, a100, claim, promised, snapshot, t4, vm
+from vgpuctl.capacity.profiles import check_combination, find, parse_name
+from vgpuctl.errors import InvalidInput, NoCapacity, NotFound, Refused
+from vgpuctl.model.gpu import VgpuType
+
+
+@pytest.mark.parametrize("text", ["A100-4C", "GRID A100-4C", "468"])
+def test_the_profile_the_full_name_and_the_type_id_mean_the_same(text):
+    gpu = a100()
+    assert find(snapshot(gpu), (gpu,), text) == {gpu.address: A4C}
+
+
+@given(st.text(max_size=12))
+def test_nothing_but_an_exact_name_is_taken(text):
+    gpu = a100()
+    names = {x for t in gpu.types for x in (t.profile, t.name, t.type_id)}
+    if text in names:
+        return
+    with pytest.raises(NotFound):
+        find(snapshot(gpu), (gpu,), text)
+
+
+def test_a_name_nobody_knows_gets_near_ones_as_a_hint():
+    gpu = a100()
+    with pytest.raises(NotFound) as raised:
+        find(snapshot(gpu), (gpu,), "A100-4Q")
+    assert "A100-4C" in str(raised.value.hint)
+    assert raised.value.facts["near"][0] == "A100-4C"
+
+
+def test_a_name_far_from_all_points_to_list_profiles():
+    gpu = a100()
+    with pytest.raises(NotFound) as raised:
+        find(snapshot(gpu), (gpu,), "zzzzzz")
+    assert "list-profiles" in str(raised.value.hint)
+
+
+def test_a_host_without_any_profile_points_to_list_gpus():
+    with pytest.raises(NotFound) as raised:
+        find(snapshot(), (), "A100-4C")
+    assert "list-gpus" in str(raised.value.hint)
+
+
+def test_a_short_name_of_two_types_is_refused_with_both_full_names():
+    one, two = a100(), a100("0000:86:00.0", types=(replace(A4C, name="NVIDIA A100X-4C", type_id="700"),))
+    with pytest.raises(InvalidInput) as raised:
+        find(snapshot(one, two), (one, two), "A100-4C")
+    assert raised.value.facts["names"] == ["GRID A100-4C", "NVIDIA A100X-4C"]
+    assert "GRID A100-4C, NVIDIA A100X-4C" in str(raised.value)
+    assert "--gpu" in str(raised.value.hint)
+
+
+def test_a_full_name_settles_an_ambiguous_short_one():
+    one, two = a100(), a100("0000:86:00.0", types=(replace(A4C, name="NVIDIA A100X-4C", type_id="700"),))
+    assert set(find(snapshot(one, two), (one, two), "NVIDIA A100X-4C")) == {two.address}
+
+
+def test_one_gpu_settles_an_ambiguous_short_name():
+    one, two = a100(), a100("0000:86:00.0", types=(replace(A4C, name="NVIDIA A100X-4C", type_id="700"),))
+    assert set(find(snapshot(one, two), (one,), "A100-4C")) == {one.address}
+
+
+def test_the_same_type_on_several_gpus_is_one_profile():
+    one, two = a100(), a100("0000:86:00.0")
+    assert set(find(snapshot(one, two), (one, two), "A100-4C")) == {one.address, two.address}
+
+
+def test_a_profile_that_a_full_gpu_no_longer_lists_is_no_room_and_not_unknown():
+    """Without NVML a vendor-specific GPU in use lists only what can still be made."""
+    silent = replace(A4C, framebuffer_mib=None, max_per_gpu=None)
+    gpu = a100(types=())
+    mine = vm(1, promised(gpu, silent, 0))
+    with pytest.raises(NoCapacity) as raised:
+        find(snapshot(gpu, vms=[mine]), (gpu,), "A100-5C")
+    assert "0000:3b:00.0 (1 vGPUs)" in str(raised.value.hint)
+
+
+def test_a_profile_of_another_board_stays_unknown_on_a_full_gpu():
+    gpu = a100(types=())
+    mine = promised(gpu, A4C, 0)
+    with pytest.raises(NotFound):
+        find(snapshot(gpu, claims=[claim(mine, 1)], live={mine.carrier}), (gpu,), "T4-2Q")
+
+
+@pytest.mark.parametrize(
+    ("profile", "board", "series", "exclusive"),
+    [
+        ("A100-4C", "A100", "C", False),
+        ("A100-1-5C", "A100", "C", False),
+        ("A100-1-5CME", "A100", "C", True),
+        ("T4-2B4", "T4", "B", True),
+        ("T4-16A", "T4", "A", True),
+        ("RTX6000-Ada-4Q", "RTX6000-Ada", "Q", False),
+    ],
+)
+def test_the_parts_of_nvidias_names(profile, board, series, exclusive):
+    found = parse_name(profile)
+    assert found is not None
+    assert (found.board, found.series, found.exclusive) == (board, series, exclusive)
+
+
+@pytest.mark.parametrize("profile", ["i915-GVTg_V5_4", "mtty-2", "", "A100"])
+def test_other_makers_names_have_no_parts(profile):
+    assert parse_name(profile) is None
+
+
+@pytest.mark.parametrize(
+    ("profiles", "named"),
+    [
+        (["A100-1-5CME", "A100-4C"], "A100-1-5CME"),
+        (["T4-2B", "T4-2B"], "T4-2B"),
+        (["T4-16A", "T4-2Q"], "T4-16A"),
+        (["A100-4C", "T4-2Q"], "A100-4C, T4-2Q"),
+        (["T4-2Q", "T4-4C"], "T4-2Q, T4-4C"),
+        (["mtty-1", "A100-4C"], "A100-4C, mtty-1"),
+    ],
+)
+def test_vgpus_that_may_not_share_a_vm_are_refused_by_name(profiles, named):
+    with pytest.raises(Refused) as raised:
+        check_combination(profiles)
+    assert named in str(raised.value)
+    assert raised.value.hint
+
+
+@pytest.mark.parametrize(
+    "profiles", [["T4-2B"], ["A100-4C", "A100-5C"], ["A100-4C"] * 16, ["mtty-1", "mtty-1"], []]
+)
+def test_vgpus_of_one_board_and_series_may_share_a_vm(profiles):
+    check_combination(profiles)
+
+
+def test_other_types_of_the_same_series_are_not_the_same_type():
+    assert VgpuType("1", "GRID T4-2B", "T4-2B") != VgpuType("2", "GRID T4-2B4", "T4-2B4")
+    assert T2Q.profile in {t.profile for t in t4().types}

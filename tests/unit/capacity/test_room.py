@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many fit: the numbers, and the words beside them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.values import A4C, A5C, T2Q, T4Q, a100, changed, t4, taken, with_mdevs
+from vgpuctl.capacity.room import MAX_TIME_SLICED, room
+from vgpuctl.model.gpu import Backend, Owner, VgpuType
+
+
+def test_an_empty_gpu_takes_the_maximum_of_the_type():
+    found = room(a100(), (), A4C)
+    assert (found.free, len(found.functions), found.reasons) == (10, 10, ())
+
+
+def test_fewer_vfs_than_the_maximum_limit_the_number():
+    assert room(a100(vfs=7), (), A4C).free == 7
+
+
+@given(st.sets(st.integers(0, 15), max_size=15))
+def test_used_and_free_never_exceed_the_maximum_and_never_name_a_used_vf(numbers):
+    gpu = a100()
+    used = [taken(gpu, A4C, n) for n in numbers]
+    found = room(gpu, used, A4C)
+    assert found.free == max(0, min(10 - len(used), 16 - len(used)))
+    assert not {v.function for v in used} & set(found.functions)
+    assert len(found.functions) == found.free
+
+
+@given(st.integers(1, 9))
+def test_a_promised_device_that_is_missing_counts_as_used(number):
+    gpu = a100()
+    there = [taken(gpu, A4C, n) for n in range(number)]
+    missing = [replace(v, present=False) for v in there]
+    assert room(gpu, missing, A4C) == room(gpu, there, A4C)
+
+
+def test_another_size_locks_the_gpu_and_its_holder_is_named():
+    gpu = a100()
+    found = room(gpu, [taken(gpu, A5C, 3)], A4C)
+    assert found.free == 0
+    assert not found.some
+    assert found.reasons == ("it runs 1 of another size: A100-5C (5120 MiB), held by vdi-003",)
+
+
+def test_a_full_gpu_names_its_number_and_holders_shortened_in_the_middle():
+    gpu = a100()
+    found = room(gpu, [taken(gpu, A4C, n) for n in range(1, 11)], A4C)
+    assert found.free == 0
+    assert "10 of 10 in use" in found.reasons[0]
+    assert "vdi-001, vdi-002 … vdi-010 (10)" in found.reasons[0]
+
+
+def test_a_foreign_holder_is_named_by_its_carrier():
+    gpu = a100()
+    foreign = taken(gpu, A5C, 0, owner=Owner.FOREIGN, vm=None, vm_uuid=None)
+    assert f"foreign {foreign.carrier}" in room(gpu, [foreign], A4C).reasons[0]
+
+
+def test_without_a_maximum_the_number_is_unknown_and_one_may_be_tried():
+    silent = replace(A4C, framebuffer_mib=None, max_per_gpu=None)
+    found = room(a100(types=(silent,)), (), silent)
+    assert found.free is None
+    assert found.some
+    assert len(found.functions) == 16
+
+
+def test_without_a_maximum_a_gpu_that_offers_nothing_has_no_room():
+    silent = replace(A4C, max_per_gpu=None)
+    gpu = replace(a100(), functions=tuple(replace(f, available={}) for f in a100().functions))
+    found = room(gpu, (), silent)
+    assert found.free == 0
+    assert "none of its 16 free VFs offers A100-4C now" in found.reasons[0]
+
+
+def test_a_vf_that_cannot_be_read_is_named_and_never_offered():
+    gpu = changed(a100(), 0, problem="its vGPU types cannot be read: Input/output error", available=None)
+    found = room(gpu, (), A4C)
+    assert gpu.functions[0].address not in found.functions
+    assert any(gpu.functions[0].address in r for r in found.reasons)
+
+
+def test_an_mdev_that_nobody_claims_occupies_its_vf():
+    gpu = with_mdevs(a100(backend=Backend.MDEV_VF), 2, ("u", A4C.type_id))
+    assert gpu.functions[2].address not in room(gpu, (), A4C).functions
+
+
+def test_a_pf_takes_what_its_driver_says_less_what_is_promised_and_missing():
+    gpu = t4(available={T2Q.type_id: 5})
+    used = [taken(gpu, T2Q, 0, carrier=f"u{n}") for n in range(3)]
+    assert room(gpu, used, T2Q).free == 5
+    missing = [taken(gpu, T2Q, 0, carrier=f"m{n}", present=False) for n in range(2)]
+    assert room(gpu, [*used, *missing], T2Q).free == 3
+
+
+def test_a_pf_never_takes_more_than_the_maximum_whatever_the_driver_says():
+    gpu = t4(available={T2Q.type_id: 8})
+    used = [taken(gpu, T2Q, 0, carrier=f"u{n}") for n in range(6)]
+    assert room(gpu, used, T2Q).free == 2
+
+
+def test_a_pf_with_another_size_is_locked():
+    gpu = t4()
+    assert room(gpu, [taken(gpu, T4Q)], T2Q).free == 0
+
+
+def test_a_pf_whose_driver_does_not_list_the_type_says_so():
+    assert room(t4(available={}), (), T2Q).reasons == ("its driver does not offer T4-2Q",)
+
+
+def test_a_pf_that_cannot_be_read_has_no_room():
+    found = room(changed(t4(), 0, problem="broken"), (), T2Q)
+    assert (found.free, found.reasons) == (0, ("0000:5e:00.0: broken",))
+
+
+def test_no_gpu_takes_more_than_thirty_two_time_sliced_vgpus():
+    tiny = VgpuType("9", "GRID X-1B", "X-1B", 64, 64)
+    assert room(a100(types=(tiny,), vfs=48), (), tiny).free == MAX_TIME_SLICED
+
+
+def test_a_gpu_given_away_whole_has_no_room():
+    gpu = a100()
+    whole = taken(gpu, None, 0, carrier=gpu.address, backend=Backend.PASSTHROUGH)
+    assert room(gpu, [whole], A4C).reasons == ("all of the GPU is given to vdi-000",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"backend": None, "functions": (), "vfs_total": 16}, "its VFs are off (0 of 16 enabled)"),
+        ({"backend": Backend.SRIOV_VF}, "it offers no vGPUs: its backend is sriov-vf"),
+    ],
+)
+def test_a_gpu_without_vgpus_says_why(changes, text):
+    assert room(replace(a100(), **changes), (), A4C).reasons == (text,)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running the program: in this process for its answers, in a child for signals, pipes and imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vgpuctl.cli import entry
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@dataclass
+class Ran:
+    """What one command line did."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The one JSON document on stdout."""
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in ("VGPUCTL_HOST", "_VGPUCTL_COMPLETE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def vgpuctl(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Run a command line in this process."""
+
+    def run(*words: str) -> Ran:
+        capsys.readouterr()
+        status = entry.main(words)
+        captured = capsys.readouterr()
+        return Ran(status, captured.out, captured.err)
+
+    return run
+
+
+def child_environment(**more: str) -> dict[str, str]:
+    """Return the environment of a child that imports this checkout."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), **more}
+
+
+def child(*words: str, code: str | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the program, or other Python code, in a child process."""
+    command = [sys.executable, *(["-c", code] if code is not None else ["-m", "vgpuctl"]), *words]
+    options.setdefault("env", child_environment())
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every command on a simulated host, from the typed line to the printed result, with every option of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.unit.cli.conftest import Ran, child, child_environment
+from vgpuctl.cli import docs, schemas
+from vgpuctl.cli.command import Command
+
+Run = Callable[..., Ran]
+GPU = "0000:3b:00.0"
+
+
+@pytest.fixture
+def sim(vgpuctl: Run) -> Run:
+    """Run a line on the simulated A100, and check the document when there is one."""
+
+    def run(line: str) -> Ran:
+        ran = vgpuctl("--host", "sim:a100-40", *shlex.split(line))
+        if "--json" in line:
+            schema = schemas.document_schema(ran.document["kind"])
+            jsonschema.validate(ran.document, schema)
+            assert ran.err == ""
+            assert ran.document["ok"] is (ran.status == 0)
+        return ran
+
+    return run
+
+
+def test_the_main_job(sim: Run) -> None:
+    ran = sim("create-vm vdi-001 --profile A100-4C")
+    assert ran.status == 0, ran.err
+    assert ran.out.startswith("vdi-001: running\n  vgpu  A100-4C on GPU 0000:3b:00.0 (")
+    assert re.search(r"^\[ ?1/\d+\] ", ran.err)
+    assert "note: " in ran.err
+
+
+def test_reading_commands(sim: Run) -> None:
+    assert sim("create-vm vdi-001 --profile A100-4C").status == 0
+    gpus = sim("list-gpus --json").document["data"]
+    assert [v["vm"] for v in gpus[0]["vgpus"]] == ["vdi-001"]
+    assert len(sim("list-gpus --all --json").document["data"]) >= len(gpus)
+    assert sim(f"show-gpu {GPU} --json").document["data"]["types"]
+    room = sim(f"list-profiles --gpu {GPU} --json").document["data"]
+    every = sim("list-profiles --all --json").document["data"]
+    assert [row["free"] for row in room if row["profile"] == "A100-4C"] == [9]
+    assert len(every) > len(room)
+    assert sim("explain A100-4C --json").document["data"]["free"] == 9
+    assert [vm["name"] for vm in sim("list-vms --json").document["data"]] == ["vdi-001"]
+    assert sim("show-vm vdi-001 --json").document["data"]["record"] == "ready"
+    for line in ("list-gpus", f"show-gpu {GPU}", "list-profiles", "explain A100-4C", "list-vms", "show-vm vdi-001"):
+        ran = sim(line)
+        assert ran.status == 0
+        assert ran.out
+        assert "\x1b" not in ran.out
+
+
+def test_names_that_are_not_there(sim: Run) -> None:
+    assert sim("create-vm vdi-001 --profile A100-4C").status == 0
+    for line, said in (
+        ("show-vm vdi-01", "did you mean vdi-001?"),
+        ("explain A100-4D", "A100-4"),
+        ("show-gpu 0000:99:00.0", "0000:99:00.0"),
+        ("delete-vm nothing --yes", "there is no VM nothing"),
+        ("create-vm --profile A100-4X", "A100-4"),
+    ):
+        ran = sim(line)
+        assert ran.status == 2, line
+        assert said in ran.err
+
+
+def test_life_of_a_vm(sim: Run) -> None:
+    made = sim("create-vm vdi-001 --profile A100-4C --no-start --json").document
+    assert made["changed"] is True
+    assert made["data"]["state"] == "stopped"
+    assert sim("create-vm vdi-001 --profile A100-4C --json").document["error"]["code"] == "exists"
+    assert sim("start-vm vdi-001 --dry-run --json").document["data"]["dry_run"] is True
+    assert sim("start-vm vdi-001 --json").document["data"]["state"] == "running"
+    assert sim("start-vm vdi-001 --json").document["changed"] is False
+    assert sim("stop-vm vdi-001 --dry-run --json").document["data"]["steps"]
+    assert sim("stop-vm vdi-001 --force --json").document["data"]["state"] == "stopped"
+    planned = sim("delete-vm vdi-001 --dry-run --json").document["data"]
+    assert planned["steps"]
+    refused = sim("delete-vm vdi-001 --json")
+    assert refused.status == 2
+    assert refused.document["error"]["code"] == "needs-confirmation"
+    assert "--yes" in refused.document["error"]["hint"]
+    gone = sim("delete-vm vdi-001 --keep-disks --yes --json").document["data"]
+    assert gone["state"] == "absent"
+    assert gone["disks"]
+    assert sim("list-vms --json").document["data"] == []
+
+
+def test_every_option_of_create_vm(sim: Run) -> None:
+    ran = sim(
+        "create-vm vdi-002 --profile A100-4C:2 --gpu 0000:3b:00.0 --mode vgpu --memory 8GiB --vcpus 4"
+        " --disk 100GiB --disk 20 --network default --os generic --storage-pool default --hotplug-slots 2"
+        " --vgpu-param frame_rate_limiter=0 --template vm --dry-run --json"
+    )
+    assert ran.status == 0, ran.out
+    sources = ran.document["data"]["sources"]
+    assert sources["vcpus"] == {"value": 4, "source": "typed"}
+    assert sources["template"]["source"] == "typed"
+    assert len(ran.document["data"]["vgpus"]) == 2
+    assert len(ran.document["data"]["disks"]) == 2
+
+
+def test_options_that_this_host_refuses(sim: Run) -> None:
+    whole = sim("create-vm --mode passthrough --gpu 0000:3b:00.0 --force-console --json")
+    assert whole.document["error"]["exit_status"] in (3, 6)
+    image = sim("create-vm --profile A100-4C --image /nowhere.qcow2 --json")
+    assert image.document["error"]["exit_status"] in (2, 6)
+    cdrom = sim("create-vm --profile A100-4C --cdrom /nowhere.iso --json")
+    assert cdrom.document["error"]["exit_status"] in (2, 6)
+
+
+def test_print_xml_is_only_xml(sim: Run) -> None:
+    ran = sim("create-vm vdi-003 --profile A100-4C --print-xml")
+    assert ran.status == 0, ran.err
+    assert ran.out.startswith("<")
+    assert "<name>vdi-003</name>" in ran.out
+    assert "<name>" in sim("create-vm --profile A100-4C --print-xml --json").document["data"]["xml"]
+    assert sim("list-vms --json").document["data"] == []
+
+
+def test_ensure_vm(sim: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = tmp_path / "vm.yaml"
+    spec.write_text("name: vdi-001\nprofile: A100-4C\n", encoding="utf-8")
+    assert sim(f"ensure-vm --file {spec} --dry-run --json").document["changed"] is True
+    first = sim(f"ensure-vm -f {spec} --json").document
+    assert first["changed"] is True
+    assert first["data"]["before"] is None
+    assert first["data"]["after"]["name"] == "vdi-001"
+    assert sim(f"ensure-vm -f {spec} --json").document["changed"] is False
+    stopped = sim(f"ensure-vm -f {spec} --state stopped --wait 5 --json")
+    assert stopped.document["data"]["state"] == "stopped", stopped.out
+    assert sim(f"ensure-vm -f {spec} --state started").out.startswith("vdi-001: running")
+    spec.write_text("name: vdi-001\nprofile: A100-5C\n", encoding="utf-8")
+    differs = sim(f"ensure-vm -f {spec} --json")
+    assert differs.status == 3
+    assert differs.document["error"]["facts"]["before"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"name: vdi-001")))
+    assert sim("ensure-vm -f - --state absent --yes --json").document["data"]["state"] == "absent"
+
+
+def test_reboot_and_reset(sim: Run) -> None:
+    assert sim("create-vm vdi-001 --profile A100-4C").status == 0
+    assert sim("sim reboot --json").document["changed"] is True
+    assert sim("show-vm vdi-001 --json").document["data"]["state"] == "stopped"
+    assert sim("reconcile --dry-run --json").status == 0
+    assert sim("reconcile").status == 0
+    assert sim("start-vm vdi-001 --json").document["data"]["vgpus"][0]["present"] is True
+    assert sim("sim reset --json").status == 2
+    assert sim("sim reset --yes --json").status == 0
+    assert sim("list-vms --json").document["data"] == []
+    assert "sim:t4" in sim("sim list-scenarios").out
+    assert sim("sim list-scenarios --json").status == 0
+
+
+def test_the_eleventh_is_refused_with_numbers(sim: Run) -> None:
+    for number in range(10):
+        assert sim(f"create-vm vdi-{number:03} --profile A100-4C --no-start").status == 0
+    full = sim("create-vm vdi-010 --profile A100-4C")
+    assert full.status == 4
+    assert "[no-capacity]" in full.err
+    assert "10 of 10" in full.err
+    assert "hint: vgpuctl explain A100-4C" in full.err
+
+
+def test_a_captured_tree_takes_no_change(vgpuctl: Run, tmp_path: Path) -> None:
+    for line in ("create-vm --profile A100-4C", "reconcile", "start-vm x", "delete-vm x --yes"):
+        ran = vgpuctl("--root", os.fspath(tmp_path), *line.split(), "--json")
+        assert (ran.status, ran.document["error"]["code"]) == (2, "invalid-input")
+    assert vgpuctl("list-gpus", "--root", os.fspath(tmp_path), "--json").document["data"] == []
+
+
+def example_lines() -> list[str]:
+    """Return the examples that name a simulated host; the others need files or a real one."""
+    lines = [line for _, c in docs.commands() if isinstance(c, Command) for line, _ in c.examples]
+    return [line for line in lines if "--host sim:" in line]
+
+
+@pytest.mark.parametrize("line", example_lines())
+def test_the_examples_of_the_help_pages_work(line: str, vgpuctl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, _, typed = line.rpartition(" | ")
+    if given:
+        text = shlex.split(given)[1].encode()
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+    if "vdi-001" in typed and "create-vm" not in typed:
+        assert vgpuctl("--host", "sim:a100-40", "create-vm", "vdi-001", "--profile", "A100-4C").status == 0
+    ran = vgpuctl(*shlex.split(typed)[1:])
+    assert ran.status == 0, ran.err
+
+
+def test_live_completion(sim: Run) -> None:
+    assert sim("create-vm vdi-001 --profile A100-4C").status == 0
+
+    def completed(line: str) -> list[str]:
+        ran = child(env=child_environment(_VGPUCTL_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD="0"))
+        return [answer.partition(",")[2] for answer in ran.stdout.split()]
+
+    assert "A100-4C" in completed("vgpuctl --host sim:a100-40 explain A100-4")
+    assert "A100-4C" in completed("vgpuctl --host sim:a100-40 create-vm --profile A100-")
+    assert completed("vgpuctl --host sim:a100-40 create-vm --gpu 0000:3b") == [GPU]
+    assert completed("vgpuctl --host sim:a100-40 show-gpu ") == [GPU]
+    assert completed("vgpuctl --host sim:a100-40 delete-vm v") == ["vdi-001"]
+    assert "sim:t4" in completed("vgpuctl --host sim:")
+
+
+def test_connect_reaches_the_libvirt_that_is_named(vgpuctl: Run) -> None:
+    ran = vgpuctl("--connect", "test:///default", "list-vms", "--json")
+    assert ran.status in (0, 6)
+    json.loads(ran.out)

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/cli.md and docs/json are what the program says; VGPUCTL_REGENERATE=1 writes them again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import ROOT
+from vgpuctl.cli import docs, schemas
+
+FILES = {ROOT / "docs" / "cli.md": docs.markdown()}
+FILES.update({ROOT / "docs" / "json" / name: text for name, text in schemas.files().items()})
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_the_file_is_what_the_program_says(path: Path) -> None:
+    if os.environ.get("VGPUCTL_REGENERATE"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(FILES[path], encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == FILES[path], "run the tests with VGPUCTL_REGENERATE=1"

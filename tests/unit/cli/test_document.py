@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents: only JSON's own types come out, whatever goes in."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vgpuctl.cli import document
+from vgpuctl.model.gpu import Owner
+
+
+@dataclass
+class Thing:
+    """Something that is no JSON type."""
+
+    size: int
+
+
+def test_success() -> None:
+    data = {"owner": Owner.OURS, "names": {"b", "a"}, "thing": Thing(1), "pair": (1, None), 5: True}
+    assert json.loads(document.success("show-vm", data, changed=False, warnings=("w",))) == {
+        "schema": "vgpuctl/1",
+        "kind": "show-vm",
+        "ok": True,
+        "changed": False,
+        "data": {"owner": "ours", "names": ["a", "b"], "thing": {"size": 1}, "pair": [1, None], "5": True},
+        "warnings": ["w"],
+    }
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda x: st.lists(x) | st.dictionaries(st.text(), x),
+    )
+)
+def test_json_values_stay_as_they_are(value: object) -> None:
+    assert document.plain(value) == value
+
+
+def test_half_characters_become_whole_ones() -> None:
+    assert document.plain("a\udcff") == "a\ufffd"

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parsing: global options in both places, wrong words, and one JSON document whatever was typed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+import pytest
+
+from tests.unit.cli.conftest import Ran, child
+from vgpuctl import __version__
+from vgpuctl.cli import docs
+from vgpuctl.cli.command import Command
+from vgpuctl.cli.entry import cli
+from vgpuctl.cli.settings import Settings
+
+Run = Callable[..., Ran]
+TREE = dict(docs.commands())
+
+
+def parsed(*words: str) -> Settings:
+    """Return the settings after parsing a whole line, without running it."""
+    settings = Settings()
+    with cli.make_context("vgpuctl", list(words), obj=settings) as context:
+        name, command, rest = cli.resolve_command(context, list(words)[-len(context._protected_args + context.args) :])
+        assert command is not None
+        with command.make_context(name, rest, parent=context):
+            pass
+    return settings
+
+
+@pytest.mark.parametrize("words", sorted(TREE))
+def test_every_command_has_a_page_of_help(vgpuctl: Run, words: str) -> None:
+    ran = vgpuctl(*words.split()[1:], "--help")
+    assert ran.status == 0
+    assert ran.out.startswith(f"Usage: {words}")
+    assert "--json" in ran.out
+    if isinstance(TREE[words], Command):
+        assert "Examples:" in ran.out
+        assert "Options of every command:" in ran.out
+        assert all(line in ran.out for line, _ in TREE[words].examples)
+
+
+def test_short_help_option(vgpuctl: Run) -> None:
+    assert vgpuctl("-h").out == vgpuctl("--help").out
+
+
+def test_version(vgpuctl: Run) -> None:
+    assert vgpuctl("--version") == Ran(0, f"vgpuctl {__version__}\n", "")
+
+
+def test_python_dash_m() -> None:
+    assert child("--version").stdout == f"vgpuctl {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "value"),
+    [
+        (["--host", "sim:t4"], "host", "sim:t4"),
+        (["--root", "/captured"], "root", "/captured"),
+        (["--connect", "test:///default"], "connect", "test:///default"),
+        (["--json"], "json", True),
+        (["--yes"], "yes", True),
+        (["--wait", "2.5"], "wait", 2.5),
+        (["--wait", "7s"], "wait", 7.0),
+        (["--wait", "0"], "wait", 0.0),
+        (["-v"], "verbose", True),
+        (["--verbose"], "verbose", True),
+    ],
+)
+def test_global_options_before_and_after_the_command(words: list[str], field: str, value: object) -> None:
+    assert getattr(parsed(*words, "list-gpus"), field) == value
+    assert getattr(parsed("list-gpus", *words), field) == value
+
+
+def test_what_is_typed_after_the_command_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VGPUCTL_HOST", "sim:a16")
+    assert parsed("list-gpus").host == "sim:a16"
+    assert parsed("--host", "local", "list-gpus").host == "local"
+    assert parsed("--host", "local", "list-gpus", "--host", "sim:t4").host == "sim:t4"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("create vm", "did you mean 'vgpuctl create-vm'?"),
+        ("vm create", "did you mean 'vgpuctl create-vm'?"),
+        ("list gpus", "did you mean 'vgpuctl list-gpus'?"),
+        ("gpu list", "did you mean 'vgpuctl list-gpus'?"),
+        ("list_vms", "did you mean 'vgpuctl list-vms'?"),
+        ("list-vm", "did you mean 'vgpuctl list-vms'?"),
+        ("destroy-vm x", "did you mean 'vgpuctl delete-vm'?"),
+        ("types", "did you mean 'vgpuctl list-profiles'?"),
+        ("CREATE-VM", "did you mean 'vgpuctl create-vm'?"),
+        ("sim rebot", "did you mean 'vgpuctl sim reboot'?"),
+        ("frobnicate", "'vgpuctl --help' lists the commands"),
+        ("create-vm --profil A100-4C", "did you mean --profile?"),
+        ("create-vm --ram 4096", "did you mean --memory?"),
+        ("create-vm --hotplug_slots 4", "did you mean --hotplug-slots?"),
+        ("create-vm --name vdi-001", "vgpuctl create-vm NAME"),
+        ("delete-vm vdi-001 --dryrun", "did you mean --dry-run?"),
+        ("create-vm --mode mdev", "--mode: 'mdev' is not one of 'vgpu', 'sriov', 'passthrough'"),
+        ("list-gpus --wait soon", "--wait: 'soon' is not a number of seconds"),
+        ("list-gpus --wait -1", "--wait: '-1' is not a number of seconds"),
+        ("list-gpus --wait nan", "--wait: 'nan' is not a number of seconds"),
+        ("explain", "PROFILE is missing"),
+        ("ensure-vm", "--file is missing"),
+        ("delete-vm a b", "unexpected extra argument"),
+        ("", "a command is missing"),
+        ("sim", "a command is missing"),
+        ("completion tcsh", "SHELL: 'tcsh' is not one of"),
+    ],
+)
+def test_wrong_words_say_what_was_meant(vgpuctl: Run, line: str, said: str) -> None:
+    ran = vgpuctl(*line.split())
+    assert ran.status == 2
+    assert ran.out == ""
+    assert ran.err.startswith("vgpuctl: ")
+    assert "[usage]" in ran.err
+    assert said in ran.err
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("--json", "vgpuctl"),
+        ("frobnicate --json", "vgpuctl"),
+        ("--json list-gpus --foo", "list-gpus"),
+        ("create-vm --foo --json", "create-vm"),
+        ("sim --json nothing", "sim"),
+        ("sim reset --foo --json", "sim-reset"),
+        ("show-vm --json", "show-vm"),
+    ],
+)
+def test_usage_errors_are_one_document_too(vgpuctl: Run, line: str, kind: str) -> None:
+    ran = vgpuctl(*line.split())
+    assert ran.status == 2
+    assert ran.err == ""
+    assert ran.document["kind"] == kind
+    assert ran.document["ok"] is False
+    assert ran.document["error"]["code"] == "usage"
+    assert ran.document["error"]["exit_status"] == 2
+
+
+def test_json_after_two_dashes_is_a_name(vgpuctl: Run) -> None:
+    ran = vgpuctl("show-vm", "--", "a", "--json")
+    assert ran.status == 2
+    assert ran.out == ""
+
+
+def test_the_table_and_the_commands_agree() -> None:
+    for words, command in TREE.items():
+        assert command.name == words.split()[-1]
+        assert isinstance(command, click.Command)
+        assert command.short_help
+        assert (command.help or "").strip()
+
+
+def test_an_undecodable_word_is_no_traceback() -> None:
+    ran = child("show-vm", b"\xff\xfe".decode("utf-8", "surrogateescape"), "--bogus")
+    assert ran.returncode == 2
+    assert "Traceback" not in ran.stderr

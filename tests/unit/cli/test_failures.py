@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every error as text and as JSON, and no traceback unless asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+import click
+import pytest
+
+from vgpuctl.cli import failures
+from vgpuctl.cli.settings import Settings
+from vgpuctl.errors import Interrupted, NoCapacity, PartlyApplied, Refused
+
+
+def told(exc: BaseException, capsys: pytest.CaptureFixture[str], **settings: bool) -> tuple[int, str, str]:
+    status = failures.report(exc, Settings(**settings))  # type: ignore[arg-type]
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_text_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    exc = NoCapacity(
+        "no room for A100-4C on 0000:3b:00.0",
+        hint="vgpuctl explain A100-4C",
+        lines=["10 of 10 in use: vdi-001 … vdi-010"],
+        gpu="0000:3b:00.0",
+        used=10,
+        nothing=None,
+    )
+    status, out, err = told(exc, capsys)
+    assert status == 4
+    assert out == ""
+    assert err == (
+        "vgpuctl: no room for A100-4C on 0000:3b:00.0   [no-capacity]\n"
+        "  10 of 10 in use: vdi-001 … vdi-010\n"
+        "  used: 10\n"
+        "  hint: vgpuctl explain A100-4C\n"
+    )
+
+
+def test_json_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    exc = PartlyApplied("it failed", holders=frozenset({"b", "a"}), path=os.fspath("/x"))
+    exc.undone, exc.left = ["define the VM"], ["the disk"]
+    status, out, err = told(exc, capsys, json=True)
+    assert (status, err) == (5, "")
+    document = json.loads(out)
+    assert document["changed"] is True
+    assert document["error"] == {
+        "code": "partly-applied",
+        "message": "it failed",
+        "hint": None,
+        "facts": {"holders": ["a", "b"], "path": "/x"},
+        "exit_status": 5,
+        "undone": ["define the VM"],
+        "left": ["the disk"],
+    }
+
+
+def test_lists_of_what_was_undone_and_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    exc = PartlyApplied("it failed", hint="vgpuctl reconcile")
+    exc.undone, exc.left = ["define the VM"], ["make vGPU: busy", "claim 0000:3b:00.4"]
+    assert told(exc, capsys)[2].splitlines() == [
+        "vgpuctl: it failed   [partly-applied]",
+        "  undone:",
+        "    define the VM",
+        "  left:",
+        "    make vGPU: busy",
+        "    claim 0000:3b:00.4",
+        "  hint: vgpuctl reconcile",
+    ]
+
+
+def test_a_message_of_several_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(Refused("two problems\nfirst\nsecond"), capsys)[2] == (
+        "vgpuctl: two problems   [refused]\n  first\n  second\n"
+    )
+
+
+def test_names_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, err = told(Refused("VM \x1b[31mred\x07", hint="a\x9bb", vm="x\x1b]0;t"), capsys)
+    assert "\x1b" not in err
+    assert "\x07" not in err
+    assert "\x9b" not in err
+
+
+@pytest.mark.parametrize(("number", "status"), [(2, 130), (15, 143)])
+def test_an_interrupted_command(number: int, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    exc = Interrupted("stopped by a signal", signal_number=number)
+    exc.left = ["the disk"]
+    got, _, err = told(exc, capsys)
+    assert got == status
+    assert "hint: 'vgpuctl reconcile'" in err
+
+
+def test_a_second_signal_tells_what_the_first_left(capsys: pytest.CaptureFixture[str]) -> None:
+    first = Interrupted("stopped by SIGTERM", signal_number=15)
+    first.undone, first.left = ["start"], ["the device"]
+    second = KeyboardInterrupt()
+    second.__context__ = first
+    status = failures.report(second, Settings(json=True), signal_status=143)
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert status == 143
+    assert (error["undone"], error["left"]) == (["start"], ["the device"])
+    assert error["code"] == "interrupted"
+
+
+def raised(exc: Exception) -> Exception:
+    try:
+        raise exc
+    except Exception as caught:  # noqa: BLE001
+        return caught
+
+
+def test_a_bug_is_one_line_and_a_private_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", os.fspath(tmp_path))
+    status, out, err = told(raised(KeyError("vgpus")), capsys)
+    assert (status, out) == (1, "")
+    assert err.startswith("vgpuctl: unexpected KeyError: 'vgpus'   [bug]\n")
+    assert "Traceback" not in err
+    path = next(word for word in err.split() if word.endswith("traceback.txt"))
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
+    with open(path, encoding="utf-8") as file:
+        assert "Traceback" in file.read()
+
+
+def test_a_bug_with_v_shows_where(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = told(raised(KeyError("vgpus")), capsys, verbose=True, json=True)
+    assert status == 1
+    assert json.loads(out)["error"]["code"] == "bug"
+    assert "Traceback" in err
+
+
+def test_v_shows_what_an_error_was_made_of(capsys: pytest.CaptureFixture[str]) -> None:
+    exc = Refused("refused")
+    exc.__cause__ = raised(OSError(5, "Input/output error"))
+    assert "Input/output error" not in told(exc, capsys)[2]
+    assert "Input/output error" in told(exc, capsys, verbose=True)[2]
+
+
+def test_no_permission_names_the_path(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = told(PermissionError(13, "Permission denied", "/run/vgpuctl/lock"), capsys)
+    assert status == 6
+    assert err.startswith("vgpuctl: Permission denied: /run/vgpuctl/lock   [no-permission]\n")
+    assert "hint: " in err
+
+
+def test_what_the_system_refuses_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = told(OSError(28, "No space left on device", "/run/vgpuctl/claims/x"), capsys)
+    assert status == 1
+    assert "No space left on device: /run/vgpuctl/claims/x   [failed]" in err
+
+
+def test_exit_in_library_code_is_a_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(SystemExit(3), capsys)[0] == 1
+
+
+def test_clicks_errors_are_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(click.UsageError("Something is wrong."), capsys)[2] == (
+        "vgpuctl: something is wrong   [usage]\n  hint: 'vgpuctl --help' shows how it is used\n"
+    )

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages people read: unknown is `?`, nothing is `-`, and what is beside the result is not on stdout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from vgpuctl.cli import pages
+from vgpuctl.cli.tables import plain
+
+
+def vgpu(**more: Any) -> dict[str, Any]:
+    return {
+        "carrier": "0000:3b:00.4", "profile": "A100-4C", "gpu": "0000:3b:00.0", "function": "0000:3b:00.4",
+        "backend": "vendor-vf", "framebuffer_mib": 4096, "vm": "vdi-001", "owner": "ours", "present": True,
+        "reason": None, **more,
+    }  # fmt: skip
+
+
+GPU: dict[str, Any] = {
+    "address": "0000:3b:00.0", "model": "NVIDIA A100-PCIE-40GB", "backend": "vendor-vf", "mode": "vgpu",
+    "driver": "nvidia", "framebuffer_mib": 40960, "numa_node": 0, "iommu_group": None,
+    "vfs": {"total": 16, "enabled": 16, "used": 2},
+    "vgpus": [vgpu(), vgpu(owner="foreign", vm=None, profile=None)], "problems": ["a fan is loud"],
+}  # fmt: skip
+VM: dict[str, Any] = {
+    "name": "vdi-001", "uuid": "6f1c", "state": "running", "owner": "ours", "record": "ready",
+    "memory_mib": 4096, "vcpus": 2, "firmware": "uefi", "networks": ["default"], "mac_addresses": [],
+    "vgpus": [vgpu()], "disks": [{"path": "/d/a.qcow2", "size_bytes": 40 << 30, "base": "/d/base.qcow2"}],
+}  # fmt: skip
+
+
+def text(kind: str, data: Any) -> str:
+    return plain(pages.page(kind, data).blocks)
+
+
+def test_gpus() -> None:
+    bare = {**GPU, "address": "mtty", "backend": None, "driver": None, "framebuffer_mib": None,
+            "vfs": {"total": 0, "enabled": 0, "used": 0}, "vgpus": [], "problems": []}  # fmt: skip
+    page = pages.page("list-gpus", [GPU, bare])
+    assert plain(page.blocks) == (
+        "ADDRESS       MODEL                  BACKEND    MODE  DRIVER  MEMORY  NUMA  IOMMU"
+        "  VFS            VGPUS\n"
+        "0000:3b:00.0  NVIDIA A100-PCIE-40GB  vendor-vf  vgpu  nvidia   40GiB     0      -"
+        "  16/16, 2 used  2 (1 foreign)\n"
+        "mtty          NVIDIA A100-PCIE-40GB  -          vgpu  -            ?     0      -  -              0\n"
+    )
+    assert page.asides == ["0000:3b:00.0: a fan is loud"]
+
+
+def test_one_gpu() -> None:
+    types = [{"profile": "A100-4C", "name": "GRID A100-4C", "type_id": "468", "framebuffer_mib": 4096,
+              "max_per_gpu": None, "free": 8}]  # fmt: skip
+    said = text("show-gpu", {**GPU, "types": types})
+    assert "problem:     a fan is loud\n" in said
+    assert "0000:3b:00.4  A100-4C  vdi-001  ours\n" in said
+    assert "0000:3b:00.4  ?        -        foreign\n" in said
+    assert "A100-4C  468     4GiB        ?     8\n" in said
+    leaked = vgpu(owner="leaked", reason="its VM is gone")
+    assert "its VM is gone" in text("show-gpu", {**GPU, "vgpus": [leaked]})
+
+
+def test_profiles() -> None:
+    row = {
+        "profile": "A100-4C",
+        "name": "GRID A100-4C",
+        "type_id": None,
+        "framebuffer_mib": 512,
+        "max_per_gpu": None,
+        "free": None,
+        "gpus": [{"address": "a", "free": None}, {"address": "b", "free": 0}],
+    }
+    assert text("list-profiles", [row, {**row, "free": 0, "gpus": []}]) == (
+        "PROFILE  TYPE  MEMORY  MAX/GPU  FREE  WHERE\n"
+        "A100-4C  ?     512MiB        ?     ?  a: ?\n"
+        "A100-4C  ?     512MiB        ?     0  -\n"
+    )  # fmt: skip
+
+
+def test_explain_shortens_long_lists() -> None:
+    many = [vgpu(vm=f"vdi-{n:03}") for n in range(1, 11)]
+    gpu = {"address": "a", "model": "A100", "free": 0, "reasons": ["10 of 10 in use"], "vgpus": many}
+    assert text("explain", {"profile": "A100-4C", "free": 0, "gpus": [gpu]}) == (
+        "A100-4C: 0 more on this host\n\na  A100: 0 more\n  10 of 10 in use\n"
+        "  10 in use: vdi-001, vdi-002, vdi-003, vdi-004, vdi-005, vdi-006 … vdi-010\n"
+    )
+    assert text("explain", {"profile": "A100-4C", "free": None, "gpus": []}) == (
+        "A100-4C: not known how many more, only trying tells\n"
+    )
+
+
+def test_vms() -> None:
+    assert text("list-vms", [VM, {**VM, "name": "other", "owner": "foreign", "vgpus": []}]) == (
+        "NAME     STATE    OWNER    VGPUS                    UUID\n"
+        "vdi-001  running  ours     A100-4C on 0000:3b:00.0  6f1c\n"
+        "other    running  foreign  -                        6f1c\n"
+    )
+
+
+def test_the_same_twice_is_said_once() -> None:
+    assert pages.vgpus_text([vgpu(), vgpu()]) == "2 x A100-4C on 0000:3b:00.0"
+    assert pages.shortened(["a", "b", "a"]) == "a (2), b"
+
+
+def test_one_vm() -> None:
+    said = text("show-vm", {**VM, "vgpus": [vgpu(present=False)]})
+    assert "memory:   4GiB\n" in said
+    assert "vgpu:     A100-4C on GPU 0000:3b:00.0 (0000:3b:00.4, missing)\n" in said
+    assert "disk:     /d/a.qcow2 (40GiB, clone of /d/base.qcow2)\n" in said
+
+
+def test_a_change_shows_what_is_there_now() -> None:
+    done = {**VM, "steps": ["start"], "notes": [], "dry_run": False}
+    assert text("create-vm", done) == (
+        "vdi-001: running\n"
+        "  vgpu  A100-4C on GPU 0000:3b:00.0 (0000:3b:00.4)\n"
+        "  disk  /d/a.qcow2 (40GiB, clone of /d/base.qcow2)\n"
+    )
+    assert text("ensure-vm", {**done, "steps": []}).endswith("  nothing to do\n")
+
+
+def test_a_dry_run_shows_steps_and_sources() -> None:
+    sources = {"memory": {"value": "4GiB", "source": "built in"}, "disk": {"value": [], "source": "typed"},
+               "force": {"value": True, "source": "typed"}}  # fmt: skip
+    data = {**VM, "steps": ["make the disk", "start"], "notes": [], "dry_run": True, "sources": sources}
+    assert text("create-vm", data) == (
+        "would do:\n  1  make the disk\n  2  start\n\n"
+        "FIELD   VALUE  FROM\nmemory  4GiB   built in\ndisk    -      typed\nforce   yes    typed\n"
+    )
+    assert text("start-vm", {**VM, "steps": [], "notes": [], "dry_run": True}) == "nothing to do\n"
+
+
+def test_passthrough_names_the_gpu_once() -> None:
+    whole = vgpu(carrier="0000:3b:00.0", profile=None)
+    assert "vgpu  GPU 0000:3b:00.0\n" in text(
+        "create-vm", {**VM, "vgpus": [whole], "steps": ["x"], "notes": [], "dry_run": False}
+    )
+
+
+def test_reconcile() -> None:
+    found = {"kind": "leaked", "what": "A100-4C on x: its VM is gone", "action": "remove it"}
+    data = {"findings": [found], "steps": ["remove it"], "notes": [], "dry_run": False}
+    assert text("reconcile", data) == "A100-4C on x: its VM is gone\n  remove it\n"
+    assert text("reconcile", {**data, "dry_run": True}).endswith("\nwould do:\n  1  remove it\n")
+    assert text("reconcile", {**data, "findings": [], "steps": []}) == "nothing to do\n"
+
+
+@pytest.mark.parametrize("kind", ["list-gpus", "list-profiles", "list-vms"])
+def test_an_empty_list_is_said_beside(kind: str) -> None:
+    page = pages.page(kind, [])
+    assert page.blocks == []
+    assert page.asides[0].startswith("no ")
+
+
+@pytest.mark.parametrize(("value", "shown"), [(None, "?"), (0, "0MiB"), (1536, "1536MiB"), (2048, "2GiB")])
+def test_sizes(value: int | None, shown: str) -> None:
+    assert pages.mib(value) == shown
+    assert pages.size(None if value is None else value << 20) == shown

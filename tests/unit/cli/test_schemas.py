@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schemas are schemas, and take the documents that the program prints."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import pytest
+
+from vgpuctl.cli import docs, document, schemas
+from vgpuctl.cli.command import Command
+from vgpuctl.cli.shapes import KINDS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_schema_is_valid_and_takes_a_failure(kind: str) -> None:
+    schema = schemas.document_schema(kind)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    error = {
+        "code": "failed", "message": "m", "hint": None, "facts": {}, "exit_status": 1, "undone": [], "left": [],
+    }  # fmt: skip
+    jsonschema.validate(json.loads(document.failure(kind, error, changed=False)), schema)
+
+
+def test_every_command_has_a_kind() -> None:
+    commands = {
+        words.removeprefix("vgpuctl ").replace(" ", "-") for words, c in docs.commands() if isinstance(c, Command)
+    }
+    assert commands == set(KINDS)
+
+
+def test_unknown_is_null_and_a_missing_field_is_refused() -> None:
+    schema = schemas.document_schema("list-profiles")
+    row = {
+        "profile": "A100-4C", "name": "GRID A100-4C", "type_id": "468", "framebuffer_mib": None,
+        "max_per_gpu": None, "free": None, "gpus": [{"address": "0000:3b:00.0", "free": None}], "new": 1,
+    }  # fmt: skip
+    jsonschema.validate(json.loads(document.success("list-profiles", [row], changed=False, warnings=[])), schema)
+    del row["free"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(json.loads(document.success("list-profiles", [row], changed=False, warnings=[])), schema)
+
+
+def test_a_type_that_json_does_not_have_is_refused() -> None:
+    with pytest.raises(TypeError, match="no schema for"):
+        schemas.schema_of(complex, {})

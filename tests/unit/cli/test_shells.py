@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Completion, asked as the shells ask, and once in a real bash."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import ROOT, Ran, child, child_environment
+
+Run = Callable[..., Ran]
+
+
+def completed(line: str) -> list[str]:
+    """Return what bash is told about a line."""
+    ran = child(env=child_environment(_VGPUCTL_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD="0"))
+    assert ran.returncode == 0
+    assert ran.stderr == ""
+    return [answer.partition(",")[2] for answer in ran.stdout.split()]
+
+
+@pytest.mark.parametrize(
+    ("line", "some"),
+    [
+        ("vgpuctl ", ["list-gpus", "create-vm", "completion"]),
+        ("vgpuctl create", ["create-vm"]),
+        ("vgpuctl --js", ["--json"]),
+        ("vgpuctl --json lis", ["list-gpus", "list-profiles", "list-vms"]),
+        ("vgpuctl create-vm --st", ["--storage-pool"]),
+        ("vgpuctl create-vm --mode ", ["vgpu", "sriov", "passthrough"]),
+        ("vgpuctl ensure-vm --state=", ["present", "absent"]),
+        ("vgpuctl sim re", ["reboot", "reset"]),
+        ("vgpuctl completion ", ["bash", "zsh", "fish"]),
+        ("vgpuctl create-vm --host lo", ["local"]),
+    ],
+)
+def test_names_are_completed(line: str, some: list[str]) -> None:
+    assert set(some) <= set(completed(line))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "vgpuctl --host sim:/nowhere.yaml explain ",
+        "vgpuctl --host nonsense show-vm ",
+        "vgpuctl frob ",
+        'vgpuctl "',
+    ],
+)
+def test_failures_are_silent(line: str) -> None:
+    completed(line)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_is_printed(vgpuctl: Run, shell: str) -> None:
+    ran = vgpuctl("completion", shell)
+    assert ran.status == 0
+    assert ran.err == ""
+    assert f"_VGPUCTL_COMPLETE={shell}_complete" in ran.out
+    assert vgpuctl("completion", shell, "--json").document["data"] == {"shell": shell, "script": ran.out}
+
+
+@pytest.mark.parametrize("instruction", ["bash_source", "tcsh_complete", "x"])
+def test_other_instructions_do_nothing(instruction: str) -> None:
+    ran = child(env=child_environment(_VGPUCTL_COMPLETE=instruction))
+    assert (ran.returncode, ran.stdout) == (1, "")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+def test_bash_itself(tmp_path: Path, vgpuctl: Run) -> None:
+    """Source the script and call its function as readline does, with colons as word breaks."""
+    program = tmp_path / "vgpuctl"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m vgpuctl "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    (tmp_path / "completion").write_text(vgpuctl("completion", "bash").out, encoding="utf-8")
+    script = """
+        source "$1/completion"
+        COMP_LINE="vgpuctl sim re"; COMP_POINT=${#COMP_LINE}
+        COMP_WORDS=(vgpuctl sim re); COMP_CWORD=2
+        _vgpuctl_completion "$1/vgpuctl" re sim; echo "${COMPREPLY[@]}"
+        COMP_LINE="vgpuctl --host sim:a100-"; COMP_POINT=${#COMP_LINE}
+        COMP_WORDS=(vgpuctl --host sim : a100-); COMP_CWORD=4
+        _vgpuctl_completion "$1/vgpuctl" a100- :; echo "${COMPREPLY[@]}"
+    """
+    ran = subprocess.run(
+        ["bash", "--norc", "-c", script, "bash", str(tmp_path)],
+        env=child_environment(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.stdout.splitlines() == ["reboot reset", "a100-40"], ran.stderr

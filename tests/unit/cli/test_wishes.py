@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From options and files to a checked wish, with the host's defaults."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from vgpuctl.cli import wishes
+from vgpuctl.errors import InvalidInput, NotFound
+
+
+@dataclass
+class Files:
+    """The one seam that a wish needs."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    error: OSError | None = None
+
+    def read(self, path: str) -> str:
+        if self.error is not None:
+            raise self.error
+        if path not in self.texts:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return self.texts[path]
+
+
+def world(files: Files | None = None) -> Any:
+    return SimpleNamespace(sysfs=files or Files())
+
+
+HOST = Files({"/etc/vgpuctl/host.yaml": "version: 1\ndefaults: {memory: 16GiB}\n"})
+
+
+def test_typed_values_win_over_the_hosts_defaults() -> None:
+    typed = {"name": None, "profile": ("A100-4C:2",), "memory": None, "disk": (), "force_console": False}
+    wish = wishes.from_options(world(HOST), typed)
+    assert wish.profiles == (("A100-4C", 2),)
+    assert (wish.memory_mib, wish.sources["memory"]) == (16384, "host.yaml")
+    assert wishes.from_options(world(HOST), {**typed, "memory": "2GiB"}).memory_mib == 2048
+    assert wishes.from_options(world(), typed).sources["memory"] == "built in"
+
+
+def test_a_host_file_that_cannot_be_read() -> None:
+    with pytest.raises(InvalidInput, match=r"host\.yaml cannot be read: Input/output error"):
+        wishes.defaults(world(Files(error=OSError(5, "Input/output error"))))
+
+
+def test_a_spec_file(tmp_path: Path) -> None:
+    path = tmp_path / "vm.yaml"
+    path.write_text("name: vdi-001\nprofile: A100-4C\n", encoding="utf-8")
+    assert wishes.from_file(world(), os.fspath(path), complete=True).name == "vdi-001"
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"name": "vdi-001"}')))
+    assert wishes.from_file(world(), "-", complete=False).name == "vdi-001"
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="there is no spec file"):
+        wishes.from_file(world(), os.fspath(tmp_path / "none"), complete=True)
+    (tmp_path / "binary").write_bytes(b"name: \xff")
+    with pytest.raises(InvalidInput, match="not UTF-8 text: byte 6"):
+        wishes.from_file(world(), os.fspath(tmp_path / "binary"), complete=True)
+    with pytest.raises(InvalidInput, match="cannot be read: Is a directory"):
+        wishes.from_file(world(), os.fspath(tmp_path), complete=True)
+    (tmp_path / "wrong").write_text("profil: A100-4C\n", encoding="utf-8")
+    with pytest.raises(InvalidInput, match="wrong:1:1: profil: there is no such field"):
+        wishes.from_file(world(), os.fspath(tmp_path / "wrong"), complete=True)

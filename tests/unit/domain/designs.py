@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The three designs of the golden files, and a strategy for any other."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from vgpuctl.model.gpu import Backend
+from vgpuctl.model.vm import MadeDisk, Promise, PromisedVgpu, PromiseState
+from vgpuctl.model.wish import DesignDisk, DesignHostdev, DomainDesign
+
+MACHINE = "5f0d6b5ae3d94b7e8c2f4a1b9d7e6c30"
+UUID = "4b20d080-1b54-4048-85b3-a6a62d165c01"
+MDEV = "0d9a1a3e-52c4-5c8e-9b6f-0f3c5d7e9a11"
+QEMU = "/usr/bin/qemu-system-x86_64"
+SPEC = '{"profile":["A100-4C"]}'
+
+
+def vendor_vf() -> DomainDesign:
+    vgpu = PromisedVgpu(
+        0, Backend.VENDOR_VF, "0000:3b:00.0", "0000:3b:00.4", "0000:3b:00.4", "A100-4C", 4096, "frame_rate_limiter=0"
+    )
+    disk = MadeDisk("default", "vdi-1-4b20d080.qcow2", "/var/lib/libvirt/images/vdi-1-4b20d080.qcow2", 40 << 30)
+    return DomainDesign(
+        name="vdi-1",
+        uuid=UUID,
+        memory_mib=8192,
+        vcpus=4,
+        kvm=True,
+        emulator=QEMU,
+        firmware="uefi",
+        disks=(DesignDisk("disk", disk.path, "qcow2"),),
+        network="default",
+        hostdevs=(DesignHostdev("pci", "0000:3b:00.4", False, "ua-vgpuctl-0"),),
+        hotplug_slots=4,
+        boot=("hd",),
+        promise=Promise(PromiseState.MAKING, UUID, MACHINE, (vgpu,), (disk,), SPEC),
+        numa_node=0,
+    )
+
+
+def mdev() -> DomainDesign:
+    vgpu = PromisedVgpu(0, Backend.MDEV_PF, "0000:41:00.0", "0000:41:00.0", MDEV, "T4-4Q", 4096)
+    return DomainDesign(
+        name="vdi-2",
+        uuid=UUID,
+        memory_mib=4096,
+        vcpus=2,
+        kvm=False,
+        emulator=QEMU,
+        firmware="bios",
+        disks=(
+            DesignDisk("disk", "/dev/vg0/vdi-2", "raw"),
+            DesignDisk("cdrom", "/srv/iso/debian & more.iso", "raw"),
+        ),
+        network="desktops",
+        hostdevs=(DesignHostdev("mdev", MDEV, False, "ua-vgpuctl-0"),),
+        hotplug_slots=0,
+        boot=("cdrom", "hd", "network"),
+        promise=Promise(PromiseState.MAKING, UUID, MACHINE, (vgpu,), (), '{"profile":["T4-4Q"]}'),
+    )
+
+
+def passthrough() -> DomainDesign:
+    gpu, audio = "0000:65:00.0", "0000:65:00.1"
+    vgpu = PromisedVgpu(0, Backend.PASSTHROUGH, gpu, gpu, gpu, None)
+    return DomainDesign(
+        name="render.1",
+        uuid=UUID,
+        memory_mib=65536,
+        vcpus=16,
+        kvm=True,
+        emulator=QEMU,
+        firmware="uefi",
+        disks=(
+            DesignDisk("disk", "/var/lib/libvirt/images/a.qcow2", "qcow2"),
+            DesignDisk("disk", "/var/lib/libvirt/images/b.qcow2", "qcow2"),
+        ),
+        network="default",
+        hostdevs=(
+            DesignHostdev("pci", gpu, True, "ua-vgpuctl-0"),
+            DesignHostdev("pci", audio, True, "ua-vgpuctl-0-1"),
+        ),
+        hotplug_slots=2,
+        boot=("hd", "network"),
+        promise=Promise(PromiseState.READY, UUID, MACHINE, (vgpu,), (), '{"mode":"passthrough"}'),
+    )
+
+
+GOLDEN = {"vendor-vf": vendor_vf, "mdev": mdev, "passthrough": passthrough}
+
+text = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="\ufffe\uffff"), max_size=20)
+names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", fullmatch=True)
+uuids = st.uuids().map(str)
+addresses = st.builds(
+    lambda d, b, s, f: f"{d:04x}:{b:02x}:{s:02x}.{f}",
+    st.integers(0, 0xFFFF), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7),
+)  # fmt: skip
+paths = text.map(lambda rest: "/" + rest.strip() + "x")
+
+promised = st.builds(
+    PromisedVgpu,
+    index=st.integers(0, 15),
+    backend=st.sampled_from(Backend),
+    gpu=text,
+    function=text,
+    carrier=text,
+    profile=st.none() | text,
+    framebuffer_mib=st.none() | st.integers(0, 10**6),
+    params=text,
+)
+made = st.builds(
+    MadeDisk,
+    pool=text,
+    volume=text,
+    path=text,
+    capacity_bytes=st.integers(0, 2**55),
+    base=st.none() | text,
+    base_format=st.none() | text,
+)
+promises = st.builds(
+    Promise,
+    state=st.sampled_from(PromiseState),
+    vm_uuid=text,
+    machine_id=text,
+    vgpus=st.lists(promised, max_size=3).map(tuple),
+    disks=st.lists(made, max_size=3).map(tuple),
+    spec=text,
+    reserve=text,
+)
+
+
+@st.composite
+def designs(draw: st.DrawFn) -> DomainDesign:
+    """Any design: hosts' names and paths with XML's special characters, several devices."""
+    uuid = draw(uuids)
+    disk_paths = draw(st.lists(paths, max_size=4, unique=True))
+    carriers = draw(st.lists(addresses | uuids, max_size=4, unique=True))
+    hostdevs = tuple(
+        DesignHostdev("pci", carrier, draw(st.booleans()), f"ua-vgpuctl-{number}")
+        if ":" in carrier
+        else DesignHostdev("mdev", carrier, False, f"ua-vgpuctl-{number}")
+        for number, carrier in enumerate(carriers)
+    )
+    vgpus = tuple(draw(st.lists(promised, max_size=2)))
+    return DomainDesign(
+        name=draw(names),
+        uuid=uuid,
+        memory_mib=draw(st.integers(64, 2**24)),
+        vcpus=draw(st.integers(1, 512)),
+        kvm=draw(st.booleans()),
+        emulator=QEMU,
+        firmware=draw(st.sampled_from(("uefi", "bios"))),
+        disks=tuple(
+            DesignDisk(draw(st.sampled_from(("disk", "cdrom"))), path, draw(st.sampled_from(("qcow2", "raw"))))
+            for path in disk_paths
+        ),
+        network=draw(text.map(lambda rest: rest.replace("/", "") + "n")),
+        hostdevs=hostdevs,
+        hotplug_slots=draw(st.integers(0, 16)),
+        boot=draw(st.sampled_from((("hd",), ("cdrom", "hd"), ("network",), ("hd", "cdrom", "network")))),
+        promise=Promise(draw(st.sampled_from(PromiseState)), uuid, MACHINE, vgpus, (), draw(text)),
+        numa_node=draw(st.none() | st.integers(-1, 7)),
+    )

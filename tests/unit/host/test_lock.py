@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host lock, between real processes."""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+
+import pytest
+
+from vgpuctl.errors import HostCannot, Locked
+from vgpuctl.host.claims import ClaimStore
+from vgpuctl.host.processes import HostProcesses
+
+HOLDER = """
+import sys
+from pathlib import Path
+from vgpuctl.host.claims import ClaimStore
+from vgpuctl.host.processes import HostProcesses
+with ClaimStore(Path(sys.argv[1]), HostProcesses(), "vgpuctl create-vm slow").lock(0):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+class Time:
+    """A clock that only goes on when somebody waits."""
+
+    def __init__(self):
+        self.pauses = []
+
+    def now(self):
+        return 0.0
+
+    def monotonic(self):
+        return sum(self.pauses)
+
+    def pause(self, seconds):
+        self.pauses.append(seconds)
+
+
+def store_in(directory, clock=None):
+    return ClaimStore(directory, HostProcesses(), "vgpuctl create-vm", clock=clock)
+
+
+@contextlib.contextmanager
+def held_elsewhere(directory):
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout.readline() == "held\n"
+        yield child
+        child.stdin.close()
+
+
+def test_held_says_so_only_meanwhile(tmp_path):
+    store = store_in(tmp_path / "run")
+    assert not store.held
+    with store.lock(0):
+        assert store.held
+        holder = json.loads((tmp_path / "run/lock").read_text())
+        assert (holder["pid"], holder["command"]) == (os.getpid(), "vgpuctl create-vm")
+    assert not store.held
+    assert (tmp_path / "run/lock").read_text() == ""
+
+
+def test_an_error_inside_gives_it_back(tmp_path):
+    store = store_in(tmp_path)
+    with pytest.raises(KeyError), store.lock(0):
+        raise KeyError
+    assert not store.held
+    with store.lock(0):
+        pass
+
+
+def test_taking_it_twice_is_a_mistake_of_ours(tmp_path):
+    store = store_in(tmp_path)
+    with store.lock(0), pytest.raises(AssertionError), store.lock(0):
+        pass
+
+
+def test_who_waits_in_vain_is_told_the_holder(tmp_path):
+    clock = Time()
+    store = store_in(tmp_path, clock)
+    with held_elsewhere(tmp_path) as child:
+        with pytest.raises(Locked) as caught, store.lock(2.0):
+            pass
+        assert caught.value.facts["pid"] == child.pid
+        assert caught.value.facts["command"] == "vgpuctl create-vm slow"
+        assert f"pid {child.pid} (vgpuctl create-vm slow)" in caught.value.message
+    assert not store.held
+    assert sum(clock.pauses) == pytest.approx(2.0)
+    assert max(clock.pauses) <= 0.05
+    assert clock.pauses[:3] == [0.001, 0.002, 0.004]
+
+
+def test_a_holder_without_a_name_is_still_a_holder(tmp_path):
+    with held_elsewhere(tmp_path):
+        os.truncate(tmp_path / "lock", 0)
+        with pytest.raises(Locked, match="another vgpuctl"), store_in(tmp_path).lock(0):
+            pass
+
+
+def test_it_is_free_when_its_holder_was_killed(tmp_path):
+    with held_elsewhere(tmp_path) as child:
+        child.kill()
+        child.wait()
+        with store_in(tmp_path).lock(0):
+            pass
+
+
+def test_a_program_started_meanwhile_does_not_have_it(tmp_path):
+    code = "import os; print([os.path.realpath(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd')])"
+    with store_in(tmp_path).lock(0):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, close_fds=False)
+    assert "pipe:" in done.stdout
+    assert str(tmp_path / "lock") not in done.stdout
+
+
+def test_a_run_directory_that_cannot_be_used_names_itself(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HostCannot, match="file") as caught, store_in(tmp_path / "file").lock(0):
+        pass
+    assert caught.value.hint == "run it as root"
+
+
+def _count(directory, locked, barrier, rounds):
+    """Add one to a number in a file, over and over, as placement adds a claim to those it read."""
+    store = store_in(directory)
+    number = directory / "number"
+    barrier.wait()
+    for _ in range(rounds):
+        with store.lock(60) if locked else contextlib.nullcontext():
+            found = int(number.read_text() or "0")
+            os.sched_yield()
+            number.write_text(str(found + 1))
+
+
+def _counted(directory, *, locked):
+    context = multiprocessing.get_context("fork")
+    barrier, rounds = context.Barrier(6), 60
+    (directory / "number").write_text("0")
+    racers = [context.Process(target=_count, args=(directory, locked, barrier, rounds)) for _ in range(6)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    codes = {racer.exitcode for racer in racers}
+    return codes, int((directory / "number").read_text() or "0"), 6 * rounds
+
+
+def test_read_and_write_belong_together_only_with_the_lock(tmp_path):
+    codes, found, meant = _counted(tmp_path, locked=True)
+    assert (codes, found) == ({0}, meant)
+    codes, found, meant = _counted(tmp_path, locked=False)
+    assert codes != {0} or found < meant, "the race is not one: this test would pass without a lock"

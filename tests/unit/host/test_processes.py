@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes, the real ones and those of a captured /proc."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from vgpuctl.host.processes import HostProcesses, redacted
+from vgpuctl.model.vm import ProcessId
+
+WAIT = "import sys; print(flush=True); sys.stdin.read()"
+
+
+@contextlib.contextmanager
+def child(*argv, **options):
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options) as process:
+        assert process.stdout.readline() == b"\n"
+        yield process
+        process.stdin.close()
+
+
+def test_this_process_lives():
+    processes = HostProcesses()
+    this = processes.this()
+    assert this.pid == os.getpid()
+    assert processes.alive(this)
+    assert not processes.alive(ProcessId(this.pid, this.start_ticks - 1))
+
+
+def test_a_process_that_ended_is_dead_before_and_after_it_is_collected():
+    processes = HostProcesses()
+    with child(sys.executable, "-c", WAIT) as process:
+        found = processes.started(process.pid)
+        assert processes.alive(found)
+        process.stdin.close()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not processes.alive(found)
+        assert processes.started(process.pid) is None
+    assert not processes.alive(found)
+
+
+def test_a_name_with_parentheses_and_spaces_does_not_shift_the_fields(tmp_path):
+    program = tmp_path / "a) S 1 (b"
+    shutil.copy(os.path.realpath(sys.executable), program)
+    with child(str(program), "-I", "-S", "-c", WAIT) as process:
+        found = HostProcesses().started(process.pid)
+        assert abs(found.start_ticks - HostProcesses().this().start_ticks) < 100 * 3600 * 24
+        with open(f"/proc/{process.pid}/stat") as file:
+            assert "a) S 1 (b" in file.read()
+        assert HostProcesses().alive(found)
+
+
+def test_who_has_a_node_open_is_found(tmp_path):
+    node = tmp_path / "7"
+    node.write_text("")
+    with open(node) as held, child(sys.executable, "-c", WAIT, "--token", "x", stderr=held) as process:
+        found = HostProcesses().holders((str(node), "/dev/not/there"))
+        assert [holder.pid for holder in found] == sorted([os.getpid(), process.pid])
+        command = next(holder.command for holder in found if holder.pid == process.pid)
+        assert command.startswith(sys.executable)
+        assert command.endswith("--token ***")
+        node.unlink()
+        assert len(HostProcesses().holders((str(node),))) == 2
+
+
+def test_no_node_has_no_holder():
+    assert HostProcesses().holders(()) == ()
+
+
+def captured(root, *, holds=None, closed=False, state="S"):
+    """A /proc with one process; `closed`: its fd directory cannot be listed, by nobody not even root."""
+    directory = root / "proc/42"
+    directory.mkdir(parents=True)
+    numbers = " ".join(["0"] * 18 + ["777"] + ["0"] * 10)
+    (directory / "stat").write_text(f"42 (qemu) {state} {numbers}\n")
+    (directory / "cmdline").write_bytes(b"qemu-system-x86_64\0-name\0vdi\0")
+    if closed:
+        return
+    (directory / "fd").mkdir()
+    if holds:
+        (directory / "fd/9").symlink_to(holds)
+
+
+def test_a_captured_proc_is_read_below_its_root(tmp_path):
+    captured(tmp_path, holds="/dev/vfio/7")
+    processes = HostProcesses(str(tmp_path))
+    assert processes.alive(ProcessId(42, 777))
+    assert [(h.pid, h.command) for h in processes.holders(("/dev/vfio/7",))] == [(42, "qemu-system-x86_64 -name vdi")]
+    assert processes.holders(("/dev/vfio/8",)) == ()
+
+
+BLIND = """
+import os, sys
+from vgpuctl.host.processes import HostProcesses
+node = sys.argv[1]
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+try:
+    print(HostProcesses().holders((node,)))
+except PermissionError:
+    print("blind")
+held = os.open(node, os.O_RDONLY)
+print([h.pid == os.getpid() for h in HostProcesses().holders((node,))])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_who_cannot_look_at_every_process_does_not_say_nobody():
+    done = subprocess.run([sys.executable, "-c", BLIND, "/dev/zero"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["blind", "[True]"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (["vgpuctl", "list-gpus"], "vgpuctl list-gpus"),
+        (["x", "--password=geheim", "y"], "x --password=*** y"),
+        (["x", "--api-token", "geheim", "y"], "x --api-token *** y"),
+        (["x", "--connect", "qemu+unix://me:geheim@/system"], "x --connect qemu+unix://***@/system"),
+        (["x" * 300], "x" * 200),
+    ],
+)
+def test_secrets_are_not_written_down(argv, shown):
+    assert redacted(argv) == shown
+
+
+def test_the_command_is_named_without_its_directory():
+    assert HostProcesses(argv=["/usr/bin/vgpuctl", "list-gpus"]).command() == "vgpuctl list-gpus"
+    assert HostProcesses(argv=[]).command() == ""

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real host put together."""
+
+import subprocess
+import sys
+import uuid
+
+import pytest
+
+from vgpuctl.errors import HostCannot, InvalidInput
+from vgpuctl.host.world import local_world
+from vgpuctl.model.seams import World
+
+ID = "3d1219c7c4c5404aaa1f6d2a48adfda4"
+
+
+@pytest.fixture
+def captured(tmp_path):
+    (tmp_path / "sys/class/mdev_bus").mkdir(parents=True)
+    (tmp_path / "proc").mkdir()
+    return tmp_path
+
+
+def test_a_captured_tree_is_looked_at_and_nothing_else(captured):
+    world = local_world(root=str(captured))
+    assert world.sysfs.listdir("/sys/class") == ("mdev_bus",)
+    assert world.nvml.status().reason == "--root"
+    assert world.hypervisor.status().reason == "--root"
+    with pytest.raises(HostCannot):
+        world.hypervisor.domains()
+    with pytest.raises(HostCannot):
+        world.storage.image("/etc/hostname")
+    assert "only looked at" in world.read_only
+    assert (world.claims.all(), world.machine_id) == ((), "")
+    with pytest.raises(OSError, match="nothing is written"):
+        world.sysfs.write_parked("/sys/x", "1", gpu="x", deadline_seconds=1)
+    assert sorted(path.name for path in captured.iterdir()) == ["proc", "sys"]
+
+
+def test_a_connection_may_be_named_for_it(captured):
+    pytest.importorskip("libvirt")
+    world = local_world(root=str(captured), connect="test:///default")
+    assert [domain.name for domain in world.hypervisor.domains()] == ["test"]
+    assert world.read_only is not None
+
+
+def test_a_root_that_is_not_there(tmp_path):
+    with pytest.raises(InvalidInput, match="no directory"):
+        local_world(root=str(tmp_path / "none"))
+
+
+def test_a_remote_connection_is_refused():
+    with pytest.raises(InvalidInput):
+        local_world(connect="qemu+ssh://other/system")
+
+
+def test_this_host():
+    pytest.importorskip("libvirt")
+    world = local_world(connect="test:///default", new_uuid=lambda: "u")
+    assert world.name == "local"
+    assert world.sysfs.read("/proc/self/comm")
+    assert world.processes.alive(world.processes.this())
+    assert world.new_uuid() == "u"
+    assert (world.read_only is None) == bool(world.machine_id)
+
+
+def test_its_uuids_are_random():
+    world = local_world()
+    assert uuid.UUID(world.new_uuid()).version == 4
+    assert world.new_uuid() != world.new_uuid()
+
+
+def test_one_lock_for_all_seams(captured, tmp_path):
+    pytest.importorskip("libvirt")
+    world = local_world(root=str(captured), connect="test:///default")
+    assert isinstance(world, World)
+    with world.claims.lock(0):
+        with pytest.raises(AssertionError):
+            world.hypervisor.domains()
+        with pytest.raises(AssertionError):
+            world.storage.pool("default-pool")
+        with pytest.raises(AssertionError):
+            world.sysfs.write("/sys/x", "1")
+
+
+@pytest.mark.parametrize("code", ["import vgpuctl.host", "import vgpuctl.host.world"])
+def test_importing_it_loads_nothing_heavy(code):
+    heavy = "{'libvirt', 'pynvml', 'lxml', 'subprocess', 'tempfile', 'uuid'}"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; import sys; print(sorted({heavy} & set(sys.modules)))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_making_it_does_not_load_libvirt_either():
+    code = (
+        "from vgpuctl.host.world import local_world; local_world(); import sys; "
+        "print(sorted({'libvirt', 'pynvml', 'lxml', 'subprocess'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

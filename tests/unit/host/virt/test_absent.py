@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host whose libvirt is not asked."""
+
+import inspect
+
+import pytest
+
+from vgpuctl.errors import HostCannot
+from vgpuctl.host.virt.absent import AbsentHypervisor, AbsentStorage
+from vgpuctl.model.seams import Hypervisor, Storage
+
+
+def test_its_status_says_why():
+    status = AbsentHypervisor("--root").status()
+    assert (status.available, status.reason) == (False, "--root")
+
+
+@pytest.mark.parametrize(("seam", "absent"), [(Hypervisor, AbsentHypervisor), (Storage, AbsentStorage)])
+def test_every_other_call_names_what_is_missing(seam, absent):
+    calls = [name for name in vars(seam) if not name.startswith("_") and name != "status"]
+    assert len(calls) > 7
+    for name in calls:
+        call = getattr(absent("--root"), name)
+        needed = [p for p in inspect.signature(call).parameters.values() if p.default is p.empty]
+        with pytest.raises(HostCannot, match="--root") as caught:
+            call(*["x"] * len(needed))
+        assert caught.value.facts["check"] == "libvirt"

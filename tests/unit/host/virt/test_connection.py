@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opening the connection and explaining errors."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from vgpuctl.errors import HostCannot, InvalidInput, LibvirtFailed
+from vgpuctl.host.virt import numbers
+from vgpuctl.host.virt.connection import Connection, checked_uri
+
+libvirt = pytest.importorskip("libvirt")
+
+
+@pytest.mark.parametrize(
+    "uri", ["qemu:///system", "qemu:///session", "qemu+unix:///system?socket=/x", "test:///default"]
+)
+def test_uris_of_this_host(uri):
+    assert checked_uri(uri) == uri
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "qemu+ssh://root@other/system",
+        "qemu://other/system",
+        "qemu+tcp:///system",
+        "xen:///system",
+        "/x",
+        "qemu:/system",
+        "",
+    ],
+)
+def test_other_hosts_and_drivers_are_refused(uri):
+    with pytest.raises(InvalidInput, match="on this host"):
+        checked_uri(uri)
+
+
+def test_without_a_uri_the_systems_libvirt_is_meant():
+    assert Connection(None, lambda: False).uri == "qemu:///system"
+
+
+def test_it_says_that_it_answers(connection, host):
+    status = connection.status()
+    assert (status.available, status.uri, status.reason) == (True, host, None)
+    assert status.libvirt_version >= 9_000_000
+    assert status.qemu_version is None
+
+
+def test_a_daemon_that_is_not_there(tmp_path):
+    uri = f"qemu+unix:///system?socket={tmp_path}/none"
+    connection = Connection(uri, lambda: False)
+    status = connection.status()
+    assert not status.available
+    assert f"{tmp_path}/none" in status.reason
+    with pytest.raises(HostCannot) as caught, connection.calling("virConnectListAllDomains", "cannot list VMs"):
+        pass
+    assert caught.value.facts["check"] == "libvirt"
+    assert caught.value.facts["libvirt_code"] == numbers.VIR_ERR_SYSTEM_ERROR
+    assert "systemctl start libvirtd" in caught.value.hint
+
+
+def test_no_call_is_made_under_the_host_lock(connection, lock):
+    lock.on = True
+    with pytest.raises(AssertionError):
+        connection.status()
+    with pytest.raises(AssertionError), connection.calling("x", "cannot"):
+        pass
+
+
+def raised(connection, code, failure="cannot start VM a"):
+    """Return what becomes of a libvirt error with this number."""
+    error = libvirt.libvirtError("x")
+    error.err = (code, 10, "what libvirt says", 2, None, None, None, -1, -1)
+    with pytest.raises((LibvirtFailed, HostCannot)) as caught, connection.calling("virDomainCreate", failure, vm="a"):
+        raise error
+    assert caught.value.__cause__ is error
+    return caught.value
+
+
+def test_an_error_says_what_could_not_be_done_and_what_libvirt_says(connection):
+    error = raised(connection, numbers.VIR_ERR_CONFIG_UNSUPPORTED)
+    assert isinstance(error, LibvirtFailed)
+    assert error.message == "cannot start VM a: what libvirt says"
+    assert error.hint == numbers.HINTS[numbers.VIR_ERR_CONFIG_UNSUPPORTED]
+    assert error.facts == {"libvirt_code": 67, "libvirt_domain": 10, "call": "virDomainCreate", "vm": "a"}
+
+
+@pytest.mark.parametrize("code", sorted(numbers.NOT_ALLOWED))
+def test_a_right_that_is_missing_is_the_hosts_to_give(connection, code):
+    error = raised(connection, code)
+    assert isinstance(error, HostCannot)
+    assert "group libvirt" in error.hint
+
+
+def test_a_connection_that_broke_is_opened_again(connection):
+    with connection.calling("x", "cannot") as first:
+        pass
+    assert isinstance(raised(connection, numbers.VIR_ERR_RPC), HostCannot)
+    with connection.calling("x", "cannot") as second:
+        assert second is not first
+    assert isinstance(raised(connection, numbers.VIR_ERR_SYSTEM_ERROR), LibvirtFailed)
+    with connection.calling("x", "cannot") as third:
+        assert third is second
+
+
+def test_libvirt_prints_nothing_by_itself(host):
+    code = (
+        "from vgpuctl.host.virt.connection import Connection\n"
+        "from vgpuctl.host.virt.domains import LibvirtHypervisor\n"
+        "from vgpuctl.host.clock import HostClock\n"
+        f"assert LibvirtHypervisor(Connection({host!r}, lambda: False), HostClock()).find_domain('none') is None"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_flags_that_the_binding_lacks_are_left_out(connection):
+    assert connection.flags("VIR_DOMAIN_UNDEFINE_NVRAM", "VIR_DOMAIN_UNDEFINE_MANAGED_SAVE", "VIR_OF_2040") == 5

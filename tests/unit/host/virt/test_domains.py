@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Domains and networks of libvirt's test driver."""
+
+import pytest
+from lxml import etree
+
+from vgpuctl.errors import Exists, LibvirtFailed
+from vgpuctl.host.virt import numbers
+from vgpuctl.model.vm import VmState
+
+FIRST = "00000000-0000-4000-8000-000000000001"
+SECOND = "00000000-0000-4000-8000-000000000002"
+
+
+def definition(name="second", uuid=SECOND, extra=""):
+    return (
+        f"<domain type='test'><name>{name}</name><uuid>{uuid}</uuid><memory>8192</memory><vcpu>1</vcpu>"
+        f"<os><type>hvm</type></os>{extra}</domain>"
+    )
+
+
+def promise_of(xml):
+    return etree.fromstring(xml).find("metadata/{urn:vgpuctl:1}promise")
+
+
+def test_domains_are_listed_by_name(hypervisor):
+    hypervisor.define(definition("a-third", "00000000-0000-4000-8000-000000000003"))
+    found = hypervisor.domains()
+    assert [(d.name, d.state) for d in found] == [("a-third", VmState.STOPPED), ("first", VmState.RUNNING)]
+    assert found[0].live_xml is None
+    assert "<name>first</name>" in found[1].live_xml
+
+
+@pytest.mark.parametrize("key", ["first", FIRST, FIRST.upper()])
+def test_a_domain_is_found_by_name_or_uuid(hypervisor, key):
+    assert hypervisor.find_domain(key).uuid == FIRST
+
+
+def test_a_name_that_looks_like_a_uuid_wins(hypervisor):
+    hypervisor.define(definition(name=FIRST))
+    assert hypervisor.find_domain(FIRST).uuid == SECOND
+
+
+@pytest.mark.parametrize("key", ["fir", "FIRST", SECOND, ""])
+def test_what_is_not_there_is_none(hypervisor, key):
+    assert hypervisor.find_domain(key) is None
+
+
+def test_a_life(hypervisor, clock):
+    record = hypervisor.define(definition())
+    assert (record.name, record.uuid, record.state, record.live_xml) == ("second", SECOND, VmState.STOPPED, None)
+    hypervisor.start(SECOND)
+    assert hypervisor.find_domain(SECOND).state is VmState.RUNNING
+    assert hypervisor.wait_stopped(SECOND, 5.0) is False
+    assert clock.passed == pytest.approx(5.0)
+    hypervisor.shutdown(SECOND)
+    assert hypervisor.wait_stopped(SECOND, 0.0) is True
+    hypervisor.undefine(SECOND)
+    assert hypervisor.find_domain(SECOND) is None
+    assert hypervisor.wait_stopped(SECOND, 0.0) is True
+
+
+def test_waiting_sees_the_end_when_it_comes(hypervisor, clock):
+    def after_a_while():
+        if clock.passed > 1:
+            hypervisor.destroy(FIRST)
+
+    clock.on_pause = after_a_while
+    assert hypervisor.wait_stopped(FIRST, 60.0) is True
+    assert clock.passed < 2
+
+
+def test_pulling_the_plug_twice_is_no_error(hypervisor):
+    hypervisor.destroy(FIRST)
+    hypervisor.destroy(FIRST)
+    assert hypervisor.find_domain(FIRST).state is VmState.STOPPED
+
+
+def test_a_running_domain_is_not_undefined(hypervisor):
+    with pytest.raises(LibvirtFailed, match="first: it is running") as caught:
+        hypervisor.undefine(FIRST)
+    assert caught.value.hint == "vgpuctl stop-vm first"
+    assert hypervisor.find_domain(FIRST) is not None
+
+
+def test_a_name_that_is_taken_is_an_error_of_its_own(hypervisor):
+    with pytest.raises(Exists, match="a VM named first exists"):
+        hypervisor.define(definition("first"))
+    assert hypervisor.find_domain("first").uuid == FIRST
+
+
+def test_an_attribute_that_this_libvirt_does_not_know_is_an_error(hypervisor):
+    with pytest.raises(LibvirtFailed) as caught:
+        hypervisor.define(definition(extra="<devices><nonsense/></devices>"))
+    assert caught.value.facts["libvirt_code"] == numbers.VIR_ERR_XML_INVALID_SCHEMA
+    assert "cannot define VM second" in caught.value.message
+    assert hypervisor.find_domain("second") is None
+
+
+@pytest.mark.parametrize("xml", ["", "<domain", "<domain/>"])
+def test_bad_xml_is_libvirts_to_explain(hypervisor, xml):
+    with pytest.raises(LibvirtFailed, match="cannot define VM"):
+        hypervisor.define(xml)
+
+
+def test_a_call_names_the_vm_that_it_was_for(hypervisor):
+    with pytest.raises(LibvirtFailed, match="cannot start VM first: ") as caught:
+        hypervisor.start(FIRST)
+    assert caught.value.facts["vm"] == "first"
+    assert caught.value.facts["vm_uuid"] == FIRST
+    with pytest.raises(LibvirtFailed, match=f"cannot start VM {SECOND}") as caught:
+        hypervisor.start(SECOND)
+    assert caught.value.facts["libvirt_code"] == numbers.VIR_ERR_NO_DOMAIN
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<promise state="ready"><vgpu index="0"/></promise>',
+        '<vgpuctl:promise xmlns:vgpuctl="urn:vgpuctl:1" state="ready"><vgpuctl:vgpu index="0"/></vgpuctl:promise>',
+    ],
+)
+def test_a_promise_is_written_replaced_and_deleted(hypervisor, text):
+    for uuid in (FIRST, hypervisor.define(definition()).uuid):
+        hypervisor.set_promise(uuid, '<promise state="making"/>')
+        hypervisor.set_promise(uuid, text)
+        found = hypervisor.find_domain(uuid)
+        for xml in filter(None, (found.xml, found.live_xml)):
+            promise = promise_of(xml)
+            assert promise.get("state") == "ready"
+            assert promise.find("{urn:vgpuctl:1}vgpu").get("index") == "0"
+        hypervisor.set_promise(uuid, None)
+        hypervisor.set_promise(uuid, None)
+        found = hypervisor.find_domain(uuid)
+        assert promise_of(found.xml) is None
+        assert found.live_xml is None or promise_of(found.live_xml) is None
+
+
+def test_other_programs_metadata_stays(hypervisor):
+    hypervisor.define(definition(extra='<metadata><o:x xmlns:o="urn:other">kept</o:x></metadata>'))
+    hypervisor.set_promise(SECOND, "<promise/>")
+    hypervisor.set_promise(SECOND, None)
+    assert "kept" in hypervisor.find_domain(SECOND).xml
+
+
+def test_what_undefine_would_take_along(hypervisor, connection):
+    hypervisor.define(definition(extra="<devices><tpm model='tpm-crb'><backend type='emulator'/></tpm></devices>"))
+    with connection.calling("x", "cannot") as connect:
+        domain = connect.lookupByUUIDString(SECOND)
+        domain.snapshotCreateXML("<domainsnapshot><name>before</name></domainsnapshot>", 0)
+        domain.create()
+        domain.managedSave(0)
+    found = hypervisor.leftovers(SECOND)
+    assert (found.tpm, found.managed_save, found.snapshots, found.checkpoints) == (True, True, ("before",), ())
+    assert found.nvram is None
+    hypervisor.undefine(SECOND)
+    assert hypervisor.find_domain(SECOND) is None
+
+
+def test_the_variable_store_is_named(hypervisor):
+    store = (
+        "<os><type>hvm</type><loader readonly='yes' type='pflash'>/usr/share/OVMF/OVMF_CODE.fd</loader>"
+        "<nvram>/var/lib/libvirt/qemu/nvram/second_VARS.fd</nvram></os>"
+    )
+    hypervisor.define(definition().replace("<os><type>hvm</type></os>", store))
+    assert hypervisor.leftovers(SECOND).nvram == "/var/lib/libvirt/qemu/nvram/second_VARS.fd"
+
+
+def test_networks(hypervisor):
+    assert hypervisor.network("default").active
+    assert hypervisor.network("none") is None
+
+
+def test_a_driver_without_the_call_says_so(hypervisor):
+    with pytest.raises(LibvirtFailed, match="what VMs may use") as caught:
+        hypervisor.capabilities()
+    assert caught.value.facts["libvirt_code"] == numbers.VIR_ERR_NO_SUPPORT
+
+
+def test_nothing_is_asked_under_the_host_lock(hypervisor, lock):
+    hypervisor.domains()
+    lock.on = True
+    calls = (
+        hypervisor.domains,
+        hypervisor.status,
+        hypervisor.capabilities,
+        lambda: hypervisor.find_domain("first"),
+        lambda: hypervisor.define(definition()),
+        lambda: hypervisor.undefine(FIRST),
+        lambda: hypervisor.set_promise(FIRST, None),
+        lambda: hypervisor.leftovers(FIRST),
+        lambda: hypervisor.start(FIRST),
+        lambda: hypervisor.shutdown(FIRST),
+        lambda: hypervisor.destroy(FIRST),
+        lambda: hypervisor.wait_stopped(FIRST, 0),
+        lambda: hypervisor.network("default"),
+    )
+    for call in calls:
+        with pytest.raises(AssertionError):
+            call()

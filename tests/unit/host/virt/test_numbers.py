@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our copies of libvirt's numbers."""
+
+import pytest
+
+from vgpuctl.host.virt import numbers
+
+libvirt = pytest.importorskip("libvirt")
+NAMES = [name for name in vars(numbers) if name.startswith("VIR_")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_is_libvirts_own(name):
+    assert getattr(numbers, name) == getattr(libvirt, name)
+
+
+def test_every_state_has_a_word():
+    states = {
+        getattr(libvirt, name) for name in NAMES if name in libvirt.__dict__ and numbers.__dict__[name] in range(8)
+    }
+    assert set(numbers.STATES) == set(range(1, 8)) <= states

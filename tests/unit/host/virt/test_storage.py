@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pools and volumes of libvirt's test driver."""
+
+import os
+
+import pytest
+
+from vgpuctl.errors import Exists, LibvirtFailed
+from vgpuctl.host.virt import numbers
+
+GIB = 1 << 30
+
+
+def test_a_pool_whose_directory_is_here_has_the_file_systems_sizes(storage, tmp_path):
+    storage.make_pool("mine", str(tmp_path))
+    found = storage.pool("mine")
+    here = os.statvfs(tmp_path)
+    assert (found.name, found.kind, found.active, found.path) == ("mine", "dir", True, str(tmp_path))
+    assert found.capacity_bytes == here.f_frsize * here.f_blocks
+    assert 0 < found.available_bytes <= found.capacity_bytes
+
+
+def test_a_pool_that_is_elsewhere_has_the_sizes_that_libvirt_tells(storage):
+    assert storage.pool("default").available_bytes == 100 * GIB
+
+
+def test_a_pool_that_is_not_there(storage):
+    assert storage.pool("none") is None
+    storage.remove_pool("none")
+    storage.remove_volume("none", "a")
+
+
+def test_a_pools_life(storage, connection, tmp_path):
+    storage.make_pool("mine", str(tmp_path))
+    with connection.calling("x", "cannot") as connect:
+        pool = connect.storagePoolLookupByName("mine")
+        assert pool.autostart() == 1
+        pool.destroy()
+    stopped = storage.pool("mine")
+    assert (stopped.active, stopped.capacity_bytes, stopped.available_bytes) == (False, None, None)
+    storage.start_pool("mine")
+    storage.start_pool("mine")
+    assert storage.pool("mine").active
+    storage.remove_pool("mine")
+    assert storage.pool("mine") is None
+    assert tmp_path.is_dir()
+
+
+def test_a_pool_name_that_is_taken(storage, tmp_path):
+    with pytest.raises(Exists, match="default"):
+        storage.make_pool("default", str(tmp_path))
+    assert storage.pool("default").path == "/no/such/place"
+
+
+def test_a_pool_that_cannot_be_made_is_not_left_half_made(storage):
+    with pytest.raises(LibvirtFailed, match="cannot make storage pool"):
+        storage.make_pool("a/b", "/x")  # libvirt takes no slash in a name
+    assert storage.pool("a/b") is None
+
+
+def test_a_volumes_life(storage):
+    assert storage.volume("default", "a.qcow2") is None
+    made = storage.make_volume("default", "a.qcow2", 5 * GIB)
+    assert (made.path, made.capacity_bytes, made.backing_path) == ("/no/such/place/a.qcow2", 5 * GIB, None)
+    assert storage.volume("default", "a.qcow2") == made
+    storage.remove_volume("default", "a.qcow2")
+    storage.remove_volume("default", "a.qcow2")
+    assert storage.volume("default", "a.qcow2") is None
+
+
+def test_a_linked_clone(storage):
+    made = storage.make_volume("default", "b.qcow2", 5 * GIB, base="/images/base.qcow2", base_format="qcow2")
+    assert made.backing_path == "/images/base.qcow2"
+
+
+def test_a_volume_name_that_is_taken(storage):
+    made = storage.make_volume("default", "a.qcow2", 5 * GIB)
+    with pytest.raises(Exists, match=r"a\.qcow2 exists already in pool default"):
+        storage.make_volume("default", "a.qcow2", GIB)
+    assert storage.volume("default", "a.qcow2") == made
+
+
+def test_a_volume_in_a_pool_that_is_not_there(storage):
+    for call in (storage.volume, lambda pool, name: storage.make_volume(pool, name, GIB)):
+        with pytest.raises(LibvirtFailed, match=r"volume a .*pool none") as caught:
+            call("none", "a")
+        assert caught.value.facts["libvirt_code"] == numbers.VIR_ERR_NO_STORAGE_POOL
+
+
+def test_nothing_is_asked_under_the_host_lock(storage, lock):
+    lock.on = True
+    calls = (
+        lambda: storage.pool("default"),
+        lambda: storage.make_pool("a", "/x"),
+        lambda: storage.start_pool("default"),
+        lambda: storage.remove_pool("default"),
+        lambda: storage.volume("default", "a"),
+        lambda: storage.make_volume("default", "a", GIB),
+        lambda: storage.remove_volume("default", "a"),
+    )
+    for call in calls:
+        with pytest.raises(AssertionError):
+            call()

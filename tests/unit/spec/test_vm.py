@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The VM spec: files and options end in the same values, and every message names its place."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.wish import ExistingDisk, NewDisk
+from vgpuctl.spec.fields import DEFAULTABLE, FIELD, VM_FIELDS
+from vgpuctl.spec.host import Defaults
+from vgpuctl.spec.sizes import render_size
+from vgpuctl.spec.vm import VmSpec, from_json, from_options, parse_vm_spec, to_json, wish
+
+EVERYTHING = """\
+name: vdi-1
+profile: [A100-4C, "A100-4C:2", B]
+gpu: 0000:3B:00.0
+mode: vgpu
+memory: 16384
+vcpus: 4
+image: /srv/base.qcow2
+disk: [100, 50GiB, /srv/data.raw]
+cdrom: /srv/a.iso
+network: desktops
+os: generic
+storage_pool: fast
+hotplug_slots: 0
+vgpu_params: {frame_rate_limiter: 0}
+template: vm
+force_console: false
+"""
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(InvalidInput) as caught:
+        parse_vm_spec(text, "vm.yaml")
+    lines = caught.value.message.splitlines()
+    return lines if len(lines) == 1 else lines[1:]
+
+
+def option_problems(**typed: object) -> list[str]:
+    with pytest.raises(InvalidInput) as caught:
+        from_options(**typed)
+    return caught.value.message.splitlines()
+
+
+def test_the_model_has_the_fields_of_the_table() -> None:
+    assert list(VmSpec.model_fields) == ["name", *(entry.name for entry in VM_FIELDS)]
+    for entry in VM_FIELDS:
+        assert entry.help in (VmSpec.model_fields[entry.name].description or "")
+    assert set(Defaults.model_fields) == set(DEFAULTABLE)
+
+
+def test_every_field_is_read() -> None:
+    spec = parse_vm_spec(EVERYTHING, "vm.yaml")
+    assert spec.given() == {
+        "name": "vdi-1",
+        "profile": ("A100-4C", "A100-4C:2", "B"),
+        "gpu": "0000:3b:00.0",
+        "mode": "vgpu",
+        "memory": "16GiB",
+        "vcpus": 4,
+        "image": "/srv/base.qcow2",
+        "disk": ("100GiB", "50GiB", "/srv/data.raw"),
+        "cdrom": "/srv/a.iso",
+        "network": "desktops",
+        "os": "generic",
+        "storage_pool": "fast",
+        "hotplug_slots": 0,
+        "vgpu_params": {"frame_rate_limiter": "0"},
+        "template": "vm",
+        "force_console": False,
+    }
+    assert spec.profiles() == (("A100-4C", 3), ("B", 1))
+
+
+def test_files_and_options_agree() -> None:
+    by_file = parse_vm_spec(EVERYTHING.replace("force_console: false\n", "force_console: true\n"), "vm.yaml")
+    by_options = from_options(
+        name="vdi-1",
+        profile=("A100-4C", "A100-4C:2", "B"),
+        gpu="3B:00.0",
+        mode="vgpu",
+        memory="16GiB",
+        vcpus=4,
+        image="/srv/base.qcow2",
+        disk=("100", "50GiB", "/srv/data.raw"),
+        cdrom="/srv/a.iso",
+        network="desktops",
+        os="generic",
+        storage_pool="fast",
+        hotplug_slots="0",
+        vgpu_params=("frame_rate_limiter=0",),
+        template="vm",
+        force_console=True,
+    )
+    assert by_options == by_file
+    assert to_json(by_options) == to_json(by_file)
+
+
+def test_what_is_not_given_is_not_kept() -> None:
+    nothing = from_options(name=None, profile=("A",), disk=(), vcpus=None, force_console=False)
+    assert nothing.given() == {"profile": ("A",)}
+    assert parse_vm_spec("profile: A\nimage:\ndisk: null\n", "n").given() == {"profile": ("A",)}
+
+
+def test_every_problem_has_its_place() -> None:
+    text = (
+        "name: vdi 1\nprofle: A100-4C\ngpu: 2460.0\nmode: sriov\nprofile: [A100-4C:20, 'A:x', 3]\nmemory: 8GB\n"
+        "vcpus: '4'\ndisk: [100GiB, ./x, foo]\nos: linus\nvgpu_params: {a: 1, B: 2}\nhotplug_slots: 17\n"
+        "force_console: maybe\ntemplate: ../x\nnetwork: a/b\n"
+    )
+    found = problems(text)
+    expected = [
+        ("vm.yaml:1:7: name: 'vdi 1' is not a VM name"),
+        ("vm.yaml:2:1: profle: there is no such field (did you mean 'profile'?)"),
+        ("vm.yaml:3:6: gpu: 2460.0 is a number where a PCI address is due: quote the PCI address"),
+        ("vm.yaml:5:10: profile: mode sriov takes a gpu and no profile"),
+        ("vm.yaml:5:10: profile: 20 vGPUs are asked for; a VM can have at most 16"),
+        ("vm.yaml:5:23: profile[1]: the count after ':' in 'A:x' is not a number"),
+        ("vm.yaml:5:30: profile[2]: 3 is not text: put it in quotes"),
+        ("vm.yaml:6:9: memory: '8GB' has the unit GB"),
+        ("vm.yaml:7:8: vcpus: '4' is text: write the number without quotes"),
+        ("vm.yaml:8:16: disk[1]: './x' is not an absolute path"),
+        ("vm.yaml:8:21: disk[2]: 'foo' is neither a size like 100GiB nor an absolute path"),
+        ("vm.yaml:9:5: os: 'linus' is not linux or generic (did you mean 'linux'?)"),
+        ("vm.yaml:10:14: vgpu_params: 'B=2' is not a vGPU parameter"),
+        ("vm.yaml:11:16: hotplug_slots: 17 is not between 0 and 16"),
+        ("vm.yaml:12:16: force_console: 'maybe' is not true or false"),
+        ("vm.yaml:13:11: template: '../x' is not a template name"),
+        ("vm.yaml:14:10: network: 'a/b' is not a name: it holds a '/'"),
+    ]
+    assert len(found) == len(expected)
+    for line, start in zip(found, expected, strict=True):
+        assert line.startswith(start)
+
+
+def test_facts_carry_the_same_problems() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_vm_spec("profile: A\nvcpus: 0\n", "vm.yaml")
+    assert caught.value.message == "vm.yaml:2:8: vcpus: 0 is not between 1 and 4096"
+    assert caught.value.facts["problems"] == [
+        {"file": "vm.yaml", "line": 2, "column": 8, "path": "vcpus", "problem": "0 is not between 1 and 4096"}
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "- a", "just words", "3"])
+def test_a_spec_is_a_mapping(text: str) -> None:
+    assert problems(text) == ["vm.yaml:1:1: a mapping of fields (key: value) is due here"]
+
+
+def test_a_field_typed_as_an_option_is_suggested() -> None:
+    assert problems("storage-pool: x") == [
+        "vm.yaml:1:1: storage-pool: there is no such field (did you mean 'storage_pool'?)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("mode: passthrough\ngpu: x\nprofile: A", "vm.yaml:3:10: profile: mode passthrough takes a gpu and no profile"),
+        ("profile: [A:9, B:8]", "vm.yaml:1:10: profile: 17 vGPUs are asked for; a VM can have at most 16"),
+        ("image: /a\ndisk: /b", "vm.yaml:2:7: disk: the first disk becomes the clone of image"),
+        ("disk: [/a, 3, /a]", "vm.yaml:1:7: disk: the disk '/a' is given twice"),
+    ],
+)
+def test_contradictions(text: str, line: str) -> None:
+    (found,) = problems(text)
+    assert found.startswith(line)
+
+
+def test_the_model_itself_refuses_contradictions() -> None:
+    with pytest.raises(ValidationError, match="no profile"):
+        VmSpec.model_validate({"mode": "sriov", "gpu": "x", "profile": "A"})
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ({"name": "-x"}, "NAME: '-x' is not a VM name"),
+        ({"profile": ("A:0",)}, "--profile: the count in 'A:0' must be at least 1"),
+        ({"gpu": "2460.0"}, "--gpu: '2460.0' is a number where a PCI address is due"),
+        ({"mode": "vgp"}, "--mode: 'vgp' is not vgpu, sriov or passthrough (did you mean 'vgpu'?)"),
+        ({"memory": "8GB"}, "--memory: '8GB' has the unit GB"),
+        ({"vcpus": "x"}, "--vcpus: 'x' is not a whole number"),
+        ({"image": "a"}, "--image: 'a' is not an absolute path"),
+        ({"disk": ("x",)}, "--disk: 'x' is neither a size"),
+        ({"cdrom": "a"}, "--cdrom: 'a' is not an absolute path"),
+        ({"network": "a/b"}, "--network: 'a/b' is not a name"),
+        ({"os": "windows"}, "--os: 'windows' is not linux or generic"),
+        ({"storage_pool": ""}, "--storage-pool: '' is not a name"),
+        ({"hotplug_slots": -1}, "--hotplug-slots: -1 is not between 0 and 16"),
+        ({"vgpu_params": ("a=1", "a=2")}, "--vgpu-param: the vGPU parameter 'a' is given twice"),
+        ({"template": "/x"}, "--template: '/x' is not a template name"),
+        ({"force_console": "x"}, "--force-console: 'x' is not true or false"),
+    ],
+)
+def test_options_are_named_in_messages(typed: dict[str, object], line: str) -> None:
+    (found,) = option_problems(**typed)
+    assert found.startswith(line)
+
+
+def test_every_field_has_its_option_in_that_test() -> None:
+    parameters = test_options_are_named_in_messages.pytestmark[0].args[1]  # type: ignore[attr-defined]
+    assert {key for typed, _ in parameters for key in typed} == {"name", *FIELD}
+
+
+def test_several_wrong_options_are_told_at_once() -> None:
+    found = option_problems(mode="sriov", profile=("A:17",), memory="8GB", image="/a", disk=("/b",))
+    assert [line.split(":")[0] for line in found] == ["--memory", "--profile", "--profile", "--disk"]
+
+
+def test_a_wish_is_filled_and_says_from_where() -> None:
+    defaults = Defaults(memory="8GiB", vcpus=8, image="/srv/base.qcow2", storage_pool="fast", os="generic")
+    made = wish(from_options(profile=("A:2", "B", "A"), memory="2GiB", disk=("100",)), defaults)
+    assert made.profiles == (("A", 3), ("B", 1))
+    assert (made.memory_mib, made.vcpus, made.image) == (2048, 8, "/srv/base.qcow2")
+    assert made.disks == (NewDisk(100 * 1024),)
+    assert (made.network, made.os, made.storage_pool, made.hotplug_slots) == ("default", "generic", "fast", 4)
+    assert (made.mode, made.template, made.force_console, made.name) == ("vgpu", "vm", False, None)
+    assert set(made.sources) == {"name", *FIELD}
+    assert made.typed("memory")
+    assert made.sources["vcpus"] == "host.yaml"
+    assert made.sources["network"] == "built in"
+
+
+def test_built_in_values_fill_without_a_host_file() -> None:
+    made = wish(from_options(profile=("A100-4C",)))
+    assert (made.memory_mib, made.vcpus, made.image, made.disks, made.os) == (4096, 2, None, (), "linux")
+
+
+def test_every_built_in_value_passes_the_rules() -> None:
+    given = {entry.name: entry.built_in for entry in VM_FIELDS if entry.built_in is not None}
+    VmSpec.model_validate({"profile": "A", **given})
+
+
+@pytest.mark.parametrize("given", [{"cdrom": "/a.iso"}, {"disk": ("/a.qcow2",)}])
+def test_a_default_image_yields_to_a_system_that_was_typed(given: dict[str, object]) -> None:
+    made = wish(from_options(profile=("A",), **given), Defaults(image="/srv/base.qcow2"))
+    assert made.image is None
+    assert made.sources["image"] == "built in"
+
+
+def test_a_vm_needs_a_profile_or_a_gpu() -> None:
+    with pytest.raises(InvalidInput, match="no profile is given") as caught:
+        wish(from_options(name="a"))
+    assert "list-profiles" in (caught.value.hint or "")
+    for mode in ("sriov", "passthrough"):
+        with pytest.raises(InvalidInput, match=f"--mode: mode {mode} needs a gpu"):
+            wish(from_options(mode=mode))
+    assert wish(from_options(mode="sriov", gpu="3b:00.0")).gpu == "0000:3b:00.0"
+    assert wish(from_options(name="a"), complete=False).name == "a"
+
+
+names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", fullmatch=True)
+clean = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="\ufffe\uffff"), max_size=20)
+paths = clean.map(lambda rest: f"/{rest}x")
+sizes = st.integers(64, 2**30).map(render_size)
+typed_specs = st.fixed_dictionaries(
+    {"profile": st.lists(names, min_size=1, max_size=4).map(tuple)},
+    optional={
+        "name": names,
+        "gpu": st.sampled_from(["3b:00.0", "A100", "mtty"]),
+        "memory": sizes,
+        "vcpus": st.integers(1, 4096),
+        "cdrom": paths,
+        "disk": st.lists(sizes | paths, max_size=4, unique=True).map(tuple),
+        "network": names,
+        "os": st.sampled_from(["linux", "generic"]),
+        "storage_pool": names,
+        "hotplug_slots": st.integers(0, 16),
+        "vgpu_params": st.sampled_from([("a=1",), ("b=2", "a=x=y")]),
+        "template": st.sampled_from(["vm", "my-vm_2"]),
+        "force_console": st.booleans(),
+    },
+)
+
+
+@given(typed_specs)
+def test_json_reads_back(typed: dict[str, object]) -> None:
+    spec = from_options(**typed)
+    text = to_json(spec)
+    assert from_json(text) == spec
+    assert to_json(from_json(text)) == text
+    made = wish(spec)
+    assert sum(count for _, count in made.profiles) == len(typed["profile"])  # type: ignore[arg-type]
+    assert all(isinstance(disk, NewDisk | ExistingDisk) for disk in made.disks)
+
+
+def test_json_is_sorted_and_holds_only_what_was_given() -> None:
+    assert to_json(from_options(vcpus=2, profile=("A",))) == '{"profile":["A"],"vcpus":2}'
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["name", *FIELD]),
+        st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.text(), max_size=3),
+    )
+)
+def test_any_value_is_taken_or_refused_in_words(value: dict[str, object]) -> None:
+    try:
+        spec = from_options(**value)
+    except InvalidInput:
+        return
+    assert from_json(to_json(spec)) == spec

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs, VMs and snapshots as plain values, for the tests of pure code."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from vgpuctl.capacity.ownership import join
+from vgpuctl.model.gpu import Backend, Function, Gpu, Mdev, Mode, Owner, Vgpu, VgpuType
+from vgpuctl.model.seams import HypervisorStatus, NvmlStatus
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import Claim, HostdevRef, ProcessId, Promise, PromisedVgpu, PromiseState, Vm, VmState
+
+MACHINE = "0123456789abcdef0123456789abcdef"
+A4C = VgpuType("468", "GRID A100-4C", "A100-4C", 4096, 10)
+A5C = VgpuType("469", "GRID A100-5C", "A100-5C", 5120, 8)
+T2Q = VgpuType("nvidia-223", "GRID T4-2Q", "T4-2Q", 2048, 8)
+T4Q = VgpuType("nvidia-224", "GRID T4-4Q", "T4-4Q", 4096, 4)
+ME = ProcessId(100, 1)
+
+
+def vm_uuid(number: int) -> str:
+    """Return the uuid of test VM `number`."""
+    return str(uuid.UUID(int=number))
+
+
+def a100(address: str = "0000:3b:00.0", types: tuple[VgpuType, ...] = (A4C, A5C), vfs: int = 16, **more: Any) -> Gpu:
+    """Return an A100 with vendor-specific VFIO; every VF offers every type."""
+    stem = address[:-4]
+    functions = tuple(
+        Function(
+            f"{stem}{n // 8:02x}.{n % 8}",
+            f"/sys/bus/pci/devices/{stem}{n // 8:02x}.{n % 8}",
+            driver="nvidia",
+            iommu_group=n,
+            vfio_dev=True,
+            available={t.type_id: 1 for t in types},
+        )
+        for n in range(4, 4 + vfs)
+    )
+    values: dict[str, Any] = {
+        "address": address,
+        "path": f"/sys/bus/pci/devices/{address}",
+        "model": "NVIDIA A100-PCIE-40GB",
+        "driver": "nvidia",
+        "backend": Backend.VENDOR_VF,
+        "mode": Mode.VGPU,
+        "vendor_id": "10de",
+        "device_id": "20f1",
+        "framebuffer_mib": 40960,
+        "vfs_total": vfs,
+        "vfs_enabled": vfs,
+        "functions": functions,
+        "types": types,
+    }
+    return Gpu(**{**values, **more})
+
+
+def t4(address: str = "0000:5e:00.0", available: dict[str, int] | None = None, **more: Any) -> Gpu:
+    """Return a T4 with mdevs on the card itself."""
+    numbers = {T2Q.type_id: 8, T4Q.type_id: 4} if available is None else available
+    own = Function(address, f"/sys/bus/pci/devices/{address}", driver="nvidia", iommu_group=3, available=numbers)
+    values: dict[str, Any] = {
+        "address": address,
+        "path": own.path,
+        "model": "Tesla T4",
+        "driver": "nvidia",
+        "backend": Backend.MDEV_PF,
+        "mode": Mode.VGPU,
+        "vendor_id": "10de",
+        "device_id": "1eb8",
+        "functions": (own,),
+        "types": (T2Q, T4Q),
+    }
+    return Gpu(**{**values, **more})
+
+
+def changed(gpu: Gpu, number: int, **changes: Any) -> Gpu:
+    """Return the GPU with its function `number` changed."""
+    functions = list(gpu.functions)
+    functions[number] = replace(functions[number], **changes)
+    return replace(gpu, functions=tuple(functions))
+
+
+def with_mdevs(gpu: Gpu, number: int, *mdevs: tuple[str, str]) -> Gpu:
+    """Return the GPU with (uuid, type id) on its function `number`."""
+    return changed(gpu, number, mdevs=tuple(Mdev(u, t) for u, t in mdevs))
+
+
+def taken(gpu: Gpu, wanted: VgpuType | None, number: int = 0, **more: Any) -> Vgpu:
+    """Return a vGPU on function `number`, promised to test VM `number` and present."""
+    function = gpu.functions[number].address
+    values: dict[str, Any] = {
+        "carrier": function,
+        "gpu": gpu.address,
+        "function": function,
+        "owner": Owner.OURS,
+        "present": True,
+        "backend": gpu.backend,
+        "type_id": wanted.type_id if wanted else None,
+        "profile": wanted.profile if wanted else None,
+        "framebuffer_mib": wanted.framebuffer_mib if wanted else None,
+        "vm": f"vdi-{number:03d}",
+        "vm_uuid": vm_uuid(number),
+    }
+    return Vgpu(**{**values, **more})
+
+
+def promised(gpu: Gpu, wanted: VgpuType, number: int = 0, **more: Any) -> PromisedVgpu:
+    """Return a promise for function `number` of a GPU."""
+    function = gpu.functions[number].address
+    values: dict[str, Any] = {
+        "index": 0,
+        "backend": gpu.backend,
+        "gpu": gpu.address,
+        "function": function,
+        "carrier": function,
+        "profile": wanted.profile,
+        "framebuffer_mib": wanted.framebuffer_mib,
+    }
+    return PromisedVgpu(**{**values, **more})
+
+
+def vm(number: int, *vgpus: PromisedVgpu, record: PromiseState | None = PromiseState.READY, **more: Any) -> Vm:
+    """Return test VM `number` with a promise of these vGPUs; `record` None: it has no record."""
+    own = Promise(record, vm_uuid(number), MACHINE, vgpus, (), "{}") if record is not None else None
+    refs = tuple(HostdevRef("mdev" if "mdev" in v.backend else "pci", v.carrier, False) for v in vgpus)
+    values: dict[str, Any] = {
+        "name": f"vdi-{number:03d}",
+        "uuid": vm_uuid(number),
+        "state": VmState.RUNNING,
+        "memory_mib": 1024,
+        "vcpus": 1,
+        "hostdevs": refs,
+        "promise": own,
+    }
+    return Vm(**{**values, **more})
+
+
+def claim(of: PromisedVgpu, number: int, process: ProcessId = ME) -> Claim:
+    """Return test VM `number`'s claim on a carrier."""
+    return Claim(
+        carrier=of.carrier,
+        backend=of.backend,
+        gpu=of.gpu,
+        function=of.function,
+        vm=f"vdi-{number:03d}",
+        vm_uuid=vm_uuid(number),
+        profile=of.profile,
+        framebuffer_mib=of.framebuffer_mib,
+        process=process,
+        command="vgpuctl create-vm",
+    )
+
+
+def snapshot(*gpus: Gpu, vms: Iterable[Vm] = (), claims: Iterable[Claim] = (), **more: Any) -> Snapshot:
+    """Return a look at a host of these GPUs, joined with VMs and claims."""
+    live = frozenset(more.pop("live", ()))
+    status = HypervisorStatus(available=True, uri="qemu:///system", libvirt_version=10_000_000)
+    vms, claims = tuple(vms), tuple(claims)
+    values: dict[str, Any] = {
+        "gpus": gpus,
+        "vms": vms,
+        "claims": claims,
+        "vgpus": join(gpus, vms, claims, live),
+        "stuck": (),
+        "hypervisor": status,
+        "nvml": NvmlStatus(available=True),
+        "machine_id": MACHINE,
+        "live_claims": live,
+    }
+    return Snapshot(**{**values, **more})

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole PCI functions: a plain VF (`sriov-vf`), or a GPU with every function of its slot (`passthrough`).
+
+There is no device to make: libvirt takes the function from its driver at start and gives it back at stop
+(managed='yes'). What must be known before is whether anybody else holds it.
+"""
+
+from __future__ import annotations
+
+from vgpuctl.backends.base import alias, require_iommu
+from vgpuctl.errors import HostCannot, InUse, Refused
+from vgpuctl.model.gpu import Function, Gpu, GroupMember
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.step import Step
+from vgpuctl.model.vm import PromisedVgpu
+from vgpuctl.model.wish import DesignHostdev
+
+_HARMLESS = (None, "vfio-pci", "pci-stub")
+
+
+class SriovVfKind:
+    """The sriov-vf backend: one plain VF."""
+
+    def check(self, snapshot: Snapshot, gpu: Gpu, function: Function, *, force_console: bool) -> None:
+        """Check for the IOMMU."""
+        require_iommu(function)
+
+    def make(self, vgpu: PromisedVgpu, type_id: str | None) -> tuple[Step, ...]:
+        """Nothing: libvirt binds it at start."""
+        return ()
+
+    def remove(self, vgpu: PromisedVgpu) -> tuple[Step, ...]:
+        """Nothing: libvirt gives it back at stop."""
+        return ()
+
+    def hostdev(self, vgpu: PromisedVgpu) -> DesignHostdev:
+        """Refer to the function, managed."""
+        return DesignHostdev("pci", vgpu.carrier, managed=True, alias=alias(vgpu))
+
+
+class PassthroughKind(SriovVfKind):
+    """The passthrough backend: the GPU's function and the others of its slot."""
+
+    def check(self, snapshot: Snapshot, gpu: Gpu, function: Function, *, force_console: bool) -> None:
+        """Refuse while VFs are on, while the console or a VM is on it, or when its IOMMU group is not free."""
+        require_iommu(function)
+        if gpu.vfs_enabled:
+            raise HostCannot(
+                f"{gpu.address} has {gpu.vfs_enabled} VFs enabled; all of it can be given to a VM only without VFs",
+                hint=vfs_off_hint(gpu),
+                check="vfs-on",
+                gpu=gpu.address,
+                vfs=gpu.vfs_enabled,
+            )
+        if gpu.console and not force_console:
+            raise Refused(
+                f"{gpu.address} is this host's console: {'; '.join(gpu.console)}",
+                hint="--force-console takes it all the same; the host's screen goes dark",
+                gpu=gpu.address,
+                reasons=list(gpu.console),
+            )
+        self._check_group(snapshot, gpu)
+
+    def _check_group(self, snapshot: Snapshot, gpu: Gpu) -> None:
+        """Every other endpoint of the IOMMU group must be unused: the group goes to one VM (kernel vfio.rst)."""
+        for member in gpu.group_members:
+            if member.same_slot:
+                continue
+            holder = _vm_of(snapshot, member)
+            if holder is not None:
+                raise InUse(
+                    f"{gpu.address} shares IOMMU group {gpu.iommu_group} with {member.address}, which {holder} has",
+                    hint="a group goes to one VM as a whole; use a slot with a group of its own",
+                    gpu=gpu.address,
+                    member=member.address,
+                    vm=holder,
+                )
+            if member.driver not in _HARMLESS:
+                raise InUse(
+                    f"{gpu.address} shares IOMMU group {gpu.iommu_group} with {member.address}, "
+                    f"which the driver {member.driver} holds",
+                    hint=f"unbind it if the host does not need it: virsh nodedev-detach "
+                    f"pci_{member.address.replace(':', '_').replace('.', '_')}",
+                    gpu=gpu.address,
+                    member=member.address,
+                    driver=member.driver,
+                )
+
+
+def _vm_of(snapshot: Snapshot, member: GroupMember) -> str | None:
+    for vm in snapshot.vms:
+        if any(h.carrier == member.address for h in vm.hostdevs):
+            return vm.name
+    return next((c.vm for c in snapshot.claims if c.carrier == member.address), None)
+
+
+def vfs_off_hint(gpu: Gpu) -> str:
+    """Return the command that turns a GPU's VFs off."""
+    if gpu.driver == "nvidia":
+        return f"/usr/lib/nvidia/sriov-manage -d {gpu.address}"
+    if gpu.driver == "gim":
+        return "set vf_num in /etc/modprobe.d or /etc/gim_config and reload gim"
+    return f"echo 0 > /sys/bus/pci/devices/{gpu.address}/sriov_numvfs"
+
+
+def vfs_on_hint(gpu: Gpu) -> str:
+    """Return the command that turns a GPU's VFs on."""
+    if gpu.driver == "nvidia":
+        return f"/usr/lib/nvidia/sriov-manage -e {gpu.address}"
+    if gpu.driver == "gim":
+        return "set vf_num in /etc/modprobe.d or /etc/gim_config and reload gim"
+    path = f"/sys/bus/pci/devices/{gpu.address}"
+    return f"echo 0 > {path}/sriov_drivers_autoprobe; echo {gpu.vfs_total} > {path}/sriov_numvfs"

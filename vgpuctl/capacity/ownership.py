@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Join devices, VMs and claims: every taken carrier, and whose it is.
+
+The host is the record. A device is ours when a VM's promise names it, when its claim's VM exists, or when the
+claiming process still works on it; leaked when claim and process are orphaned; foreign otherwise. What cannot
+be seen is never called free: without libvirt, a claimed device stays ours.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+
+from vgpuctl.model.gpu import Backend, Function, Gpu, Owner, Vgpu
+from vgpuctl.model.vm import Claim, HostdevRef, Vm
+
+
+def carrier_uuid(vm_uuid: str, index: int) -> str:
+    """Return the UUID of a VM's mdev number `index`: a pure function, so its owner can always be proved."""
+    return str(uuid.uuid5(uuid.UUID(vm_uuid), f"vgpuctl-{index}"))
+
+
+def join(
+    gpus: tuple[Gpu, ...],
+    vms: tuple[Vm, ...],
+    claims: tuple[Claim, ...],
+    live: frozenset[str],
+    unreadable: tuple[str, ...] = (),
+    *,
+    vms_known: bool = True,
+) -> tuple[Vgpu, ...]:
+    """Return every taken carrier once, sorted by GPU, function and carrier."""
+    present = _present(gpus)
+    by_carrier: dict[str, Vgpu] = {}
+    for vm in vms:
+        by_carrier.update(_promised(vm, present))
+    for claim in claims:
+        if claim.carrier not in by_carrier:
+            by_carrier[claim.carrier] = _claimed(claim, vms, present, live, vms_known=vms_known)
+    for vm, hostdev in ((v, h) for v in vms for h in v.hostdevs if h.carrier not in by_carrier):
+        found = _referred(vm, hostdev, gpus, present)
+        if found is not None:
+            by_carrier[hostdev.carrier] = found
+    for carrier, device in present.items():
+        by_carrier.setdefault(carrier, device)
+    for carrier in unreadable:
+        known = by_carrier.get(carrier) or _at_function(carrier, gpus)
+        if known is not None:
+            by_carrier[carrier] = replace(known, reason="its claim cannot be read")
+    return tuple(sorted(by_carrier.values(), key=lambda v: (v.gpu, v.function, v.carrier)))
+
+
+def _present(gpus: tuple[Gpu, ...]) -> dict[str, Vgpu]:
+    """Return the devices that exist, foreign until somebody is known to own them."""
+    found: dict[str, Vgpu] = {}
+    for gpu in gpus:
+        for function in gpu.functions:
+            for mdev in function.mdevs:
+                found[mdev.uuid] = _device(gpu, function, mdev.uuid, mdev.type_id)
+            if function.current_type is not None:
+                found[function.address] = _device(gpu, function, function.address, function.current_type)
+    return found
+
+
+def _device(gpu: Gpu, function: Function, carrier: str, type_id: str) -> Vgpu:
+    known = gpu.type_of(type_id)
+    return Vgpu(
+        carrier=carrier,
+        gpu=gpu.address,
+        function=function.address,
+        owner=Owner.FOREIGN,
+        present=True,
+        backend=gpu.backend,
+        type_id=type_id,
+        profile=known.profile if known else None,
+        framebuffer_mib=known.framebuffer_mib if known else None,
+    )
+
+
+def _promised(vm: Vm, present: Mapping[str, Vgpu]) -> dict[str, Vgpu]:
+    if vm.promise is None:
+        return {}
+    found = {}
+    for promised in vm.promise.vgpus:
+        device = present.get(promised.carrier)
+        found[promised.carrier] = Vgpu(
+            carrier=promised.carrier,
+            gpu=device.gpu if device else promised.gpu,
+            function=device.function if device else promised.function,
+            owner=Owner.OURS,
+            present=device is not None or _is_whole(promised.backend),
+            backend=promised.backend,
+            type_id=device.type_id if device else None,
+            profile=promised.profile,
+            framebuffer_mib=promised.framebuffer_mib,
+            vm=vm.name,
+            vm_uuid=vm.uuid,
+        )
+    return found
+
+
+def _claimed(
+    claim: Claim, vms: tuple[Vm, ...], present: Mapping[str, Vgpu], live: frozenset[str], *, vms_known: bool
+) -> Vgpu:
+    device = present.get(claim.carrier)
+    vm = next((v for v in vms if v.uuid == claim.vm_uuid), None)
+    orphan = vms_known and vm is None and claim.carrier not in live
+    reason = None
+    if orphan:
+        reason = f"claimed for {claim.vm} by process {claim.process.pid}, both are gone"
+    elif vm is not None and vm.promise is None:
+        reason = "record lost"
+    return Vgpu(
+        carrier=claim.carrier,
+        gpu=device.gpu if device else claim.gpu,
+        function=device.function if device else claim.function,
+        owner=Owner.LEAKED if orphan else Owner.OURS,
+        present=device is not None,
+        backend=claim.backend,
+        type_id=device.type_id if device else None,
+        profile=claim.profile,
+        framebuffer_mib=claim.framebuffer_mib,
+        vm=claim.vm,
+        vm_uuid=claim.vm_uuid,
+        reason=reason,
+    )
+
+
+def _referred(vm: Vm, hostdev: HostdevRef, gpus: tuple[Gpu, ...], present: Mapping[str, Vgpu]) -> Vgpu | None:
+    """Return the carrier a VM without a promise refers to; ours again when its UUID proves it."""
+    device = present.get(hostdev.carrier) or _at_function(hostdev.carrier, gpus)
+    if device is None:
+        return None
+    ours = hostdev.kind == "mdev" and any(hostdev.carrier == carrier_uuid(vm.uuid, i) for i in range(len(vm.hostdevs)))
+    return replace(
+        device,
+        owner=Owner.OURS if ours else Owner.FOREIGN,
+        vm=vm.name,
+        vm_uuid=vm.uuid,
+        reason="record lost" if ours else None,
+    )
+
+
+def _at_function(address: str, gpus: tuple[Gpu, ...]) -> Vgpu | None:
+    for gpu in gpus:
+        function = gpu.function_at(address)
+        if function is not None:
+            return Vgpu(
+                carrier=address,
+                gpu=gpu.address,
+                function=address,
+                owner=Owner.FOREIGN,
+                present=function.current_type is not None or _is_whole(gpu.backend),
+                backend=gpu.backend,
+            )
+        if gpu.address == address:
+            return Vgpu(carrier=address, gpu=address, function=address, owner=Owner.FOREIGN, present=True)
+    return None
+
+
+def _is_whole(backend: Backend | None) -> bool:
+    """Say whether a carrier of this backend is the function itself, with nothing to make."""
+    return backend in (Backend.SRIOV_VF, Backend.PASSTHROUGH)

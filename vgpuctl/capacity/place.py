@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choose where the vGPUs of one VM go: all of them, or none with the reasons.
+
+GPUs that already run vGPUs come first, fullest first, so that empty ones stay open for other sizes; ties go to
+the lowest address. The same input always gives the same answer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from vgpuctl.capacity.profiles import check_combination, find
+from vgpuctl.capacity.room import Room, room, why_unknown
+from vgpuctl.errors import NoCapacity, NotFound
+from vgpuctl.model.address import address_key, normal_pci
+from vgpuctl.model.gpu import Gpu, Owner, Vgpu, VgpuType
+from vgpuctl.model.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where one vGPU goes."""
+
+    gpu: Gpu
+    function: str
+    type: VgpuType
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    types: Mapping[str, VgpuType]
+    text: str
+
+
+def select_gpus(snapshot: Snapshot, wanted: str | None) -> tuple[Gpu, ...]:
+    """Return the GPUs that an address or a model name means; None means all that are GPUs.
+
+    Raises:
+        NotFound: nothing matches; the message lists what there is.
+    """
+    if wanted is None:
+        return tuple(g for g in snapshot.gpus if g.display_class)
+    address = normal_pci(wanted) or wanted
+    exact = tuple(g for g in snapshot.gpus if g.address == address)
+    if exact:
+        return exact
+    words = wanted.casefold()
+    by_model = tuple(g for g in snapshot.gpus if g.display_class and words in _model_words(g))
+    if by_model:
+        return by_model
+    there = ", ".join(f"{g.address} ({g.model})" for g in snapshot.gpus if g.display_class) or "none"
+    raise NotFound(
+        f"no GPU '{wanted}' on this host",
+        hint=f"GPUs here: {there}; vgpuctl list-gpus --all also lists other devices",
+        gpu=wanted,
+    )
+
+
+def _model_words(gpu: Gpu) -> frozenset[str]:
+    """Return what a model may be called: its whole name, each word, and words without a memory suffix."""
+    whole = gpu.model.casefold()
+    words = set(whole.replace("[", " ").replace("]", " ").split())
+    words |= {w.split("-")[0] for w in words}
+    return frozenset({whole, *words})
+
+
+def joint_free(snapshot: Snapshot, gpus: Sequence[Gpu], types: Mapping[str, VgpuType]) -> int | None:
+    """Return how many more of one profile fit on these GPUs together; None when one of them cannot say."""
+    owners = [g for g in gpus if g.address in types]
+    free = [r.free for _, r in rooms_for(snapshot, owners, types)]
+    known = [n for n in free if n is not None]
+    return sum(known) if len(known) == len(free) else None
+
+
+def place(
+    snapshot: Snapshot,
+    profiles: Sequence[tuple[str, int]],
+    gpu: str | None,
+    exclude: frozenset[str] = frozenset(),
+) -> tuple[Slot, ...]:
+    """Return a slot for every vGPU wanted, in the order asked for.
+
+    Raises:
+        NoCapacity: they do not all fit; facts hold each GPU's numbers and reasons.
+        NotFound, InvalidInput, Refused: the profiles cannot be meant on this host.
+    """
+    gpus = tuple(g for g in select_gpus(snapshot, gpu) if g.address not in exclude)
+    found = {text: find(snapshot, gpus, text) for text, _ in profiles}
+    wanted = [_Item(found[text], text) for text, count in profiles for _ in range(count)]
+    check_combination([next(iter(i.types.values())).profile for i in wanted])
+    ordered = sorted(range(len(wanted)), key=lambda n: (-_size(wanted[n]), wanted[n].text, n))
+    stuck = {s.gpu for s in snapshot.stuck}
+    usable = _fullest_first(snapshot, [g for g in gpus if g.address not in stuck])
+    enough = all(_enough(snapshot, usable, found[t], n) for t, n in _totals(profiles).items())
+    chosen = _search(snapshot, usable, [wanted[n] for n in ordered], ()) if enough else None
+    if chosen is None:
+        raise _no_room(snapshot, gpus, profiles, found)
+    slots = dict(zip(ordered, chosen, strict=True))
+    return tuple(slots[n] for n in range(len(wanted)))
+
+
+def _totals(profiles: Sequence[tuple[str, int]]) -> Counter[str]:
+    totals: Counter[str] = Counter()
+    for text, count in profiles:
+        totals[text] += count
+    return totals
+
+
+def _enough(snapshot: Snapshot, gpus: Sequence[Gpu], types: Mapping[str, VgpuType], count: int) -> bool:
+    """Say whether that many fit on these GPUs together: without it, the search tries every combination."""
+    free = joint_free(snapshot, gpus, types)
+    return free is None or free >= count
+
+
+def _size(item: _Item) -> int:
+    return max((t.framebuffer_mib or 0) for t in item.types.values())
+
+
+def _search(
+    snapshot: Snapshot, gpus: Sequence[Gpu], items: Sequence[_Item], chosen: tuple[Slot, ...]
+) -> tuple[Slot, ...] | None:
+    """Try the GPUs in order for the first item, then the rest; equal items keep their GPUs' order."""
+    if not items:
+        return chosen
+    item = items[0]
+    again = len(chosen) > 0 and _equal(chosen[-1], item)
+    started = not again
+    for gpu in gpus:
+        started = started or gpu.address == chosen[-1].gpu.address
+        wanted = item.types.get(gpu.address)
+        if not started or wanted is None:
+            continue
+        space = room(gpu, (*snapshot.taken_on(gpu.address), *_as_taken(chosen, gpu)), wanted)
+        if space.some:
+            rest = _search(snapshot, gpus, items[1:], (*chosen, Slot(gpu, space.functions[0], wanted)))
+            if rest is not None:
+                return rest
+    return None
+
+
+def _equal(slot: Slot, item: _Item) -> bool:
+    known = item.types.get(slot.gpu.address)
+    return known is not None and known.name == slot.type.name
+
+
+def _fullest_first(snapshot: Snapshot, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    return tuple(sorted(gpus, key=lambda g: (-len(snapshot.taken_on(g.address)), address_key(g.address))))
+
+
+def _as_taken(chosen: Sequence[Slot], gpu: Gpu) -> list[Vgpu]:
+    return [
+        Vgpu(
+            carrier=f"planned-{n}",
+            gpu=gpu.address,
+            function=s.function,
+            owner=Owner.OURS,
+            present=False,
+            backend=gpu.backend,
+            type_id=s.type.type_id,
+            profile=s.type.profile,
+            framebuffer_mib=s.type.framebuffer_mib,
+        )
+        for n, s in enumerate(chosen)
+        if s.gpu.address == gpu.address
+    ]
+
+
+def rooms_for(snapshot: Snapshot, gpus: Sequence[Gpu], types: Mapping[str, VgpuType]) -> tuple[tuple[Gpu, Room], ...]:
+    """Return the room of one profile on each GPU, also where the GPU does not know the profile."""
+    rooms = []
+    for gpu in gpus:
+        wanted = types.get(gpu.address)
+        if wanted is None:
+            rooms.append((gpu, Room(0, (), (why_unknown(gpu),))))
+            continue
+        space = room(gpu, snapshot.taken_on(gpu.address), wanted)
+        if any(s.gpu == gpu.address for s in snapshot.stuck):
+            space = replace(space, free=0, functions=(), reasons=("a kernel write on it is stuck", *space.reasons))
+        rooms.append((gpu, space))
+    return tuple(rooms)
+
+
+def _no_room(
+    snapshot: Snapshot,
+    gpus: Sequence[Gpu],
+    profiles: Sequence[tuple[str, int]],
+    found: Mapping[str, Mapping[str, VgpuType]],
+) -> NoCapacity:
+    total = sum(count for _, count in profiles)
+    text = ", ".join(p if c == 1 else f"{c} × {p}" for p, c in profiles)
+    details = []
+    lines = []
+    for profile, _ in profiles:
+        for gpu, space in rooms_for(snapshot, gpus, found[profile]):
+            if gpu.address not in found[profile]:
+                continue
+            reasons = list(space.reasons) or [f"room for {space.free} of {total}"]
+            details.append({"gpu": gpu.address, "profile": profile, "free": space.free, "reasons": reasons})
+            lines.append(f"{gpu.address}: {'; '.join(reasons)}")
+    where = f" on {gpus[0].address}" if len(gpus) == 1 else ""
+    first = profiles[0][0]
+    return NoCapacity(f"no room for {text}{where}", hint=f"vgpuctl explain {first}", gpus=details, details=lines)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the type that a typed profile means, exactly or not at all.
+
+NVIDIA's short names are the last word of the driver's name and are not unique over GPU models, so a short name
+that means different types on this host is refused. Suggestions are offered, a neighbour is never taken.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from vgpuctl.errors import InvalidInput, NoCapacity, NotFound, Refused
+from vgpuctl.model.gpu import Backend, Gpu, Vgpu, VgpuType
+from vgpuctl.model.snapshot import Snapshot
+
+_NVIDIA = re.compile(r"(?P<board>.+?)-(?:(?P<slices>[1-7])-)?(?P<gib>\d+)(?P<series>[ABCQ])(?P<suffix>4|ME)?")
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileName:
+    """The parts of an NVIDIA profile name such as A100-4C or A100-1-5CME."""
+
+    board: str
+    series: str
+    exclusive: bool
+
+
+def parse_name(profile: str) -> ProfileName | None:
+    """Return the parts of an NVIDIA profile name, or None for another maker's.
+
+    Exclusive types (A and B series, ...ME) may not be combined with another vGPU in a VM: NVIDIA AI Enterprise
+    documentation, multiple vGPUs; NVML capability NVML_VGPU_CAP_MULTI_VGPU_EXCLUSIVE.
+    """
+    match = _NVIDIA.fullmatch(profile)
+    if match is None:
+        return None
+    exclusive = match["series"] in "AB" or match["suffix"] == "ME"
+    return ProfileName(match["board"], match["series"], exclusive)
+
+
+def means(known: VgpuType, text: str) -> bool:
+    """Say whether what was typed names this type: its profile, full name or type id."""
+    return text in (known.profile, known.name, known.type_id)
+
+
+def find(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -> Mapping[str, VgpuType]:
+    """Return GPU address -> type for every GPU of `gpus` that knows the profile.
+
+    Raises:
+        NotFound: no GPU knows it; the message suggests near names.
+        NoCapacity: its board is here, but the drivers list only what can be made now and this is not it.
+        InvalidInput: the short name means different types on this host.
+    """
+    found: dict[str, VgpuType] = {}
+    for gpu in gpus:
+        match = next((t for t in gpu.types if means(t, text)), None)
+        if match is not None:
+            found[gpu.address] = match
+    names = {t.name for t in found.values()}
+    if len(names) > 1:
+        raise InvalidInput(
+            f"'{text}' means different vGPU types on this host: {', '.join(sorted(names))}",
+            hint="type the full name, or leave one GPU with --gpu ADDRESS",
+            profile=text,
+            names=sorted(names),
+        )
+    if found:
+        return found
+    raise _missing(snapshot, gpus, text)
+
+
+def _missing(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -> NotFound | NoCapacity:
+    hidden = [g for g in gpus if _catalogue_is_partial(g, snapshot.taken_on(g.address))]
+    asked = parse_name(text)
+    boards = {b.board for g in hidden for b in _names_seen(g, snapshot.taken_on(g.address))}
+    if asked is not None and asked.board in boards:
+        busy = ", ".join(f"{g.address} ({len(snapshot.taken_on(g.address))} vGPUs)" for g in hidden)
+        return NoCapacity(
+            f"no room for {text}: no GPU offers it now",
+            hint=f"a GPU in use lists only what can still be made on it; in use: {busy}",
+            profile=text,
+            gpus=[g.address for g in hidden],
+        )
+    known = sorted({t.profile for g in gpus for t in g.types})
+    near = difflib.get_close_matches(text, known, n=3, cutoff=0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else "vgpuctl list-profiles shows what this host offers"
+    if not known:
+        hint = "no GPU here offers vGPU profiles now; vgpuctl list-gpus --all says why"
+    return NotFound(f"no GPU on this host knows the profile '{text}'", hint=hint, profile=text, near=near)
+
+
+def _catalogue_is_partial(gpu: Gpu, taken: Sequence[Vgpu]) -> bool:
+    """Say whether the driver hides types now: vendor-vf in use, and NVML does not complete the list."""
+    complete = any(t.max_per_gpu is not None for t in gpu.types)
+    return gpu.backend is Backend.VENDOR_VF and bool(taken) and not complete
+
+
+def _names_seen(gpu: Gpu, taken: Sequence[Vgpu]) -> list[ProfileName]:
+    texts = [t.profile for t in gpu.types] + [v.profile for v in taken if v.profile]
+    return [n for n in map(parse_name, texts) if n is not None]
+
+
+def check_combination(profiles: Sequence[str]) -> None:
+    """Check the rules for several vGPUs in one VM.
+
+    Raises:
+        Refused: an exclusive type beside another vGPU, or different boards or series.
+    """
+    if len(profiles) < 2:
+        return
+    parsed = {p: parse_name(p) for p in profiles}
+    exclusive = sorted(p for p, n in parsed.items() if n is not None and n.exclusive)
+    if exclusive:
+        raise Refused(
+            f"{', '.join(exclusive)} cannot be combined with another vGPU in one VM",
+            hint="A and B series and ME types are exclusive; use C or Q series for several vGPUs",
+            profiles=list(profiles),
+        )
+    kinds = {(n.board, n.series) if n else (p, "") for p, n in parsed.items()}
+    if len(kinds) > 1:
+        raise Refused(
+            f"the vGPUs of one VM must be of one board type and series, not {', '.join(sorted(set(profiles)))}",
+            hint="choose profiles of the same GPU model and letter",
+            profiles=list(profiles),
+        )

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vgpuctl completion`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from vgpuctl.cli import run
+from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from vgpuctl.cli.result import Result
+
+
+@make_command(
+    "completion",
+    examples=(
+        ("vgpuctl completion bash > /etc/bash_completion.d/vgpuctl", "for every user of this host"),
+        ("vgpuctl completion zsh > ~/.zfunc/_vgpuctl", "for one user, where fpath has ~/.zfunc"),
+        ("vgpuctl completion fish > ~/.config/fish/completions/vgpuctl.fish", "for one user"),
+    ),
+)
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+@click.pass_obj
+def command(settings: Settings, shell: str) -> int:
+    """Print the script that completes commands, options, and this host's profiles, GPUs and VMs."""
+
+    def work() -> Result:
+        from vgpuctl.cli import entry, shells
+        from vgpuctl.cli.result import Result
+
+        script = shells.script(entry.cli, shell, entry.PROGRAM, entry.COMPLETE_VARIABLE)
+        return Result({"shell": shell, "script": script}, raw=script)
+
+    return run.perform(settings, "completion", work)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vgpuctl create-vm`: its options are the spec's fields."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vgpuctl.cli import complete, run, wishes
+from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.settings import Settings
+from vgpuctl.spec.fields import VM_FIELDS, SpecField
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vgpuctl.cli.result import Work
+    from vgpuctl.model.outcome import Outcome
+
+_COMPLETIONS: dict[str, Any] = {"profile": complete.profiles, "gpu": complete.gpus}
+
+
+def _field_option(field: SpecField) -> click.Option:
+    """Return the option of one field; its value stays text, the spec's rules judge it."""
+    word = field.help.split()[0]
+    text = field.help if word.endswith(":") or not word.islower() else field.help[0].upper() + field.help[1:]
+    text = text.rstrip(".") + "."
+    if field.built_in not in (None, False):
+        text = f"{text} [{field.built_in}]"
+    arguments: dict[str, Any] = {"help": text}
+    if field.flag:
+        arguments["is_flag"] = True
+    elif field.choices:
+        arguments["type"] = click.Choice(field.choices)
+    else:
+        arguments["metavar"] = field.metavar or None
+    if field.repeatable:
+        arguments["multiple"] = True
+    return click.Option([field.option, field.name], shell_complete=_COMPLETIONS.get(field.name), **arguments)
+
+
+def _field_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Add the options of every field; click collects them in reverse."""
+    params: list[click.Parameter] = function.__dict__.setdefault("__click_params__", [])
+    params += [_field_option(field) for field in reversed(VM_FIELDS) if field.option]
+    return function
+
+
+@make_command(
+    "create-vm",
+    examples=(
+        ("vgpuctl create-vm --profile A100-4C", "a running VM with that vGPU and an empty 40 GiB disk"),
+        (
+            "vgpuctl create-vm vdi-001 --profile A100-4C --image /var/lib/libvirt/images/debian.qcow2",
+            "one that boots a clone of an image",
+        ),
+        ("vgpuctl --host sim:a100-40 create-vm vdi-001 --profile A100-4C:2 --dry-run", "what would be done"),
+    ),
+)
+@click.argument("name", required=False)
+@_field_options
+@click.option("--no-start", is_flag=True, help="Make the VM and its vGPUs, and leave it off.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done, and where each value came from.")
+@click.option("--print-xml", is_flag=True, help="Only print the domain XML that would be defined.")
+@click.pass_obj
+def command(settings: Settings, /, no_start: bool, dry_run: bool, print_xml: bool, **typed: object) -> int:
+    """Make and start a VM with a vGPU, a plain virtual function or a whole GPU.
+
+    Places the vGPU, makes its device, disk and domain, starts it and reads everything back; what fails is undone.
+    Without --image, --disk and --cdrom the VM gets an empty 40 GiB disk and boots from the network. Without
+    NAME it is vgpu-<8 digits of its uuid>. 'defaults:' in /etc/vgpuctl/host.yaml fill what is not typed.
+    """
+    if print_xml:
+        return run.print_xml(settings, lambda world: wishes.from_options(world, typed))
+
+    def act(work: Work) -> Outcome:
+        from vgpuctl.engine import create
+
+        return create.create_vm(
+            work.world,
+            wishes.from_options(work.world, typed),
+            start=not no_start,
+            dry_run=dry_run,
+            wait_seconds=work.wait_seconds,
+            progress=work.progress,
+        )
+
+    return run.change(settings, "create-vm", act)

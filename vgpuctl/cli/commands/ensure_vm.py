@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vgpuctl ensure-vm`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from vgpuctl.cli import run, wishes
+from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from vgpuctl.cli.result import Work
+    from vgpuctl.model.outcome import Outcome
+
+STATES = ("present", "absent", "started", "stopped")
+
+
+@make_command(
+    "ensure-vm",
+    examples=(
+        ("vgpuctl ensure-vm -f vdi-001.yaml", "make it as the file says, unless it is already"),
+        (
+            "echo '{name: vdi-001, profile: A100-4C}' | vgpuctl --host sim:a100-40 ensure-vm -f -",
+            "the spec from standard input",
+        ),
+        ("vgpuctl ensure-vm -f vdi-001.yaml --state absent --yes", "remove it, if it is there"),
+    ),
+)
+@click.option(
+    "-f",
+    "--file",
+    "path",
+    metavar="SPEC|-",
+    required=True,
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="The VM's spec, YAML or JSON; - reads it from standard input.",
+)
+@click.option(
+    "--state",
+    type=click.Choice(STATES),
+    default="present",
+    show_default=True,
+    help="present: made and started if it is not there, otherwise left on or off as it is.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be done, and what differs.")
+@click.pass_obj
+def command(settings: Settings, path: str, state: str, dry_run: bool) -> int:
+    """Make a VM equal to a spec file. Run twice, the second time changes nothing.
+
+    Only the VM's state is changed in place: any other difference of a VM that exists is refused (exit 3) and
+    shown. The spec's fields are create-vm's options: docs/json/vm-spec.schema.json lists them.
+    """
+
+    def act(work: Work) -> Outcome:
+        from vgpuctl.engine import ensure
+
+        return ensure.ensure_vm(
+            work.world,
+            wishes.from_file(work.world, path, complete=state != "absent"),
+            state=state,
+            dry_run=dry_run,
+            confirm=work.confirm,
+            wait_seconds=work.wait_seconds,
+            progress=work.progress,
+        )
+
+    return run.change(settings, "ensure-vm", act)

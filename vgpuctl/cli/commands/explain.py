@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vgpuctl explain`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from vgpuctl.cli import complete, run
+from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from vgpuctl.model.outcome import Answer
+    from vgpuctl.model.seams import World
+
+
+@make_command(
+    "explain",
+    examples=(("vgpuctl --host sim:a100-40 explain A100-4C", "where it fits, where not, and why"),),
+)
+@click.argument("profile", shell_complete=complete.profiles)
+@click.pass_obj
+def command(settings: Settings, profile: str) -> int:
+    """Say for every GPU how many more of PROFILE fit, what stands in the way, and who holds the room.
+
+    The numbers come from the same rules that create-vm places by.
+    """
+
+    def ask(world: World) -> Answer:
+        from vgpuctl.engine import queries
+
+        return queries.explain(world, profile)
+
+    return run.answer(settings, "explain", ask)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vgpuctl reconcile`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from vgpuctl.cli import run
+from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from vgpuctl.cli.result import Work
+    from vgpuctl.model.outcome import Outcome
+
+
+@make_command(
+    "reconcile",
+    examples=(
+        ("vgpuctl --host sim:a100-40 reconcile --dry-run", "what is unfinished, and what would be done"),
+        ("vgpuctl --host sim:a100-40 reconcile", "do it"),
+    ),
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.pass_obj
+def command(settings: Settings, dry_run: bool) -> int:
+    """Finish or undo what a crash, a kill or a reboot interrupted.
+
+    Half-made VMs are undone, half-removed ones removed, devices that no VM and no process owns any more are
+    removed when nothing uses them, and missing vGPUs are made again. Foreign devices are left alone.
+    """
+
+    def act(work: Work) -> Outcome:
+        from vgpuctl.engine import reconcile
+
+        return reconcile.reconcile(work.world, dry_run=dry_run, wait_seconds=work.wait_seconds, progress=work.progress)
+
+    return run.change(settings, "reconcile", act)

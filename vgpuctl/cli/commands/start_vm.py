@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vgpuctl start-vm`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from vgpuctl.cli import complete, run
+from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from vgpuctl.cli.result import Work
+    from vgpuctl.model.outcome import Outcome
+
+
+@make_command(
+    "start-vm",
+    examples=(("vgpuctl --host sim:a100-40 start-vm vdi-001", "also after a reboot took its vGPU away"),),
+)
+@click.argument("name", shell_complete=complete.vms)
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.pass_obj
+def command(settings: Settings, name: str, dry_run: bool) -> int:
+    """Start a VM. vGPUs that are missing, as after a reboot of the host, are made again first."""
+
+    def act(work: Work) -> Outcome:
+        from vgpuctl.engine import power
+
+        return power.start_vm(work.world, name, dry_run=dry_run, wait_seconds=work.wait_seconds, progress=work.progress)
+
+    return run.change(settings, "start-vm", act)

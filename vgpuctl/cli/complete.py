@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live completion: profiles, GPU addresses, VM names and hosts, asked from the host that --host names.
+
+Whatever fails is silent: the user only pressed Tab. Nothing is imported until a value is completed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+Rows = list[dict[str, Any]]
+
+
+def profiles(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete profiles that this host has."""
+    return _live(ctx, incomplete, "list_profiles", lambda row: (row["profile"], f"{_number(row['free'])} free"))
+
+
+def gpus(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete GPU addresses."""
+    return _live(ctx, incomplete, "list_gpus", lambda row: (row["address"], str(row["model"])))
+
+
+def vms(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete names of VMs."""
+    return _live(ctx, incomplete, "list_vms", lambda row: (row["name"], str(row["state"])))
+
+
+def hosts(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete `local` and the built-in simulated hosts; after `sim:` with a slash, files."""
+    from click.shell_completion import CompletionItem
+
+    found = [("local", "this host")]
+    with suppress(Exception):
+        from vgpuctl.cli import simulated
+
+        found += [(f"sim:{name}", text) for name, text in simulated.scenarios()]
+    return [CompletionItem(value, help=text) for value, text in found if value.startswith(incomplete)]
+
+
+def _live(
+    ctx: click.Context, incomplete: str, query: str, item: Callable[[dict[str, Any]], tuple[str, str]]
+) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    rows: Rows = []
+    with suppress(Exception):
+        rows = _ask(ctx, query)
+    pairs = [item(row) for row in rows]
+    return [CompletionItem(value, help=text) for value, text in pairs if value.startswith(incomplete)]
+
+
+def _ask(ctx: click.Context, query: str) -> Rows:
+    from vgpuctl.cli import worlds
+    from vgpuctl.cli.settings import Settings
+    from vgpuctl.engine import queries
+
+    settings = ctx.find_object(Settings)
+    if settings is None:
+        return []
+    data = getattr(queries, query)(worlds.open_world(settings)).data
+    return [dict(row) for row in data]
+
+
+def _number(value: object) -> str:
+    return "?" if value is None else str(value)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/cli.md, made from the command tree: what a help page says, on one page, at no width."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+import click
+
+from vgpuctl.cli.command import Command, LazyGroup
+from vgpuctl.cli.entry import PROGRAM, cli
+
+_STATUSES = (
+    (0, "it worked, or there was nothing to do"),
+    (1, "it failed and was undone"),
+    (2, "invalid input or usage"),
+    (3, "refused: it would break something in use, or touch what vgpuctl does not own"),
+    (4, "no capacity"),
+    (5, "partly applied: it failed and could not be undone completely; the message says what is left"),
+    (6, "this host cannot; the message names the check"),
+    (75, "temporary, try again: another vgpuctl holds the lock, or a kernel write is stuck"),
+    (130, "interrupted by SIGINT"),
+    (143, "interrupted by SIGTERM"),
+)
+
+
+def markdown() -> str:
+    """Return the page."""
+    return "\n".join(_page()) + "\n"
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Yield every command with its words, groups before their commands."""
+    yield from _below(cli, PROGRAM)
+
+
+def _below(group: LazyGroup, words: str) -> Iterator[tuple[str, click.Command]]:
+    for name in group.table:
+        found = group.load(name)
+        yield f"{words} {name}", found
+        if isinstance(found, LazyGroup):
+            yield from _below(found, f"{words} {name}")
+
+
+def _page() -> Iterator[str]:
+    yield "# The command line"
+    yield ""
+    yield "<!-- Made from the program by tests/unit/cli/test_docs.py with VGPUCTL_REGENERATE=1. Do not edit. -->"
+    yield ""
+    yield cli.help or ""
+    yield ""
+    yield f"    {PROGRAM} [OPTIONS] COMMAND [ARGUMENTS]"
+    yield ""
+    yield "## Options of every command"
+    yield ""
+    yield "They may stand before or after the command's name."
+    yield ""
+    yield from _options([p for p in cli.params if isinstance(p, click.Option)])
+    yield "## Exit status"
+    yield ""
+    yield "| status | meaning |"
+    yield "|---|---|"
+    yield from (f"| {status} | {meaning} |" for status, meaning in _STATUSES)
+    yield ""
+    for words, found in commands():
+        yield from _command(words, found)
+
+
+def _command(words: str, found: click.Command) -> Iterator[str]:
+    yield f"## {words}"
+    yield ""
+    if isinstance(found, LazyGroup):
+        yield found.help or ""
+        yield ""
+        return
+    yield f"    {' '.join([words, *_usage(found)])}"
+    yield ""
+    yield from inspect.cleandoc(found.help or "").splitlines()
+    yield ""
+    if isinstance(found, Command):
+        yield from _options(found.own_params)
+        yield "```sh"
+        for line, purpose in found.examples:
+            yield f"# {purpose}"
+            yield line
+        yield "```"
+        yield ""
+
+
+def _usage(found: click.Command) -> list[str]:
+    arguments = [p for p in found.params if isinstance(p, click.Argument)]
+    words = ["[OPTIONS]"]
+    for argument in arguments:
+        name = "|".join(_choices(argument)) or (argument.name or "").upper()
+        words.append(name if argument.required else f"[{name}]")
+    return words
+
+
+def _options(options: list[click.Option]) -> Iterator[str]:
+    if not options:
+        return
+    yield "| option | meaning |"
+    yield "|---|---|"
+    for option in options:
+        value = "" if option.is_flag else f" {_metavar(option)}"
+        spellings = ", ".join(f"`{opt}`" for opt in option.opts)
+        shown = f"{spellings} `{value.strip()}`" if value else spellings
+        yield f"| {_cell(shown)} | {_cell(option.help or '')} |"
+    yield ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _metavar(option: click.Option) -> str:
+    return option.metavar or "|".join(_choices(option)) or "TEXT"
+
+
+def _choices(parameter: click.Parameter) -> list[str]:
+    return [str(choice) for choice in parameter.type.choices] if isinstance(parameter.type, click.Choice) else []

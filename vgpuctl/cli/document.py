@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON documents: one per run, `vgpuctl/1`."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+
+SCHEMA = "vgpuctl/1"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def success(kind: str, data: object, *, changed: bool, warnings: Sequence[str]) -> str:
+    """Return the document of a command that worked."""
+    return _text(
+        {
+            "schema": SCHEMA,
+            "kind": kind,
+            "ok": True,
+            "changed": changed,
+            "data": data,
+            "warnings": list(warnings),
+        }
+    )
+
+
+def failure(kind: str, error: Mapping[str, object], *, changed: bool) -> str:
+    """Return the document of a command that failed; `changed` when something is left on the host."""
+    return _text({"schema": SCHEMA, "kind": kind, "ok": False, "changed": changed, "error": error, "warnings": []})
+
+
+def plain(value: object) -> object:
+    """Return `value` with nothing in it but JSON's own types."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str):
+        return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", str(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return [plain(item) for item in sorted(value, key=str)]
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    return str(value)
+
+
+def _text(document: Mapping[str, object]) -> str:
+    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
+    return json.dumps(plain(document), indent=2, ensure_ascii=not encoding.startswith("utf")) + "\n"

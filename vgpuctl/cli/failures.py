@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every way a command can fail, as text or JSON and an exit status. No traceback reaches a user by itself."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import click
+
+from vgpuctl.cli import streams
+from vgpuctl.cli.settings import Settings
+from vgpuctl.errors import Interrupted, VgpuctlError
+
+LINES_FACTS = ("lines", "reasons", "details")
+"""Facts that are lists of finished sentences."""
+
+LONGEST_FACT = 200
+LEFT_HINT = "'vgpuctl reconcile' finishes or undoes what is left"
+
+
+@dataclass
+class Failure:
+    """What is told about a failure, in both forms."""
+
+    code: str
+    message: str
+    status: int
+    hint: str | None = None
+    facts: dict[str, object] = field(default_factory=dict)
+    undone: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    traceback: str | None = None
+
+
+def report(exc: BaseException, settings: Settings, *, signal_status: int = 130) -> int:
+    """Tell the user what went wrong and return the exit status."""
+    failure = explain(exc, settings, signal_status=signal_status)
+    try:
+        if settings.json:
+            from vgpuctl.cli import document
+
+            text = document.failure(settings.kind, _error(failure), changed=bool(failure.left))
+            streams.write_out(text)
+            if failure.traceback:
+                streams.write_err(failure.traceback)
+        else:
+            streams.write_err("\n".join(text_lines(failure, verbose=settings.verbose)))
+    except OSError as unwritable:
+        streams.write_err(f"vgpuctl: the result could not be written: {unwritable.strerror}   [output]")
+        return failure.status or 1
+    return failure.status
+
+
+def explain(exc: BaseException, settings: Settings, *, signal_status: int = 130) -> Failure:
+    """Return what to say about any exception."""
+    if isinstance(exc, VgpuctlError):
+        return _known(exc, settings)
+    if isinstance(exc, click.ClickException):
+        from vgpuctl.cli.usage import explain_usage
+
+        message, hint = explain_usage(exc)
+        return Failure("usage", message, 2, hint)
+    if isinstance(exc, (KeyboardInterrupt, click.Abort)):
+        return _stopped(exc, signal_status)
+    if isinstance(exc, SystemExit):
+        return Failure("bug", f"something called exit({exc.code!r})", 1)
+    if isinstance(exc, OSError) and exc.filename is not None:
+        return _system(exc)
+    return _bug(exc, settings)
+
+
+def _known(exc: VgpuctlError, settings: Settings) -> Failure:
+    """Take an error over as it is; -v shows what it was made of."""
+    status, hint = exc.status, exc.hint
+    if isinstance(exc, Interrupted):
+        status = 128 + exc.signal_number
+        hint = hint or (LEFT_HINT if exc.left else None)
+    found = Failure(exc.code, exc.message, status, hint, dict(exc.facts), list(exc.undone), list(exc.left))
+    if settings.verbose and exc.__cause__ is not None:
+        import traceback
+
+        found.traceback = "".join(traceback.format_exception(exc))
+    return found
+
+
+def text_lines(failure: Failure, *, verbose: bool = False) -> Iterator[str]:
+    """Yield the lines that people read."""
+    first, *more = streams.clean(failure.message).splitlines() or [""]
+    yield f"vgpuctl: {first}   [{failure.code}]"
+    yield from (f"  {line}" for line in more)
+    yield from (f"  {line}" for line in _fact_lines(failure, verbose=verbose))
+    yield from _list_lines("undone", failure.undone)
+    yield from _list_lines("left", failure.left)
+    if failure.hint:
+        yield f"  hint: {streams.clean(failure.hint)}"
+    if failure.traceback:
+        yield failure.traceback.rstrip()
+
+
+def _list_lines(title: str, items: Sequence[str]) -> Iterator[str]:
+    if items:
+        yield f"  {title}:"
+        yield from (f"    {streams.clean(item)}" for item in items)
+
+
+def _fact_lines(failure: Failure, *, verbose: bool) -> Iterator[str]:
+    for name, value in failure.facts.items():
+        if name in LINES_FACTS and isinstance(value, (list, tuple)):
+            yield from (streams.clean(str(item)) for item in value)
+        elif verbose or _adds_something(value, failure):
+            yield f"{name.replace('_', ' ')}: {streams.clean(_fact_text(value))}"
+
+
+def _adds_something(value: object, failure: Failure) -> bool:
+    """Say whether a fact is short and not in the message already."""
+    if value is None or isinstance(value, bool) or value in ("", [], (), {}):
+        return False
+    if isinstance(value, dict) or (isinstance(value, (list, tuple)) and isinstance(value[0], dict)):
+        return False
+    text = _fact_text(value)
+    said = rf"(?<!\w){re.escape(text)}(?!\w)"
+    return len(text) <= LONGEST_FACT and not re.search(said, f"{failure.message}\n{failure.hint}")
+
+
+def _fact_text(value: object) -> str:
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ", ".join(str(item) for item in value)
+    return str(value)
+
+
+def _error(failure: Failure) -> dict[str, object]:
+    return {
+        "code": failure.code,
+        "message": failure.message,
+        "hint": failure.hint,
+        "facts": failure.facts,
+        "exit_status": failure.status,
+        "undone": failure.undone,
+        "left": failure.left,
+    }
+
+
+def _system(exc: OSError) -> Failure:
+    """Explain what the system refused and nobody wrapped: a full /run, a missing right."""
+    message = f"{exc.strerror}: {exc.filename}"
+    facts: dict[str, object] = {"errno": exc.errno, "path": str(exc.filename)}
+    if not isinstance(exc, PermissionError):
+        return Failure("failed", message, 1, facts=facts)
+    hint = "run it as root" if os.geteuid() else "a read-only file system, SELinux or AppArmor forbids it"
+    return Failure("no-permission", message, 6, hint, {"check": "permission", **facts})
+
+
+def _stopped(exc: BaseException, status: int) -> Failure:
+    """Explain a second signal: what the engine had to leave is in the errors that were on their way."""
+    undone: list[str] = []
+    left: list[str] = []
+    seen: BaseException | None = exc
+    while seen is not None:
+        if isinstance(seen, VgpuctlError):
+            undone += [item for item in seen.undone if item not in undone]
+            left += [item for item in seen.left if item not in left]
+        seen = seen.__cause__ or seen.__context__
+    return Failure("interrupted", "stopped", status, LEFT_HINT if left else None, undone=undone, left=left)
+
+
+def _bug(exc: BaseException, settings: Settings) -> Failure:
+    import traceback
+
+    text = "".join(traceback.format_exception(exc))
+    said = str(exc).strip().splitlines()
+    message = f"unexpected {type(exc).__name__}{': ' + said[0] if said else ''}"
+    if settings.verbose:
+        return Failure("bug", message, 1, "this is a bug in vgpuctl: please report it", traceback=text)
+    path = _save(text)
+    where = f" with the file {path}" if path else "; run it again with -v to see where"
+    facts: dict[str, object] = {"traceback": path} if path else {}
+    return Failure("bug", message, 1, f"this is a bug in vgpuctl: please report it{where}", facts)
+
+
+def _save(text: str) -> str | None:
+    """Write the traceback where only the caller can read it, and return the path."""
+    import tempfile
+
+    try:
+        path = os.path.join(tempfile.mkdtemp(prefix="vgpuctl-"), "traceback.txt")
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError:
+        return None
+    return path

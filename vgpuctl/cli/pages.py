@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages people read, made from the same `data` that programs get: nothing is shown that JSON does not have.
+
+Unknown is `?`, nothing is `-`. What a page says beside its result goes to stderr.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vgpuctl.cli.tables import Block, Pairs, Table
+
+Data = Mapping[str, Any]
+MANY_NAMES = 8
+_NUMBERS = frozenset({"MEMORY", "MAX/GPU", "FREE"})
+
+
+@dataclass
+class Page:
+    """Blocks for stdout and lines for stderr."""
+
+    blocks: list[Block] = field(default_factory=list)
+    asides: list[str] = field(default_factory=list)
+
+
+def page(kind: str, data: Any) -> Page:
+    """Return the page of a command's data."""
+    return _PAGES.get(kind, _changed)(data)
+
+
+def _gpus(data: Sequence[Data]) -> Page:
+    if not data:
+        return Page(asides=["no GPUs here; list-gpus --all also lists other devices that a VM can be given"])
+    headers = (
+        "ADDRESS", "MODEL", "BACKEND", "MODE", "DRIVER", "MEMORY", "NUMA", "IOMMU", "VFS", "VGPUS",
+    )  # fmt: skip
+    rows = tuple(
+        (
+            gpu["address"], gpu["model"], _or_dash(gpu["backend"]), gpu["mode"], _or_dash(gpu["driver"]),
+            mib(gpu["framebuffer_mib"]), _or_dash(gpu["numa_node"]), _or_dash(gpu["iommu_group"]),
+            _vfs(gpu["vfs"]), _counted(gpu["vgpus"]),
+        )
+        for gpu in data
+    )  # fmt: skip
+    found = Page([Table(headers, rows, frozenset({"MEMORY", "NUMA", "IOMMU"}))])
+    found.asides += [f"{gpu['address']}: {problem}" for gpu in data for problem in gpu.get("problems", ())]
+    return found
+
+
+def _gpu(data: Data) -> Page:
+    pairs = Pairs(
+        (
+            ("address", data["address"]),
+            ("model", data["model"]),
+            ("backend", _or_dash(data["backend"])),
+            ("mode", data["mode"]),
+            ("driver", _or_dash(data["driver"])),
+            ("memory", mib(data["framebuffer_mib"])),
+            ("numa node", _or_dash(data["numa_node"])),
+            ("iommu group", _or_dash(data["iommu_group"])),
+            ("vfs", _vfs(data["vfs"])),
+            ("vgpus", _counted(data["vgpus"])),
+            *(("problem", problem) for problem in data.get("problems", ())),
+        )
+    )
+    blocks: list[Block] = [pairs, *_vgpu_table(data["vgpus"])]
+    if data.get("types"):
+        rows = tuple(
+            (
+                known["profile"],
+                known["type_id"],
+                mib(known["framebuffer_mib"]),
+                _unknown(known["max_per_gpu"]),
+                _unknown(known["free"]),
+            )
+            for known in data["types"]
+        )
+        blocks += ["", Table(("PROFILE", "TYPE", "MEMORY", "MAX/GPU", "FREE"), rows, _NUMBERS)]
+    return Page(blocks)
+
+
+def _vgpu_table(vgpus: Sequence[Data]) -> list[Block]:
+    if not vgpus:
+        return []
+    rows = tuple(
+        (v["carrier"], _unknown(v["profile"]), _or_dash(v["vm"]), v["owner"], _or_dash(v.get("reason"))) for v in vgpus
+    )
+    table = Table(("CARRIER", "PROFILE", "VM", "OWNER", "REASON"), rows)
+    if not any(v.get("reason") for v in vgpus):
+        table = Table(table.headers[:-1], tuple(row[:-1] for row in rows))
+    return ["", table]
+
+
+def _profiles(data: Sequence[Data]) -> Page:
+    if not data:
+        return Page(asides=["no vGPU profile has room here; list-profiles --all lists every one"])
+    rows = tuple(
+        (
+            row["profile"], _unknown(row["type_id"]), mib(row["framebuffer_mib"]), _unknown(row["max_per_gpu"]),
+            _unknown(row["free"]), _where(row["gpus"]),
+        )
+        for row in data
+    )  # fmt: skip
+    headers = ("PROFILE", "TYPE", "MEMORY", "MAX/GPU", "FREE", "WHERE")
+    return Page([Table(headers, rows, _NUMBERS)])
+
+
+def _where(gpus: Sequence[Data]) -> str:
+    roomy = [gpu for gpu in gpus if gpu["free"] != 0]
+    return ", ".join(f"{gpu['address']}: {_unknown(gpu['free'])}" for gpu in roomy) or "-"
+
+
+def _explain(data: Data) -> Page:
+    free = data["free"]
+    total = "not known how many more, only trying tells" if free is None else f"{free} more on this host"
+    blocks: list[Block] = [f"{data['profile']}: {total}"]
+    for gpu in data["gpus"]:
+        blocks += ["", f"{gpu['address']}  {gpu['model']}: {_unknown(gpu['free'])} more"]
+        blocks += [f"  {reason}" for reason in gpu["reasons"]]
+        names = [holder(v) for v in gpu["vgpus"]]
+        if names:
+            blocks.append(f"  {len(names)} in use: {shortened(names)}")
+    return Page(blocks)
+
+
+def _vms(data: Sequence[Data]) -> Page:
+    if not data:
+        return Page(asides=["no VMs here"])
+    rows = tuple((vm["name"], vm["state"], vm["owner"], vgpus_text(vm["vgpus"]), vm["uuid"]) for vm in data)
+    return Page([Table(("NAME", "STATE", "OWNER", "VGPUS", "UUID"), rows)])
+
+
+def _vm(data: Data) -> Page:
+    known = ("name", "uuid", "state", "memory_mib", "vgpus", "disks")
+    more = [
+        (name.replace("_", " "), _or_dash(value))
+        for name, value in data.items()
+        if name not in known and isinstance(value, (str, int)) and not isinstance(value, bool)
+    ]
+    items = [("name", data["name"]), ("uuid", _or_dash(data["uuid"])), ("state", data["state"])]
+    items += [("memory", mib(data["memory_mib"])), *more]
+    items += [("vgpu", _vgpu_line(v)) for v in data["vgpus"]]
+    items += [("disk", _disk_line(disk)) for disk in data["disks"]]
+    return Page([Pairs(tuple(items))])
+
+
+def _changed(data: Data) -> Page:
+    """A changing command: its steps in a dry run, otherwise what is there now."""
+    if "xml" in data and "steps" not in data:
+        return Page([str(data["xml"]).rstrip()])
+    if data.get("dry_run"):
+        return _dry_run(data)
+    blocks: list[Block] = []
+    if "name" in data:
+        state = data.get("state")
+        blocks.append(f"{data['name']}: {state}" if state else str(data["name"]))
+        blocks += [f"  vgpu  {_vgpu_line(v)}" for v in data.get("vgpus") or ()]
+        blocks += [f"  disk  {_disk_line(disk)}" for disk in data.get("disks") or ()]
+    if not data["steps"]:
+        blocks.append("nothing to do" if not blocks else "  nothing to do")
+    return Page(blocks or [f"{len(data['steps'])} steps done"])
+
+
+def _reconciled(data: Data) -> Page:
+    """What was found, with what is done about it, and in a dry run every step."""
+    if not data["findings"]:
+        return Page(["nothing to do"])
+    blocks: list[Block] = []
+    for finding in data["findings"]:
+        blocks += [finding["what"], f"  {finding['action']}"]
+    if data["dry_run"] and data["steps"]:
+        blocks += ["", *_dry_run(data).blocks]
+    return Page(blocks)
+
+
+def _dry_run(data: Data) -> Page:
+    steps = list(data["steps"])
+    width = len(str(len(steps)))
+    blocks: list[Block] = ["would do:" if steps else "nothing to do"]
+    blocks += [f"  {number:>{width}}  {step}" for number, step in enumerate(steps, 1)]
+    sources = data.get("sources") or {}
+    if sources:
+        rows = tuple((name, _value(s["value"]), s["source"]) for name, s in sources.items())
+        blocks += ["", Table(("FIELD", "VALUE", "FROM"), rows)]
+    return Page(blocks)
+
+
+def _scenarios(data: Sequence[Data]) -> Page:
+    return Page([Table(("HOST", "DESCRIPTION"), tuple((row["host"], row["description"]) for row in data))])
+
+
+def _rebooted(data: Data) -> Page:
+    return Page([f"{data['host']}: booted again; its VMs are off, its vGPUs are gone"])
+
+
+def _reset(data: Data) -> Page:
+    return Page([f"{data['host']}: as new"])
+
+
+_PAGES: dict[str, Callable[[Any], Page]] = {
+    "list-gpus": _gpus,
+    "show-gpu": _gpu,
+    "list-profiles": _profiles,
+    "explain": _explain,
+    "list-vms": _vms,
+    "reconcile": _reconciled,
+    "show-vm": _vm,
+    "sim-list-scenarios": _scenarios,
+    "sim-reboot": _rebooted,
+    "sim-reset": _reset,
+}
+
+
+def mib(value: int | None) -> str:
+    """Return a size in MiB as people write it: `4GiB`, `512MiB`."""
+    if value is None:
+        return "?"
+    return f"{value // 1024}GiB" if value and value % 1024 == 0 else f"{value}MiB"
+
+
+def size(value: int | None) -> str:
+    """Return a size in bytes as people write it."""
+    return "?" if value is None else mib(value // 1024**2)
+
+
+def holder(vgpu: Data) -> str:
+    """Name who has a vGPU: the VM, or the carrier of a foreign or leaked one."""
+    return str(vgpu["vm"]) if vgpu["vm"] else f"{vgpu['carrier']} ({vgpu['owner']})"
+
+
+def shortened(names: Sequence[str]) -> str:
+    """Return the names, each once with how often it is there, and of many the first and the last."""
+    each = [name if n == 1 else f"{name} ({n})" for name, n in Counter(names).items()]
+    if len(each) <= MANY_NAMES:
+        return ", ".join(each)
+    return f"{', '.join(each[: MANY_NAMES - 2])} \N{HORIZONTAL ELLIPSIS} {each[-1]}"
+
+
+def vgpus_text(vgpus: Sequence[Data]) -> str:
+    """Return a VM's vGPUs in one cell."""
+    each = Counter(f"{v['profile']} on {v['gpu']}" if v["profile"] else str(v["carrier"]) for v in vgpus)
+    return ", ".join(what if n == 1 else f"{n} x {what}" for what, n in each.items()) or "-"
+
+
+def _vgpu_line(vgpu: Data) -> str:
+    what = f"{vgpu['profile']} on GPU {vgpu['gpu']}" if vgpu.get("profile") else f"GPU {vgpu['gpu']}"
+    missing = "" if vgpu.get("present", True) else ", missing"
+    return f"{what} ({vgpu['carrier']}{missing})" if vgpu["carrier"] != vgpu["gpu"] else f"{what}{missing}"
+
+
+def _disk_line(disk: Data) -> str:
+    base = f", clone of {disk['base']}" if disk.get("base") else ""
+    return f"{disk['path']} ({size(disk['size_bytes'])}{base})"
+
+
+def _counted(vgpus: Sequence[Data]) -> str:
+    if not vgpus:
+        return "0"
+    others = [f"{n} {word}" for word in ("foreign", "leaked") if (n := sum(v["owner"] == word for v in vgpus))]
+    return f"{len(vgpus)} ({', '.join(others)})" if others else str(len(vgpus))
+
+
+def _vfs(vfs: Data) -> str:
+    if not vfs["total"]:
+        return "-"
+    return f"{vfs['enabled']}/{vfs['total']}, {vfs['used']} used"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(str(item) for item in value) or "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return _or_dash(value)
+
+
+def _unknown(value: object) -> str:
+    return "?" if value is None else str(value)
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None or value == "" else str(value)

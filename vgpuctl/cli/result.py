@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a command hands to the printer, and what a changing one gets from the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vgpuctl.model.outcome import Confirm, Progress
+    from vgpuctl.model.seams import World
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is printed: `data` for programs and, through `text`, for people. `raw` is printed as it is."""
+
+    data: object
+    changed: bool = False
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    raw: str | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a changing command gets from the command line beside its own arguments."""
+
+    world: World
+    progress: Progress
+    confirm: Confirm
+    wait_seconds: float

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON `data` of every command, as types: the one source of `docs/json/`.
+
+Units are in the names, addresses and ids are strings, unknown is null. Fields are added, never renamed.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NotRequired, TypedDict
+
+OwnerWord = Literal["ours", "foreign", "leaked"]
+VmOwnerWord = Literal["ours", "foreign", "copy"]
+StateWord = Literal["running", "paused", "stopped", "crashed", "unknown", "absent"]
+
+
+BackendWord = Literal["mdev-pf", "mdev-vf", "vendor-vf", "sriov-vf", "passthrough"]
+
+
+class VgpuShape(TypedDict):
+    """A carrier that is taken: by a device (`present`), by a VM's promise, or by a claim.
+
+    `carrier` is the mdev's UUID, or the address of the function; `reason` says why it is leaked.
+    """
+
+    carrier: str
+    profile: str | None
+    gpu: str
+    function: str
+    backend: BackendWord | None
+    framebuffer_mib: int | None
+    vm: str | None
+    owner: OwnerWord
+    present: bool
+    reason: str | None
+
+
+class VfsShape(TypedDict):
+    """SR-IOV virtual functions of a GPU."""
+
+    total: int
+    enabled: int
+    used: int
+
+
+class GpuShape(TypedDict):
+    """A GPU."""
+
+    address: str
+    model: str
+    backend: BackendWord | None
+    mode: Literal["vgpu", "mig-vgpu", "sriov", "passthrough", "unmanaged"]
+    driver: str | None
+    framebuffer_mib: int | None
+    numa_node: int | None
+    iommu_group: int | None
+    vfs: VfsShape
+    vgpus: list[VgpuShape]
+    problems: list[str]
+
+
+class FunctionShape(TypedDict):
+    """A function of a GPU that can carry a vGPU."""
+
+    address: str
+    driver: str | None
+    iommu_group: int | None
+    problem: str | None
+
+
+class GroupMemberShape(TypedDict):
+    """Another device in a GPU's IOMMU group."""
+
+    address: str
+    driver: str | None
+    same_slot: bool
+
+
+class TypeShape(TypedDict):
+    """A vGPU type of one GPU; `free` is null when only trying tells."""
+
+    profile: str
+    name: str
+    type_id: str
+    framebuffer_mib: int | None
+    max_per_gpu: int | None
+    free: int | None
+
+
+class GpuDetailsShape(GpuShape):
+    """A GPU with everything on it. `console` says why the host's console may be on it."""
+
+    console: list[str]
+    group_members: list[GroupMemberShape]
+    functions: list[FunctionShape]
+    types: list[TypeShape]
+
+
+class RoomShape(TypedDict):
+    """How many more of a profile fit on one GPU."""
+
+    address: str
+    free: int | None
+
+
+class ProfileShape(TypedDict):
+    """A vGPU profile of this host. `free` is joint over all GPUs, null when only trying tells.
+
+    `type_id` is null when GPUs of this host have different ids for it.
+    """
+
+    profile: str
+    name: str
+    type_id: str | None
+    framebuffer_mib: int | None
+    max_per_gpu: int | None
+    free: int | None
+    gpus: list[RoomShape]
+
+
+class ReasonShape(TypedDict):
+    """What stands in the way of a profile on one GPU."""
+
+    address: str
+    model: str
+    free: int | None
+    reasons: list[str]
+    vgpus: list[VgpuShape]
+
+
+class ExplainShape(TypedDict):
+    """Where a profile fits and where it does not."""
+
+    profile: str
+    free: int | None
+    gpus: list[ReasonShape]
+
+
+class DiskShape(TypedDict):
+    """A disk or CD-ROM of a VM. `made`: vgpuctl made it, and deletes it with the VM.
+
+    `base` is the image it is a linked clone of; the size is null for what vgpuctl did not make.
+    """
+
+    path: str | None
+    size_bytes: int | None
+    base: str | None
+    device: NotRequired[Literal["disk", "cdrom"]]
+    made: NotRequired[bool]
+
+
+class VmRowShape(TypedDict):
+    """A VM in a list."""
+
+    name: str
+    uuid: str
+    state: StateWord
+    owner: VmOwnerWord
+    memory_mib: int
+    vcpus: int
+    vgpus: list[VgpuShape]
+
+
+class VmShape(VmRowShape):
+    """A VM. `record` is how far vgpuctl got with it, null for one it did not make."""
+
+    record: Literal["making", "ready", "removing"] | None
+    firmware: str
+    networks: list[str]
+    mac_addresses: list[str]
+    disks: list[DiskShape]
+
+
+class SourceShape(TypedDict):
+    """A value and where it came from."""
+
+    value: str | int | float | bool | list[str] | None
+    source: Literal["typed", "host.yaml", "built in"]
+
+
+class WorkShape(TypedDict):
+    """What every changing command says beside its own data."""
+
+    steps: list[str]
+    notes: list[str]
+    dry_run: bool
+
+
+class ChangedVmShape(WorkShape):
+    """A VM that was made, changed or removed, or would be in a dry run."""
+
+    name: NotRequired[str]
+    uuid: NotRequired[str]
+    state: StateWord
+    vgpus: NotRequired[list[VgpuShape]]
+    disks: NotRequired[list[DiskShape]]
+    sources: NotRequired[dict[str, SourceShape]]
+    before: NotRequired[dict[str, object] | None]
+    after: NotRequired[dict[str, object] | None]
+
+
+class FindingShape(TypedDict):
+    """Something that is not as it should be, and what reconcile does about it."""
+
+    kind: str
+    what: str
+    action: str
+
+
+class ReconcileShape(WorkShape):
+    """What reconcile found and did, or would do in a dry run."""
+
+    findings: list[FindingShape]
+
+
+class XmlShape(TypedDict):
+    """The domain XML that create-vm --print-xml would define."""
+
+    xml: str
+
+
+class ScenarioShape(TypedDict):
+    """A built-in simulated host."""
+
+    host: str
+    description: str
+
+
+class SimShape(TypedDict):
+    """A simulated host that was rebooted or reset."""
+
+    host: str
+
+
+class CompletionShape(TypedDict):
+    """A shell's completion script."""
+
+    shell: str
+    script: str
+
+
+KINDS: dict[str, object] = {
+    "list-gpus": list[GpuShape],
+    "show-gpu": GpuDetailsShape,
+    "list-profiles": list[ProfileShape],
+    "explain": ExplainShape,
+    "create-vm": ChangedVmShape | XmlShape,
+    "ensure-vm": ChangedVmShape,
+    "delete-vm": ChangedVmShape,
+    "start-vm": ChangedVmShape,
+    "stop-vm": ChangedVmShape,
+    "list-vms": list[VmRowShape],
+    "show-vm": VmShape,
+    "reconcile": ReconcileShape,
+    "sim-reboot": SimShape,
+    "sim-reset": SimShape,
+    "sim-list-scenarios": list[ScenarioShape],
+    "completion": CompletionShape,
+}
+"""The document's kind -> the type of its `data`."""

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joins a simulated host with this machine's processes, claims and lock into one World.
+
+A simulated host brings its own kernel, libvirt and storage; claims, the lock, processes and time are this
+machine's, below the simulated host's own /run, so that several vgpuctl processes meet as on a real host.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from uuid import uuid4
+
+from vgpuctl import sim
+from vgpuctl.cli.settings import Settings
+from vgpuctl.errors import InvalidInput
+from vgpuctl.host.claims import ClaimStore
+from vgpuctl.host.clock import HostClock
+from vgpuctl.host.processes import HostProcesses
+from vgpuctl.model.seams import Holder, Processes, World
+from vgpuctl.model.vm import ProcessId, StuckWrite
+
+PREFIX = "sim:"
+
+
+def open_simulated(settings: Settings) -> World:
+    """Return the simulated host that --host names."""
+    host = sim.open_world(scenario(settings))
+    processes = SimProcesses(HostProcesses(), host)
+    claims = SimClaims(processes, host)
+    host.lock_held = lambda: claims.held
+    return World(
+        name=settings.host,
+        sysfs=host.sysfs,
+        nvml=host.nvml,
+        hypervisor=host.hypervisor,
+        storage=host.storage,
+        processes=processes,
+        claims=claims,
+        clock=HostClock(),
+        machine_id=host.machine_id,
+        new_uuid=lambda: str(uuid4()),
+    )
+
+
+def scenario(settings: Settings) -> str:
+    """Return the scenario's name or file.
+
+    Raises:
+        InvalidInput: --host is a real host, or other options contradict it.
+    """
+    if not settings.host.startswith(PREFIX):
+        raise InvalidInput(
+            f"--host {settings.host} is not a simulated host",
+            hint="say for example --host sim:a100-40; 'vgpuctl sim list-scenarios' lists them",
+        )
+    if settings.connect is not None or settings.root != "/":
+        raise InvalidInput("--root and --connect are for --host local: a simulated host brings its own")
+    return settings.host.removeprefix(PREFIX)
+
+
+def scenarios() -> list[tuple[str, str]]:
+    """Return name and title of the built-in scenarios, reading no more of them than that line."""
+    return [(name, _title(name)) for name in sim.SCENARIOS]
+
+
+def reboot(settings: Settings) -> None:
+    """Boot the simulated host again."""
+    sim.open_world(scenario(settings)).reboot()
+
+
+def reset(settings: Settings) -> None:
+    """Forget what happened on the simulated host."""
+    sim.reset_world(scenario(settings))
+
+
+class SimProcesses:
+    """This machine's processes and the simulated ones; who holds a device node, the simulated host says."""
+
+    def __init__(self, real: Processes, host: sim.SimWorld) -> None:
+        self._real = real
+        self._host = host
+
+    def this(self) -> ProcessId:
+        """Return the calling process."""
+        return self._real.this()
+
+    def command(self) -> str:
+        """Return the calling command line, without secrets."""
+        return self._real.command()
+
+    def alive(self, process: ProcessId) -> bool:
+        """Say whether exactly this process still lives, here or on the simulated host."""
+        return self._real.alive(process) or self._host.alive(process)
+
+    def holders(self, nodes: tuple[str, ...]) -> tuple[Holder, ...]:
+        """Return which simulated processes have any of these device nodes open."""
+        return self._host.holders(nodes)
+
+
+class SimClaims(ClaimStore):
+    """The claims below the simulated host's /run, and the writes that wait in its kernel."""
+
+    def __init__(self, processes: SimProcesses, host: sim.SimWorld) -> None:
+        super().__init__(host.run_dir, processes, processes.command())
+        self._host = host
+
+    def stuck(self) -> tuple[StuckWrite, ...]:
+        """Return the writes that still wait, recorded or simulated."""
+        return (*super().stuck(), *self._host.stuck())
+
+
+def _title(name: str) -> str:
+    text = (resources.files("vgpuctl.sim") / "scenarios" / f"{name}.yaml").read_text(encoding="utf-8")
+    lines = (line for line in text.splitlines() if line.startswith("title:"))
+    return next(lines, "").removeprefix("title:").strip()

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables: aligned text in a pipe, rich's on a terminal. rich is imported only there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TextIO
+
+from vgpuctl.cli.streams import clean
+
+GAP = "  "
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under headers. `right` names the headers whose columns are numbers."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    right: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Names and values, one a line."""
+
+    items: tuple[tuple[str, str], ...]
+
+
+Block = Table | Pairs | str
+"""What a page is made of."""
+
+
+def plain(blocks: list[Block]) -> str:
+    """Return the page as text without colour or boxes: the same columns at every width."""
+    return "".join(f"{_plain_block(block)}\n" for block in blocks)
+
+
+def _plain_block(block: Block) -> str:
+    if isinstance(block, str):
+        return clean(block)
+    if isinstance(block, Pairs):
+        width = max((len(name) for name, _ in block.items), default=0)
+        return "\n".join(f"{name + ':':<{width + 1}} {clean(value)}".rstrip() for name, value in block.items)
+    rows = [block.headers, *(tuple(clean(cell).replace("\n", " ") for cell in row) for row in block.rows)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(block.headers))]
+    return "\n".join(_plain_row(row, widths, block) for row in rows)
+
+
+def _plain_row(row: tuple[str, ...], widths: list[int], table: Table) -> str:
+    cells = [
+        cell.rjust(width) if header in table.right else cell.ljust(width)
+        for cell, width, header in zip(row, widths, table.headers, strict=True)
+    ]
+    return GAP.join(cells).rstrip()
+
+
+def show(blocks: list[Block], stream: TextIO) -> None:
+    """Print the page on a terminal."""
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    console = Console(file=stream, highlight=False, soft_wrap=True)
+    for block in blocks:
+        if isinstance(block, str):
+            console.print(Text(clean(block)))
+        elif isinstance(block, Pairs):
+            grid = RichTable.grid(padding=(0, 2))
+            for name, value in block.items:
+                grid.add_row(Text(name, style="bold"), Text(clean(value)))
+            console.print(grid)
+        else:
+            drawn = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+            for header in block.headers:
+                right = header in block.right
+                drawn.add_column(header, justify="right" if right else "left", overflow="fold")
+            for row in block.rows:
+                drawn.add_row(*(Text(clean(cell)) for cell in row))
+            console.print(drawn, soft_wrap=False)

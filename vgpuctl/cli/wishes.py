@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what was typed or what a file says to a checked VmWish, with the defaults of the host."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from vgpuctl.errors import InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from vgpuctl.model.seams import World
+    from vgpuctl.model.wish import VmWish
+    from vgpuctl.spec.host import Defaults
+
+HOST_FILE = "/etc/vgpuctl/host.yaml"
+
+
+def from_options(world: World, typed: Mapping[str, object]) -> VmWish:
+    """Return what create-vm's options ask for."""
+    from vgpuctl.spec import vm
+
+    return vm.wish(vm.from_options(**typed), defaults(world))
+
+
+def from_file(world: World, path: str, *, complete: bool) -> VmWish:
+    """Return what a spec file asks for; `-` is standard input. Not `complete`: the name is enough."""
+    from vgpuctl.spec import vm
+
+    shown = "standard input" if path == "-" else path
+    return vm.wish(vm.parse_vm_spec(_text(path), shown), defaults(world), complete=complete)
+
+
+def defaults(world: World) -> Defaults | None:
+    """Return `defaults:` of the host's own file; a host without one has none."""
+    from vgpuctl.spec.host import parse_host_spec
+
+    try:
+        text = world.sysfs.read(HOST_FILE)
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise InvalidInput(f"{HOST_FILE} cannot be read: {exc.strerror}", errno=exc.errno) from exc
+    return parse_host_spec(text, HOST_FILE).defaults
+
+
+def _text(path: str) -> str:
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read().decode("utf-8")
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError as exc:
+        raise NotFound(f"there is no spec file {path}") from exc
+    except UnicodeDecodeError as exc:
+        raise InvalidInput(f"{path} is not UTF-8 text: byte {exc.start} is wrong") from exc
+    except OSError as exc:
+        raise InvalidInput(f"{path} cannot be read: {exc.strerror}", errno=exc.errno) from exc

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The promise as XML: one element in the domain's own metadata, namespace `urn:vgpuctl:1`.
+
+A domain keeps one element for each namespace; libvirt copies it with the definition and never reads it. The
+record names its own VM and host, because a clone or a restored dump carries it along: whoever reads
+compares both.
+
+    <vm xmlns="urn:vgpuctl:1" state="ready" vm-uuid="…" machine-id="…" reserve="always">
+      <vgpu index="0" backend="vendor-vf" gpu="…" function="…" carrier="…" profile="A100-4C"/>
+      <disk pool="default" volume="…" path="…" capacity-bytes="…"/>
+      <spec>{"profile":["A100-4C"]}</spec>
+    </vm>
+
+The namespace has no prefix, because virDomainSetMetadata adds its own (`key`) and refuses an element that
+declares the same one ("failed to create a new XML namespace", libvirt 9.0). So one text serves both ways in:
+inside the XML that is defined, and as a new record of a defined domain.
+Attributes and elements that this version does not know are passed over, so a later one may add some. What is
+None has no attribute.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from lxml import etree
+
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.gpu import Backend
+from vgpuctl.model.vm import MadeDisk, Promise, PromisedVgpu, PromiseState
+
+NAMESPACE = "urn:vgpuctl:1"
+ROOT_TAG = f"{{{NAMESPACE}}}vm"
+
+_NOT_XML = re.compile("[\x00-\x1f\ud800-\udfff\ufffe\uffff]")
+_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
+
+
+def promise_to_xml(promise: Promise) -> str:
+    """Return the element; it declares its namespace itself, so it can stand in a domain's `<metadata>`.
+
+    Raises:
+        InvalidInput: a value holds a control character, which XML cannot keep.
+    """
+    root = etree.Element(ROOT_TAG, nsmap={None: NAMESPACE})  # type: ignore[dict-item] # the stubs know no default namespace
+    _set(
+        root,
+        {
+            "state": promise.state.value,
+            "vm-uuid": promise.vm_uuid,
+            "machine-id": promise.machine_id,
+            "reserve": promise.reserve,
+        },
+    )
+    for vgpu in promise.vgpus:
+        _set(
+            etree.SubElement(root, f"{{{NAMESPACE}}}vgpu"),
+            {
+                "index": _digits(vgpu.index),
+                "backend": vgpu.backend.value,
+                "gpu": vgpu.gpu,
+                "function": vgpu.function,
+                "carrier": vgpu.carrier,
+                "profile": vgpu.profile,
+                "framebuffer-mib": _digits(vgpu.framebuffer_mib),
+                "params": vgpu.params or None,
+            },
+        )
+    for disk in promise.disks:
+        _set(
+            etree.SubElement(root, f"{{{NAMESPACE}}}disk"),
+            {
+                "pool": disk.pool,
+                "volume": disk.volume,
+                "path": disk.path,
+                "capacity-bytes": _digits(disk.capacity_bytes),
+                "base": disk.base,
+                "base-format": disk.base_format,
+            },
+        )
+    etree.SubElement(root, f"{{{NAMESPACE}}}spec").text = _kept("spec", promise.spec) or None
+    return etree.tostring(root, encoding="unicode")
+
+
+def promise_from_xml(text: str) -> Promise:
+    """Read the element as `promise_to_xml` wrote it, or as virDomainGetMetadata returns it: without namespace.
+
+    Raises:
+        ValueError: it is not a record, or something in it cannot be understood: the record is lost.
+    """
+    parser = etree.XMLParser(resolve_entities=False, no_network=True)
+    try:
+        root = etree.fromstring(text, parser)
+    except (etree.XMLSyntaxError, ValueError) as exc:
+        raise ValueError(f"the record is not XML: {exc}") from exc
+    return promise_of(root)
+
+
+def promise_of(root: etree._Element) -> Promise:
+    """Read the element out of a document that is parsed already.
+
+    Raises:
+        ValueError: as for `promise_from_xml`.
+    """
+    if root.tag not in (ROOT_TAG, "vm"):
+        raise ValueError(f"the record's element is {root.tag}, not {ROOT_TAG}")
+    space = root.tag.removesuffix("vm")
+    return Promise(
+        state=PromiseState(_need(root, "state")),
+        vm_uuid=_need(root, "vm-uuid"),
+        machine_id=_need(root, "machine-id"),
+        vgpus=tuple(_vgpu(child) for child in root.iterchildren(f"{space}vgpu")),
+        disks=tuple(_disk(child) for child in root.iterchildren(f"{space}disk")),
+        spec=root.findtext(f"{space}spec") or "",
+        reserve=_need(root, "reserve"),
+    )
+
+
+def _vgpu(element: etree._Element) -> PromisedVgpu:
+    framebuffer = element.get("framebuffer-mib")
+    return PromisedVgpu(
+        index=_number(element, "index"),
+        backend=Backend(_need(element, "backend")),
+        gpu=_need(element, "gpu"),
+        function=_need(element, "function"),
+        carrier=_need(element, "carrier"),
+        profile=_text(element, "profile"),
+        framebuffer_mib=None if framebuffer is None else _number(element, "framebuffer-mib"),
+        params=_text(element, "params") or "",
+    )
+
+
+def _disk(element: etree._Element) -> MadeDisk:
+    return MadeDisk(
+        pool=_need(element, "pool"),
+        volume=_need(element, "volume"),
+        path=_need(element, "path"),
+        capacity_bytes=_number(element, "capacity-bytes"),
+        base=_text(element, "base"),
+        base_format=_text(element, "base-format"),
+    )
+
+
+def _set(element: etree._Element, values: Mapping[str, str | None]) -> None:
+    for key, value in values.items():
+        if value is not None:
+            element.set(key, _kept(key, value))
+
+
+def _kept(what: str, value: str) -> str:
+    if _NOT_XML.search(value):
+        raise InvalidInput(
+            f"{what} {value!a} holds a character that a VM's record cannot keep",
+            hint="leave control characters out",
+            value=ascii(value),
+        )
+    return value
+
+
+def _digits(number: int | None) -> str | None:
+    return None if number is None else str(number)
+
+
+def _text(element: etree._Element, key: str) -> str | None:
+    value = element.get(key)
+    return None if value is None else str(value)
+
+
+def _need(element: etree._Element, key: str) -> str:
+    value = _text(element, key)
+    if value is None:
+        raise ValueError(f"the record's {etree.QName(element).localname} has no {key}")
+    return value
+
+
+def _number(element: etree._Element, key: str) -> int:
+    text = _need(element, key)
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"the record's {key} '{text}' is not a number")
+    return int(text)

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A domain's XML, as libvirt gives it, becomes a `Vm`. One pass over the tree: every listing reads every domain.
+
+Host devices are looked for wherever a domain can hold one: `<hostdev>`, a `<interface type='hostdev'>` (a
+VF as network card) and a `<disk type='nvme'>`: each keeps a PCI function from everybody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lxml import etree
+
+from vgpuctl.domain.metadata import ROOT_TAG, promise_of
+from vgpuctl.errors import LibvirtFailed
+from vgpuctl.model.vm import DiskRef, HostdevRef, Promise, Vm, VmState
+
+_UNIT_BYTES = {
+    "b": 1, "bytes": 1,
+    "kb": 1000, "k": 1024, "kib": 1024,
+    "mb": 1000**2, "m": 1024**2, "mib": 1024**2,
+    "gb": 1000**3, "g": 1024**3, "gib": 1024**3,
+    "tb": 1000**4, "t": 1024**4, "tib": 1024**4,
+    "pb": 1000**5, "p": 1024**5, "pib": 1024**5,
+    "eb": 1000**6, "e": 1024**6, "eib": 1024**6,
+}  # fmt: skip
+"""libvirt's scaled integers (docs, formatdomain, "memory"): KiB without a unit, KB is 1000 bytes."""
+
+_MIB = 1024**2
+
+
+def parse(xml: str, state: VmState, machine_id: str) -> Vm:
+    """Read a domain's inactive XML.
+
+    The promise is the VM's own only if it names this domain and this host; otherwise it is a copy that was
+    cloned or restored here. A garbled record counts as none: the device refers to it, so observe calls it
+    "record lost".
+
+    Raises:
+        LibvirtFailed: it is not a domain's XML.
+    """
+    root = _root(xml)
+    uuid = (root.findtext("uuid") or "").strip().lower()
+    promise = _promise(root)
+    own = promise is not None and promise.vm_uuid == uuid and promise.machine_id == machine_id
+    devices = root.find("devices")
+    interfaces = [] if devices is None else devices.findall("interface")
+    macs = (mac.get("address") for entry in interfaces if (mac := entry.find("mac")) is not None)
+    sources = (
+        source.get("network")
+        for entry in interfaces
+        if entry.get("type") == "network" and (source := entry.find("source")) is not None
+    )
+    return Vm(
+        name=root.findtext("name") or "",
+        uuid=uuid,
+        state=state,
+        memory_mib=_memory_mib(root.find("memory")),
+        vcpus=_whole(root.findtext("vcpu"), 1),
+        hostdevs=tuple(_hostdevs(devices)),
+        disks=tuple(_disks(devices)),
+        networks=tuple(str(name) for name in sources if name is not None),
+        mac_addresses=tuple(str(mac).lower() for mac in macs if mac is not None),
+        firmware=_firmware(root.find("os")),
+        promise=promise if own else None,
+        copied_promise=None if own else promise,
+    )
+
+
+def hostdevs_of(xml: str) -> tuple[HostdevRef, ...]:
+    """Return the host devices of a domain's XML; for the live XML of a running domain."""
+    return tuple(_hostdevs(_root(xml).find("devices")))
+
+
+def has_console(xml: str) -> bool:
+    """Say whether a domain has a serial console on a pseudo-terminal."""
+    devices = _root(xml).find("devices")
+    return devices is not None and any(
+        entry.get("type") == "pty" for tag in ("console", "serial") for entry in devices.iterchildren(tag)
+    )
+
+
+def _root(xml: str) -> etree._Element:
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True)
+    try:
+        root = etree.fromstring(xml, parser)
+    except (etree.XMLSyntaxError, ValueError) as exc:
+        raise LibvirtFailed(f"a domain's XML cannot be read: {exc}") from exc
+    if root.tag != "domain":
+        raise LibvirtFailed(f"a domain's XML starts with <{root.tag}>, not <domain>")
+    return root
+
+
+def _promise(root: etree._Element) -> Promise | None:
+    metadata = root.find("metadata")
+    record = None if metadata is None else metadata.find(ROOT_TAG)
+    try:
+        return None if record is None else promise_of(record)
+    except ValueError:
+        return None
+
+
+def _hostdevs(devices: etree._Element | None) -> Iterator[HostdevRef]:
+    for entry in () if devices is None else devices:
+        source = entry.find("source")
+        if source is None:
+            continue
+        kind, managed = entry.get("type"), entry.get("managed")
+        if entry.tag == "disk" and kind == "nvme":
+            managed = source.get("managed")
+        elif entry.tag not in ("hostdev", "interface") or (entry.tag == "interface" and kind != "hostdev"):
+            continue
+        address = source.find("address")
+        carrier = None if address is None else _carrier(address)
+        if carrier is not None:
+            alias = entry.find("alias")
+            name = None if alias is None else alias.get("name")
+            mdev = entry.tag == "hostdev" and kind == "mdev"
+            yield HostdevRef("mdev" if mdev else "pci", carrier, managed == "yes", None if name is None else str(name))
+
+
+def _carrier(address: etree._Element) -> str | None:
+    uuid = address.get("uuid")
+    if uuid is not None:
+        return str(uuid).strip().lower()
+    if address.get("slot") is None or address.get("bus") is None or address.get("type") not in (None, "pci"):
+        return None
+    try:
+        parts = [int(str(address.get(key, "0")), 0) for key in ("domain", "bus", "slot", "function")]
+    except ValueError:
+        return None
+    return f"{parts[0]:04x}:{parts[1]:02x}:{parts[2]:02x}.{parts[3]:x}"
+
+
+def _disks(devices: etree._Element | None) -> Iterator[DiskRef]:
+    for entry in () if devices is None else devices.iterchildren("disk"):
+        source, driver, target = entry.find("source"), entry.find("driver"), entry.find("target")
+        path = None
+        if source is not None:
+            path = source.get("file") or source.get("dev") or source.get("dir")
+        kind = None if driver is None else driver.get("type")
+        yield DiskRef(
+            device=str(entry.get("device", "disk")),
+            target="" if target is None else str(target.get("dev", "")),
+            source=None if path is None else str(path),
+            format=None if kind is None else str(kind),
+        )
+
+
+def _memory_mib(element: etree._Element | None) -> int:
+    if element is None:
+        return 0
+    unit = _UNIT_BYTES.get(str(element.get("unit", "KiB")).lower(), 1024)
+    return _whole(element.text, 0) * unit // _MIB
+
+
+def _whole(text: str | None, otherwise: int) -> int:
+    cleaned = (text or "").strip()
+    return int(cleaned) if cleaned.isascii() and cleaned.isdigit() else otherwise
+
+
+def _firmware(element: etree._Element | None) -> str:
+    if element is None:
+        return "bios"
+    loader = element.find("loader")
+    flash = loader is not None and loader.get("type") == "pflash"
+    return "uefi" if element.get("firmware") == "efi" or flash else "bios"

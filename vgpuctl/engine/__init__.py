@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Observe, claim, run steps, wait, undo, reconcile."""

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one act under the host lock: read the devices again, place, write the claims. Milliseconds.
+
+Nothing else happens while the lock is held: no libvirt call, no NVML, no device write. A GPU that filled up
+between the first look and the lock makes the caller look again, so that the answer is "no capacity" only when
+it is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vgpuctl.engine.observe import Want, observe_devices
+from vgpuctl.errors import Busy, NoCapacity
+from vgpuctl.model.seams import World
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import Claim, PromisedVgpu
+from vgpuctl.steps.claims import HoldClaim
+
+LOOKS = 8
+
+Choose = Callable[[Snapshot], tuple[PromisedVgpu, ...]]
+Claims = Callable[[tuple[PromisedVgpu, ...]], tuple[Claim, ...]]
+
+
+def claim_carriers(
+    world: World, look: Callable[[], Snapshot], choose: Choose, claims: Claims, wait_seconds: float
+) -> tuple[Snapshot, tuple[PromisedVgpu, ...], tuple[HoldClaim, ...]]:
+    """Choose carriers and claim them; returns the look under the lock, the choice and the claims held.
+
+    Raises:
+        NoCapacity: no room, seen with the lock held or before it.
+        Locked: the lock could not be had in time.
+    """
+    for _ in range(LOOKS):
+        before = look()
+        planned = choose(before)
+        try:
+            return _claim(world, before, planned, choose, claims, wait_seconds)
+        except NoCapacity:
+            continue
+    after = look()
+    choose(after)
+    raise Busy("other commands kept taking what was just free", hint="run the command again")
+
+
+def _claim(
+    world: World,
+    before: Snapshot,
+    planned: tuple[PromisedVgpu, ...],
+    choose: Choose,
+    claims: Claims,
+    wait_seconds: float,
+) -> tuple[Snapshot, tuple[PromisedVgpu, ...], tuple[HoldClaim, ...]]:
+    if not planned:
+        return before, planned, ()
+    want = narrow(before, planned)
+    held: list[HoldClaim] = []
+    with world.claims.lock(wait_seconds):
+        fresh = observe_devices(world, want, vms=before.vms, status=before.hypervisor)
+        chosen = choose(fresh)
+        try:
+            for claim in claims(chosen):
+                step = HoldClaim(claim)
+                step.perform(world)
+                held.append(step)
+        except BaseException:
+            for step in reversed(held):
+                step.undo(world)
+            raise
+    return fresh, chosen, tuple(held)
+
+
+def narrow(before: Snapshot, planned: tuple[PromisedVgpu, ...]) -> Want:
+    """Return the least to read under the lock: the GPUs chosen, and the availability of the types wanted."""
+    only = frozenset(v.gpu for v in planned)
+    profiles = {v.profile for v in planned}
+    gpus = tuple(g for g in before.gpus if g.address in only)
+    ids = frozenset(t.type_id for g in gpus for t in g.types if t.profile in profiles)
+    return Want(types=True, models=False, only=only, type_ids=ids, known=gpus)
+
+
+def reclaim(world: World, claims: tuple[Claim, ...], wait_seconds: float) -> tuple[HoldClaim, ...]:
+    """Make a VM's existing claims this process's own; refused while another live process works on it.
+
+    Raises:
+        Busy: another vgpuctl works on this VM.
+    """
+    with world.claims.lock(wait_seconds):
+        present = {c.carrier: c for c in world.claims.all()}
+        me = world.processes.this()
+        for claim in claims:
+            other = present.get(claim.carrier)
+            if other is None or other.process == me:
+                continue
+            if other.vm_uuid != claim.vm_uuid:
+                raise Busy(
+                    f"{claim.carrier} is claimed for VM {other.vm}",
+                    hint="vgpuctl reconcile, then run the command again",
+                    carrier=claim.carrier,
+                    vm=other.vm,
+                )
+            if world.processes.alive(other.process):
+                raise Busy(
+                    f"process {other.process.pid} works on VM {other.vm}: {other.command}",
+                    hint="wait for it, then run the command again",
+                    pid=other.process.pid,
+                    vm=other.vm,
+                )
+        for claim in claims:
+            world.claims.remove(claim.carrier, claim.vm_uuid)
+            world.claims.add(claim)
+    return tuple(HoldClaim(c) for c in claims)

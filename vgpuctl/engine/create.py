@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Create a VM: look, plan, claim, carry out, look again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vgpuctl.domain.render import render
+from vgpuctl.engine.claim import claim_carriers
+from vgpuctl.engine.facts import gather
+from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.run import carry_out
+from vgpuctl.errors import Exists, HostCannot, InvalidInput, NoCapacity, VgpuctlError
+from vgpuctl.model.address import normal_pci
+from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.seams import World
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.step import Plan
+from vgpuctl.model.vm import Claim, PromisedVgpu
+from vgpuctl.model.wish import DomainDesign, VmWish
+from vgpuctl.plan.choose import choose
+from vgpuctl.plan.create import claims_for, create_plan, make_design, vm_name
+from vgpuctl.plan.facts import Facts, check_facts
+from vgpuctl.plan.report import vm_value
+from vgpuctl.steps.claims import HoldClaim
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A new VM, planned: nothing is written yet."""
+
+    snapshot: Snapshot
+    wish: VmWish
+    uuid: str
+    facts: Facts
+    design: DomainDesign
+    warnings: tuple[str, ...]
+    exclude: frozenset[str]
+
+
+def require_writable(world: World) -> None:
+    """Refuse a changing command on a host that is only to be looked at.
+
+    Raises:
+        InvalidInput: with the reason.
+    """
+    if world.read_only is not None:
+        raise InvalidInput(f"nothing can be changed here: {world.read_only}", host=world.name)
+
+
+def require_libvirt(snapshot: Snapshot) -> None:
+    """Refuse to go on without libvirt.
+
+    Raises:
+        HostCannot: with libvirt's own reason.
+    """
+    status = snapshot.hypervisor
+    if not status.available:
+        raise HostCannot(
+            f"libvirt does not answer at {status.uri}: {status.reason}",
+            hint="systemctl start libvirtd (or virtqemud.socket virtnetworkd.socket virtstoraged.socket)",
+            check="libvirt",
+            uri=status.uri,
+        )
+
+
+def _want(wish: VmWish) -> Want:
+    by_model = wish.gpu is not None and normal_pci(wish.gpu) is None
+    return Want(types=wish.mode == "vgpu", models=by_model, every_function=wish.mode != "vgpu")
+
+
+def prepare(world: World, wish: VmWish, exclude: frozenset[str] = frozenset()) -> Prepared:
+    """Look at the host and plan a new VM; raises what stands against it before anything is written."""
+    uuid = world.new_uuid()
+    snapshot = observe(world, _want(wish))
+    require_libvirt(snapshot)
+    refuse_existing(snapshot, vm_name(wish, uuid))
+    vgpus = choose(snapshot, wish, uuid, exclude)
+    facts = gather(world, wish, vgpus)
+    warnings = check_facts(snapshot, wish, vgpus, facts)
+    design = make_design(snapshot, wish, facts, uuid, vgpus)
+    return Prepared(snapshot, wish, uuid, facts, design, warnings, exclude)
+
+
+def refuse_existing(snapshot: Snapshot, name: str) -> None:
+    """Refuse a name that a VM has.
+
+    Raises:
+        Exists: naming the VM and what to do.
+    """
+    vm = snapshot.vm(name)
+    if vm is not None:
+        raise Exists(
+            f"a VM {name} exists already ({vm.state})",
+            hint=f"choose another name, or vgpuctl show-vm {name}",
+            vm=name,
+            uuid=vm.uuid,
+        )
+
+
+def render_xml(world: World, wish: VmWish) -> str:
+    """Return the domain XML that create-vm would define; writes nothing."""
+    prepared = prepare(world, wish)
+    return render(prepared.design, prepared.facts.template)
+
+
+def create_vm(
+    world: World,
+    wish: VmWish,
+    *,
+    start: bool,
+    dry_run: bool,
+    wait_seconds: float,
+    progress: Progress,
+) -> Outcome:
+    """Make a VM that does not exist yet; a GPU whose driver refuses is left out and the next one tried.
+
+    Raises:
+        VgpuctlError: why not; what was made has been taken back.
+    """
+    if not dry_run:
+        require_writable(world)
+    exclude: frozenset[str] = frozenset()
+    refused: NoCapacity | None = None
+    while True:
+        try:
+            prepared = prepare(world, wish, exclude)
+        except VgpuctlError:
+            if refused is not None:
+                raise refused from None
+            raise
+        if dry_run:
+            return _planned(world, prepared, start=start)
+        try:
+            return _create(world, prepared, start=start, wait_seconds=wait_seconds, progress=progress)
+        except NoCapacity as error:
+            gpu = error.facts.get("gpu")
+            if not isinstance(gpu, str) or "errno" not in error.facts or gpu in exclude:
+                raise
+            refused, exclude = error, exclude | {gpu}
+
+
+def _planned(world: World, prepared: Prepared, *, start: bool) -> Outcome:
+    claims = claims_for(prepared.design, world.processes.this(), world.processes.command())
+    plan = create_plan(prepared.snapshot, prepared.wish, prepared.facts, prepared.design, start=start)
+    steps = (*(HoldClaim(c).describe() for c in claims), *(s.describe() for s in plan.steps))
+    design = prepared.design
+    data: dict[str, object] = {
+        "name": design.name,
+        "uuid": design.uuid,
+        "state": "absent",
+        "vgpus": [_planned_vgpu(v, design.name) for v in design.promise.vgpus],
+        "disks": [
+            {"path": d.path, "size_bytes": d.capacity_bytes, "base": d.base, "device": "disk", "made": True}
+            for d in design.promise.disks
+        ],
+        "sources": sources(prepared.wish),
+    }
+    return Outcome(True, data, steps, prepared.warnings, plan.notes, dry_run=True)
+
+
+def _planned_vgpu(vgpu: PromisedVgpu, name: str) -> dict[str, object]:
+    return {
+        "carrier": vgpu.carrier,
+        "profile": vgpu.profile,
+        "gpu": vgpu.gpu,
+        "function": vgpu.function,
+        "backend": str(vgpu.backend),
+        "framebuffer_mib": vgpu.framebuffer_mib,
+        "vm": name,
+        "owner": "ours",
+        "present": False,
+        "reason": None,
+    }
+
+
+def sources(wish: VmWish) -> Mapping[str, object]:
+    """Return for every field its value and where it came from."""
+    values: dict[str, object] = {
+        "memory": f"{wish.memory_mib} MiB",
+        "vcpus": wish.vcpus,
+        "image": wish.image,
+        "network": wish.network,
+        "os": wish.os,
+        "storage_pool": wish.storage_pool,
+        "mode": wish.mode,
+        "hotplug_slots": wish.hotplug_slots,
+        "template": wish.template,
+    }
+    return {name: {"value": value, "source": wish.sources.get(name, "built in")} for name, value in values.items()}
+
+
+def _create(world: World, prepared: Prepared, *, start: bool, wait_seconds: float, progress: Progress) -> Outcome:
+    wish, uuid = prepared.wish, prepared.uuid
+    looks = iter([prepared.snapshot])
+
+    def look() -> Snapshot:
+        return next(looks, None) or observe(world, _want(wish))
+
+    def with_vgpus(vgpus: tuple[PromisedVgpu, ...]) -> DomainDesign:
+        return make_design(prepared.snapshot, wish, prepared.facts, uuid, vgpus)
+
+    def claims(vgpus: tuple[PromisedVgpu, ...]) -> tuple[Claim, ...]:
+        return claims_for(with_vgpus(vgpus), world.processes.this(), world.processes.command())
+
+    def again(snapshot: Snapshot) -> tuple[PromisedVgpu, ...]:
+        return choose(snapshot, wish, uuid, prepared.exclude)
+
+    snapshot, vgpus, held = claim_carriers(world, look, again, claims, wait_seconds)
+    design = with_vgpus(vgpus)
+    plan = _guarded(world, held, snapshot, prepared, design, start=start)
+    carry_out(world, plan, progress, held)
+    return done(world, uuid, held, plan, prepared.warnings, sources=sources(wish))
+
+
+def _guarded(
+    world: World,
+    held: tuple[HoldClaim, ...],
+    snapshot: Snapshot,
+    prepared: Prepared,
+    design: DomainDesign,
+    *,
+    start: bool,
+) -> Plan:
+    """Make the plan; when even that fails (a template), the claims are given back."""
+    try:
+        return create_plan(snapshot, prepared.wish, prepared.facts, design, start=start)
+    except BaseException:
+        for step in reversed(held):
+            step.undo(world)
+        raise
+
+
+def done(
+    world: World,
+    uuid: str,
+    held: tuple[HoldClaim, ...],
+    plan: Plan,
+    warnings: tuple[str, ...] = (),
+    **more: object,
+) -> Outcome:
+    """Look at the host again and report the VM as it is now."""
+    snapshot = observe(world, Want(models=False))
+    vm = snapshot.vm(uuid)
+    data = dict(vm_value(snapshot, vm)) if vm is not None else {"uuid": uuid, "state": "absent"}
+    steps = tuple(s.describe() for s in (*held, *plan.steps))
+    return Outcome(True, data | more, steps, (*warnings, *snapshot.warnings), plan.notes)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gather what a new VM needs to know of the host; `vgpuctl.plan.facts` judges it."""
+
+from __future__ import annotations
+
+import errno
+
+from vgpuctl.domain.templates import builtin_names, builtin_template
+from vgpuctl.errors import NotFound
+from vgpuctl.model.seams import World
+from vgpuctl.model.vm import PromisedVgpu
+from vgpuctl.model.wish import ExistingDisk, VmWish
+from vgpuctl.plan.facts import Facts
+
+TEMPLATE_DIR = "/etc/vgpuctl/templates"
+
+
+def gather(world: World, wish: VmWish, vgpus: tuple[PromisedVgpu, ...]) -> Facts:
+    """Ask libvirt, storage and files once each for what the wish names."""
+    paths = [p for p in (wish.image, wish.cdrom) if p is not None]
+    paths += [d.path for d in wish.disks if isinstance(d, ExistingDisk)]
+    return Facts(
+        capabilities=world.hypervisor.capabilities(),
+        network=world.hypervisor.network(wish.network),
+        pool=world.storage.pool(wish.storage_pool),
+        template=read_template(world, wish.template),
+        files={p: world.storage.image(p) for p in paths},
+        holders=_holders(world, vgpus) if wish.mode == "passthrough" else (),
+    )
+
+
+def read_template(world: World, name: str) -> str:
+    """Return a domain template: the admin's of that name, else the built-in one.
+
+    Raises:
+        NotFound: there is neither.
+    """
+    path = f"{TEMPLATE_DIR}/{name}.xml.j2"
+    try:
+        return world.sysfs.read(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            raise
+    text = builtin_template(name)
+    if text is None:
+        raise NotFound(
+            f"there is no domain template '{name}'",
+            hint=f"put it at {path}; built in: {', '.join(builtin_names())}",
+            template=name,
+        )
+    return text
+
+
+def _holders(world: World, vgpus: tuple[PromisedVgpu, ...]) -> tuple[str, ...]:
+    """Return who has a display or compute node of these functions open."""
+    nodes: list[str] = []
+    for vgpu in vgpus:
+        base = f"/sys/bus/pci/devices/{vgpu.function}/drm"
+        try:
+            nodes += [f"/dev/dri/{n}" for n in world.sysfs.listdir(base) if n.startswith(("card", "render"))]
+        except OSError:
+            continue
+    if not nodes:
+        return ()
+    try:
+        return tuple(f"{h.command} (pid {h.pid})" for h in world.processes.holders(tuple(nodes)))
+    except PermissionError:
+        return ("a process that cannot be seen without root",)

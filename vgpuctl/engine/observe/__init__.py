@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Observe a host through its seams: one reader per source, joined by a pure function.
+
+Nothing is written and no lock is needed. A device that cannot be read is kept and named in its `problem`; it
+never stops the others from being seen, and never counts as free.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vgpuctl.capacity.ownership import join
+from vgpuctl.engine.observe.pci import read_gpus
+from vgpuctl.engine.observe.vms import read_vms
+from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.seams import HypervisorStatus, NvmlStatus, World
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import Claim, Vm
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """How much to read.
+
+    `types`: the vGPU types and what can be made now (thousands of files on a large mdev host).
+    `every_function`: also SR-IOV functions of other classes and endpoints on vfio-pci or no driver (`--all`).
+    `models`: product names for people. `only`: these GPUs alone, by address.
+    `known`: GPUs seen a moment ago; what does not change is taken from them (names, types, NVML), and of the
+    availability files only those of `type_ids` are read. This is the look under the host lock: milliseconds.
+    """
+
+    types: bool = False
+    every_function: bool = False
+    models: bool = True
+    only: frozenset[str] | None = None
+    type_ids: frozenset[str] | None = None
+    known: tuple[Gpu, ...] = ()
+
+
+def observe(world: World, want: Want) -> Snapshot:
+    """Take one look at the whole host."""
+    status = world.hypervisor.status()
+    vms: tuple[Vm, ...] = ()
+    warnings: list[str] = []
+    if status.available:
+        vms, problems = read_vms(world)
+        warnings += problems
+    else:
+        warnings.append(f"libvirt was not asked, VMs are unknown: {status.reason}")
+    return observe_devices(world, want, vms=vms, status=status, warnings=tuple(warnings))
+
+
+def observe_devices(
+    world: World,
+    want: Want,
+    *,
+    vms: tuple[Vm, ...],
+    status: HypervisorStatus,
+    warnings: tuple[str, ...] = (),
+) -> Snapshot:
+    """Look at the devices and claims only, and join them with VMs seen before; makes no libvirt call."""
+    found = read_gpus(world, want)
+    gpus: tuple[Gpu, ...] = found.gpus
+    claims = world.claims.all()
+    live = frozenset(c.carrier for c in claims if world.processes.alive(c.process))
+    unreadable = world.claims.unreadable()
+    notes = [*warnings, *found.warnings]
+    notes += [f"the claim {c} cannot be read; its carrier counts as taken" for c in unreadable]
+    return Snapshot(
+        gpus=gpus,
+        vms=vms,
+        claims=claims,
+        vgpus=join(gpus, vms, claims, live, unreadable, vms_known=status.available),
+        stuck=world.claims.stuck(),
+        hypervisor=status,
+        nvml=found.nvml,
+        machine_id=world.machine_id,
+        live_claims=live,
+        unreadable_claims=unreadable,
+        warnings=tuple(notes),
+    )
+
+
+__all__ = ["Claim", "NvmlStatus", "Want", "observe", "observe_devices"]

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read mediated devices: parents, existing devices, types and how many can still be made.
+
+A type's name, description and API are the same on all functions of a card and are read once; only
+available_instances is read per function. Type directories carry the bound driver's name: a half-initialised
+NVIDIA VF shows `pci-NNN`, which is no type, and the function is then named in `problem`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from vgpuctl.model.gpu import Function, Gpu, Mdev, VgpuType
+from vgpuctl.model.seams import Sysfs
+
+if TYPE_CHECKING:
+    from vgpuctl.engine.observe import Want
+
+DEVICES = "/sys/bus/mdev/devices"
+PARENTS = "/sys/class/mdev_bus"
+_FRAMEBUFFER = re.compile(r"framebuffer=(\d+)M")
+_MAX_INSTANCE = re.compile(r"max_instance=(\d+)")
+_OTHER_MEMORY = re.compile(r"^(?:high_gm_size|memory size):\s*(\d+)\s*(MB|GB)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """Every mdev parent's kernel name, and the mdevs on each."""
+
+    parents: tuple[str, ...]
+    on_parent: Mapping[str, tuple[Mdev, ...]]
+
+    def is_parent(self, name: str) -> bool:
+        """Say whether a function is registered as an mdev parent."""
+        return name in self.parents
+
+
+def read_devices(sysfs: Sysfs) -> Devices:
+    """Read which mdevs exist; their links say the parent and the type without opening a file."""
+    on_parent: dict[str, list[Mdev]] = {}
+    for uuid in _list(sysfs, DEVICES):
+        try:
+            parent = sysfs.readlink(f"{DEVICES}/{uuid}").split("/")[-2]
+            type_id = sysfs.readlink(f"{DEVICES}/{uuid}/mdev_type").rpartition("/")[2]
+        except FileNotFoundError:
+            continue
+        on_parent.setdefault(parent, []).append(Mdev(uuid.lower(), type_id))
+    return Devices(_list(sysfs, PARENTS), {p: tuple(m) for p, m in on_parent.items()})
+
+
+def add_types(sysfs: Sysfs, gpu: Gpu, functions: tuple[Function, ...], want: Want, devices: Devices) -> Gpu:
+    """Return the GPU with its functions' mdevs, and with its types when they are wanted."""
+    placed = tuple(replace(f, mdevs=devices.on_parent.get(f.address, ())) for f in functions)
+    in_use = frozenset(m.type_id for f in placed for m in f.mdevs)
+    if not want.types:
+        types = tuple(_read_type(sysfs, placed, t, name_only=True) for t in sorted(in_use))
+        return replace(gpu, functions=placed, types=types)
+    read = {t.type_id: t for known in want.known if known.address == gpu.address for t in known.types}
+    done: list[Function] = []
+    for function in placed:
+        done.append(function if function.problem else _read_function(sysfs, gpu, function, read, want))
+    return replace(gpu, functions=tuple(done), types=tuple(read[t] for t in sorted(read, key=_type_key)))
+
+
+def _read_function(sysfs: Sysfs, gpu: Gpu, function: Function, read: dict[str, VgpuType], want: Want) -> Function:
+    base = f"{function.path}/mdev_supported_types"
+    available: dict[str, int] = {}
+    try:
+        for type_id in sysfs.listdir(base):
+            if type_id.startswith(("pci-", "vfio-pci-")):
+                continue
+            if want.type_ids is not None and type_id not in want.type_ids:
+                continue
+            if type_id not in read:
+                read[type_id] = _read_type(sysfs, (function,), type_id)
+            available[type_id] = int(sysfs.read(f"{base}/{type_id}/available_instances"))
+    except (OSError, ValueError) as error:
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        return replace(function, problem=f"its vGPU types cannot be read: {reason}")
+    if not available and gpu.driver == "nvidia" and want.type_ids is None:
+        return replace(function, problem="no nvidia-* vGPU types yet (the driver is still setting it up)")
+    return replace(function, available=available)
+
+
+def _read_type(sysfs: Sysfs, functions: tuple[Function, ...], type_id: str, *, name_only: bool = False) -> VgpuType:
+    """Read a type's constants from the first function that has it; name and description are optional files."""
+    name, description = type_id, ""
+    for function in functions:
+        base = f"{function.path}/mdev_supported_types/{type_id}"
+        name = _optional(sysfs, f"{base}/name") or type_id
+        description = "" if name_only else _optional(sysfs, f"{base}/description")
+        if name != type_id or description:
+            break
+    nvidia = type_id.startswith("nvidia-")
+    limit = _MAX_INSTANCE.search(description)
+    return VgpuType(
+        type_id=type_id,
+        name=name,
+        profile=name.split()[-1] if nvidia and name.split() else type_id,
+        framebuffer_mib=_framebuffer_mib(description),
+        max_per_gpu=int(limit.group(1)) if limit else None,
+    )
+
+
+def _framebuffer_mib(description: str) -> int | None:
+    """Return a type's memory: NVIDIA's framebuffer, GVT-g's high_gm_size, Ascend's memory size."""
+    found = _FRAMEBUFFER.search(description)
+    if found:
+        return int(found.group(1))
+    other = _OTHER_MEMORY.search(description)
+    if other is None:
+        return None
+    return int(other.group(1)) * (1024 if other.group(2) == "GB" else 1)
+
+
+def _type_key(type_id: str) -> tuple[str, int, str]:
+    stem, _, number = type_id.rpartition("-")
+    return (stem, int(number), "") if number.isdigit() else (type_id, 0, "")
+
+
+def _optional(sysfs: Sysfs, path: str) -> str:
+    try:
+        return sysfs.read(path).strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _list(sysfs: Sysfs, path: str) -> tuple[str, ...]:
+    try:
+        return sysfs.listdir(path)
+    except FileNotFoundError:
+        return ()

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Add to GPUs what only NVML, the driver's /proc files or pci.ids know: names, framebuffer, sizes, maxima.
+
+Without NVML a vendor-specific type's size and maximum stay unknown: neither is guessed from its name or from
+the number of VFs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vgpuctl.model.gpu import Backend, Gpu, VgpuType
+from vgpuctl.model.seams import NvmlGpu, NvmlStatus, Sysfs, World
+
+if TYPE_CHECKING:
+    from vgpuctl.engine.observe import Want
+
+NVIDIA = "10de"
+_MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)
+_PCI_IDS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids")
+
+
+def add_names(world: World, gpus: tuple[Gpu, ...], want: Want) -> tuple[tuple[Gpu, ...], NvmlStatus]:
+    """Return the GPUs with names and NVML's facts; NVML is asked only for GPUs that NVIDIA's driver holds."""
+    if want.known:
+        known = {g.address: g for g in want.known}
+        return tuple(_with_known(g, known.get(g.address)) for g in gpus), NvmlStatus(available=False)
+    status = world.nvml.status()
+    done: list[Gpu] = []
+    for gpu in gpus:
+        seen = None
+        if status.available and gpu.vendor_id == NVIDIA and gpu.driver == "nvidia":
+            seen = world.nvml.gpu(gpu.address)
+        done.append(_with_nvml(gpu, seen) if seen else gpu)
+    if want.models:
+        done = _with_names(world.sysfs, done)
+    return tuple(done), status
+
+
+def _with_known(gpu: Gpu, known: Gpu | None) -> Gpu:
+    if known is None:
+        return gpu
+    types = {t.type_id: t for t in (*gpu.types, *known.types)}
+    return replace(
+        gpu, model=known.model, framebuffer_mib=known.framebuffer_mib, types=tuple(types[t] for t in sorted(types))
+    )
+
+
+def _with_nvml(gpu: Gpu, seen: NvmlGpu) -> Gpu:
+    gpu = replace(gpu, model=seen.model, framebuffer_mib=seen.framebuffer_mib)
+    if gpu.backend is not Backend.VENDOR_VF:
+        return gpu
+    types = {t.type_id: t for t in gpu.types}
+    for known in seen.types.values():
+        types[str(known.type_id)] = VgpuType(
+            type_id=str(known.type_id),
+            name=known.name,
+            profile=known.name.split()[-1],
+            framebuffer_mib=known.framebuffer_mib,
+            max_per_gpu=known.max_per_gpu,
+        )
+    return replace(gpu, types=tuple(types[t] for t in sorted(types, key=int)))
+
+
+def _with_names(sysfs: Sysfs, gpus: list[Gpu]) -> list[Gpu]:
+    """Name what NVML did not: from the driver's /proc file, else from the PCI database, read once."""
+    named = [_from_proc(sysfs, g) for g in gpus]
+    wanted = {g.model for g in named if g.vendor_id and g.model == f"{g.vendor_id}:{g.device_id}"}
+    if not wanted:
+        return named
+    database = _from_pci_ids(sysfs, wanted)
+    return [replace(g, model=database[g.model]) if g.model in database else g for g in named]
+
+
+def _from_proc(sysfs: Sysfs, gpu: Gpu) -> Gpu:
+    if gpu.driver != "nvidia" or gpu.model != f"{gpu.vendor_id}:{gpu.device_id}":
+        return gpu
+    try:
+        found = _MODEL.search(sysfs.read(f"/proc/driver/nvidia/gpus/{gpu.address}/information"))
+    except OSError:
+        return gpu
+    return replace(gpu, model=found.group(1)) if found else gpu
+
+
+def _from_pci_ids(sysfs: Sysfs, wanted: set[str]) -> dict[str, str]:
+    """Return "vendor:device" -> "Vendor Device" for the ids wanted, from the first database there is."""
+    text = ""
+    for path in _PCI_IDS:
+        try:
+            text = sysfs.read(path)
+            break
+        except OSError:
+            continue
+    found: dict[str, str] = {}
+    for ids in wanted:
+        vendor, device = ids.split(":")
+        block = re.search(rf"^{vendor}  (.+)\n((?:[\t#].*\n|\n)*)", text, re.MULTILINE)
+        if block is None:
+            continue
+        line = re.search(rf"^\t{device}  (.+)$", block.group(2), re.MULTILINE)
+        if line is not None:
+            found[ids] = f"{block.group(1)} {line.group(1)}"
+    return found

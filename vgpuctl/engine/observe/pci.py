@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the GPUs of a host in /sys and say what each one offers.
+
+A directory listing tells which files exist, so that nothing is opened in vain and no file is read twice. The
+files of a PF are never read by pattern: some drivers act when one is read (AMD's reset_gpu resets the card).
+Sources: Linux Documentation/ABI/testing/sysfs-bus-pci, sysfs-bus-vfio-mdev; NVIDIA's VF attributes
+`nvidia/creatable_vgpu_types` and `nvidia/current_vgpu_type`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from vgpuctl.engine.observe import mdev, names, vendor
+from vgpuctl.model.address import address_key, normal_pci
+from vgpuctl.model.gpu import Backend, Function, Gpu, GroupMember, Mode
+from vgpuctl.model.seams import NvmlStatus, Sysfs, World
+
+if TYPE_CHECKING:
+    from vgpuctl.engine.observe import Want
+
+PCI = "/sys/bus/pci/devices"
+MDEV_BUS = "/sys/class/mdev_bus"
+NVIDIA = "10de"
+_GPU_CLASSES = ("0x03", "0x12")
+_BRIDGE_CLASS = "0x06"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The GPUs, and what could not be seen."""
+
+    gpus: tuple[Gpu, ...]
+    nvml: NvmlStatus
+    warnings: tuple[str, ...]
+
+
+def read_gpus(world: World, want: Want) -> Found:
+    """Read every GPU that `want` asks for, sorted by address."""
+    sysfs = world.sysfs
+    warnings: list[str] = []
+    gpus: list[Gpu] = []
+    devices = mdev.read_devices(sysfs)
+    for address in _candidates(sysfs, want, warnings):
+        try:
+            gpu = _read_pci(sysfs, address, want, devices)
+        except OSError as error:
+            warnings.append(f"{address} is left out: {error.strerror or error} ({error.filename or PCI})")
+            continue
+        if gpu is not None:
+            gpus.append(gpu)
+    gpus += _other_parents(sysfs, want, devices)
+    named, status = names.add_names(world, tuple(gpus), want)
+    return Found(tuple(sorted(named, key=lambda g: address_key(g.address))), status, tuple(warnings))
+
+
+def _candidates(sysfs: Sysfs, want: Want, warnings: list[str]) -> tuple[str, ...]:
+    """Return the PCI functions worth a look."""
+    if want.only is not None:
+        return tuple(a for a in sorted(want.only) if normal_pci(a) == a)
+    try:
+        return sysfs.listdir(PCI)
+    except OSError as error:
+        if not isinstance(error, FileNotFoundError):
+            warnings.append(f"PCI devices cannot be listed: {error}")
+        return ()
+
+
+def _read_pci(sysfs: Sysfs, address: str, want: Want, devices: mdev.Devices) -> Gpu | None:
+    path = f"{PCI}/{address}"
+    pci_class = sysfs.read(f"{path}/class").strip()
+    display = pci_class.startswith(_GPU_CLASSES)
+    if not (display or want.every_function or want.only or devices.is_parent(address)):
+        return None
+    if pci_class.startswith(_BRIDGE_CLASS):
+        return None
+    entries = frozenset(sysfs.listdir(path))
+    if "physfn" in entries:
+        return None
+    driver = _link(sysfs, f"{path}/driver") if "driver" in entries else None
+    parent = "mdev_supported_types" in entries
+    if not display and not parent and not want.only:
+        listed = "sriov_totalvfs" in entries or driver in (None, "vfio-pci")
+        if not listed:
+            return None
+    return _gpu(sysfs, address, entries, driver, want, devices, display=display)
+
+
+def _gpu(
+    sysfs: Sysfs,
+    address: str,
+    entries: frozenset[str],
+    driver: str | None,
+    want: Want,
+    devices: mdev.Devices,
+    *,
+    display: bool,
+) -> Gpu:
+    path = f"{PCI}/{address}"
+    vendor_id = sysfs.read(f"{path}/vendor").strip().removeprefix("0x")
+    device_id = sysfs.read(f"{path}/device").strip().removeprefix("0x")
+    numa = _number(sysfs, f"{path}/numa_node") if "numa_node" in entries else None
+    total = (_number(sysfs, f"{path}/sriov_totalvfs") or 0) if "sriov_totalvfs" in entries else 0
+    group = _group(sysfs, path, entries)
+    own = _function(sysfs, address, entries, driver, group)
+    vfs, vf_entries, problems = _read_vfs(sysfs, path, entries)
+    gpu = Gpu(
+        address=address,
+        path=path,
+        model=f"{vendor_id}:{device_id}",
+        driver=driver,
+        backend=None,
+        mode=Mode.UNMANAGED,
+        vendor_id=vendor_id,
+        device_id=device_id,
+        numa_node=None if numa is None or numa < 0 else numa,
+        iommu_group=group,
+        vfs_total=total,
+        vfs_enabled=len(vfs) + len(problems),
+        display_class=display,
+        console=_console(sysfs, path, entries),
+        group_members=_group_members(sysfs, address, group) if not vfs else (),
+        problems=problems,
+    )
+    return _with_backend(sysfs, gpu, own, vfs, entries, vf_entries, want, devices)
+
+
+def _with_backend(
+    sysfs: Sysfs,
+    gpu: Gpu,
+    own: Function,
+    vfs: tuple[Function, ...],
+    entries: frozenset[str],
+    vf_entries: tuple[frozenset[str], ...],
+    want: Want,
+    devices: mdev.Devices,
+) -> Gpu:
+    """Decide what the GPU offers from the directories that exist, per card and never per host."""
+    if "mdev_supported_types" in entries:
+        gpu = replace(gpu, backend=Backend.MDEV_PF, mode=Mode.VGPU)
+        return mdev.add_types(sysfs, gpu, (own,), want, devices)
+    if any("nvidia" in e for e in vf_entries):
+        gpu = replace(gpu, backend=Backend.VENDOR_VF, mode=Mode.VGPU)
+        offering = tuple((f, "nvidia" in e) for f, e in zip(vfs, vf_entries, strict=True))
+        return vendor.add_types(sysfs, gpu, offering, want)
+    if any("mdev_supported_types" in e for e in vf_entries):
+        gpu = replace(gpu, backend=Backend.MDEV_VF, mode=Mode.VGPU)
+        marked = tuple(
+            f if "mdev_supported_types" in e else replace(f, problem="offers no vGPU types (no mdev_supported_types)")
+            for f, e in zip(vfs, vf_entries, strict=True)
+        )
+        return mdev.add_types(sysfs, gpu, marked, want, devices)
+    if vfs:
+        return replace(gpu, backend=Backend.SRIOV_VF, mode=Mode.SRIOV, functions=vfs)
+    if gpu.driver == "vfio-pci" or gpu.vfs_total == 0:
+        mode = Mode.PASSTHROUGH if gpu.driver == "vfio-pci" else Mode.UNMANAGED
+        return replace(gpu, backend=Backend.PASSTHROUGH, mode=mode, functions=(own,))
+    return replace(gpu, functions=(own,))
+
+
+def _read_vfs(
+    sysfs: Sysfs, path: str, entries: frozenset[str]
+) -> tuple[tuple[Function, ...], tuple[frozenset[str], ...], tuple[str, ...]]:
+    """Read the VFs in the order of the virtfnN links; with 48 of them they do not share the PF's slot."""
+    numbers = sorted(int(e[6:]) for e in entries if e.startswith("virtfn") and e[6:].isdigit())
+    functions: list[Function] = []
+    listings: list[frozenset[str]] = []
+    problems: list[str] = []
+    for number in numbers:
+        try:
+            address = _link(sysfs, f"{path}/virtfn{number}")
+            vf = f"{PCI}/{address}"
+            names_ = frozenset(sysfs.listdir(vf))
+            driver = _link(sysfs, f"{vf}/driver") if "driver" in names_ else None
+            functions.append(_function(sysfs, address, names_, driver, _group(sysfs, vf, names_)))
+            listings.append(names_)
+        except OSError as error:
+            problems.append(f"virtfn{number} is left out: {error.strerror or error} ({error.filename or path})")
+    return tuple(functions), tuple(listings), tuple(problems)
+
+
+def _function(sysfs: Sysfs, address: str, entries: frozenset[str], driver: str | None, group: int | None) -> Function:
+    return Function(
+        address=address,
+        path=f"{PCI}/{address}",
+        driver=driver,
+        iommu_group=group,
+        vfio_dev="vfio-dev" in entries,
+    )
+
+
+def _console(sysfs: Sysfs, path: str, entries: frozenset[str]) -> tuple[str, ...]:
+    """Return why the host's console may be on this GPU: it is the boot display."""
+    if "boot_vga" in entries and sysfs.read(f"{path}/boot_vga").strip() == "1":
+        return ("it is the boot display (boot_vga)",)
+    return ()
+
+
+def _group_members(sysfs: Sysfs, address: str, group: int | None) -> tuple[GroupMember, ...]:
+    """Return the other endpoints of the IOMMU group; bridges do not matter (kernel vfio.rst)."""
+    if group is None:
+        return ()
+    members = []
+    for other in sysfs.listdir(f"/sys/kernel/iommu_groups/{group}/devices"):
+        if other == address:
+            continue
+        entries = sysfs.listdir(f"{PCI}/{other}")
+        if sysfs.read(f"{PCI}/{other}/class").startswith(_BRIDGE_CLASS):
+            continue
+        driver = _link(sysfs, f"{PCI}/{other}/driver") if "driver" in entries else None
+        members.append(GroupMember(other, driver, other.rpartition(".")[0] == address.rpartition(".")[0]))
+    return tuple(members)
+
+
+def _other_parents(sysfs: Sysfs, want: Want, devices: mdev.Devices) -> list[Gpu]:
+    """Return the mdev parents that are no PCI function, such as the kernel's mtty."""
+    gpus = []
+    for name in devices.parents:
+        if normal_pci(name) is not None or (want.only is not None and name not in want.only):
+            continue
+        path = f"{MDEV_BUS}/{name}"
+        gpu = Gpu(
+            address=name,
+            path=path,
+            model=name,
+            driver=name,
+            backend=Backend.MDEV_PF,
+            mode=Mode.VGPU,
+            display_class=True,
+        )
+        gpus.append(mdev.add_types(sysfs, gpu, (Function(address=name, path=path),), want, devices))
+    return gpus
+
+
+def _group(sysfs: Sysfs, path: str, entries: frozenset[str]) -> int | None:
+    if "iommu_group" not in entries:
+        return None
+    return int(_link(sysfs, f"{path}/iommu_group"))
+
+
+def _link(sysfs: Sysfs, path: str) -> str:
+    return sysfs.readlink(path).rpartition("/")[2]
+
+
+def _number(sysfs: Sysfs, path: str) -> int | None:
+    text = sysfs.read(path).strip()
+    try:
+        return int(text, 0)
+    except ValueError:
+        return None

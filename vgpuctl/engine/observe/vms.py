@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read every domain through libvirt and keep what vgpuctl needs of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vgpuctl.domain.parse import hostdevs_of, parse
+from vgpuctl.model.seams import DomainRecord, World
+from vgpuctl.model.vm import Vm
+
+
+def read_vm(world: World, record: DomainRecord) -> Vm:
+    """Turn one domain into a Vm; devices of the running domain that its config lacks are added."""
+    vm = parse(record.xml, record.state, world.machine_id)
+    if record.live_xml is None:
+        return vm
+    known = {h.carrier for h in vm.hostdevs}
+    plugged = tuple(h for h in hostdevs_of(record.live_xml) if h.carrier not in known)
+    return replace(vm, hostdevs=vm.hostdevs + plugged) if plugged else vm
+
+
+def read_vms(world: World) -> tuple[tuple[Vm, ...], tuple[str, ...]]:
+    """Return every VM, and a sentence for each domain whose XML could not be understood."""
+    vms: list[Vm] = []
+    problems: list[str] = []
+    for record in world.hypervisor.domains():
+        try:
+            vms.append(read_vm(world, record))
+        except ValueError as error:
+            problems.append(f"the domain {record.name} cannot be read: {error}")
+    return tuple(vms), tuple(problems)

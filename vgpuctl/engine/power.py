@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start, stop and delete VMs that vgpuctl made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vgpuctl.backends import of
+from vgpuctl.engine.claim import reclaim
+from vgpuctl.engine.create import done, require_libvirt, require_writable
+from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.run import carry_out
+from vgpuctl.errors import Busy, InUse, NotFound
+from vgpuctl.model.gpu import Owner
+from vgpuctl.model.outcome import Confirm, Outcome, Progress
+from vgpuctl.model.seams import World
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.step import Plan, Step
+from vgpuctl.model.vm import Claim, Promise, PromiseState, Vm, VmState
+from vgpuctl.plan.choose import type_id_now
+from vgpuctl.plan.remove import own_promise, removal_plan
+from vgpuctl.plan.report import vm_value
+from vgpuctl.steps.domain import OFF, StartDomain, StopDomain
+
+
+def find_vm(world: World, snapshot: Snapshot, name: str) -> Vm:
+    """Return the VM of that name or uuid.
+
+    Raises:
+        NotFound: with names that are near.
+    """
+    require_libvirt(snapshot)
+    vm = snapshot.vm(name)
+    if vm is None:
+        import difflib
+
+        near = difflib.get_close_matches(name, [v.name for v in snapshot.vms], n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else "vgpuctl list-vms shows those there are"
+        raise NotFound(f"there is no VM {name}", hint=hint, vm=name, near=near)
+    return vm
+
+
+def vm_claims(world: World, vm: Vm, promise: Promise) -> tuple[Claim, ...]:
+    """Return the claims that a VM's promise stands for, as this process would hold them."""
+    return tuple(
+        Claim(
+            carrier=v.carrier,
+            backend=v.backend,
+            gpu=v.gpu,
+            function=v.function,
+            vm=vm.name,
+            vm_uuid=vm.uuid,
+            profile=v.profile,
+            framebuffer_mib=v.framebuffer_mib,
+            process=world.processes.this(),
+            command=world.processes.command(),
+        )
+        for v in promise.vgpus
+    )
+
+
+def settled(vm: Vm, promise: Promise) -> None:
+    """Refuse a VM that is half made or half removed.
+
+    Raises:
+        Busy: reconcile finishes it.
+    """
+    if promise.state is not PromiseState.READY:
+        raise Busy(
+            f"{vm.name} is half-way: its record says {promise.state}",
+            hint="if no vgpuctl works on it any more: vgpuctl reconcile",
+            vm=vm.name,
+            record=str(promise.state),
+        )
+
+
+def start_vm(world: World, name: str, *, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome:
+    """Start a VM, making its vGPUs again where they are missing, as after a reboot."""
+    if not dry_run:
+        require_writable(world)
+    snapshot = observe(world, Want(types=True, models=False))
+    vm = find_vm(world, snapshot, name)
+    promise = own_promise(vm, "start")
+    settled(vm, promise)
+    if vm.state not in OFF:
+        return Outcome(False, vm_value(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
+    plan = _start_plan(snapshot, vm, promise)
+    if dry_run:
+        return Outcome(True, vm_value(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
+    reclaim(world, vm_claims(world, vm, promise), wait_seconds)
+    carry_out(world, plan, progress)
+    return done(world, vm.uuid, (), plan)
+
+
+def _start_plan(snapshot: Snapshot, vm: Vm, promise: Promise) -> Plan:
+    """Return the steps: each missing device, then the start. A function somebody else took is refused."""
+    steps: list[Step] = []
+    for promised in promise.vgpus:
+        if any(v.carrier == promised.carrier and v.present for v in snapshot.vgpus):
+            taker = next(v for v in snapshot.vgpus if v.carrier == promised.carrier)
+            known = snapshot.gpu(promised.gpu)
+            seen = known.type_of(taker.type_id) if known and taker.type_id else None
+            if seen is None or promised.profile in (None, seen.profile):
+                continue
+            raise InUse(
+                f"{promised.carrier} carries {seen.profile}, not {promised.profile} as {vm.name} needs",
+                hint=f"somebody changed it by hand; vgpuctl show-gpu {promised.gpu}",
+                carrier=promised.carrier,
+            )
+        others = [v for v in snapshot.vgpus if v.function == promised.function and v.vm_uuid != vm.uuid]
+        single = [v for v in others if v.owner is not Owner.OURS and promised.function != promised.gpu]
+        if single:
+            raise InUse(
+                f"{promised.function} is taken by {single[0].vm or single[0].carrier}, {vm.name} needs it",
+                hint=f"vgpuctl show-gpu {promised.gpu}",
+                function=promised.function,
+            )
+        steps += of(promised.backend).make(promised, type_id_now(snapshot, promised))
+    steps.append(StartDomain(vm.name, vm.uuid))
+    return Plan(steps=tuple(steps))
+
+
+def stop_vm(world: World, name: str, *, force: bool, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome:
+    """Stop a VM; it keeps its vGPU. Without `force` the guest is asked and waited for."""
+    if not dry_run:
+        require_writable(world)
+    snapshot = observe(world, Want(models=False))
+    vm = find_vm(world, snapshot, name)
+    settled(vm, own_promise(vm, "stop"))
+    if vm.state in OFF:
+        return Outcome(False, vm_value(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
+    plan = Plan(steps=(StopDomain(vm.name, vm.uuid, force, wait_seconds),), undo_on_failure=False)
+    if dry_run:
+        return Outcome(True, vm_value(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
+    carry_out(world, plan, progress)
+    return done(world, vm.uuid, (), plan)
+
+
+def delete_vm(
+    world: World,
+    name: str,
+    *,
+    keep_disks: bool,
+    dry_run: bool,
+    confirm: Confirm,
+    wait_seconds: float,
+    progress: Progress,
+) -> Outcome:
+    """Remove a VM with its vGPUs and the disks vgpuctl made; never a base image or a foreign VM."""
+    if not dry_run:
+        require_writable(world)
+    snapshot = observe(world, Want(models=False))
+    vm = find_vm(world, snapshot, name)
+    promise = own_promise(vm, "delete")
+    plan = removal_plan(vm, promise, world.hypervisor.leftovers(vm.uuid), keep_disks=keep_disks)
+    steps = tuple(s.describe() for s in plan.steps)
+    before = vm_value(snapshot, vm)
+    if dry_run:
+        return Outcome(True, before, steps, snapshot.warnings, plan.notes, dry_run=True)
+    running = " It is running." if vm.state is VmState.RUNNING else ""
+    confirm(f"Delete VM {vm.name}?{running}", steps)
+    kept = replace(promise, disks=()) if keep_disks else promise
+    reclaim(world, vm_claims(world, vm, kept), wait_seconds)
+    carry_out(world, plan, progress)
+    data: dict[str, object] = {"name": vm.name, "uuid": vm.uuid, "state": "absent", "vgpus": [], "disks": []}
+    if keep_disks:
+        data["disks"] = [{"path": d.path, "size_bytes": d.capacity_bytes, "base": d.base} for d in promise.disks]
+    return Outcome(True, data, steps, snapshot.warnings, plan.notes)

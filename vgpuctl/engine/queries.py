@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that only look."""
+
+from __future__ import annotations
+
+from vgpuctl.capacity.place import select_gpus
+from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.power import find_vm
+from vgpuctl.model.address import gpu_address
+from vgpuctl.model.outcome import Answer
+from vgpuctl.model.seams import World
+from vgpuctl.plan import report
+
+
+def list_gpus(world: World, *, everything: bool = False) -> Answer:
+    """Return every GPU; `everything` adds other SR-IOV functions and unbound endpoints."""
+    snapshot = observe(world, Want(every_function=everything))
+    gpus = [g for g in snapshot.gpus if everything or g.display_class or g.types or g.functions]
+    return Answer([report.gpu_value(snapshot, g) for g in gpus], (*snapshot.warnings, *report.gpu_warnings(gpus)))
+
+
+def show_gpu(world: World, address: str) -> Answer:
+    """Return one GPU with its types, functions and vGPUs."""
+    wanted = gpu_address(address)
+    snapshot = observe(world, Want(types=True, every_function=True))
+    gpu = select_gpus(snapshot, wanted)[0]
+    return Answer(report.gpu_details(snapshot, gpu), (*snapshot.warnings, *report.gpu_warnings([gpu])))
+
+
+def list_profiles(world: World, *, gpu: str | None = None, everything: bool = False) -> Answer:
+    """Return every profile and how many more of it can be made now on the whole host, together."""
+    snapshot = observe(world, Want(types=True, models=gpu is not None))
+    gpus = select_gpus(snapshot, gpu)
+    values = report.profile_values(snapshot, gpus, everything=everything)
+    return Answer(values, (*snapshot.warnings, *report.gpu_warnings(gpus)))
+
+
+def explain(world: World, profile: str) -> Answer:
+    """Return for every GPU how many of a profile fit and what stands in the way."""
+    snapshot = observe(world, Want(types=True))
+    gpus = tuple(g for g in snapshot.gpus if g.display_class)
+    return Answer(report.explain_value(snapshot, gpus, profile), snapshot.warnings)
+
+
+def list_vms(world: World) -> Answer:
+    """Return every VM, ours and foreign."""
+    snapshot = observe(world, Want(models=False))
+    return Answer([report.vm_row(snapshot, v) for v in snapshot.vms], snapshot.warnings)
+
+
+def show_vm(world: World, name: str) -> Answer:
+    """Return one VM with its vGPUs and disks."""
+    snapshot = observe(world, Want(models=False))
+    vm = find_vm(world, snapshot, name)
+    return Answer(report.vm_value(snapshot, vm), snapshot.warnings)

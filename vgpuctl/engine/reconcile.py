@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finish or undo what a crash left, with the steps of create and delete.
+
+Only what vgpuctl can prove to be its own is touched: a claim whose VM and process are gone, a VM whose record
+says it is half made or half removed while no process works on it. What is foreign is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from vgpuctl.engine.claim import reclaim
+from vgpuctl.engine.create import require_libvirt, require_writable
+from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.power import vm_claims
+from vgpuctl.engine.run import carry_out
+from vgpuctl.errors import VgpuctlError
+from vgpuctl.model.gpu import Owner, Vgpu
+from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.seams import World
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.step import Plan
+from vgpuctl.model.vm import Claim, Promise, PromiseState, Vm
+from vgpuctl.plan.remove import as_promised, orphan_plan, removal_plan
+from vgpuctl.steps.claims import HoldClaim
+from vgpuctl.steps.domain import SetRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be, and what mends it (None: only told)."""
+
+    kind: str
+    what: str
+    action: str
+    plan: Plan | None = None
+    claims: tuple[Claim, ...] = ()
+
+
+def reconcile(world: World, *, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome:
+    """Find and mend; one failure does not stop the rest, and is told at the end.
+
+    Raises:
+        VgpuctlError: the first failure, after everything else was tried; `left` lists all of them.
+    """
+    if not dry_run:
+        require_writable(world)
+    snapshot = observe(world, Want(models=False))
+    require_libvirt(snapshot)
+    findings = find(world, snapshot)
+    work = [f for f in findings if f.plan is not None]
+    data: dict[str, object] = {"findings": [{"kind": f.kind, "what": f.what, "action": f.action} for f in findings]}
+    steps = tuple(s.describe() for f in work if f.plan for s in f.plan.steps)
+    if dry_run or not work:
+        return Outcome(bool(work), data, steps, snapshot.warnings, dry_run=dry_run)
+    failures = [error for f in work if (error := _mend(world, f, wait_seconds, progress)) is not None]
+    if failures:
+        first = failures[0]
+        first.left = [line for error in failures for line in (error.left or [error.message])]
+        raise first
+    return Outcome(True, data, steps, snapshot.warnings)
+
+
+def _mend(world: World, finding: Finding, wait_seconds: float, progress: Progress) -> VgpuctlError | None:
+    try:
+        reclaim(world, finding.claims, wait_seconds)
+        carry_out(world, finding.plan or Plan(()), progress)
+    except VgpuctlError as error:
+        return error
+    return None
+
+
+def find(world: World, snapshot: Snapshot) -> tuple[Finding, ...]:
+    """Return everything that is not as it should be."""
+    found: list[Finding] = []
+    for write in snapshot.stuck:
+        text = f"process {write.process.pid} waits in the kernel writing {write.path}"
+        found.append(Finding("stuck-write", text, "it ends when the device is released"))
+    for vm in snapshot.vms:
+        found += _of_vm(world, snapshot, vm)
+    found += [_leak(world, snapshot, v) for v in snapshot.vgpus if v.owner is Owner.LEAKED]
+    return tuple(found)
+
+
+def _of_vm(world: World, snapshot: Snapshot, vm: Vm) -> list[Finding]:
+    if vm.promise is None:
+        return _without_record(world, snapshot, vm)
+    if any(c.vm_uuid == vm.uuid and c.carrier in snapshot.live_claims for c in snapshot.claims):
+        return []
+    claims = vm_claims(world, vm, vm.promise)
+    if vm.promise.state is not PromiseState.READY:
+        half = "made" if vm.promise.state is PromiseState.MAKING else "removed"
+        plan = removal_plan(vm, vm.promise, world.hypervisor.leftovers(vm.uuid), keep_disks=False)
+        return [Finding(f"half-{half}", f"VM {vm.name} is half {half}", f"remove VM {vm.name}", plan, claims)]
+    held = {c.carrier for c in snapshot.claims}
+    missing = tuple(c for c in claims if c.carrier not in held and _is_present(snapshot, c.carrier))
+    if missing:
+        text = f"VM {vm.name} has no claim on {', '.join(c.carrier for c in missing)}"
+        plan = Plan(tuple(HoldClaim(c) for c in missing), undo_on_failure=False)
+        return [Finding("claim-lost", text, "write the claim again", plan)]
+    return []
+
+
+def _is_present(snapshot: Snapshot, carrier: str) -> bool:
+    return any(v.carrier == carrier and v.present for v in snapshot.vgpus)
+
+
+def _without_record(world: World, snapshot: Snapshot, vm: Vm) -> list[Finding]:
+    if vm.copied_promise is not None:
+        text = f"VM {vm.name} carries the record of VM {vm.copied_promise.vm_uuid}: a copy"
+        return [Finding("copied-record", text, "nothing: it is not ours")]
+    carriers = {h.carrier: h for h in vm.hostdevs}
+    lost = [v for v in snapshot.vgpus if v.carrier in carriers and v.owner is Owner.OURS and v.vm_uuid == vm.uuid]
+    if not lost:
+        return []
+    promise = rebuilt(snapshot.machine_id, vm, lost, lambda v: _index(carriers[v.carrier].alias))
+    plan = Plan((SetRecord(vm.name, vm.uuid, promise),), undo_on_failure=False)
+    text = f"VM {vm.name} lost its record; {', '.join(v.carrier for v in lost)} is provably its own"
+    action = f"write the record of {vm.name} again (its disks stay its own: delete-vm will leave them)"
+    return [Finding("record-lost", text, action, plan, vm_claims(world, vm, promise))]
+
+
+def rebuilt(machine_id: str, vm: Vm, lost: list[Vgpu], index: Callable[[Vgpu], int]) -> Promise:
+    """Return the promise that the host itself still proves: the vGPUs. Disks cannot be proved, so none."""
+    ordered = sorted(lost, key=index)
+    return Promise(
+        state=PromiseState.READY,
+        vm_uuid=vm.uuid,
+        machine_id=machine_id,
+        vgpus=tuple(as_promised(v, index(v)) for v in ordered),
+        disks=(),
+        spec="{}",
+    )
+
+
+def _index(alias: str | None) -> int:
+    tail = (alias or "").rpartition("-")[2]
+    return int(tail) if tail.isdigit() else 0
+
+
+def _leak(world: World, snapshot: Snapshot, vgpu: Vgpu) -> Finding:
+    where = f"{vgpu.profile or vgpu.backend} on {vgpu.function}"
+    claims = tuple(
+        replace(c, process=world.processes.this(), command=world.processes.command())
+        for c in snapshot.claims
+        if c.carrier == vgpu.carrier
+    )
+    plan = orphan_plan(vgpu)
+    return Finding("leaked", f"{where}: {vgpu.reason}", "; ".join(s.describe() for s in plan.steps), plan, claims)

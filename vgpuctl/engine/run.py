@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carry a plan out, and take it back when a step fails or a signal comes.
+
+A step that fails is undone too, unless it says that the thing is somebody else's (`InUse`, `Exists`,
+FileExistsError): then it made nothing. The first signal undoes; a second one, during the undo, stops it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vgpuctl.errors import Exists, Interrupted, InUse, PartlyApplied, VgpuctlError
+from vgpuctl.model.outcome import Progress
+from vgpuctl.model.seams import World
+from vgpuctl.model.step import Plan, Step
+
+
+def carry_out(world: World, plan: Plan, progress: Progress, done: Sequence[Step] = ()) -> None:
+    """Do every step and read it back; `done` are steps performed before, undone with the rest.
+
+    Raises:
+        VgpuctlError: the step's own error, with `undone` filled.
+        PartlyApplied: the undo failed; `left` says what remains.
+    """
+    performed = list(done)
+    progress.planned(tuple(s.describe() for s in (*done, *plan.steps)))
+    for number, step in enumerate(done, start=1):
+        progress.finished(number, step.describe())
+    try:
+        for number, step in enumerate(plan.steps, start=len(done) + 1):
+            progress.started(number, step.describe())
+            _perform(world, step, performed)
+            step.verify(world)
+            progress.finished(number, step.describe())
+    except BaseException as error:
+        failure = _as_failure(error)
+        if plan.undo_on_failure:
+            take_back(world, performed, progress, failure)
+        else:
+            failure.left += [s.describe() for s in plan.steps[len(performed) - len(done) - 1 :]]
+        if failure.left and not isinstance(failure, Interrupted):
+            raise _partly(failure) from error
+        if failure is error:
+            raise
+        raise failure from error
+
+
+def _perform(world: World, step: Step, performed: list[Step]) -> None:
+    performed.append(step)
+    try:
+        step.perform(world)
+    except (Exists, InUse, FileExistsError):
+        performed.pop()
+        raise
+
+
+def _as_failure(error: BaseException) -> VgpuctlError:
+    """Return the error to report; anything but our own is a bug or an OS error told as it is."""
+    if isinstance(error, VgpuctlError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted("interrupted", signal_number=2)
+    if isinstance(error, OSError):
+        return VgpuctlError(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), errno=error.errno)
+    return VgpuctlError(f"{type(error).__name__}: {error}", hint="this is a bug in vgpuctl; run again with -v")
+
+
+def take_back(world: World, performed: Sequence[Step], progress: Progress, failure: VgpuctlError) -> None:
+    """Undo steps in reverse; what cannot be undone is added to the failure's `left`, and the rest goes on."""
+    waiting = list(performed)
+    while waiting:
+        step = waiting.pop()
+        text = step.describe()
+        progress.undoing(text)
+        try:
+            step.undo(world)
+            failure.undone.append(text)
+        except (Interrupted, KeyboardInterrupt):
+            failure.left += [text, *(s.describe() for s in reversed(waiting))]
+            return
+        except Exception as error:  # noqa: BLE001 - every other step must still be tried; the reason is told
+            failure.left.append(f"{text}: {error}")
+
+
+def _partly(failure: VgpuctlError) -> PartlyApplied:
+    partly = PartlyApplied(
+        f"{failure.message}; what was done could not be taken back completely",
+        hint="mend the cause, then: vgpuctl reconcile",
+        cause=failure.code,
+        **failure.facts,
+    )
+    partly.undone, partly.left = failure.undone, failure.left
+    return partly

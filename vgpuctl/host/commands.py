@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vendor and QEMU commands: the one place that starts a program and reads what it prints.
+
+Never through a shell, always by absolute path, in the C locale (their text is read), in a session of its own
+(Ctrl-C at the terminal must not hit it half-way), and never without a deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_DIRECTORIES = ("/usr/bin", "/usr/local/bin", "/bin", "/usr/sbin", "/sbin", "/usr/libexec")
+_REAP_SECONDS = 2.0
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a command that ended by itself left."""
+
+    rc: int
+    stdout: str
+    stderr: str
+
+    @property
+    def complaint(self) -> str:
+        """Return the last line it wrote on stderr, which is where tools put the reason."""
+        lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
+        return lines[-1] if lines else f"it ended with status {self.rc}"
+
+
+def find_command(name: str) -> str | None:
+    """Return where a command is installed, looking only where the system installs commands."""
+    return next((p for d in _DIRECTORIES if os.access(p := f"{d}/{name}", os.X_OK)), None)
+
+
+def run(argv: Sequence[str], *, deadline_seconds: float, stdin: str | None = None) -> Result:
+    """Run a command to its end.
+
+    Raises:
+        OSError: it could not be started.
+        TimeoutError: the deadline passed; the child was killed, what it started itself was not.
+    """
+    if not os.path.isabs(argv[0]):
+        raise ValueError(f"not an absolute path: {argv[0]}")
+    child = subprocess.Popen(  # noqa: S603 - a list and no shell, by absolute path
+        list(argv),
+        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env={"LC_ALL": "C", "PATH": _PATH},
+        start_new_session=True,
+    )
+    try:
+        stdout, stderr = child.communicate(stdin, timeout=deadline_seconds)
+    except subprocess.TimeoutExpired:
+        _end(child)
+        raise TimeoutError(f"{argv[0]} did not end within {deadline_seconds:g} seconds") from None
+    except BaseException:
+        _end(child)
+        raise
+    return Result(child.returncode, stdout, stderr)
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """Kill a child and let go of its pipes; a grandchild may keep them open for ever."""
+    child.kill()
+    for pipe in (child.stdin, child.stdout, child.stderr):
+        if pipe is not None:
+            try:
+                pipe.close()
+            except OSError:
+                continue
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(timeout=_REAP_SECONDS)  # one that the kernel holds does not die; never wait for it

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host lock: flock(2) on one file below /run/vgpuctl, held for milliseconds.
+
+The kernel lets go of it when its holder dies, however it dies. The file is never removed: somebody may be
+waiting on it. Its text says who holds it, for those who wait in vain; it is written after the lock is taken
+and emptied before it is given back. The descriptor is closed on exec, so no child keeps the lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from vgpuctl.errors import HostCannot, Locked
+from vgpuctl.model.seams import Clock, Processes
+
+_FIRST_PAUSE_SECONDS = 0.001
+_LONGEST_PAUSE_SECONDS = 0.05
+
+
+def make_private(*directories: Path) -> None:
+    """Make directories for root alone where they are missing, outermost first."""
+    os.makedirs(directories[0].parent, exist_ok=True)
+    for directory in directories:
+        with suppress(FileExistsError):
+            os.mkdir(directory, 0o700)
+
+
+class HostLock:
+    """One process's handle on the lock; not for several threads."""
+
+    def __init__(self, path: Path, processes: Processes, command: str, clock: Clock) -> None:
+        self._path = path
+        self._processes = processes
+        self._command = command
+        self._clock = clock
+        self._held = False
+
+    @property
+    def held(self) -> bool:
+        """Whether this process holds the lock now."""
+        return self._held
+
+    @contextmanager
+    def hold(self, wait_seconds: float) -> Iterator[None]:
+        """Take the lock, and give it back at the end of the block.
+
+        Raises:
+            Locked: after `wait_seconds`, naming the holder.
+            HostCannot: the lock file cannot be opened.
+        """
+        if self._held:
+            raise AssertionError("the host lock is held already")
+        descriptor = self._opened()
+        try:
+            self._wait(descriptor, wait_seconds)
+            self._held = True
+            try:
+                self._sign(descriptor)
+                yield
+            finally:
+                self._held = False
+                os.ftruncate(descriptor, 0)
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
+            os.close(descriptor)
+
+    def _opened(self) -> int:
+        try:
+            make_private(self._path.parent)
+            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise HostCannot(
+                f"cannot open {self._path}: {error.strerror}",
+                hint="run it as root",
+                check="run-directory",
+                path=str(self._path),
+                errno=error.errno,
+            ) from error
+
+    def _wait(self, descriptor: int, wait_seconds: float) -> None:
+        """Try until the deadline: flock has no timeout, and an alarm belongs to the whole process."""
+        deadline = self._clock.monotonic() + wait_seconds
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                left = deadline - self._clock.monotonic()
+                if left <= 0:
+                    raise self._locked(descriptor, wait_seconds) from None
+                self._clock.pause(min(pause, left))
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+            else:
+                return
+
+    def _sign(self, descriptor: int) -> None:
+        this = self._processes.this()
+        text = json.dumps({"pid": this.pid, "start_ticks": this.start_ticks, "command": self._command})
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text.encode(), 0)
+
+    def _locked(self, descriptor: int, wait_seconds: float) -> Locked:
+        try:
+            holder = json.loads(os.pread(descriptor, 4096, 0))
+            pid, command = int(holder["pid"]), str(holder["command"])
+        except (ValueError, KeyError, TypeError):  # it has just taken the lock, or is just letting go
+            return Locked("another vgpuctl holds the host lock", hint="try again", waited_seconds=wait_seconds)
+        return Locked(
+            f"another vgpuctl holds the host lock: pid {pid} ({command})",
+            hint=f"wait longer with --wait SECONDS, or look at it: ps -fp {pid}",
+            pid=pid,
+            command=command,
+            waited_seconds=wait_seconds,
+        )

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's management library, read through pynvml: the one module that imports it.
+
+NVML is shut down after each question: while any client has it open, sriov-manage cannot take the GPU
+("Cannot obtain unbindLock"). Nothing here is an error for the caller; what NVML does not tell is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from vgpuctl.model.address import is_pci, pci_parts
+from vgpuctl.model.seams import NvmlGpu, NvmlStatus, NvmlVgpuType
+
+ABSENT = "absent"
+TOO_OLD = "too-old"
+OLDEST_DRIVER = 450
+"""The first branch of vGPU 11, the oldest with SR-IOV GPUs; older ones answer differently or not at all."""
+
+NEEDED = (
+    "nvmlDeviceGetHandleByPciBusId_v2",
+    "nvmlDeviceGetHostVgpuMode",
+    "nvmlDeviceGetSupportedVgpus",
+    "nvmlVgpuTypeGetName",
+    "nvmlVgpuTypeGetFramebufferSize",
+    "nvmlVgpuTypeGetMaxInstances",
+)
+"""What libnvidia-ml must offer, in its own names."""
+
+_MIB = 1 << 20
+_MOST_PER_VM = 16
+
+
+class NoNvml:
+    """NVML that is not asked, and why."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def status(self) -> NvmlStatus:
+        """Say that NVML is not asked."""
+        return NvmlStatus(available=False, reason=self._reason)
+
+    def gpu(self, address: str) -> NvmlGpu | None:
+        """Know nothing."""
+        return None
+
+
+class HostNvml:
+    """NVML of this host. `load` returns the pynvml module, or something with the same functions."""
+
+    def __init__(self, load: Callable[[], Any] | None = None) -> None:
+        self._load = load or _pynvml
+
+    def status(self) -> NvmlStatus:
+        """Say whether NVML answers: absent, too-old, or the name of a function it lacks."""
+        try:
+            nvml = self._load()
+        except ImportError:
+            return NvmlStatus(available=False, reason=ABSENT)
+        try:
+            with _session(nvml):
+                driver = str(nvml.nvmlSystemGetDriverVersion())
+                reason = TOO_OLD if _branch(driver) < OLDEST_DRIVER else _lacking(nvml)
+                return NvmlStatus(available=reason is None, reason=reason, driver_version=driver)
+        except nvml.NVMLError as error:
+            return NvmlStatus(available=False, reason=_reason(nvml, error))
+
+    def gpu(self, address: str) -> NvmlGpu | None:
+        """Return what NVML knows of a GPU; None when it is not to be had."""
+        if not is_pci(address):
+            return None
+        try:
+            nvml = self._load()
+        except ImportError:
+            return None
+        try:
+            with _session(nvml):
+                return None if _lacking(nvml) is not None else _read(nvml, address)
+        except nvml.NVMLError:
+            return None
+
+
+def bus_id(address: str) -> str:
+    """Return NVML's spelling of a PCI address: eight-digit domain, upper case."""
+    domain, bus, slot, function = pci_parts(address)
+    return f"{domain:08X}:{bus:02X}:{slot:02X}.{function:X}"
+
+
+def _pynvml() -> Any:
+    import pynvml
+
+    return pynvml
+
+
+@contextmanager
+def _session(nvml: Any) -> Iterator[None]:
+    """Have NVML open for one question."""
+    nvml.nvmlInit()
+    try:
+        yield
+    finally:
+        with suppress(nvml.NVMLError):  # nothing is left to do then: the process's end closes it
+            nvml.nvmlShutdown()
+
+
+def _lacking(nvml: Any) -> str | None:
+    """Return the first needed function that the loaded library does not have."""
+    for name in NEEDED:
+        try:
+            nvml._nvmlGetFunctionPointer(name)
+        except nvml.NVMLError:
+            return name
+    return None
+
+
+def _read(nvml: Any, address: str) -> NvmlGpu:
+    handle = nvml.nvmlDeviceGetHandleByPciBusId(bus_id(address))
+    try:
+        ids = nvml.nvmlDeviceGetSupportedVgpus(handle)
+    except nvml.NVMLError as error:
+        if error.value != nvml.NVML_ERROR_NOT_SUPPORTED:  # what the plain data-centre driver says
+            raise
+        ids = []
+    types = {int(type_id): _type(nvml, handle, int(type_id)) for type_id in ids}
+    return NvmlGpu(
+        model=str(nvml.nvmlDeviceGetName(handle)),
+        framebuffer_mib=int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // _MIB,
+        types=types,
+    )
+
+
+def _type(nvml: Any, handle: Any, type_id: int) -> NvmlVgpuType:
+    try:
+        per_vm = int(nvml.nvmlVgpuTypeGetMaxInstancesPerVm(type_id))
+    except nvml.NVMLError:  # added later than the rest
+        per_vm = _MOST_PER_VM
+    return NvmlVgpuType(
+        type_id=type_id,
+        name=str(nvml.nvmlVgpuTypeGetName(type_id)),
+        framebuffer_mib=int(nvml.nvmlVgpuTypeGetFramebufferSize(type_id)) // _MIB,
+        max_per_gpu=int(nvml.nvmlVgpuTypeGetMaxInstances(handle, type_id)),
+        max_per_vm=per_vm,
+    )
+
+
+def _branch(driver: str) -> int:
+    """Return the first number of a driver version, 0 when it has none."""
+    first = driver.partition(".")[0]
+    return int(first) if first.isdecimal() else 0
+
+
+def _reason(nvml: Any, error: Any) -> str:
+    """Say why NVML did not start."""
+    if error.value in (nvml.NVML_ERROR_LIBRARY_NOT_FOUND, nvml.NVML_ERROR_DRIVER_NOT_LOADED):
+        return ABSENT
+    if error.value in (nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, nvml.NVML_ERROR_FUNCTION_NOT_FOUND):
+        return TOO_OLD
+    return f"nvmlInit: {error}"

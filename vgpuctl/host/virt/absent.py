@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host without libvirt: what a captured tree has. Looking works without it; every call says why it fails."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from vgpuctl.errors import HostCannot
+from vgpuctl.model.seams import (
+    DomainLeftovers,
+    DomainRecord,
+    HypervisorCapabilities,
+    HypervisorStatus,
+    ImageRecord,
+    NetworkRecord,
+    PoolRecord,
+    VolumeRecord,
+)
+
+
+class _Absent:
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def _refuse(self) -> NoReturn:
+        raise HostCannot(
+            f"libvirt is not asked: {self._reason}", hint="name a connection with --connect URI", check="libvirt"
+        )
+
+
+class AbsentHypervisor(_Absent):
+    """No domains, and no knowledge that there are none."""
+
+    def status(self) -> HypervisorStatus:
+        """Say that libvirt is not asked, and why."""
+        return HypervisorStatus(available=False, uri="", reason=self._reason)
+
+    def capabilities(self) -> HypervisorCapabilities:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def domains(self) -> tuple[DomainRecord, ...]:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def find_domain(self, name_or_uuid: str) -> DomainRecord | None:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def define(self, xml: str) -> DomainRecord:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def undefine(self, uuid: str) -> None:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def set_promise(self, uuid: str, xml: str | None) -> None:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def leftovers(self, uuid: str) -> DomainLeftovers:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def start(self, uuid: str) -> None:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def shutdown(self, uuid: str) -> None:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def destroy(self, uuid: str) -> None:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def wait_stopped(self, uuid: str, deadline_seconds: float) -> bool:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def network(self, name: str) -> NetworkRecord | None:
+        """Raise HostCannot."""
+        self._refuse()
+
+
+class AbsentStorage(_Absent):
+    """No pools, and no images."""
+
+    def pool(self, name: str) -> PoolRecord | None:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def make_pool(self, name: str, path: str) -> None:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def start_pool(self, name: str) -> None:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def remove_pool(self, name: str) -> None:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def volume(self, pool: str, name: str) -> VolumeRecord | None:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def make_volume(
+        self,
+        pool: str,
+        name: str,
+        capacity_bytes: int,
+        base: str | None = None,
+        base_format: str | None = None,
+    ) -> VolumeRecord:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def remove_volume(self, pool: str, name: str) -> None:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def image(self, path: str) -> ImageRecord | None:
+        """Raise HostCannot."""
+        self._refuse()

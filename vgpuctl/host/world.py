@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real host put together: one `World` for a root directory and a libvirt connection."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from vgpuctl.errors import InvalidInput
+from vgpuctl.host.claims import ClaimStore
+from vgpuctl.host.clock import HostClock
+from vgpuctl.host.files import HostFiles
+from vgpuctl.host.identity import machine_id
+from vgpuctl.host.nvml import HostNvml, NoNvml
+from vgpuctl.host.parked import ParkedWriter
+from vgpuctl.host.processes import HostProcesses
+from vgpuctl.model.seams import Hypervisor, Nvml, Storage, World
+
+
+def local_world(
+    *, root: str = "/", connect: str | None = None, new_uuid: Callable[[], str] | None = None
+) -> World:
+    """Return this host, or the one whose files lie below `root`.
+
+    A captured tree is only looked at: NVML and commands would answer for the machine that looks, and so would
+    libvirt unless a connection is named.
+    """
+    root = os.path.abspath(root)
+    captured = root != "/"
+    if captured and not os.path.isdir(root):
+        raise InvalidInput(f"--root: there is no directory {root}", value=root)
+    clock = HostClock()
+    processes = HostProcesses(root)
+    claims = ClaimStore(Path(root, "run/vgpuctl"), processes, processes.command(), clock=clock)
+    parked = None if captured else ParkedWriter(claims, processes)
+    nvml: Nvml = NoNvml("--root") if captured else HostNvml()
+    hypervisor, storage = _libvirt(
+        connect, clock, claims, commands=not captured, ask=not captured or bool(connect)
+    )
+    identity = machine_id(root)
+    return World(
+        name=root if captured else "local",
+        sysfs=HostFiles(root, lock_held=lambda: claims.held, parked=parked),
+        nvml=nvml,
+        hypervisor=hypervisor,
+        storage=storage,
+        processes=processes,
+        claims=claims,
+        clock=clock,
+        machine_id=identity or "",
+        new_uuid=new_uuid or _random_uuid,
+        read_only=_read_only(root, captured, identity),
+    )
+
+
+def _libvirt(
+    connect: str | None, clock: HostClock, claims: ClaimStore, *, commands: bool, ask: bool
+) -> tuple[Hypervisor, Storage]:
+    """Return both halves of one connection, or their absence."""
+    if not ask:
+        from vgpuctl.host.virt.absent import AbsentHypervisor, AbsentStorage
+
+        return AbsentHypervisor("--root"), AbsentStorage("--root")
+    from vgpuctl.host.access import QemuUser, qemu_user, this_user
+    from vgpuctl.host.images import Images
+    from vgpuctl.host.virt.connection import Connection
+    from vgpuctl.host.virt.domains import LibvirtHypervisor
+    from vgpuctl.host.virt.storage import LibvirtStorage
+
+    connection = Connection(connect, lambda: claims.held)
+
+    def user() -> QemuUser | None:
+        if connection.uri.startswith("test"):
+            return None
+        return this_user() if connection.uri.partition("?")[0].endswith("/session") else qemu_user()
+
+    def tool() -> str | None:
+        from vgpuctl.host.commands import find_command
+
+        return find_command("qemu-img") if commands else None
+
+    images = Images(user, tool)
+    return LibvirtHypervisor(connection, clock), LibvirtStorage(connection, clock, images.look)
+
+
+def _read_only(root: str, captured: bool, identity: str | None) -> str | None:
+    if captured:
+        return f"--root {root}: a host's files below another directory are only looked at"
+    if identity is None:
+        return "this host has no machine id, so its VMs cannot be told from copies; run systemd-machine-id-setup"
+    return None
+
+
+def _random_uuid() -> str:
+    import uuid
+
+    return str(uuid.uuid4())

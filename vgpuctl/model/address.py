@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PCI addresses in the one spelling used everywhere: `0000:3b:00.0`, lower case, four-digit domain.
+
+nvidia-smi and NVML print an eight-digit domain in upper case (`00000000:3B:00.0`), sysfs four digits in
+lower case, and people leave the domain out. A mismatch would make work a silent no-op, so every address
+passes through here once, at the edge.
+"""
+
+from __future__ import annotations
+
+import re
+
+from vgpuctl.errors import InvalidInput
+
+_PCI = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([01]?[0-9a-f])\.([0-7])", re.ASCII)
+_KERNEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
+
+
+def normal_pci(text: str) -> str | None:
+    """Return the sysfs spelling of a PCI address, or None when `text` is not one."""
+    match = _PCI.fullmatch(text.strip().lower())
+    if match is None:
+        return None
+    domain, bus, slot, function = match.groups()
+    number = int(domain or "0", 16)
+    return f"{number:04x}:{int(bus, 16):02x}:{int(slot, 16):02x}.{function}"
+
+
+def gpu_address(text: str) -> str:
+    """Return the name a GPU is known by: a normal PCI address, or an mdev parent's kernel name.
+
+    Raises:
+        InvalidInput: `text` is neither; a YAML 1.1 reader turns an unquoted address into a number.
+    """
+    found = normal_pci(text)
+    if found is not None:
+        return found
+    if _KERNEL_NAME.fullmatch(text) and not text.replace(".", "").isdigit():
+        return text
+    raise InvalidInput(
+        f"'{text}' is not a GPU address",
+        hint="write it like 0000:3b:00.0, in quotes in YAML files; 'vgpuctl list-gpus --all' shows them",
+        value=text,
+    )
+
+
+def pci_parts(address: str) -> tuple[int, int, int, int]:
+    """Return domain, bus, slot and function of a normal PCI address as numbers."""
+    domain, bus, rest = address.split(":")
+    slot, function = rest.split(".")
+    return int(domain, 16), int(bus, 16), int(slot, 16), int(function, 16)
+
+
+def is_pci(address: str) -> bool:
+    """Say whether the name of a GPU or carrier is a PCI address."""
+    return normal_pci(address) == address
+
+
+def address_key(address: str) -> tuple[int, tuple[int, int, int, int], str]:
+    """Sort key: PCI addresses by number, kernel names after them."""
+    return (0, pci_parts(address), "") if is_pci(address) else (1, (0, 0, 0, 0), address)

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs as observed: what carries vGPUs, which types the driver offers, which devices exist.
+
+Nothing here is computed from a shipped table: names, sizes and limits are what the running driver says, and
+None means "not known", never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Backend(StrEnum):
+    """What a GPU offers. The two mdev kinds share one implementation."""
+
+    MDEV_PF = "mdev-pf"
+    MDEV_VF = "mdev-vf"
+    VENDOR_VF = "vendor-vf"
+    SRIOV_VF = "sriov-vf"
+    PASSTHROUGH = "passthrough"
+
+
+class Mode(StrEnum):
+    """What a GPU is set up for."""
+
+    VGPU = "vgpu"
+    MIG_VGPU = "mig-vgpu"
+    SRIOV = "sriov"
+    PASSTHROUGH = "passthrough"
+    UNMANAGED = "unmanaged"
+
+
+class Owner(StrEnum):
+    """Whose a device is: a VM's that vgpuctl made, somebody else's, or left by a vgpuctl that died."""
+
+    OURS = "ours"
+    FOREIGN = "foreign"
+    LEAKED = "leaked"
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuType:
+    """One vGPU type of one GPU, as its driver describes it.
+
+    `type_id` is what the kernel interface wants: the type directory's name (`nvidia-468`) for mdev, the
+    decimal number (`468`) for vendor-specific VFIO. It may change with a driver update: `profile` is the record.
+    """
+
+    type_id: str
+    name: str
+    profile: str
+    framebuffer_mib: int | None = None
+    max_per_gpu: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mdev:
+    """An mdev that exists: /sys/bus/mdev/devices/<uuid>."""
+
+    uuid: str
+    type_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A device that can carry vGPUs, or be one: a PF, a VF or another mdev parent.
+
+    `available` maps type ids to how many the driver says can be made here now (mdev: available_instances;
+    vendor-vf: 1 for each listed type). None: the types were not read.
+    """
+
+    address: str
+    path: str
+    driver: str | None = None
+    iommu_group: int | None = None
+    vfio_dev: bool = False
+    current_type: str | None = None
+    available: Mapping[str, int] | None = None
+    mdevs: tuple[Mdev, ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A device that carries vGPUs or is passed through.
+
+    `functions` are the possible parents or carriers in the order the kernel numbers them: the device itself
+    for mdev-pf, the VFs for mdev-vf, vendor-vf and sriov-vf, every endpoint of the slot for passthrough.
+    `console` lists the reasons why the host's console may be on it; `group_members` the other endpoints of its
+    IOMMU group with their drivers.
+    """
+
+    address: str
+    path: str
+    model: str
+    driver: str | None
+    backend: Backend | None
+    mode: Mode
+    vendor_id: str | None = None
+    device_id: str | None = None
+    framebuffer_mib: int | None = None
+    numa_node: int | None = None
+    iommu_group: int | None = None
+    vfs_total: int = 0
+    vfs_enabled: int = 0
+    functions: tuple[Function, ...] = ()
+    types: tuple[VgpuType, ...] = ()
+    console: tuple[str, ...] = ()
+    group_members: tuple[GroupMember, ...] = ()
+    display_class: bool = True
+    problems: tuple[str, ...] = ()
+
+    def type_of(self, type_id: str) -> VgpuType | None:
+        """Return this GPU's type with that id."""
+        return next((t for t in self.types if t.type_id == type_id), None)
+
+    def function_at(self, address: str) -> Function | None:
+        """Return this GPU's function with that address."""
+        return next((f for f in self.functions if f.address == address), None)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """An endpoint that shares the IOMMU group of a GPU."""
+
+    address: str
+    driver: str | None
+    same_slot: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Vgpu:
+    """A carrier that is taken: by a device that exists, by a promise, by a claim, or by several of these.
+
+    `carrier` is the mdev's UUID, or the address of the VF or function. `present` says that the device is
+    there now (for sriov-vf and passthrough: that a VM refers to it). `reason` says why a device is leaked.
+    """
+
+    carrier: str
+    gpu: str
+    function: str
+    owner: Owner
+    present: bool
+    backend: Backend | None = None
+    type_id: str | None = None
+    profile: str | None = None
+    framebuffer_mib: int | None = None
+    vm: str | None = None
+    vm_uuid: str | None = None
+    reason: str | None = None
+    extra: Mapping[str, str] = field(default_factory=dict)

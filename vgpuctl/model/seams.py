@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The outside worlds as small protocols: the only way from the program to a host, real or simulated.
+
+`World` bundles one host's seams and is handed in by whoever starts the program. The real half lives in
+`vgpuctl.host`, the simulated one in `vgpuctl.sim`; neither knows the other, and contract tests hold them equal.
+
+Two rules hold for every implementation: a call that changes the host, and every libvirt call, raises
+AssertionError while this process holds the host lock (`World.claims.held`), except writing claims; and what a
+call returns was read now, not remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from vgpuctl.model.vm import Claim, ProcessId, StuckWrite, VmState
+
+
+class Sysfs(Protocol):
+    """The host's file tree below its root: /sys, /proc, /dev names, /etc/vgpuctl. Paths are absolute.
+
+    Every method raises OSError with the kernel's errno.
+    """
+
+    def read(self, path: str) -> str:
+        """Return the whole file as text (undecodable bytes replaced)."""
+
+    def listdir(self, path: str) -> tuple[str, ...]:
+        """Return the sorted names in a directory."""
+
+    def readlink(self, path: str) -> str:
+        """Return a symbolic link's text; callers mostly want its last component."""
+
+    def write(self, path: str, text: str) -> None:
+        """Write `text` in one write call (a plain write: for creating, which the kernel never parks)."""
+
+    def write_parked(self, path: str, text: str, *, gpu: str, deadline_seconds: float) -> None:
+        """Write in a child process that may be parked in the kernel, and wait at most the deadline.
+
+        For removing and unbinding. The child is never signalled.
+
+        Raises:
+            OSError: the kernel refused it.
+            Stuck: the deadline passed; the write is recorded below /run/vgpuctl/stuck and goes on.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlStatus:
+    """Whether NVML can be asked. `reason` says what is missing: absent, too-old, a function's name."""
+
+    available: bool
+    reason: str | None = None
+    driver_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlVgpuType:
+    """A vGPU type by NVML: framebuffer and maximum of the same-size mode; `max_per_vm` 1 or 16."""
+
+    type_id: int
+    name: str
+    framebuffer_mib: int
+    max_per_gpu: int
+    max_per_vm: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlGpu:
+    """What NVML says of one GPU: product name, whole framebuffer, every type it supports."""
+
+    model: str
+    framebuffer_mib: int
+    types: Mapping[int, NvmlVgpuType]
+
+
+class Nvml(Protocol):
+    """NVIDIA's management library; every answer may be missing."""
+
+    def status(self) -> NvmlStatus:
+        """Say whether NVML answers, and if not why. Never raises."""
+
+    def gpu(self, address: str) -> NvmlGpu | None:
+        """Return what NVML knows of a GPU by normal PCI address; None when it is not to be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class HypervisorStatus:
+    """Whether libvirt answers. Versions are libvirt's numbers: major * 1000000 + minor * 1000 + release."""
+
+    available: bool
+    uri: str
+    reason: str | None = None
+    libvirt_version: int | None = None
+    qemu_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DomainRecord:
+    """One domain: `xml` is the inactive (config) XML; `live_xml` the running one's, None when it is off."""
+
+    name: str
+    uuid: str
+    state: VmState
+    xml: str
+    live_xml: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DomainLeftovers:
+    """What a domain keeps outside its XML and volumes, all removed by undefine."""
+
+    nvram: str | None = None
+    tpm: bool = False
+    managed_save: bool = False
+    snapshots: tuple[str, ...] = ()
+    checkpoints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HypervisorCapabilities:
+    """What new domains may use on this host. `uefi`: libvirt finds a firmware by itself for x86_64 q35."""
+
+    kvm: bool
+    uefi: bool
+    emulator: str
+    arch: str = "x86_64"
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkRecord:
+    """A libvirt network."""
+
+    name: str
+    active: bool
+
+
+class Hypervisor(Protocol):
+    """libvirt's domains and networks. Domains are addressed by uuid, except where a name is looked up.
+
+    Every method raises LibvirtFailed (facts: libvirt_code, call), or HostCannot with check="libvirt" when
+    libvirt does not answer.
+    """
+
+    def status(self) -> HypervisorStatus:
+        """Say whether libvirt answers, and if not why. Never raises."""
+
+    def capabilities(self) -> HypervisorCapabilities:
+        """Return what domains may use on this host."""
+
+    def domains(self) -> tuple[DomainRecord, ...]:
+        """Return every domain, sorted by name. One that vanishes while listing is left out."""
+
+    def find_domain(self, name_or_uuid: str) -> DomainRecord | None:
+        """Return one domain by exact name or uuid, or None."""
+
+    def define(self, xml: str) -> DomainRecord:
+        """Define a new domain with VIR_DOMAIN_DEFINE_VALIDATE and return it as libvirt re-reads it."""
+
+    def undefine(self, uuid: str) -> None:
+        """Undefine a stopped domain with its NVRAM, TPM, managed save, snapshot and checkpoint metadata."""
+
+    def set_promise(self, uuid: str, xml: str | None) -> None:
+        """Set or delete (None) the element of namespace urn:vgpuctl:1 in the domain's config metadata."""
+
+    def leftovers(self, uuid: str) -> DomainLeftovers:
+        """Return what undefine would remove beside the definition."""
+
+    def start(self, uuid: str) -> None:
+        """Start a defined domain; returns when libvirt says it runs."""
+
+    def shutdown(self, uuid: str) -> None:
+        """Ask the guest to power off (ACPI); returns at once."""
+
+    def destroy(self, uuid: str) -> None:
+        """Pull the plug: returns when the domain is off. A domain that is off already is no error."""
+
+    def wait_stopped(self, uuid: str, deadline_seconds: float) -> bool:
+        """Wait until the domain is off or gone; False when the deadline came first."""
+
+    def network(self, name: str) -> NetworkRecord | None:
+        """Return one network by name, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRecord:
+    """A storage pool; `path` is its directory (None for kinds without one), sizes None while inactive."""
+
+    name: str
+    kind: str
+    active: bool
+    path: str | None
+    capacity_bytes: int | None = None
+    available_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeRecord:
+    """A volume of a pool."""
+
+    pool: str
+    name: str
+    path: str
+    capacity_bytes: int
+    format: str | None = None
+    backing_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRecord:
+    """A disk image or ISO on the host. `firmware` is what its partition table needs to boot.
+
+    `problem` says why QEMU's user cannot read it (the directory or file and the user), else None.
+    `firmware`: "uefi" (only an EFI system partition), "bios" (only boot code), "both", "none" (an empty
+    disk) or "unknown" (not a disk image, or no tool to look).
+    """
+
+    path: str
+    format: str
+    virtual_size_bytes: int
+    firmware: str = "unknown"
+    problem: str | None = None
+
+
+class Storage(Protocol):
+    """libvirt's storage pools, and images that people name by path. Errors as Hypervisor's."""
+
+    def pool(self, name: str) -> PoolRecord | None:
+        """Return one pool by name, or None."""
+
+    def make_pool(self, name: str, path: str) -> None:
+        """Define, build, start and autostart a directory pool; the directory may exist."""
+
+    def start_pool(self, name: str) -> None:
+        """Start an inactive pool."""
+
+    def remove_pool(self, name: str) -> None:
+        """Stop and undefine a pool; its directory and files stay."""
+
+    def volume(self, pool: str, name: str) -> VolumeRecord | None:
+        """Return one volume after refreshing the pool, or None."""
+
+    def make_volume(
+        self,
+        pool: str,
+        name: str,
+        capacity_bytes: int,
+        base: str | None = None,
+        base_format: str | None = None,
+    ) -> VolumeRecord:
+        """Make a thin qcow2 volume, exclusively: a name that exists is an error. `base`: a linked clone."""
+
+    def remove_volume(self, pool: str, name: str) -> None:
+        """Delete a volume; one that is gone already is no error."""
+
+    def image(self, path: str) -> ImageRecord | None:
+        """Look at an image file without changing it; None when there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that has a device node open."""
+
+    pid: int
+    command: str
+
+
+class Processes(Protocol):
+    """The host's processes."""
+
+    def this(self) -> ProcessId:
+        """Return the calling process."""
+
+    def command(self) -> str:
+        """Return the calling command line, without secrets."""
+
+    def alive(self, process: ProcessId) -> bool:
+        """Say whether exactly this process still lives."""
+
+    def holders(self, nodes: tuple[str, ...]) -> tuple[Holder, ...]:
+        """Return who has any of these device nodes (/dev/vfio/7, /dev/dri/card1) open.
+
+        Raises:
+            PermissionError: not every process could be looked at; never treat that as "nobody".
+        """
+
+
+class Claims(Protocol):
+    """The claims, the stuck writes and the host lock below /run/vgpuctl."""
+
+    @property
+    def held(self) -> bool:
+        """Whether this process holds the host lock now."""
+
+    def lock(self, wait_seconds: float) -> AbstractContextManager[None]:
+        """Take the host lock.
+
+        Raises:
+            Locked: after `wait_seconds`, naming the holder's pid and command.
+        """
+
+    def all(self) -> tuple[Claim, ...]:
+        """Return every readable claim, sorted by carrier."""
+
+    def unreadable(self) -> tuple[str, ...]:
+        """Return carriers whose claim file cannot be read: they count as taken."""
+
+    def add(self, claim: Claim) -> None:
+        """Write a claim with O_EXCL.
+
+        Raises:
+            FileExistsError: the carrier is claimed already.
+        """
+
+    def remove(self, carrier: str, vm_uuid: str) -> None:
+        """Remove a claim if it still is this VM's; a missing one is no error."""
+
+    def stuck(self) -> tuple[StuckWrite, ...]:
+        """Return the writes still waiting in the kernel, after dropping those whose process is gone."""
+
+
+class Clock(Protocol):
+    """Time."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+
+    def monotonic(self) -> float:
+        """Seconds of a clock that never jumps."""
+
+    def pause(self, seconds: float) -> None:
+        """Let a short time pass between two looks at a condition."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One host. `read_only` is the reason why changing commands are refused, None when they are not."""
+
+    name: str
+    sysfs: Sysfs
+    nvml: Nvml
+    hypervisor: Hypervisor
+    storage: Storage
+    processes: Processes
+    claims: Claims
+    clock: Clock
+    machine_id: str
+    new_uuid: Callable[[], str]
+    read_only: str | None = None

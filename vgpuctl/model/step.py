@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step: one change of the host, as data that says what it is and how it is taken back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from vgpuctl.model.seams import World
+
+
+class Step(Protocol):
+    """A frozen dataclass made by a backend or by `vgpuctl.steps`.
+
+    `perform` changes the host and is not repeated; `verify` reads back and raises VerifyFailed when the host
+    does not show what was meant; `undo` removes only what `perform` made, only if it still reads as written,
+    and is safe to call when `perform` failed half-way or never ran.
+    """
+
+    def describe(self) -> str:
+        """Return one line for people, in the imperative: "make vGPU A100-4C on 0000:3b:00.4"."""
+
+    def perform(self, world: World) -> None:
+        """Do it."""
+
+    def verify(self, world: World) -> None:
+        """Read it back."""
+
+    def undo(self, world: World) -> None:
+        """Take it back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps in the order in which they are done, and what people are told beside them."""
+
+    steps: tuple[Step, ...]
+    notes: tuple[str, ...] = ()
+    undo_on_failure: bool = True
+    facts: dict[str, object] = field(default_factory=dict)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""VMs as libvirt knows them, the promise vgpuctl keeps in their metadata, and the claims below /run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from vgpuctl.model.gpu import Backend
+
+
+class VmState(StrEnum):
+    """Power state in the field's words; `stopped` is libvirt's shutoff."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+    CRASHED = "crashed"
+    UNKNOWN = "unknown"
+
+
+class PromiseState(StrEnum):
+    """How far vgpuctl got with a VM; anything but `ready` on an idle host is work for reconcile."""
+
+    MAKING = "making"
+    READY = "ready"
+    REMOVING = "removing"
+
+
+@dataclass(frozen=True, slots=True)
+class PromisedVgpu:
+    """One vGPU that a VM owns, made or not. `params` is the driver's vgpu_params text, empty when unset."""
+
+    index: int
+    backend: Backend
+    gpu: str
+    function: str
+    carrier: str
+    profile: str | None
+    framebuffer_mib: int | None = None
+    params: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeDisk:
+    """A volume that vgpuctl makes for a VM, and deletes with it. `base` is the image it is a clone of."""
+
+    pool: str
+    volume: str
+    path: str
+    capacity_bytes: int
+    base: str | None = None
+    base_format: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The record in a domain's own metadata (namespace urn:vgpuctl:1).
+
+    `vm_uuid` and `machine_id` are compared with the domain and the host that hold it: a record that was
+    cloned or restored elsewhere differs, is shown and never acted on. `spec` keeps, as JSON, what was asked for and
+    no domain shows.
+    """
+
+    state: PromiseState
+    vm_uuid: str
+    machine_id: str
+    vgpus: tuple[PromisedVgpu, ...]
+    disks: tuple[MadeDisk, ...]
+    spec: str
+    reserve: str = "always"
+
+
+@dataclass(frozen=True, slots=True)
+class HostdevRef:
+    """A `<hostdev>` of a domain: `carrier` is an mdev UUID (lower case) or a normal PCI address."""
+
+    kind: str
+    carrier: str
+    managed: bool
+    alias: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DiskRef:
+    """A `<disk>` of a domain."""
+
+    device: str
+    target: str
+    source: str | None
+    format: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Vm:
+    """One domain, read from libvirt's inactive (config) XML.
+
+    `promise` is set only when the record is this VM's own on this host; a foreign or copied record is in
+    `copied_promise`. `mac_addresses` in document order.
+    """
+
+    name: str
+    uuid: str
+    state: VmState
+    memory_mib: int
+    vcpus: int
+    hostdevs: tuple[HostdevRef, ...] = ()
+    disks: tuple[DiskRef, ...] = ()
+    networks: tuple[str, ...] = ()
+    mac_addresses: tuple[str, ...] = ()
+    firmware: str = "bios"
+    promise: Promise | None = None
+    copied_promise: Promise | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """A process that no later one is mistaken for: pid, and start time in clock ticks since boot."""
+
+    pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The file /run/vgpuctl/claims/<carrier>: who has the carrier, before the device exists."""
+
+    carrier: str
+    backend: Backend
+    gpu: str
+    function: str
+    vm: str
+    vm_uuid: str
+    profile: str | None
+    framebuffer_mib: int | None
+    process: ProcessId
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class StuckWrite:
+    """A kernel write that outlived its deadline: /run/vgpuctl/stuck/<pid>."""
+
+    process: ProcessId
+    gpu: str
+    path: str
+    text: str

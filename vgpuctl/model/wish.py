@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked for, checked, and the design of a domain that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from vgpuctl.model.vm import Promise
+
+
+@dataclass(frozen=True, slots=True)
+class NewDisk:
+    """A disk to make, thin, of this size."""
+
+    size_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExistingDisk:
+    """A disk image that exists; vgpuctl never deletes it."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class VmWish:
+    """A VM as asked for, every value filled in; made by `vgpuctl.spec`, read by `vgpuctl.plan`.
+
+    `profiles` holds (profile, count). `sources` says for each field where its value came from: "typed",
+    "host.yaml" or "built in". Only typed fields are compared with a VM that exists. `disks` is empty when
+    none was asked for. `name` None: vgpu-<8 of uuid>.
+    """
+
+    name: str | None
+    profiles: tuple[tuple[str, int], ...]
+    gpu: str | None
+    mode: str
+    memory_mib: int
+    vcpus: int
+    image: str | None
+    disks: tuple[NewDisk | ExistingDisk, ...]
+    cdrom: str | None
+    network: str
+    os: str
+    storage_pool: str
+    hotplug_slots: int
+    vgpu_params: tuple[tuple[str, str], ...]
+    template: str
+    force_console: bool
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def typed(self, name: str) -> bool:
+        """Say whether the field was typed, not filled from defaults."""
+        return self.sources.get(name) == "typed"
+
+
+@dataclass(frozen=True, slots=True)
+class DesignDisk:
+    """A disk or CD-ROM of a design: `device` is "disk" or "cdrom", `format` as QEMU names it ("qcow2", "raw")."""
+
+    device: str
+    path: str
+    format: str
+
+
+@dataclass(frozen=True, slots=True)
+class DesignHostdev:
+    """A host device of a design: `kind` "mdev" (carrier a UUID) or "pci" (carrier an address)."""
+
+    kind: str
+    carrier: str
+    managed: bool
+    alias: str
+
+
+@dataclass(frozen=True, slots=True)
+class DomainDesign:
+    """Everything a domain template gets to see. `firmware` "uefi" or "bios"; `boot` device kinds in order."""
+
+    name: str
+    uuid: str
+    memory_mib: int
+    vcpus: int
+    kvm: bool
+    emulator: str
+    firmware: str
+    disks: tuple[DesignDisk, ...]
+    network: str
+    hostdevs: tuple[DesignHostdev, ...]
+    hotplug_slots: int
+    boot: tuple[str, ...]
+    promise: Promise
+    numa_node: int | None = None

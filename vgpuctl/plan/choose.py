@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choose the carriers of a VM's vGPUs from a snapshot, for each mode, and check what they need."""
+
+from __future__ import annotations
+
+from vgpuctl.backends import of
+from vgpuctl.backends.whole import vfs_on_hint
+from vgpuctl.capacity.ownership import carrier_uuid
+from vgpuctl.capacity.place import place, select_gpus
+from vgpuctl.capacity.room import room
+from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity, Stuck, VgpuctlError
+from vgpuctl.model.gpu import Backend, Function, Gpu
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import PromisedVgpu
+from vgpuctl.model.wish import VmWish
+
+_MDEV = (Backend.MDEV_PF, Backend.MDEV_VF)
+
+
+def choose(
+    snapshot: Snapshot, wish: VmWish, uuid: str, exclude: frozenset[str] = frozenset()
+) -> tuple[PromisedVgpu, ...]:
+    """Return the vGPUs a new VM would get, checked against what the host must have.
+
+    Raises:
+        NoCapacity, NotFound, InvalidInput, Refused, InUse, HostCannot, Stuck: as the message says.
+    """
+    if wish.mode == "vgpu":
+        return _vgpus(snapshot, wish, uuid, exclude)
+    gpu = _one_gpu(snapshot, wish)
+    if wish.mode == "sriov":
+        return _plain_vf(snapshot, wish, gpu)
+    return _whole(snapshot, wish, gpu)
+
+
+def _params(wish: VmWish) -> str:
+    return ",".join(f"{k}={v}" for k, v in wish.vgpu_params)
+
+
+def _vgpus(snapshot: Snapshot, wish: VmWish, uuid: str, exclude: frozenset[str]) -> tuple[PromisedVgpu, ...]:
+    if not any(g.types for g in snapshot.gpus):
+        _explain_no_types(snapshot, wish)
+    slots = place(snapshot, wish.profiles, wish.gpu, exclude)
+    vgpus = []
+    for index, slot in enumerate(slots):
+        backend = slot.gpu.backend or Backend.PASSTHROUGH
+        function = slot.gpu.function_at(slot.function) or Function(slot.function, "")
+        of(backend).check(snapshot, slot.gpu, function, force_console=False)
+        vgpus.append(
+            PromisedVgpu(
+                index=index,
+                backend=backend,
+                gpu=slot.gpu.address,
+                function=slot.function,
+                carrier=carrier_uuid(uuid, index) if backend in _MDEV else slot.function,
+                profile=slot.type.profile,
+                framebuffer_mib=slot.type.framebuffer_mib,
+                params=_params(wish),
+            )
+        )
+    return tuple(vgpus)
+
+
+def _explain_no_types(snapshot: Snapshot, wish: VmWish) -> None:
+    """Say why no GPU offers any type, when the reason is that VFs are off or a mode is wrong."""
+    gpus = select_gpus(snapshot, wish.gpu)
+    if any(snapshot.taken_on(g.address) for g in gpus):
+        return
+    off = [g for g in gpus if g.backend is None]
+    if off:
+        raise _vfs_are_off(off[0])
+    other = [g for g in gpus if g.backend in (Backend.SRIOV_VF, Backend.PASSTHROUGH)]
+    if other:
+        gpu = other[0]
+        raise HostCannot(
+            f"no GPU offers vGPUs: {gpu.address} ({gpu.model}) is in mode {gpu.mode}, driver {gpu.driver or 'none'}",
+            hint="install the vGPU host driver, or use --mode sriov or --mode passthrough with --gpu",
+            check="mode",
+            gpu=gpu.address,
+        )
+
+
+def _vfs_are_off(gpu: Gpu) -> VgpuctlError:
+    return HostCannot(
+        f"the VFs of {gpu.address} ({gpu.model}) are off: 0 of {gpu.vfs_total} enabled",
+        hint=vfs_on_hint(gpu),
+        check="vfs-off",
+        gpu=gpu.address,
+        vfs_total=gpu.vfs_total,
+    )
+
+
+def _one_gpu(snapshot: Snapshot, wish: VmWish) -> Gpu:
+    gpus = select_gpus(snapshot, wish.gpu)
+    stuck = {s.gpu: s for s in snapshot.stuck}
+    if len(gpus) == 1 and gpus[0].address in stuck:
+        write = stuck[gpus[0].address]
+        raise Stuck(
+            f"{gpus[0].address}: process {write.process.pid} waits in the kernel writing {write.path}",
+            hint="it ends when the device is released; then run the command again",
+            gpu=gpus[0].address,
+            pid=write.process.pid,
+        )
+    usable = [g for g in gpus if g.address not in stuck]
+    if wish.mode == "sriov":
+        with_vfs = [g for g in usable if g.backend is Backend.SRIOV_VF]
+        free = [g for g in with_vfs if len(snapshot.taken_on(g.address)) < len(g.functions)]
+        return (free or with_vfs or usable or list(gpus))[0]
+    free = [g for g in usable if not snapshot.taken_on(g.address)]
+    return (free or usable or list(gpus))[0]
+
+
+def _plain_vf(snapshot: Snapshot, wish: VmWish, gpu: Gpu) -> tuple[PromisedVgpu, ...]:
+    if gpu.backend is None or (gpu.vfs_total and not gpu.vfs_enabled):
+        raise _vfs_are_off(gpu)
+    if gpu.backend is not Backend.SRIOV_VF:
+        raise HostCannot(
+            f"{gpu.address} has no plain VFs: its backend is {gpu.backend}",
+            hint="use --profile with its vGPU profiles" if gpu.types else "vgpuctl list-gpus --all",
+            check="mode",
+            gpu=gpu.address,
+            backend=gpu.backend,
+        )
+    taken = {v.function for v in snapshot.taken_on(gpu.address)}
+    free = [f for f in gpu.functions if f.address not in taken]
+    if not free:
+        names = ", ".join(sorted(v.vm or v.carrier for v in snapshot.taken_on(gpu.address)))
+        raise NoCapacity(
+            f"no VF of {gpu.address} is free: {len(taken)} of {len(gpu.functions)} in use by {names}",
+            hint=f"vgpuctl show-gpu {gpu.address}",
+            gpu=gpu.address,
+        )
+    of(Backend.SRIOV_VF).check(snapshot, gpu, free[0], force_console=False)
+    return (_carrier(0, Backend.SRIOV_VF, gpu, free[0].address),)
+
+
+def _whole(snapshot: Snapshot, wish: VmWish, gpu: Gpu) -> tuple[PromisedVgpu, ...]:
+    taken = snapshot.taken_on(gpu.address)
+    if taken:
+        names = ", ".join(sorted({v.vm or f"{v.owner} {v.carrier}" for v in taken}))
+        raise InUse(
+            f"{gpu.address} is in use by {names}; all of it can be given away only when nothing is on it",
+            hint=f"vgpuctl show-gpu {gpu.address}",
+            gpu=gpu.address,
+            vgpus=[v.carrier for v in taken],
+        )
+    if not gpu.vendor_id:
+        raise InvalidInput(f"{gpu.address} is no PCI device, it cannot be passed through", gpu=gpu.address)
+    own = gpu.function_at(gpu.address) or Function(gpu.address, gpu.path, iommu_group=gpu.iommu_group)
+    of(Backend.PASSTHROUGH).check(snapshot, gpu, own, force_console=wish.force_console)
+    others = [m.address for m in gpu.group_members if m.same_slot]
+    return tuple(
+        _carrier(index, Backend.PASSTHROUGH, gpu, address) for index, address in enumerate([gpu.address, *others])
+    )
+
+
+def _carrier(index: int, backend: Backend, gpu: Gpu, address: str) -> PromisedVgpu:
+    return PromisedVgpu(index=index, backend=backend, gpu=gpu.address, function=address, carrier=address, profile=None)
+
+
+def type_id_now(snapshot: Snapshot, vgpu: PromisedVgpu) -> str | None:
+    """Return the id of a promised vGPU's type as the driver numbers it now; the profile is the record.
+
+    Raises:
+        NoCapacity: the driver does not offer the profile there now.
+    """
+    if vgpu.profile is None:
+        return None
+    gpu = snapshot.gpu(vgpu.gpu)
+    known = next((t for t in gpu.types if t.profile == vgpu.profile), None) if gpu else None
+    if gpu is None or known is None:
+        raise NoCapacity(
+            f"{vgpu.gpu} does not offer {vgpu.profile} now", hint=f"vgpuctl explain {vgpu.profile}", gpu=vgpu.gpu
+        )
+    others = tuple(v for v in snapshot.taken_on(vgpu.gpu) if v.carrier != vgpu.carrier)
+    space = room(gpu, others, known)
+    if vgpu.function not in space.functions and not space.some:
+        raise NoCapacity(
+            f"no room for {vgpu.profile} on {vgpu.gpu}: {'; '.join(space.reasons)}",
+            hint=f"vgpuctl explain {vgpu.profile}",
+            gpu=vgpu.gpu,
+        )
+    return known.type_id

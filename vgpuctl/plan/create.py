@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan a new VM: its disks, its design, and the steps claim, define, make, start in that order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vgpuctl.backends import of
+from vgpuctl.domain.render import render
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.step import Plan, Step
+from vgpuctl.model.vm import Claim, MadeDisk, ProcessId, Promise, PromisedVgpu, PromiseState
+from vgpuctl.model.wish import DesignDisk, DomainDesign, ExistingDisk, NewDisk, VmWish
+from vgpuctl.plan.choose import type_id_now
+from vgpuctl.plan.differ import kept_spec
+from vgpuctl.plan.facts import DEFAULT_POOL_PATH, Facts, choose_firmware, needs_pool
+from vgpuctl.spec.fields import DEFAULT_DISK_GIB
+from vgpuctl.steps.domain import DefineDomain, SetRecord, StartDomain
+from vgpuctl.steps.storage import MakePool, MakeVolume, StartPool
+
+MIB = 1 << 20
+
+
+def vm_name(wish: VmWish, uuid: str) -> str:
+    """Return the VM's name: as typed, or vgpu-<8 of uuid>."""
+    return wish.name or f"vgpu-{uuid[:8]}"
+
+
+def made_disks(wish: VmWish, facts: Facts, uuid: str) -> tuple[MadeDisk, ...]:
+    """Return the disks to make: the clone of the image first, then the sizes asked for, else one empty disk."""
+    if not needs_pool(wish):
+        return ()
+    directory = facts.pool.path if facts.pool is not None and facts.pool.path else DEFAULT_POOL_PATH
+    stem = f"{vm_name(wish, uuid)}-{uuid[:8]}"
+    sizes: list[tuple[int, str | None, str | None]] = []
+    if wish.image is not None:
+        base = facts.files.get(wish.image)
+        if base is None:
+            raise InvalidInput(f"there is no image {wish.image}")
+        sizes.append((base.virtual_size_bytes, base.path, base.format))
+    sizes += [(d.size_mib * MIB, None, None) for d in wish.disks if isinstance(d, NewDisk)]
+    if not sizes:
+        sizes.append((DEFAULT_DISK_GIB * 1024 * MIB, None, None))
+    disks = []
+    for number, (size, base_path, base_format) in enumerate(sizes):
+        volume = f"{stem}.qcow2" if number == 0 else f"{stem}-{number}.qcow2"
+        path = f"{directory.rstrip('/')}/{volume}"
+        disks.append(MadeDisk(wish.storage_pool, volume, path, size, base_path, base_format))
+    return tuple(disks)
+
+
+def make_design(
+    snapshot: Snapshot, wish: VmWish, facts: Facts, uuid: str, vgpus: tuple[PromisedVgpu, ...]
+) -> DomainDesign:
+    """Return the design of the domain; pure, so that a dry run shows exactly what would be defined."""
+    made = made_disks(wish, facts, uuid)
+    promise = Promise(
+        state=PromiseState.MAKING,
+        vm_uuid=uuid,
+        machine_id=snapshot.machine_id,
+        vgpus=vgpus,
+        disks=made,
+        spec=kept_spec(wish),
+    )
+    disks = [DesignDisk("disk", d.path, "qcow2") for d in made]
+    for disk in wish.disks:
+        if isinstance(disk, ExistingDisk):
+            record = facts.files.get(disk.path)
+            disks.append(DesignDisk("disk", disk.path, record.format if record else "raw"))
+    if wish.cdrom is not None:
+        disks.append(DesignDisk("cdrom", wish.cdrom, "raw"))
+    return DomainDesign(
+        name=vm_name(wish, uuid),
+        uuid=uuid,
+        memory_mib=wish.memory_mib,
+        vcpus=wish.vcpus,
+        kvm=facts.capabilities.kvm,
+        emulator=facts.capabilities.emulator,
+        firmware=choose_firmware(wish, facts),
+        disks=tuple(disks),
+        network=wish.network,
+        hostdevs=tuple(of(v.backend).hostdev(v) for v in vgpus),
+        hotplug_slots=wish.hotplug_slots,
+        boot=_boot_order(wish),
+        promise=promise,
+    )
+
+
+def _boot_order(wish: VmWish) -> tuple[str, ...]:
+    if wish.cdrom is not None:
+        return ("cdrom", "hd")
+    if has_system(wish):
+        return ("hd",)
+    return ("hd", "network")
+
+
+def has_system(wish: VmWish) -> bool:
+    """Say whether something bootable was given."""
+    given = any(isinstance(d, ExistingDisk) for d in wish.disks)
+    return wish.image is not None or wish.cdrom is not None or given
+
+
+def claims_for(design: DomainDesign, process: ProcessId, command: str) -> tuple[Claim, ...]:
+    """Return the claims that a design needs before anything is made."""
+    return tuple(
+        Claim(
+            carrier=v.carrier,
+            backend=v.backend,
+            gpu=v.gpu,
+            function=v.function,
+            vm=design.name,
+            vm_uuid=design.uuid,
+            profile=v.profile,
+            framebuffer_mib=v.framebuffer_mib,
+            process=process,
+            command=command,
+        )
+        for v in design.promise.vgpus
+    )
+
+
+def create_plan(snapshot: Snapshot, wish: VmWish, facts: Facts, design: DomainDesign, *, start: bool) -> Plan:
+    """Return the steps after the claims: define, storage, devices, start, record as ready."""
+    steps: list[Step] = [DefineDomain(design, render(design, facts.template))]
+    if design.promise.disks:
+        if facts.pool is None:
+            steps.append(MakePool(wish.storage_pool, DEFAULT_POOL_PATH))
+        elif not facts.pool.active:
+            steps.append(StartPool(wish.storage_pool))
+    steps += [MakeVolume(d) for d in design.promise.disks]
+    for vgpu in design.promise.vgpus:
+        steps += of(vgpu.backend).make(vgpu, type_id_now(snapshot, vgpu))
+    if start:
+        steps.append(StartDomain(design.name, design.uuid))
+    ready = replace(design.promise, state=PromiseState.READY)
+    steps.append(SetRecord(design.name, design.uuid, ready))
+    return Plan(steps=tuple(steps), notes=notes(wish, design))
+
+
+def notes(wish: VmWish, design: DomainDesign) -> tuple[str, ...]:
+    """Return what people must know beside the steps."""
+    if has_system(wish):
+        return ()
+    return (
+        f"no system is on {design.name}'s disk: it boots from the network; "
+        "give one with --image BASE.qcow2, --disk PATH or --cdrom INSTALLER.iso",
+    )

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a new VM needs to know of the host beside its GPUs, gathered by the engine and judged here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from vgpuctl.errors import HostCannot, InUse, NoSpace, NotFound
+from vgpuctl.model.gpu import Backend
+from vgpuctl.model.seams import HypervisorCapabilities, ImageRecord, NetworkRecord, PoolRecord
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import PromisedVgpu
+from vgpuctl.model.wish import ExistingDisk, VmWish
+
+DEFAULT_POOL = "default"
+DEFAULT_POOL_PATH = "/var/lib/libvirt/images"
+POOL_RESERVE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """`files` maps every path the wish names (image, disks, cdrom) to what is there, None for nothing.
+
+    `holders` names the processes that have the GPU of a passthrough wish open.
+    """
+
+    capabilities: HypervisorCapabilities
+    network: NetworkRecord | None
+    pool: PoolRecord | None
+    template: str
+    files: Mapping[str, ImageRecord | None] = field(default_factory=dict)
+    holders: tuple[str, ...] = ()
+
+
+def check_facts(snapshot: Snapshot, wish: VmWish, vgpus: tuple[PromisedVgpu, ...], facts: Facts) -> tuple[str, ...]:
+    """Check everything a new VM needs before the first write, and return warnings.
+
+    Raises:
+        HostCannot, NotFound, NoSpace, InUse: as the message says.
+    """
+    _check_connection(snapshot, vgpus)
+    _check_network(wish, facts)
+    _check_files(snapshot, wish, facts)
+    if facts.holders and not wish.force_console:
+        raise InUse(
+            f"{vgpus[0].gpu} is held by {', '.join(facts.holders)}",
+            hint="stop them first; --force-console takes the GPU all the same",
+            gpu=vgpus[0].gpu,
+            holders=list(facts.holders),
+        )
+    return _check_pool(wish, facts)
+
+
+def _check_connection(snapshot: Snapshot, vgpus: tuple[PromisedVgpu, ...]) -> None:
+    if vgpus and "/session" in snapshot.hypervisor.uri:
+        raise HostCannot(
+            f"{snapshot.hypervisor.uri} cannot give VFIO devices to VMs",
+            hint="use --connect qemu:///system",
+            check="session",
+            uri=snapshot.hypervisor.uri,
+        )
+
+
+def _check_network(wish: VmWish, facts: Facts) -> None:
+    if facts.network is None:
+        raise HostCannot(
+            f"libvirt has no network '{wish.network}'",
+            hint="virsh net-list --all shows those there are; choose one with --network",
+            check="network",
+            network=wish.network,
+        )
+    if not facts.network.active:
+        raise HostCannot(
+            f"the network '{wish.network}' is not active",
+            hint=f"virsh net-start {wish.network}",
+            check="network",
+            network=wish.network,
+        )
+
+
+def _check_files(snapshot: Snapshot, wish: VmWish, facts: Facts) -> None:
+    for path, record in facts.files.items():
+        if record is None:
+            raise NotFound(f"there is no file {path}", hint="give the absolute path of an image", path=path)
+        if record.problem:
+            raise HostCannot(
+                f"QEMU cannot use {path}: {record.problem}",
+                hint="move it below /var/lib/libvirt/images, or open the directory to QEMU's user",
+                check="image-access",
+                path=path,
+            )
+    existing = {d.path for d in wish.disks if isinstance(d, ExistingDisk)}
+    for vm in snapshot.vms:
+        shared = existing & {d.source for d in vm.disks if d.device == "disk"}
+        if shared:
+            raise InUse(f"the disk {min(shared)} belongs to VM {vm.name}", disk=min(shared), vm=vm.name)
+
+
+def _check_pool(wish: VmWish, facts: Facts) -> tuple[str, ...]:
+    if not needs_pool(wish):
+        return ()
+    pool = facts.pool
+    if pool is None:
+        if wish.storage_pool == DEFAULT_POOL:
+            return ()
+        raise NotFound(
+            f"libvirt has no storage pool '{wish.storage_pool}'",
+            hint="virsh pool-list --all shows those there are",
+            pool=wish.storage_pool,
+        )
+    if pool.path is None:
+        raise HostCannot(
+            f"the storage pool '{pool.name}' is of kind {pool.kind}, which has no directory for qcow2 disks",
+            hint="choose a directory pool with --storage-pool",
+            check="pool-kind",
+            pool=pool.name,
+        )
+    free = pool.available_bytes
+    if free is not None and free < POOL_RESERVE_BYTES:
+        raise NoSpace(
+            f"the storage pool '{pool.name}' is full: {free >> 20} MiB free in {pool.path}",
+            hint="delete what is not needed, or choose another pool with --storage-pool",
+            pool=pool.name,
+            available_bytes=free,
+        )
+    return ()
+
+
+def needs_pool(wish: VmWish) -> bool:
+    """Say whether the wish makes any disk."""
+    only_existing = bool(wish.disks) and all(isinstance(d, ExistingDisk) for d in wish.disks)
+    if wish.image is not None:
+        return True
+    return not only_existing and not (wish.cdrom is not None and not wish.disks)
+
+
+def choose_firmware(wish: VmWish, facts: Facts) -> str:
+    """Return "uefi" or "bios" by what the image needs and the host has.
+
+    linux: UEFI, which large BARs want, unless the image boots only with BIOS. generic: BIOS, unless the image
+    boots only with UEFI.
+
+    Raises:
+        HostCannot: the image needs UEFI and libvirt finds no firmware.
+    """
+    first = wish.image or next((d.path for d in wish.disks if isinstance(d, ExistingDisk)), None)
+    record = facts.files.get(first) if first else None
+    needs = record.firmware if record is not None else "none"
+    if needs == "uefi" and not facts.capabilities.uefi:
+        raise HostCannot(
+            f"{first} boots only with UEFI, and libvirt finds no UEFI firmware on this host",
+            hint="apt install ovmf (Debian, Ubuntu) or dnf install edk2-ovmf (RHEL, Fedora)",
+            check="uefi",
+            image=first,
+        )
+    if needs in ("uefi", "bios"):
+        return needs
+    return "uefi" if wish.os == "linux" and facts.capabilities.uefi else "bios"
+
+
+def is_vgpu(backend: Backend) -> bool:
+    """Say whether a carrier of this backend has a device to make."""
+    return backend in (Backend.MDEV_PF, Backend.MDEV_VF, Backend.VENDOR_VF)

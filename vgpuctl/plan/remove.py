@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan the removal of a VM: the creation backwards. reconcile uses the same steps for what a crash left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vgpuctl.backends import of
+from vgpuctl.errors import Foreign
+from vgpuctl.model.gpu import Vgpu
+from vgpuctl.model.seams import DomainLeftovers
+from vgpuctl.model.step import Plan, Step
+from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm, VmState
+from vgpuctl.steps.claims import ReleaseClaim
+from vgpuctl.steps.domain import SetRecord, StopDomain, UndefineDomain
+from vgpuctl.steps.storage import RemoveVolume
+
+
+def own_promise(vm: Vm, doing: str) -> Promise:
+    """Return a VM's promise, or refuse to change a VM that is not ours.
+
+    Raises:
+        Foreign: vgpuctl did not make it, its record was copied, or lost.
+    """
+    if vm.promise is not None:
+        return vm.promise
+    if vm.copied_promise is not None:
+        raise Foreign(
+            f"{vm.name} carries the record of another VM or host ({vm.copied_promise.vm_uuid}): it is a copy",
+            hint=f"vgpuctl does not {doing} it; use virsh",
+            vm=vm.name,
+        )
+    raise Foreign(
+        f"{vm.name} was not made by vgpuctl, which does not {doing} it",
+        hint=f"use virsh; if its record was lost, vgpuctl reconcile rebuilds it: virsh dumpxml {vm.name}",
+        vm=vm.name,
+    )
+
+
+def removal_plan(vm: Vm, promise: Promise, leftovers: DomainLeftovers, *, keep_disks: bool) -> Plan:
+    """Return the steps that remove a VM; a crash in between is finished by reconcile."""
+    kept = replace(promise, disks=()) if keep_disks else promise
+    steps: list[Step] = [SetRecord(vm.name, vm.uuid, replace(kept, state=PromiseState.REMOVING))]
+    if vm.state not in (VmState.STOPPED, VmState.CRASHED):
+        steps.append(StopDomain(vm.name, vm.uuid, force=True, deadline_seconds=0))
+    for vgpu in reversed(kept.vgpus):
+        steps += of(vgpu.backend).remove(vgpu)
+    steps += [RemoveVolume(d) for d in reversed(kept.disks)]
+    steps.append(UndefineDomain(vm.name, vm.uuid, describe_leftovers(leftovers)))
+    steps += [ReleaseClaim(v.carrier, vm.uuid) for v in reversed(kept.vgpus)]
+    notes = tuple(f"disk {d.path} is kept" for d in promise.disks) if keep_disks else ()
+    return Plan(steps=tuple(steps), notes=notes, undo_on_failure=False)
+
+
+def describe_leftovers(leftovers: DomainLeftovers) -> tuple[str, ...]:
+    """Return what undefine takes with it, in words."""
+    found = []
+    if leftovers.nvram:
+        found.append(f"NVRAM {leftovers.nvram}")
+    if leftovers.tpm:
+        found.append("its TPM state")
+    if leftovers.managed_save:
+        found.append("its managed save")
+    if leftovers.snapshots:
+        found.append(f"snapshots {', '.join(leftovers.snapshots)}")
+    if leftovers.checkpoints:
+        found.append(f"checkpoints {', '.join(leftovers.checkpoints)}")
+    return tuple(found)
+
+
+def orphan_plan(vgpu: Vgpu) -> Plan:
+    """Return the steps that remove a leaked device and its claim."""
+    steps: list[Step] = []
+    if vgpu.backend is not None and vgpu.present:
+        steps += of(vgpu.backend).remove(as_promised(vgpu))
+    steps.append(ReleaseClaim(vgpu.carrier, vgpu.vm_uuid or ""))
+    return Plan(steps=tuple(steps), undo_on_failure=False)
+
+
+def as_promised(vgpu: Vgpu, index: int = 0) -> PromisedVgpu:
+    """Return the promise form of an observed vGPU, as steps want it."""
+    if vgpu.backend is None:
+        raise ValueError(f"{vgpu.carrier} has no backend")
+    return PromisedVgpu(
+        index=index,
+        backend=vgpu.backend,
+        gpu=vgpu.gpu,
+        function=vgpu.function,
+        carrier=vgpu.carrier,
+        profile=vgpu.profile,
+        framebuffer_mib=vgpu.framebuffer_mib,
+    )

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turn a snapshot into the values that commands print, as text and as JSON. Unknown is None, never zero."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vgpuctl.capacity.place import joint_free, rooms_for
+from vgpuctl.capacity.profiles import find
+from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import Vm
+
+Value = dict[str, object]
+
+
+def vgpu_value(vgpu: Vgpu) -> Value:
+    """Return one vGPU's value."""
+    return {
+        "carrier": vgpu.carrier,
+        "profile": vgpu.profile,
+        "gpu": vgpu.gpu,
+        "function": vgpu.function,
+        "backend": str(vgpu.backend) if vgpu.backend else None,
+        "framebuffer_mib": vgpu.framebuffer_mib,
+        "vm": vgpu.vm,
+        "owner": str(vgpu.owner),
+        "present": vgpu.present,
+        "reason": vgpu.reason,
+    }
+
+
+def gpu_value(snapshot: Snapshot, gpu: Gpu) -> Value:
+    """Return one GPU's value for list-gpus."""
+    taken = snapshot.taken_on(gpu.address)
+    problems = [*gpu.problems, *(f"{f.address}: {f.problem}" for f in gpu.functions if f.problem)]
+    problems += [
+        f"process {s.process.pid} waits in the kernel writing {s.path}" for s in snapshot.stuck if s.gpu == gpu.address
+    ]
+    vf_addresses = {f.address for f in gpu.functions} if gpu.vfs_enabled else set()
+    return {
+        "address": gpu.address,
+        "model": gpu.model,
+        "backend": str(gpu.backend) if gpu.backend else None,
+        "mode": str(gpu.mode),
+        "driver": gpu.driver,
+        "framebuffer_mib": gpu.framebuffer_mib,
+        "numa_node": gpu.numa_node,
+        "iommu_group": gpu.iommu_group,
+        "vfs": {
+            "total": gpu.vfs_total,
+            "enabled": gpu.vfs_enabled,
+            "used": len({v.function for v in taken} & vf_addresses),
+        },
+        "vgpus": [vgpu_value(v) for v in taken],
+        "problems": problems,
+    }
+
+
+def gpu_warnings(gpus: Iterable[Gpu]) -> tuple[str, ...]:
+    """Return what people must know about these GPUs."""
+    return tuple(
+        f"{g.address} ({g.model}): its VFs are off, 0 of {g.vfs_total} enabled; what it offers shows once they are on"
+        for g in gpus
+        if g.backend is None and g.vfs_total and not g.vfs_enabled
+    )
+
+
+def gpu_details(snapshot: Snapshot, gpu: Gpu) -> Value:
+    """Return one GPU's value for show-gpu: with its types, functions and group."""
+    value = gpu_value(snapshot, gpu)
+    value["console"] = list(gpu.console)
+    value["group_members"] = [
+        {"address": m.address, "driver": m.driver, "same_slot": m.same_slot} for m in gpu.group_members
+    ]
+    value["functions"] = [
+        {"address": f.address, "driver": f.driver, "iommu_group": f.iommu_group, "problem": f.problem}
+        for f in gpu.functions
+    ]
+    value["types"] = [
+        {
+            "profile": t.profile,
+            "name": t.name,
+            "type_id": t.type_id,
+            "framebuffer_mib": t.framebuffer_mib,
+            "max_per_gpu": t.max_per_gpu,
+            "free": joint_free(snapshot, (gpu,), {gpu.address: t}),
+        }
+        for t in gpu.types
+    ]
+    return value
+
+
+def profile_values(snapshot: Snapshot, gpus: tuple[Gpu, ...], *, everything: bool) -> list[Value]:
+    """Return a value for each profile: what can be made now on these GPUs together.
+
+    Profiles of which nothing more can be made are left out unless `everything`.
+    """
+    by_name: dict[str, dict[str, VgpuType]] = {}
+    for gpu in gpus:
+        for known in gpu.types:
+            by_name.setdefault(known.name, {})[gpu.address] = known
+    values: list[Value] = []
+    for types in by_name.values():
+        first = next(iter(types.values()))
+        owners = [g for g in gpus if g.address in types]
+        free = joint_free(snapshot, owners, types)
+        if free == 0 and not everything:
+            continue
+        rooms = rooms_for(snapshot, owners, types)
+        ids = sorted({t.type_id for t in types.values()})
+        values.append(
+            {
+                "profile": first.profile,
+                "name": first.name,
+                "type_id": ids[0] if len(ids) == 1 else None,
+                "framebuffer_mib": first.framebuffer_mib,
+                "max_per_gpu": first.max_per_gpu,
+                "free": free,
+                "gpus": [{"address": g.address, "free": r.free} for g, r in rooms if everything or r.free != 0],
+            }
+        )
+    return sorted(values, key=_profile_key)
+
+
+def _profile_key(value: Value) -> tuple[str, int, str]:
+    profile = str(value["profile"])
+    size = value["framebuffer_mib"]
+    return profile.rpartition("-")[0], size if isinstance(size, int) else 0, profile
+
+
+def explain_value(snapshot: Snapshot, gpus: tuple[Gpu, ...], profile: str) -> Value:
+    """Return for every GPU how many of a profile fit and what stands in the way."""
+    types = find(snapshot, gpus, profile)
+    owners = [g for g in gpus if g.address in types]
+    return {
+        "profile": next(iter(types.values())).profile,
+        "free": joint_free(snapshot, owners, types),
+        "gpus": [
+            {
+                "address": gpu.address,
+                "model": gpu.model,
+                "free": space.free,
+                "reasons": list(space.reasons),
+                "vgpus": [vgpu_value(v) for v in snapshot.taken_on(gpu.address)],
+            }
+            for gpu, space in rooms_for(snapshot, gpus, types)
+        ],
+    }
+
+
+def vm_value(snapshot: Snapshot, vm: Vm) -> Value:
+    """Return one VM's value for show-vm and for every command that makes or changes one."""
+    made = {d.path: d for d in vm.promise.disks} if vm.promise else {}
+    return {
+        "name": vm.name,
+        "uuid": vm.uuid,
+        "state": str(vm.state),
+        "owner": owner_of(vm),
+        "record": str(vm.promise.state) if vm.promise else None,
+        "memory_mib": vm.memory_mib,
+        "vcpus": vm.vcpus,
+        "firmware": vm.firmware,
+        "networks": list(vm.networks),
+        "mac_addresses": list(vm.mac_addresses),
+        "vgpus": [vgpu_value(v) for v in snapshot.vgpus if v.vm_uuid == vm.uuid],
+        "disks": [
+            {
+                "path": d.source,
+                "device": d.device,
+                "size_bytes": made[d.source].capacity_bytes if d.source in made else None,
+                "base": made[d.source].base if d.source in made else None,
+                "made": d.source in made,
+            }
+            for d in vm.disks
+        ],
+    }
+
+
+def owner_of(vm: Vm) -> str:
+    """Say whose a VM is: ours, foreign, or a copy of one of ours."""
+    if vm.promise is not None:
+        return "ours"
+    return "copy" if vm.copied_promise is not None else "foreign"
+
+
+def vm_row(snapshot: Snapshot, vm: Vm) -> Value:
+    """Return one VM's value for list-vms."""
+    return {
+        "name": vm.name,
+        "uuid": vm.uuid,
+        "state": str(vm.state),
+        "owner": owner_of(vm),
+        "memory_mib": vm.memory_mib,
+        "vcpus": vm.vcpus,
+        "vgpus": [vgpu_value(v) for v in snapshot.vgpus if v.vm_uuid == vm.uuid],
+    }

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulator's own reading of domain XML: checking, normalising as libvirt does, and what a start needs.
+
+lxml is imported inside the functions, so that looking at a simulated host stays cheap.
+"""
+
+from __future__ import annotations
+
+import uuid as uuids
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vgpuctl.sim.libvirt_errors import Code, VirError
+
+if TYPE_CHECKING:
+    from lxml.etree import RelaxNG, _Element
+
+PROMISE_NAMESPACE = "urn:vgpuctl:1"
+SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
+_KIB = {"b": 1 / 1024, "bytes": 1 / 1024, "kib": 1, "k": 1, "mib": 1024, "m": 1024, "gib": 1 << 20, "g": 1 << 20}
+_MACHINES = {"q35": "pc-q35-8.2", "pc": "pc-i440fx-8.2"}
+
+
+@dataclass(frozen=True, slots=True)
+class WantedDevice:
+    """A host device that a domain wants: `carrier` an mdev's UUID or a PCI address."""
+
+    kind: str
+    carrier: str
+    managed: bool
+
+
+def parse(xml: str) -> _Element:
+    """Return the root element of well-formed XML."""
+    from lxml import etree
+
+    try:
+        return etree.fromstring(xml.encode(), etree.XMLParser(resolve_entities=False, remove_blank_text=True))
+    except etree.XMLSyntaxError as exc:
+        raise VirError(Code.XML_DETAIL, f"(domain_definition): {exc}") from exc
+
+
+def unparse(element: _Element) -> str:
+    """Return an element as text."""
+    from lxml import etree
+
+    etree.indent(element)
+    return etree.tostring(element, encoding="unicode")
+
+
+@cache
+def _schema() -> RelaxNG | None:
+    from lxml import etree
+
+    return etree.RelaxNG(etree.parse(str(SCHEMA))) if SCHEMA.exists() else None
+
+
+def validate(element: _Element) -> None:
+    """Check a domain by libvirt's own schema where it is installed (VIR_DOMAIN_DEFINE_VALIDATE)."""
+    schema = _schema()
+    if schema is None or schema.validate(element):
+        return
+    why: Any = schema.error_log.last_error
+    text = "Unable to validate doc against domain.rng"
+    raise VirError(Code.XML_INVALID_SCHEMA, f"XML document failed to validate: {text}\n{why.message}")
+
+
+def normalise(element: _Element) -> tuple[str, str]:
+    """Change a domain's XML as libvirt does when it takes it in; return uuid and name."""
+    name = _text(element, "name")
+    if element.tag != "domain" or not name:
+        raise VirError(Code.XML_ERROR, "XML error: missing name or root element is not <domain>")
+    kind = element.find("os/type")
+    if kind is None:
+        raise VirError(Code.XML_ERROR, "an os <type> must be specified")
+    machine = kind.get("machine", "pc")
+    kind.set("machine", _MACHINES.get(machine, machine))
+    uuid = _uuid(element)
+    _memory(element)
+    for device in element.findall("devices/hostdev"):
+        _hostdev(device)
+    for device in element.findall("devices/*"):
+        alias = device.find("alias")
+        if alias is not None and not alias.get("name", "").startswith("ua-"):
+            device.remove(alias)
+    for number, interface in enumerate(element.findall("devices/interface")):
+        _mac(interface, f"{uuid}/{number}")
+    seen: set[WantedDevice] = set()
+    for wanted in devices(element):
+        if wanted in seen:
+            raise VirError(Code.XML_ERROR, "XML error: Hostdev already exists in the domain configuration")
+        seen.add(wanted)
+    return uuid, name
+
+
+def devices(element: _Element) -> tuple[WantedDevice, ...]:
+    """Return the host devices of a domain, in document order."""
+    found = []
+    for device in element.findall("devices/hostdev"):
+        address = device.find("source/address")
+        if address is None:
+            continue
+        if device.get("type") == "mdev":
+            found.append(WantedDevice("mdev", address.get("uuid", "").lower(), managed=False))
+        elif device.get("type") == "pci":
+            found.append(WantedDevice("pci", _address(address), managed=device.get("managed") == "yes"))
+    return tuple(found)
+
+
+def disk_paths(element: _Element) -> tuple[str, ...]:
+    """Return the files of a domain's disks and CD-ROMs."""
+    sources = [source.get("file") or source.get("dev") for source in element.findall("devices/disk/source")]
+    return tuple(path for path in sources if path)
+
+
+def networks(element: _Element) -> tuple[str, ...]:
+    """Return the networks of a domain's interfaces."""
+    found = []
+    for interface in element.findall("devices/interface[@type='network']"):
+        source = interface.find("source")
+        if source is not None and source.get("network"):
+            found.append(source.get("network", ""))
+    return tuple(found)
+
+
+def nvram(element: _Element, name: str) -> str | None:
+    """Return the file of the firmware's variables, when the domain boots by UEFI."""
+    given = _text(element, "os/nvram")
+    if given:
+        return given
+    system = element.find("os")
+    chosen = system is not None and system.get("firmware") == "efi"
+    return f"/var/lib/libvirt/qemu/nvram/{name}_VARS.fd" if chosen else None
+
+
+def wants_tpm(element: _Element) -> bool:
+    """Say whether the domain has an emulated TPM and so keeps its state."""
+    return element.find("devices/tpm/backend[@type='emulator']") is not None
+
+
+def set_promise(element: _Element, xml: str | None) -> None:
+    """Put the element of the promise's namespace into the metadata, or take it away."""
+    from lxml import etree
+
+    metadata = element.find("metadata")
+    if metadata is None:
+        metadata = etree.Element("metadata")
+        element.insert(_after(element), metadata)
+    for old in metadata.findall(f"{{{PROMISE_NAMESPACE}}}*"):
+        metadata.remove(old)
+    if xml is not None:
+        promise = parse(xml)
+        if etree.QName(promise).namespace != PROMISE_NAMESPACE:
+            raise VirError(Code.XML_ERROR, f"the element is not of namespace {PROMISE_NAMESPACE}")
+        metadata.append(promise)
+    if len(metadata) == 0:
+        element.remove(metadata)
+
+
+def _after(element: _Element) -> int:
+    last = element.find("uuid")
+    return element.index(last) + 1 if last is not None else 0
+
+
+def _text(element: _Element, path: str) -> str:
+    return (element.findtext(path) or "").strip()
+
+
+def _uuid(element: _Element) -> str:
+    from lxml import etree
+
+    node = element.find("uuid")
+    if node is None:
+        node = etree.Element("uuid")
+        node.text = str(uuids.uuid4())
+        element.insert(1, node)
+    try:
+        node.text = str(uuids.UUID((node.text or "").strip()))
+    except ValueError as exc:
+        raise VirError(Code.XML_ERROR, f"XML error: malformed uuid element '{node.text}'") from exc
+    return node.text
+
+
+def _memory(element: _Element) -> None:
+    for path in ("memory", "currentMemory"):
+        node = element.find(path)
+        if node is not None and (node.text or "").strip().isdigit():
+            factor = _KIB.get(node.get("unit", "KiB").lower(), 1)
+            node.text = str(int(int((node.text or "0").strip()) * factor))
+            node.set("unit", "KiB")
+
+
+def _hostdev(device: _Element) -> None:
+    address = device.find("source/address")
+    if device.get("managed") is None:
+        device.set("managed", "no")
+    if address is None:
+        return
+    if device.get("type") == "mdev":
+        address.set("uuid", address.get("uuid", "").lower())
+    else:
+        for name, width in (("domain", 4), ("bus", 2), ("slot", 2), ("function", 1)):
+            address.set(name, f"0x{int(address.get(name, '0'), 0):0{width}x}")
+
+
+def _address(address: _Element) -> str:
+    domain, bus, slot, function = (int(address.get(name, "0"), 0) for name in ("domain", "bus", "slot", "function"))
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function}"
+
+
+def _mac(interface: _Element, seed: str) -> None:
+    """Give an interface an address: libvirt draws it, the simulator derives it, in KVM's own range."""
+    from lxml import etree
+
+    if interface.find("mac") is None:
+        drawn = uuids.uuid5(uuids.NAMESPACE_URL, seed).bytes[:3]
+        node = etree.Element("mac")
+        node.set("address", "52:54:00:" + ":".join(f"{byte:02x}" for byte in drawn))
+        interface.insert(0, node)

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulated host's /sys, /proc and /dev as one virtual tree, made from the state."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from functools import partial
+
+from vgpuctl.sim import binding, mdev, sriov, vendor
+from vgpuctl.sim.machine import PORT_CLASS, SimFunction, SimGpu
+from vgpuctl.sim.state import State
+from vgpuctl.sim.tree import Dir, File, Link, Node, fixed, text
+
+VFIO_DEV_SINCE = (6, 1)
+
+
+def root(state: State, machine_id: str) -> Dir:
+    """Return the root directory of the host as it is in this state."""
+    return fixed(
+        {
+            "sys": fixed(
+                {
+                    "bus": Dir(partial(_buses, state)),
+                    "class": Dir(partial(_classes, state)),
+                    "devices": Dir(partial(_devices, state)),
+                    "kernel": fixed({"iommu_groups": Dir(partial(_groups, state))}),
+                    "module": Dir(partial(_modules, state)),
+                }
+            ),
+            "proc": Dir(partial(_proc, state)),
+            "dev": Dir(partial(_dev, state)),
+            "etc": fixed({"machine-id": text(machine_id)}),
+        }
+    )
+
+
+def vfio_name(state: State, function: SimFunction) -> str | None:
+    """Return the function's VFIO device (vfio12) while a VFIO driver provides one."""
+    gpu = state.machine.gpus[function.gpu]
+    provided = state.driver(function) == "vfio-pci" or vendor.is_carrier(state, gpu, function)
+    return f"vfio{function.serial}" if provided and state.machine.iommu else None
+
+
+def _present(state: State) -> list[SimFunction]:
+    return [f for f in state.machine.functions.values() if state.exists(f.address)]
+
+
+# ------------------------------------------------------------------------- /sys
+
+
+def _buses(state: State) -> Mapping[str, Node]:
+    made: dict[str, Node] = {
+        "pci": fixed(
+            {
+                "devices": Dir(lambda: {f.address: Link(f.path) for f in _present(state) if f.kind != "parent"}),
+                "drivers": Dir(partial(binding.drivers, state)),
+                "drivers_probe": binding.probe_node(state),
+            }
+        )
+    }
+    if _has_mdev(state):
+        made["mdev"] = fixed(
+            {
+                "devices": Dir(lambda: {m.uuid: Link(mdev.path_of(state, m)) for m in state.mdevs.values()}),
+                "drivers": fixed({"nvidia-vgpu-vfio": fixed({})}),
+            }
+        )
+    return made
+
+
+def _has_mdev(state: State) -> bool:
+    return any(gpu.backend.startswith("mdev") for gpu in state.machine.gpus.values())
+
+
+def _classes(state: State) -> Mapping[str, Node]:
+    made: dict[str, Node] = {
+        "iommu": fixed({"dmar0": fixed({})} if state.machine.iommu else {}),
+    }
+    if _has_mdev(state):
+        made["mdev_bus"] = Dir(
+            lambda: {
+                f.address: Link(f.path) for f in _present(state) if mdev.is_parent(state, state.machine.gpus[f.gpu], f)
+            }
+        )
+    return made
+
+
+def _devices(state: State) -> Mapping[str, Node]:
+    """Return /sys/devices: each function below its port, and parents without PCI below `virtual`."""
+    tops: dict[str, dict[str, list[SimFunction]]] = {}
+    for function in _present(state):
+        above, below = function.path.removeprefix("/sys/devices/").split("/")[:2]
+        tops.setdefault(above, {}).setdefault(below, []).append(function)
+    return {
+        top: fixed(
+            {name: Dir(partial(_slot, state, f"/sys/devices/{top}/{name}", members)) for name, members in slots.items()}
+        )
+        for top, slots in tops.items()
+    }
+
+
+def _slot(state: State, path: str, members: list[SimFunction]) -> Mapping[str, Node]:
+    made: dict[str, Node] = {}
+    for function in members:
+        if function.path == path:
+            made.update(_function(state, function))
+        else:
+            made[posixpath.basename(function.path)] = Dir(partial(_function, state, function))
+    return made
+
+
+def _function(state: State, function: SimFunction) -> Mapping[str, Node]:
+    gpu = state.machine.gpus[function.gpu]
+    made: dict[str, Node] = {}
+    if function.kind == "parent":
+        made["subsystem"] = Link("/sys/class/mdev_bus")
+    else:
+        made.update(_pci_files(gpu, function))
+        made.update(binding.nodes(state, function))
+        made.update(sriov.nodes(state, gpu, function))
+        made.update(_driver_files(state, gpu, function))
+    if function.group is not None:
+        made["iommu_group"] = Link(f"/sys/kernel/iommu_groups/{function.group}")
+    if mdev.is_parent(state, gpu, function):
+        made.update(mdev.parent_nodes(state, gpu, function))
+    if vendor.is_carrier(state, gpu, function):
+        made.update(vendor.nodes(state, gpu, function))
+    name = vfio_name(state, function)
+    if name is not None and state.machine.kernel >= VFIO_DEV_SINCE:
+        made["vfio-dev"] = fixed({name: fixed({})})
+    return made
+
+
+def _pci_files(gpu: SimGpu, function: SimFunction) -> dict[str, Node]:
+    made: dict[str, Node] = {
+        "vendor": text(function.vendor),
+        "device": text(function.device),
+        "class": text(function.device_class),
+        "revision": text("0xa1"),
+        "subsystem_vendor": text(function.vendor),
+        "subsystem_device": text("0x0000"),
+        "numa_node": text(gpu.numa_node),
+        "enable": text(1),
+        "subsystem": Link("/sys/bus/pci"),
+    }
+    if function.device_class.startswith("0x0300"):
+        made["boot_vga"] = text(1 if gpu.console and function.kind == "pf" else 0)
+    return made
+
+
+def _driver_files(state: State, gpu: SimGpu, function: SimFunction) -> dict[str, Node]:
+    """Return files that a bound driver adds, traps included."""
+    driver = state.driver(function)
+    made: dict[str, Node] = {}
+    if function.kind != "pf" or driver is None:
+        return made
+    if gpu.console and driver == function.driver:
+        number = list(state.machine.gpus).index(gpu.address)
+        made["drm"] = fixed({f"card{number}": fixed({}), f"renderD{128 + number}": fixed({})})
+    if driver == "gim":
+        made["reset_gpu"] = File(show=_reset)
+    return made
+
+
+def _reset() -> str:
+    raise AssertionError("reading reset_gpu resets the card under its VMs: a PF's files are never read by glob")
+
+
+def _groups(state: State) -> Mapping[str, Node]:
+    members: dict[int, dict[str, Node]] = {}
+    for function in _present(state):
+        if function.group is not None:
+            members.setdefault(function.group, {})[function.address] = Link(function.path)
+    for device in state.mdevs.values():
+        members.setdefault(device.group, {})[device.uuid] = Link(mdev.path_of(state, device))
+    return {
+        str(group): fixed({"devices": fixed(devices), "type": text("DMA-FQ")}) for group, devices in members.items()
+    }
+
+
+def _modules(state: State) -> Mapping[str, Node]:
+    names = {state.driver(f) for f in _present(state) if f.device_class != PORT_CLASS} - {None}
+    made: dict[str, Node] = {str(name).replace("-", "_"): fixed({}) for name in names}
+    made.update({"vfio": fixed({}), "vfio_pci": fixed({}), "kvm": fixed({})})
+    if "nvidia" in names:
+        made["nvidia"] = fixed({"version": text(state.machine.scenario["nvidia"]["driver"])})
+    return made
+
+
+# ---------------------------------------------------------------- /proc and /dev
+
+
+def _proc(state: State) -> Mapping[str, Node]:
+    scenario = state.machine.scenario
+    made: dict[str, Node] = {
+        "cmdline": text("BOOT_IMAGE=/vmlinuz ro" + (" intel_iommu=on iommu=pt" if scenario["iommu"] else "")),
+        "sys": fixed({"kernel": fixed({"osrelease": text(scenario["kernel"])})}),
+        "driver": fixed({}),
+    }
+    bound = [gpu for gpu in state.machine.gpus.values() if gpu.nvml and state.driver(gpu.own) == "nvidia"]
+    if any(gpu.nvml for gpu in state.machine.gpus.values()):
+        version = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {scenario['nvidia']['driver']}"
+        gpus = {gpu.address: fixed({"information": _information(gpu)}) for gpu in bound}
+        made["driver"] = fixed({"nvidia": fixed({"version": text(version), "gpus": fixed(gpus)})})
+    return made
+
+
+def _information(gpu: SimGpu) -> File:
+    return text(f"Model: \t\t {gpu.model}\nBus Type: \t PCIe\nBus Location: \t {gpu.address}")
+
+
+def _dev(state: State) -> Mapping[str, Node]:
+    groups: dict[str, Node] = {"vfio": File()}
+    devices: dict[str, Node] = {}
+    for function in _present(state):
+        name = vfio_name(state, function)
+        if name is not None:
+            groups[str(function.group)] = File()
+            if state.machine.kernel >= VFIO_DEV_SINCE:
+                devices[name] = File()
+    groups.update({str(device.group): File() for device in state.mdevs.values()})
+    groups["devices"] = fixed(devices)
+    return (
+        {"vfio": fixed(groups), "kvm": File()} if state.machine.scenario["libvirt"]["kvm"] else {"vfio": fixed(groups)}
+    )

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One append-only file of JSON lines: what the simulated host did, and whose replay is what it is now.
+
+A line is one operation: a list of records that hold together or not at all. A line is written in one call
+before the operation returns, so a process that is killed leaves what a real host would keep; a last line
+without its newline never happened, and the next writer cuts it. Processes take turns by a lock on a file of
+its own, because compacting replaces the journal by a rename and a lock on the old file would guard nothing.
+
+Reading takes no lock: only whole lines count, and they never change.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+Record = list[object]
+"""The operation's name and its arguments, as JSON values."""
+
+
+class Damaged(Exception):
+    """A whole line of the journal is not what the simulator writes."""
+
+
+def encode(value: object) -> bytes:
+    """Return one journal line."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+class Journal:
+    """The file, and how far this process has read it.
+
+    `restart` is called with the first line (the header) when the file is new to this process or was
+    replaced, `apply` with each line after it.
+    """
+
+    def __init__(
+        self, directory: Path, restart: Callable[[object], None], apply: Callable[[list[Record]], None]
+    ) -> None:
+        self.path = directory / "journal"
+        self._restart = restart
+        self._apply = apply
+        self._turn = threading.RLock()
+        self._depth = 0
+        self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = -1
+        self._inode = -1
+        self._offset = 0
+        self.lines = 0
+
+    def close(self) -> None:
+        """Close the files."""
+        for number in (self._file, self._lock):
+            if number >= 0:
+                os.close(number)
+        self._file = self._lock = -1
+
+    def refresh(self) -> None:
+        """Apply what other processes appended since the last look."""
+        with self._turn:
+            seen = os.stat(self.path)
+            if seen.st_ino != self._inode:
+                self._reopen()
+                seen = os.fstat(self._file)
+            if seen.st_size > self._offset:
+                self._read_tail(seen.st_size)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the journal against other processes, with everything applied and a torn last line cut."""
+        with self._turn:
+            self._depth += 1
+            try:
+                if self._depth == 1:
+                    fcntl.flock(self._lock, fcntl.LOCK_EX)
+                if self.path.exists():
+                    self.refresh()
+                    if os.fstat(self._file).st_size > self._offset:
+                        os.ftruncate(self._file, self._offset)
+                yield
+            finally:
+                self._depth -= 1
+                if self._depth == 0:
+                    fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def append(self, records: list[Record]) -> None:
+        """Write one operation and apply it. Only inside `locked`."""
+        assert self._depth, "append needs the lock"
+        line = encode(records)
+        written = os.write(self._file, line)
+        if written != len(line):
+            os.ftruncate(self._file, self._offset)
+            raise OSError(28, "the journal of the simulated host could not be written", str(self.path))
+        self._offset += written
+        self.lines += 1
+        self._apply(records)
+
+    def replace(self, header: object, records: list[Record]) -> None:
+        """Begin again with this header and these records, atomically. Only inside `locked`."""
+        assert self._depth, "replace needs the lock"
+        fresh = self.path.with_name("journal.new")
+        fresh.unlink(missing_ok=True)
+        number = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(number, "wb") as file:
+            file.write(encode(header))
+            if records:
+                file.write(encode(records))
+        os.replace(fresh, self.path)
+        self.refresh()
+
+    def _reopen(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        self._inode = os.fstat(self._file).st_ino
+        self._offset = 0
+        self.lines = 0
+
+    def _read_tail(self, size: int) -> None:
+        data = os.pread(self._file, size - self._offset, self._offset)
+        end = data.rfind(b"\n") + 1
+        for line in data[:end].splitlines():
+            try:
+                value = json.loads(line)
+                if self._offset == 0:
+                    self._restart(value)
+                else:
+                    self._apply(value)
+            except (ValueError, LookupError, TypeError) as exc:
+                raise Damaged(f"{self.path}, line {self.lines + 1}: {exc}") from exc
+            self._offset += len(line) + 1
+            self.lines += 1

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hardware and the software of a simulated host: what does not change while it runs.
+
+Made from the compiled scenario, which is plain JSON and is kept in the journal's first line, so that opening
+a host that was used before needs neither the scenario's YAML nor the table of models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+ROOT = "/sys/devices"
+PORT_CLASS = "0x060400"
+
+
+@dataclass(frozen=True, slots=True)
+class SimType:
+    """A vGPU type. `key` is the mdev directory's name, `number` the id that vendor VFIO and NVML use."""
+
+    key: str
+    number: int
+    name: str
+    framebuffer_mib: int
+    maximum: int
+    per_vm: int = 16
+    units: int = 1
+    mig: bool = False
+    description: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SimFunction:
+    """A device: `kind` is pf, vf, extra (another endpoint of the GPU's slot), port or parent (no PCI)."""
+
+    address: str
+    kind: str
+    gpu: str
+    path: str
+    vendor: str = ""
+    device: str = ""
+    device_class: str = ""
+    driver: str | None = None
+    group: int | None = None
+    index: int = 0
+    serial: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SimGpu:
+    """A GPU and the rule its driver follows: `nvidia` (one size at a time) or `counter` (shared units)."""
+
+    address: str
+    model: str
+    backend: str
+    rule: str | None
+    types: Mapping[str, SimType]
+    functions: tuple[SimFunction, ...]
+    vfs_total: int = 0
+    vfs_enabled: int = 0
+    numa_node: int = -1
+    framebuffer_mib: int = 0
+    units: int = 0
+    units_refusal: str = "no-units"
+    console: bool = False
+    header: bool = True
+    configurable: bool = True
+    nvml: bool = False
+    by_number: Mapping[int, SimType] = field(default_factory=dict)
+
+    @property
+    def own(self) -> SimFunction:
+        """The GPU's own function."""
+        return self.functions[0]
+
+    @property
+    def vfs(self) -> tuple[SimFunction, ...]:
+        """Every VF there can be."""
+        return tuple(f for f in self.functions if f.kind == "vf")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The whole host. `found` are the records of what exists when the simulation begins."""
+
+    scenario: Mapping[str, Any]
+    gpus: Mapping[str, SimGpu]
+    functions: Mapping[str, SimFunction]
+
+    @property
+    def kernel(self) -> tuple[int, int]:
+        """The kernel's version as two numbers."""
+        return _two_numbers(self.scenario["kernel"])
+
+    @property
+    def driver_major(self) -> int:
+        """The major version of NVIDIA's driver."""
+        return _two_numbers(self.scenario["nvidia"]["driver"])[0]
+
+    @property
+    def libvirt_version(self) -> int:
+        """Libvirt's version as one number, as libvirt counts."""
+        return version_number(self.scenario["libvirt"]["version"])
+
+    @property
+    def iommu(self) -> bool:
+        """Whether the IOMMU is on."""
+        return bool(self.scenario["iommu"])
+
+
+def _two_numbers(text: str) -> tuple[int, int]:
+    parts = text.replace("-", ".").split(".")
+    return int(parts[0]), int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else 0
+
+
+def version_number(text: str) -> int:
+    """Return a dotted version as major * 1000000 + minor * 1000 + release."""
+    major, minor, release = ([int(part) for part in text.split(".")] + [0, 0])[:3]
+    return major * 1_000_000 + minor * 1000 + release
+
+
+def build(scenario: Mapping[str, Any]) -> Machine:
+    """Make the machine that a compiled scenario describes."""
+    gpus: dict[str, SimGpu] = {}
+    functions: dict[str, SimFunction] = {}
+    for position, raw in enumerate(scenario["gpus"]):
+        gpu = _gpu(raw, position, bool(scenario["iommu"]))
+        gpus[gpu.address] = gpu
+        functions.update((function.address, function) for function in gpu.functions)
+    return Machine(scenario=scenario, gpus=gpus, functions=functions)
+
+
+def _gpu(raw: Mapping[str, Any], position: int, iommu: bool) -> SimGpu:
+    types = {entry["key"]: SimType(**entry) for entry in raw["types"]}
+    return SimGpu(
+        address=raw["address"],
+        model=raw["model"],
+        backend=raw["backend"],
+        rule=raw["rule"],
+        types=types,
+        by_number={entry.number: entry for entry in types.values()},
+        functions=tuple(_functions(raw, position, iommu)),
+        **{
+            name: raw[name]
+            for name in (
+                "vfs_total",
+                "vfs_enabled",
+                "numa_node",
+                "framebuffer_mib",
+                "units",
+                "units_refusal",
+                "console",
+                "header",
+                "configurable",
+                "nvml",
+            )
+        },
+    )
+
+
+def _functions(raw: Mapping[str, Any], position: int, iommu: bool) -> list[SimFunction]:
+    """List the GPU's own function first, then its companions and port, then every VF there can be."""
+    address = raw["address"]
+    if ":" not in address:
+        path = f"{ROOT}/virtual/{raw['driver'] or address}/{address}"
+        return [SimFunction(address, "parent", address, path, driver=raw["driver"])]
+    domain, bus = int(address[:4], 16), int(address[5:7], 16)
+    top = f"{ROOT}/pci{domain:04x}:{max(bus - 1, 0):02x}"
+    port = f"{domain:04x}:{bus - 1:02x}:00.0" if bus else None
+    slot = f"{top}/{port}" if port else top
+
+    def function(name: str, kind: str, number: int, ids: Mapping[str, Any]) -> SimFunction:
+        group = raw["iommu_group"] if kind != "vf" else raw["vf_group"] + number
+        return SimFunction(
+            address=name,
+            kind=kind,
+            gpu=address,
+            path=f"{slot}/{name}",
+            vendor=ids["vendor"],
+            device=ids["device"],
+            device_class=ids["class"],
+            driver=ids["driver"],
+            group=group if iommu else None,
+            index=number,
+            serial=position * 128 + number + (8 if kind == "vf" else 0),
+        )
+
+    made = [function(address, "pf", 0, raw)]
+    for number, other in enumerate(raw["companions"], start=1):
+        made.append(function(f"{address[:-1]}{number}", "extra", number, other))
+    virtual = {**raw, "device": raw["vf_device"], "driver": raw["vf_driver"]}
+    for number in range(raw["vfs_total"]):
+        made.append(function(_vf_address(domain, bus, address, number), "vf", number, virtual))
+    if port:
+        made.append(_port(port, address, slot, raw["port_group"] if iommu else None))
+    return made
+
+
+def _port(name: str, gpu: str, path: str, group: int | None) -> SimFunction:
+    """Return the root port above a GPU."""
+    return SimFunction(
+        address=name,
+        kind="port",
+        gpu=gpu,
+        path=path,
+        vendor="0x8086",
+        device="0x347a",
+        device_class=PORT_CLASS,
+        driver="pcieport",
+        group=group,
+    )
+
+
+def _vf_address(domain: int, bus: int, address: str, number: int) -> str:
+    """SR-IOV's routing ids: four behind the function, one after another, into the next bus when they must."""
+    routing = (bus << 8) + (int(address[8:10], 16) << 3) + int(address[11], 16) + 4 + number
+    return f"{domain:04x}:{routing >> 8:02x}:{(routing >> 3) & 0x1F:02x}.{routing & 7}"

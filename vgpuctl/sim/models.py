@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU models that the simulator knows, from data/models.json: only what the built-in scenarios need.
+
+The figures are the vendors' published ones. The program never reads them: it believes what the simulated
+driver says, as it believes a real one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+
+@cache
+def models() -> Mapping[str, Mapping[str, Any]]:
+    """Return every known model by its short name."""
+    file = resources.files("vgpuctl.sim") / "data" / "models.json"
+    loaded: Mapping[str, Mapping[str, Any]] = json.loads(file.read_text())
+    return loaded
+
+
+def known_names() -> tuple[str, ...]:
+    """Return the short names."""
+    return tuple(models())
+
+
+def model(name: str) -> Mapping[str, Any] | None:
+    """Return a model by short name, full name or product name, letters' case aside."""
+    wanted = name.casefold()
+    for short, entry in models().items():
+        if wanted in {short.casefold(), entry["model"].casefold(), *(n.casefold() for n in entry["names"])}:
+            return entry
+    return None

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The NVML seam of a simulated host: what NVIDIA's library says of the scenario's GPUs."""
+
+from __future__ import annotations
+
+from vgpuctl.model.address import normal_pci
+from vgpuctl.model.seams import NvmlGpu, NvmlStatus, NvmlVgpuType
+from vgpuctl.sim.core import Core, Met
+from vgpuctl.sim.machine import SimGpu, SimType
+
+PRESENT = "present"
+
+
+class SimNvml:
+    """NVML as the scenario has it: present, or missing for the reason it names."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def status(self) -> NvmlStatus:
+        """Say whether NVML answers, and if not why."""
+        try:
+            state = self._core.look("nvml", "status")
+        except Met as exc:
+            return NvmlStatus(available=False, reason=exc.fault.message)
+        nvidia = state.machine.scenario["nvidia"]
+        if nvidia["nvml"] != PRESENT:
+            return NvmlStatus(available=False, reason=nvidia["nvml"])
+        if not any(self._answers(gpu) for gpu in state.machine.gpus.values()):
+            return NvmlStatus(available=False, reason="absent")
+        return NvmlStatus(available=True, driver_version=nvidia["driver"])
+
+    def gpu(self, address: str) -> NvmlGpu | None:
+        """Return what NVML knows of a GPU."""
+        try:
+            state = self._core.look("nvml", address)
+        except Met:
+            return None
+        gpu = state.machine.gpus.get(normal_pci(address) or address)
+        if gpu is None or state.machine.scenario["nvidia"]["nvml"] != PRESENT or not self._answers(gpu):
+            return None
+        types = {kind.number: _type(kind) for kind in gpu.types.values()}
+        return NvmlGpu(model=gpu.model, framebuffer_mib=gpu.framebuffer_mib, types=types)
+
+    def _answers(self, gpu: SimGpu) -> bool:
+        """NVML sees a GPU only while NVIDIA's driver is bound to it."""
+        return gpu.nvml and self._core.state.driver(gpu.own) == "nvidia"
+
+
+def _type(kind: SimType) -> NvmlVgpuType:
+    return NvmlVgpuType(
+        type_id=kind.number,
+        name=kind.name,
+        framebuffer_mib=kind.framebuffer_mib,
+        max_per_gpu=kind.maximum,
+        max_per_vm=kind.per_vm,
+    )

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel's answers: one table, situation to errno.
+
+Sources: the mdev core and drivers/pci/iov.c of Linux, the NVIDIA vGPU driver's VFIO interface, and what
+programs that run on real GPUs have met. The contract tests hold the same table to a real kernel.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from enum import Enum
+from typing import NoReturn
+
+from vgpuctl.sim.journal import Record
+
+
+class Refusal(Enum):
+    """Each situation in which the kernel refuses a write: the errno, and for people why.
+
+    The text is not given to the program: a kernel says no more than its errno.
+    """
+
+    MDEV_MALFORMED_UUID = (errno.EINVAL, "not 36 characters of a UUID")
+    MDEV_UUID_EXISTS = (errno.EEXIST, "an mdev of this UUID exists on the host")
+    MDEV_NVIDIA_REFUSED = (errno.EIO, "the resource manager has no room, or another size runs here")
+    MDEV_NO_UNITS = (errno.ENOSPC, "the parent's counter is used up")
+    MDEV_NO_INSTANCES = (errno.EUSERS, "the mdev core's counter is used up")
+    MDEV_REMOVING = (errno.EAGAIN, "a removal of this mdev is under way")
+    MDEV_REMOVE_JUNK = (errno.EINVAL, "remove wants a number")
+
+    TYPE_JUNK = (errno.EINVAL, "current_vgpu_type wants a decimal number")
+    TYPE_TAKEN = (errno.EPERM, "the VF has a type already")
+    TYPE_NONE_TO_CLEAR = (errno.EPERM, "the VF has no type to clear")
+    TYPE_REFUSED = (errno.EIO, "the resource manager does not let this type be made here now")
+    TYPE_IN_USE = (errno.EPERM, "a VM uses the VF")
+
+    PARAMS_IN_USE = (errno.EPERM, "a VM uses the vGPU")
+    PARAMS_TOO_LONG = (errno.E2BIG, "more than the plugin takes")
+    PARAMS_NO_VGPU = (errno.ENXIO, "the VF has no vGPU")
+
+    NUMVFS_JUNK = (errno.EINVAL, "sriov_numvfs wants a 16-bit number")
+    NUMVFS_RANGE = (errno.ERANGE, "more than sriov_totalvfs")
+    NUMVFS_NO_DRIVER = (errno.ENOENT, "the function has no driver")
+    NUMVFS_NO_CALLBACK = (errno.ENOENT, "the driver does not let sysfs set the number of VFs")
+    NUMVFS_BUSY = (errno.EBUSY, "VFs are on: write 0 first")
+
+    BIND_NO_DEVICE = (errno.ENODEV, "no such device, or the driver does not take it")
+    BIND_VENDOR_VF = (errno.EINVAL, "vfio-pci cannot be bound to a vendor-specific VF")
+    BIND_BUSY = (errno.EBUSY, "the device has a driver")
+    JUNK = (errno.EINVAL, "not a value that this file takes")
+
+    def __init__(self, number: int, text: str) -> None:
+        self.number = number
+        self.text = text
+
+
+def refuse(refusal: Refusal) -> NoReturn:
+    """Raise the OSError of a situation; the caller adds the path."""
+    raise OSError(refusal.number, os.strerror(refusal.number))
+
+
+class WouldPark(Exception):
+    """The kernel would park the writer until nobody uses `carriers`; then `records` happen."""
+
+    def __init__(self, carriers: tuple[str, ...], records: list[Record]) -> None:
+        super().__init__(f"waits for {', '.join(carriers)}")
+        self.carriers = carriers
+        self.records = records

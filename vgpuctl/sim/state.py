@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a simulated host is now: the replay of its journal.
+
+Each record names one of the `_on_…` methods here. They check nothing and cannot fail on what the simulator
+wrote: the rules are checked before a record is made. `records` gives a short journal that replays to the same
+state, for compacting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from vgpuctl.sim.journal import Record
+from vgpuctl.sim.machine import Machine, SimFunction
+
+FIRST_PID = 5_000_000
+"""Above the kernel's highest pid, so that a simulated process is never mistaken for a real one."""
+FIRST_GROUP = 4000
+
+
+@dataclass(slots=True)
+class SimMdev:
+    """An mdev that exists."""
+
+    uuid: str
+    parent: str
+    type_key: str
+    group: int
+    params: str = ""
+
+
+@dataclass(slots=True)
+class SimDomain:
+    """A defined domain."""
+
+    uuid: str
+    name: str
+    xml: str
+
+
+@dataclass(slots=True)
+class Running:
+    """A running domain: its process, its XML at the start, what it holds, and which drivers it took."""
+
+    uuid: str
+    name: str
+    pid: int
+    xml: str
+    carriers: tuple[str, ...]
+    taken: dict[str, str | None]
+
+
+@dataclass(slots=True)
+class SimPool:
+    """A storage pool."""
+
+    name: str
+    path: str
+    active: bool
+    kind: str = "dir"
+    capacity: int | None = None
+    used: int = 0
+
+
+@dataclass(slots=True)
+class SimFile:
+    """A disk image on the simulated file system."""
+
+    path: str
+    size: int
+    format: str
+    base: str | None
+    allocation: int
+    firmware: str = "none"
+    problem: str | None = None
+
+
+@dataclass(slots=True)
+class Parked:
+    """A write that waits in the kernel until nobody uses `carriers`."""
+
+    pid: int
+    gpu: str
+    path: str
+    text: str
+    carriers: tuple[str, ...]
+    records: list[Record]
+
+
+@dataclass(eq=False)
+class State:
+    """Everything that changes. `generation` counts changes; readers cache by it."""
+
+    machine: Machine
+    generation: int = 0
+    mdevs: dict[str, SimMdev] = field(default_factory=dict)
+    vfs: dict[str, int] = field(default_factory=dict)
+    types: dict[str, int] = field(default_factory=dict)
+    params: dict[str, str] = field(default_factory=dict)
+    drivers: dict[str, str | None] = field(default_factory=dict)
+    overrides: dict[str, str] = field(default_factory=dict)
+    autoprobe: dict[str, int] = field(default_factory=dict)
+    parked: dict[int, Parked] = field(default_factory=dict)
+    domains: dict[str, SimDomain] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    running: dict[str, Running] = field(default_factory=dict)
+    users: dict[str, str] = field(default_factory=dict)
+    on_gpu: dict[str, dict[str, str]] = field(default_factory=dict)
+    pools: dict[str, SimPool] = field(default_factory=dict)
+    files: dict[str, SimFile] = field(default_factory=dict)
+    hits: dict[int, int] = field(default_factory=dict)
+    next_pid: int = FIRST_PID
+    next_group: int = FIRST_GROUP
+
+    def __post_init__(self) -> None:
+        """Start as after a boot."""
+        self._boot_devices()
+
+    # ---------------------------------------------------------------- questions
+
+    def exists(self, address: str) -> bool:
+        """Say whether a function is there now: a VF only while it is enabled."""
+        function = self.machine.functions.get(address)
+        if function is None:
+            return False
+        return function.kind != "vf" or function.index < self.vfs[function.gpu]
+
+    def driver(self, function: SimFunction) -> str | None:
+        """Return the driver that a function is bound to now."""
+        if function.address in self.drivers:
+            return self.drivers[function.address]
+        return function.driver
+
+    def used_by(self, carriers: tuple[str, ...]) -> tuple[str, ...]:
+        """Return those of these carriers that a running domain holds."""
+        return tuple(carrier for carrier in carriers if carrier in self.users)
+
+    def mdevs_on(self, address: str) -> tuple[SimMdev, ...]:
+        """Return the mdevs whose parent is this function."""
+        function = self.machine.functions[address]
+        return tuple(
+            mdev
+            for carrier in self.on_gpu.get(function.gpu, ())
+            if (mdev := self.mdevs.get(carrier)) is not None and mdev.parent == address
+        )
+
+    def freed(self, uuid: str) -> list[Record]:
+        """Return the records of a domain's end: it is off, and writes that waited for it go on."""
+        made: list[Record] = [["off", uuid]]
+        held = set(self.running[uuid].carriers)
+        for parked in self.parked.values():
+            still = [c for c in parked.carriers if c in self.users and c not in held]
+            if held & set(parked.carriers) and not still:
+                made += [["unpark", parked.pid], *parked.records]
+        return made
+
+    # ------------------------------------------------------------------ replay
+
+    def apply(self, records: list[Record]) -> None:
+        """Carry out the records of one operation."""
+        for name, *arguments in records:
+            getattr(self, f"_on_{name}")(*arguments)
+        self.generation += 1
+
+    def _boot_devices(self) -> None:
+        volatile: tuple[dict[Any, Any], ...] = (
+            self.mdevs,
+            self.types,
+            self.params,
+            self.drivers,
+            self.overrides,
+            self.autoprobe,
+            self.parked,
+            self.running,
+            self.users,
+        )
+        for table in volatile:
+            table.clear()
+        self.vfs = {gpu.address: gpu.vfs_enabled for gpu in self.machine.gpus.values()}
+        self.on_gpu = {address: {} for address in self.machine.gpus}
+        self.next_group = FIRST_GROUP
+
+    def _on_boot(self) -> None:
+        self._boot_devices()
+
+    def _on_mdev(self, uuid: str, parent: str, type_key: str, group: int) -> None:
+        self.mdevs[uuid] = SimMdev(uuid, parent, type_key, group)
+        self.on_gpu[self.machine.functions[parent].gpu][uuid] = type_key
+        self.next_group = max(self.next_group, group + 1)
+
+    def _on_unmdev(self, uuid: str) -> None:
+        mdev = self.mdevs.pop(uuid, None)
+        if mdev is not None:
+            self.on_gpu[self.machine.functions[mdev.parent].gpu].pop(uuid, None)
+
+    def _on_type(self, address: str, number: int) -> None:
+        gpu = self.machine.gpus[self.machine.functions[address].gpu]
+        if number:
+            self.types[address] = number
+            self.on_gpu[gpu.address][address] = gpu.by_number[number].key
+        else:
+            self.types.pop(address, None)
+            self.params.pop(address, None)
+            self.on_gpu[gpu.address].pop(address, None)
+
+    def _on_params(self, carrier: str, text: str) -> None:
+        if carrier in self.mdevs:
+            self.mdevs[carrier].params = text
+        else:
+            self.params[carrier] = text
+
+    def _on_vfs(self, address: str, number: int) -> None:
+        """Set the number of VFs; those that go take their vGPUs and bindings with them, new ones are fresh."""
+        self.vfs[address] = number
+        probe = self.autoprobe.get(address, 1)
+        for function in self.machine.gpus[address].vfs:
+            if function.index >= number:
+                self._strip(function.address)
+                self.drivers.pop(function.address, None)
+                self.overrides.pop(function.address, None)
+            elif not probe and function.address not in self.drivers:
+                self.drivers[function.address] = None
+
+    def _on_driver(self, address: str, name: str | None) -> None:
+        """Bind or unbind: an unbound function loses what its driver made on it, VFs included."""
+        function = self.machine.functions[address]
+        if name == self.driver(function):
+            return
+        if self.vfs.get(address):
+            self._on_vfs(address, 0)
+        self._strip(address)
+        if name == function.driver:
+            self.drivers.pop(address, None)
+        else:
+            self.drivers[address] = name
+
+    def _strip(self, address: str) -> None:
+        for mdev in self.mdevs_on(address):
+            self._on_unmdev(mdev.uuid)
+        if address in self.types:
+            self._on_type(address, 0)
+
+    def _on_override(self, address: str, text: str) -> None:
+        if text:
+            self.overrides[address] = text
+        else:
+            self.overrides.pop(address, None)
+
+    def _on_autoprobe(self, address: str, number: int) -> None:
+        self.autoprobe[address] = number
+
+    def _on_domain(self, uuid: str, name: str, xml: str) -> None:
+        self.domains[uuid] = SimDomain(uuid, name, xml)
+        self.names[name] = uuid
+
+    def _on_splice(self, uuid: str, start: int, end: int, text: str) -> None:
+        domain = self.domains[uuid]
+        domain.xml = domain.xml[:start] + text + domain.xml[end:]
+
+    def _on_splice_live(self, uuid: str, start: int, end: int, text: str) -> None:
+        running = self.running[uuid]
+        running.xml = running.xml[:start] + text + running.xml[end:]
+
+    def _on_undefine(self, uuid: str) -> None:
+        domain = self.domains.pop(uuid, None)
+        if domain is not None:
+            self.names.pop(domain.name, None)
+
+    def _on_run(
+        self, uuid: str, pid: int, carriers: list[str], taken: dict[str, str | None], xml: str | None = None
+    ) -> None:
+        domain = self.domains[uuid]
+        for address in taken:
+            self._on_driver(address, "vfio-pci")
+        self.running[uuid] = Running(
+            uuid, domain.name, pid, xml if xml is not None else domain.xml, tuple(carriers), dict(taken)
+        )
+        self.users.update((carrier, uuid) for carrier in carriers)
+        self.next_pid = max(self.next_pid, pid + 1)
+
+    def _on_off(self, uuid: str) -> None:
+        running = self.running.pop(uuid, None)
+        if running is None:
+            return
+        for carrier in running.carriers:
+            self.users.pop(carrier, None)
+        for address, driver in running.taken.items():
+            self._on_driver(address, driver)
+
+    def _on_pool(
+        self, name: str, path: str, active: bool, kind: str = "dir", capacity: int | None = None, used: int = 0
+    ) -> None:
+        self.pools[name] = SimPool(name, path, active, kind, capacity, used)
+
+    def _on_unpool(self, name: str) -> None:
+        self.pools.pop(name, None)
+
+    def _on_file(self, path: str, size: int, kind: str, base: str | None, allocation: int, *more: Any) -> None:
+        self.files[path] = SimFile(path, size, kind, base, allocation, *more)
+
+    def _on_unfile(self, path: str) -> None:
+        self.files.pop(path, None)
+
+    def _on_hit(self, index: int) -> None:
+        self.hits[index] = self.hits.get(index, 0) + 1
+
+    def _on_hits(self, index: int, number: int) -> None:
+        self.hits[index] = number
+
+    def _on_park(self, pid: int, gpu: str, path: str, text: str, carriers: list[str], records: list[Record]) -> None:
+        self.parked[pid] = Parked(pid, gpu, path, text, tuple(carriers), records)
+        self.next_pid = max(self.next_pid, pid + 1)
+
+    def _on_unpark(self, pid: int) -> None:
+        self.parked.pop(pid, None)
+
+    def _on_counters(self, pid: int, group: int) -> None:
+        self.next_pid, self.next_group = pid, group
+
+    # --------------------------------------------------------------- compacting
+
+    def records(self) -> list[Record]:
+        """Return records that make a fresh state equal to this one."""
+        # A PF's driver comes before its VFs (binding drops them), and autoprobe after them (it unbinds them).
+        lent = {address for running in self.running.values() for address in running.taken}
+        bound: list[Record] = [["driver", *item] for item in self.drivers.items() if item[0] not in lent]
+        made = [record for record in bound if record[1] in self.vfs]
+        made += [["vfs", address, number] for address, number in self.vfs.items()]
+        made += [["autoprobe", *item] for item in self.autoprobe.items()]
+        made += [record for record in bound if record[1] not in self.vfs]
+        made += [["override", *item] for item in self.overrides.items()]
+        for mdev in self.mdevs.values():
+            made.append(["mdev", mdev.uuid, mdev.parent, mdev.type_key, mdev.group])
+            if mdev.params:
+                made.append(["params", mdev.uuid, mdev.params])
+        made += [["type", *item] for item in self.types.items()]
+        made += [["params", *item] for item in self.params.items()]
+        for domain in self.domains.values():
+            made.append(["domain", domain.uuid, domain.name, domain.xml])
+        for run in self.running.values():
+            made.append(["run", run.uuid, run.pid, list(run.carriers), run.taken, run.xml])
+        for pool in self.pools.values():
+            made.append(["pool", pool.name, pool.path, pool.active, pool.kind, pool.capacity, pool.used])
+        for file in self.files.values():
+            fields = [file.path, file.size, file.format, file.base, file.allocation]
+            made.append(["file", *fields, file.firmware, file.problem])
+        made += [["hits", *item] for item in self.hits.items()]
+        for parked in self.parked.values():
+            fields = [parked.pid, parked.gpu, parked.path, parked.text]
+            made.append(["park", *fields, list(parked.carriers), parked.records])
+        made.append(["counters", self.next_pid, self.next_group])
+        return made

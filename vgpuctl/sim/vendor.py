@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's vendor-specific VFIO: the VF itself is the vGPU, made by writing a type into its own directory."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+from vgpuctl.sim.journal import Record
+from vgpuctl.sim.machine import SimFunction, SimGpu
+from vgpuctl.sim.room import room_on
+from vgpuctl.sim.rules import Refusal, refuse
+from vgpuctl.sim.state import State
+from vgpuctl.sim.tree import File, Node, fixed
+
+HEADER = "ID    : vGPU Name\n"
+LONGEST_PARAMS = 1024
+_DECIMAL = re.compile(r"\+?[0-9]+", re.ASCII)
+
+
+def is_carrier(state: State, gpu: SimGpu, function: SimFunction) -> bool:
+    """Say whether the VF offers vGPU types now: NVIDIA's driver must be bound to it."""
+    return gpu.backend == "vendor-vf" and function.kind == "vf" and state.driver(function) == "nvidia"
+
+
+def nodes(state: State, gpu: SimGpu, function: SimFunction) -> dict[str, Node]:
+    """Return the VF's directory `nvidia`."""
+    address = function.address
+
+    def params() -> str:
+        held = state.params.get(address, "")
+        return f"{held}\n" if held else ""
+
+    return {
+        "nvidia": fixed(
+            {
+                "creatable_vgpu_types": File(show=partial(creatable, state, gpu, function)),
+                "current_vgpu_type": File(
+                    show=lambda: f"{state.types.get(address, 0)}\n",
+                    store=partial(set_type, state, gpu, function),
+                ),
+                "vgpu_params": File(show=params, store=partial(_write_params, state, address)),
+            }
+        )
+    }
+
+
+def creatable(state: State, gpu: SimGpu, function: SimFunction) -> str:
+    """List what can be made on this VF now; nothing while it has a type."""
+    lines = [f"{kind.number:<5d} : {kind.name}\n" for kind in gpu.types.values() if room_on(state, gpu, function, kind)]
+    return (HEADER if gpu.header else "") + "".join(lines)
+
+
+def set_type(state: State, gpu: SimGpu, function: SimFunction, written: str) -> list[Record]:
+    """Return the records of a write of `current_vgpu_type`, or refuse as the driver does, in its order."""
+    number = written.removesuffix("\n")
+    if not _DECIMAL.fullmatch(number):
+        refuse(Refusal.TYPE_JUNK)
+    address = function.address
+    if int(number) == 0:
+        if address not in state.types:
+            refuse(Refusal.TYPE_NONE_TO_CLEAR)
+        if address in state.users:
+            refuse(Refusal.TYPE_IN_USE)
+        return [["type", address, 0]]
+    if address in state.types:
+        refuse(Refusal.TYPE_TAKEN)
+    kind = gpu.by_number.get(int(number))
+    if kind is None or not room_on(state, gpu, function, kind):
+        refuse(Refusal.TYPE_REFUSED)
+    return [["type", address, kind.number]]
+
+
+def checked_params(written: str) -> str:
+    """Return what `vgpu_params` keeps: the whole text without its newline; a blank clears it."""
+    if len(written) > LONGEST_PARAMS:
+        refuse(Refusal.PARAMS_TOO_LONG)
+    return written.removesuffix("\n").strip(" ")
+
+
+def _write_params(state: State, address: str, written: str) -> list[Record]:
+    if address not in state.types:
+        refuse(Refusal.PARAMS_NO_VGPU)
+    if address in state.users:
+        refuse(Refusal.PARAMS_IN_USE)
+    return [["params", address, checked_params(written)]]

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opening a simulated host by its scenario's name or file, and what a person can do to it: reboot, reset.
+
+The caller joins these seams with the real claims and lock, which work on the real directory `run_dir`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Callable
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from vgpuctl.errors import NotFound
+from vgpuctl.model.seams import Holder
+from vgpuctl.model.vm import ProcessId, StuckWrite
+from vgpuctl.sim.core import Core
+from vgpuctl.sim.host_tree import vfio_name
+from vgpuctl.sim.hypervisor import EMULATOR, SimHypervisor
+from vgpuctl.sim.nvml import SimNvml
+from vgpuctl.sim.state import FIRST_PID, State
+from vgpuctl.sim.storage import SimStorage
+from vgpuctl.sim.sysfs import SimSysfs
+
+SCENARIOS = ("a100-40", "t4", "a16", "l40s-x4", "mixed", "empty")
+"""The built-in scenarios."""
+_TITLE = re.compile(r"^title: *(.+)$", re.MULTILINE)
+CONSOLE_PID = FIRST_PID - 1
+
+
+class SimWorld:
+    """One simulated host. `name` is the scenario as it was typed."""
+
+    def __init__(self, core: Core, text: str, file: str) -> None:
+        self._core = core
+        self._text = text
+        self._file = file
+        self.name = core.name
+        self.sysfs = SimSysfs(core)
+        self.nvml = SimNvml(core)
+        self.hypervisor = SimHypervisor(core)
+        self.storage = SimStorage(core)
+        self.run_dir: Path = core.directory / "run"
+        for directory in (self.run_dir, core.directory / "etc", core.directory / "etc" / "vgpuctl"):
+            directory.mkdir(mode=0o700, exist_ok=True)
+
+    @property
+    def machine_id(self) -> str:
+        """The host's /etc/machine-id."""
+        return self._core.machine_id
+
+    @property
+    def title(self) -> str:
+        """The scenario's one line for people."""
+        return str(self._core.machine.scenario["title"])
+
+    @property
+    def lock_held(self) -> Callable[[], bool]:
+        """Says whether this process holds the host lock; changing calls and libvirt's then raise."""
+        return self._core.lock_held
+
+    @lock_held.setter
+    def lock_held(self, value: Callable[[], bool]) -> None:
+        self._core.lock_held = value
+
+    def record_stuck_with(self, record: Callable[[StuckWrite], None]) -> None:
+        """Tell where a write that the simulated kernel parks is written down, as the real half does it."""
+        self.sysfs.record_stuck = record
+
+    # --------------------------------------------------------------- processes
+
+    def holders(self, nodes: tuple[str, ...]) -> tuple[Holder, ...]:
+        """Return the simulated processes that have any of these device nodes open."""
+        state = self._core.look()
+        wanted = set(nodes)
+        found = [
+            Holder(running.pid, f"{EMULATOR} -name guest={running.name}")
+            for running in state.running.values()
+            if wanted.intersection(node for c in running.carriers for node in _nodes(state, c))
+        ]
+        for number, gpu in enumerate(state.machine.gpus.values()):
+            if gpu.console and state.driver(gpu.own) == gpu.own.driver and f"/dev/dri/card{number}" in wanted:
+                found.append(Holder(CONSOLE_PID, "/usr/lib/xorg/Xorg :0"))
+        return tuple(found)
+
+    def alive(self, process: ProcessId) -> bool:
+        """Say whether a simulated process lives: a VM's, or a write that waits in the kernel."""
+        state = self._core.look()
+        pids = {running.pid for running in state.running.values()}
+        return process.pid in pids or process.pid in state.parked
+
+    def stuck(self) -> tuple[StuckWrite, ...]:
+        """Return the writes that wait in the simulated kernel: the caller shows them beside the real ones."""
+        return self.sysfs.stuck()
+
+    # ------------------------------------------------------------ power switch
+
+    def reboot(self) -> None:
+        """Turn the host off and on: VMs stop, devices go, VFs are as the scenario boots them, /run is empty."""
+        with self._core.change("reboot", self.name) as change:
+            change.add("boot")
+            self._empty_run()
+
+    def reset(self) -> None:
+        """Forget everything that happened, and read the scenario again."""
+        with self._core.journal.locked():
+            self._core.forget(_digest(self._text), _compile(self._text, self._file))
+            self._empty_run()
+            shutil.rmtree(self._core.directory / "etc", ignore_errors=True)
+
+    def close(self) -> None:
+        """Close the journal's files."""
+        self._core.journal.close()
+
+    def _empty_run(self) -> None:
+        for path in self.run_dir.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def scenarios() -> tuple[tuple[str, str], ...]:
+    """Return name and title of each built-in scenario; cheap, as completion asks for it."""
+    found = ((name, _TITLE.search(_source(name)[0])) for name in SCENARIOS)
+    return tuple((name, match[1] if match else "") for name, match in found)
+
+
+def open_world(text: str, *, state_dir: Path | None = None, lock_held: Callable[[], bool] | None = None) -> SimWorld:
+    """Open a simulated host: a built-in scenario's name, or a scenario file's path.
+
+    Raises:
+        NotFound: there is no such scenario.
+        InvalidInput: the file is wrong (with its line), or was changed since the host was first used.
+    """
+    world, content, file = _world(text, state_dir)
+    world._core.begin(_digest(content), partial(_compile, content, file))
+    if lock_held is not None:
+        world.lock_held = lock_held
+    return world
+
+
+def reset_world(text: str, *, state_dir: Path | None = None) -> SimWorld:
+    """Open a simulated host after forgetting its state, also when that is damaged or of an older scenario."""
+    world, _, _ = _world(text, state_dir)
+    world._core.journal.path.unlink(missing_ok=True)
+    world.close()
+    fresh = open_world(text, state_dir=state_dir)
+    fresh.reset()
+    return fresh
+
+
+def _world(text: str, state_dir: Path | None) -> tuple[SimWorld, str, str]:
+    content, file, stem = _source(text)
+    directory = state_dir if state_dir is not None else _states() / stem
+    return SimWorld(Core(text, directory), content, file), content, file
+
+
+def _source(text: str) -> tuple[str, str, str]:
+    """Return the scenario's content, its name in messages, and the state directory's name."""
+    if text in SCENARIOS:
+        built_in = resources.files("vgpuctl.sim") / "scenarios" / f"{text}.yaml"
+        return built_in.read_text(), f"{text}.yaml", text
+    path = Path(text).expanduser()
+    try:
+        content = path.read_text()
+    except (OSError, UnicodeDecodeError) as exc:
+        near = difflib.get_close_matches(text, SCENARIOS, 1)
+        more = f"did you mean '{near[0]}'? " if near else ""
+        raise NotFound(
+            f"there is no scenario '{text}', and no file of that name can be read",
+            hint=f"{more}built in: {', '.join(SCENARIOS)}; a file of your own is described in docs/scenarios.md",
+        ) from exc
+    short = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:8]
+    return content, text, f"{path.stem}-{short}"
+
+
+def _states() -> Path:
+    base = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".local" / "state") / "vgpuctl"
+
+
+def _digest(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _compile(content: str, file: str) -> dict[str, Any]:
+    from vgpuctl.sim.scenario import compile_scenario
+
+    return compile_scenario(content, file)
+
+
+def _nodes(state: State, carrier: str) -> list[str]:
+    """Return the device nodes that a VM's QEMU holds for one carrier."""
+    mdev = state.mdevs.get(carrier)
+    if mdev is not None:
+        return [f"/dev/vfio/{mdev.group}"]
+    function = state.machine.functions.get(carrier)
+    if function is None:
+        return []
+    name = vfio_name(state, function)
+    return [f"/dev/vfio/{function.group}"] + ([f"/dev/vfio/devices/{name}"] if name else [])

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a VM spec can say, once: name, option, help and example of every field.
+
+The command line's options, the pydantic model, the documentation and later Ansible's module read this table.
+It imports nothing heavy, because `vgpuctl --help` and shell completion need it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SpecField:
+    """One field: `name` in a spec file, `option` on the command line ("" = a spec file only)."""
+
+    name: str
+    option: str
+    help: str
+    example: str
+    repeatable: bool = False
+    flag: bool = False
+    metavar: str = ""
+    choices: tuple[str, ...] = ()
+    built_in: object = None
+
+
+MODES = ("vgpu", "sriov", "passthrough")
+OS_KINDS = ("linux", "generic")
+
+VM_FIELDS: tuple[SpecField, ...] = (
+    SpecField(
+        "profile",
+        "--profile",
+        "vGPU profile, with :N for several of it; repeat it for several vGPUs in one VM (at most 16, all or nothing)",
+        "A100-4C",
+        repeatable=True,
+        metavar="PROFILE[:N]",
+    ),
+    SpecField("gpu", "--gpu", "the GPU to use, by address or by model", "0000:3b:00.0", metavar="ADDRESS|MODEL"),
+    SpecField(
+        "mode",
+        "--mode",
+        "vgpu: a profile; sriov: a plain VF of --gpu; passthrough: all of --gpu",
+        "vgpu",
+        choices=MODES,
+        built_in="vgpu",
+    ),
+    SpecField("memory", "--memory", "guest memory; a bare number is MiB", "8GiB", metavar="SIZE", built_in="4GiB"),
+    SpecField("vcpus", "--vcpus", "virtual CPUs", "4", metavar="N", built_in=2),
+    SpecField(
+        "image",
+        "--image",
+        "base image; the first disk becomes a linked qcow2 clone of it",
+        "/var/lib/libvirt/images/debian.qcow2",
+        metavar="PATH",
+    ),
+    SpecField(
+        "disk",
+        "--disk",
+        "a new thin disk by size (a bare number is GiB), or an existing one by path; repeatable",
+        "100GiB",
+        repeatable=True,
+        metavar="SIZE|PATH",
+    ),
+    SpecField("cdrom", "--cdrom", "ISO image to boot from", "/var/lib/libvirt/images/debian.iso", metavar="PATH"),
+    SpecField("network", "--network", "libvirt network", "default", metavar="NAME", built_in="default"),
+    SpecField(
+        "os",
+        "--os",
+        "linux: UEFI where the image can boot it; generic: BIOS unless the image needs UEFI",
+        "linux",
+        choices=OS_KINDS,
+        built_in="linux",
+    ),
+    SpecField(
+        "storage_pool",
+        "--storage-pool",
+        "libvirt storage pool for new disks",
+        "default",
+        metavar="NAME",
+        built_in="default",
+    ),
+    SpecField(
+        "hotplug_slots",
+        "--hotplug-slots",
+        "spare pcie-root-ports for devices added later",
+        "4",
+        metavar="N",
+        built_in=4,
+    ),
+    SpecField(
+        "vgpu_params",
+        "--vgpu-param",
+        "vGPU plugin parameter; repeatable",
+        "frame_rate_limiter=0",
+        repeatable=True,
+        metavar="KEY=VALUE",
+    ),
+    SpecField(
+        "template",
+        "--template",
+        "domain template, NAME.xml.j2 in /etc/vgpuctl/templates or built in",
+        "vm",
+        metavar="NAME",
+        built_in="vm",
+    ),
+    SpecField(
+        "force_console",
+        "--force-console",
+        "pass a GPU through although the host's console is on it",
+        "",
+        flag=True,
+        built_in=False,
+    ),
+)
+
+FIELD = {f.name: f for f in VM_FIELDS}
+
+DEFAULTABLE = ("image", "memory", "vcpus", "network", "os", "storage_pool")
+"""Fields that `defaults:` in host.yaml may fill."""
+
+DEFAULT_DISK_GIB = 40
+NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
+MAX_VGPUS_PER_VM = 16

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""YAML or JSON text becomes plain values, and every problem is told with its file, line and column.
+
+YAML is read as version 1.2 by the core schema only: text, null, true/false, whole and decimal numbers. A
+YAML 1.1 reader turns the unquoted address 0000:41:00.0 into the number 2460.0; here it stays text, and a
+number that such a tool wrote where an address is due is named as what it is (see `rules.gpu`). JSON is a
+part of YAML 1.2, so there is one reader. Aliases, merge keys and tags are refused: a spec is data that a
+person can check by eye.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
+
+from vgpuctl.errors import InvalidInput
+from vgpuctl.spec.rules import Contradiction, Problem, suggest
+
+Path = tuple[str | int, ...]
+
+_CORE = "tag:yaml.org,2002:"
+_WHOLE = re.compile(r"[-+]?[0-9]{1,18}", re.ASCII)
+_BASED = re.compile(r"0o[0-7]{1,18}|0x[0-9a-fA-F]{1,16}", re.ASCII)
+_DECIMAL = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,4})?", re.ASCII)
+_WORDS: dict[str, object] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a text, counted from 1 as editors do."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text that was read: its value, and where each value and each key stands in it."""
+
+    name: str
+    value: object
+    values: Mapping[Path, Position] = field(default_factory=dict)
+    keys: Mapping[Path, Position] = field(default_factory=dict)
+
+    def position(self, path: Path, *, of_key: bool = False) -> Position:
+        """Return the position of a value or its key; of the nearest one around it when it is not there."""
+        if of_key and path in self.keys:
+            return self.keys[path]
+        while path and path not in self.values:
+            path = path[:-1]
+        return self.values.get(path, Position(1, 1))
+
+    def shown(self, path: Path) -> str:
+        """Return a path as people read it, `disk[1]`; parts that the text does not have are left out."""
+        while path and path not in self.values and path not in self.keys and len(path) > 1:
+            path = path[:-1]
+        return shown_path(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A problem at a place: what `invalid` makes its message and its facts of."""
+
+    line: int
+    column: int
+    path: str
+    text: str
+
+
+def load(text: str, name: str) -> Document:
+    """Read one YAML or JSON document; `name` is the file's, for messages.
+
+    Raises:
+        InvalidInput: it cannot be read, or says a key twice; every such problem is listed.
+    """
+    try:
+        node = YAML(typ="safe", pure=True).compose(text)
+        walk = _Walk()
+        value = walk.value(node, ()) if node is not None else None
+    except MarkedYAMLError as exc:
+        raise refusal(name, [_syntax(exc)]) from exc
+    except ReaderError as exc:
+        before = text[: exc.position] if isinstance(exc.position, int) else ""
+        column = len(before) - (before.rfind("\n") + 1) + 1
+        problem = Found(before.count("\n") + 1, column, "", "a character that YAML does not allow")
+        raise refusal(name, [problem]) from exc
+    except YAMLError as exc:
+        raise refusal(name, [Found(1, 1, "", f"it is not YAML: {exc}")]) from exc
+    except (RecursionError, ValueError) as exc:
+        raise refusal(name, [Found(1, 1, "", "it is nested too deeply")]) from exc
+    if walk.problems:
+        raise refusal(name, walk.problems)
+    return Document(name, value, walk.values, walk.keys)
+
+
+def invalid(error: ValidationError, document: Document, more: tuple[Problem, ...] = ()) -> InvalidInput:
+    """Turn what pydantic found, and `more` of the rules' own, into one error with every place."""
+    found = []
+    for problem, at_key in [*problems_of(error), *((extra, False) for extra in more)]:
+        position = document.position(problem.path, of_key=at_key)
+        entry = Found(position.line, position.column, document.shown(problem.path), problem.text)
+        if entry not in found:
+            found.append(entry)
+    return refusal(document.name, found)
+
+
+def refusal(name: str, found: list[Found]) -> InvalidInput:
+    """Return one InvalidInput that lists the problems in the order of the text."""
+    ordered = sorted(found, key=lambda entry: (entry.line, entry.column))
+    lines = [_line(name, entry) for entry in ordered]
+    facts = [{"file": name, "line": e.line, "column": e.column, "path": e.path, "problem": e.text} for e in ordered]
+    message = lines[0] if len(lines) == 1 else "\n".join([f"{name} has {len(lines)} problems", *lines])
+    return InvalidInput(message, problems=facts)
+
+
+def problems_of(error: ValidationError) -> list[tuple[Problem, bool]]:
+    """Return what pydantic found in our words; the flag says that the key is meant, not its value."""
+    model = error.title
+    found: list[tuple[Problem, bool]] = []
+    for entry in error.errors(include_url=False, include_input=True):
+        path, kind = entry["loc"], entry["type"]
+        cause = entry.get("ctx", {}).get("error")
+        if isinstance(cause, Contradiction):
+            found += [(Problem((*path, *problem.path), problem.text), False) for problem in cause.problems]
+        elif kind == "extra_forbidden":
+            found.append((Problem(path, _unknown(path, model)), True))
+        elif kind == "missing":
+            found.append((Problem(path, "it is missing"), False))
+        elif kind in ("model_type", "model_attributes_type", "dict_type"):
+            found.append((Problem(path, "a mapping of fields (key: value) is due here"), False))
+        else:
+            found.append((Problem(path, str(cause) if cause is not None else entry["msg"]), False))
+    return found
+
+
+def shown_path(path: Path) -> str:
+    """Return a path as people read it: `disk[1]`, `defaults.memory`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _unknown(path: Path, model: str) -> str:
+    known = KNOWN_KEYS.get((model, *path[:-1]), ())
+    return f"there is no such field{suggest(str(path[-1]), known)}"
+
+
+KNOWN_KEYS: dict[tuple[str | int, ...], tuple[str, ...]] = {}
+"""(model's name, path within it) -> its fields, for "did you mean"; the models enter themselves."""
+
+
+def _line(name: str, entry: Found) -> str:
+    where = f"{name}:{entry.line}:{entry.column}: "
+    return where + (f"{entry.path}: " if entry.path else "") + entry.text
+
+
+def _syntax(exc: MarkedYAMLError) -> Found:
+    mark = exc.problem_mark or exc.context_mark
+    line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
+    problem = " ".join(str(part) for part in (exc.context, exc.problem) if part)
+    return Found(line, column, "", f"it is not YAML: {problem}")
+
+
+class _Walk:
+    """One pass over the tree of nodes, which collects positions and problems."""
+
+    def __init__(self) -> None:
+        self.values: dict[Path, Position] = {}
+        self.keys: dict[Path, Position] = {}
+        self.problems: list[Found] = []
+        self._seen: set[int] = set()
+
+    def value(self, node: Node, path: Path) -> object:
+        self.values[path] = _position(node)
+        if id(node) in self._seen:
+            self._problem(node, path, "an alias (*name) is not taken here: write the value out")
+            return None
+        self._seen.add(id(node))
+        if not str(node.tag).startswith(_CORE):
+            self._problem(node, path, f"the tag {node.tag} is not taken here")
+        if isinstance(node, MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, SequenceNode):
+            return [self.value(item, (*path, number)) for number, item in enumerate(node.value)]
+        return _scalar(node) if isinstance(node, ScalarNode) else None
+
+    def _mapping(self, node: MappingNode, path: Path) -> dict[str, object]:
+        result: dict[str, object] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, ScalarNode):
+                self._problem(key_node, path, "a key must be a word")
+                continue
+            key = _whole_text(key_node.value)
+            here = (*path, key)
+            if key in result:
+                first = self.keys[here]
+                self._problem(key_node, here, f"the key is there twice (first in line {first.line})")
+                continue
+            self.keys[here] = _position(key_node)
+            result[key] = self.value(value_node, here)
+        return result
+
+    def _problem(self, node: Node, path: Path, text: str) -> None:
+        position = _position(node)
+        self.problems.append(Found(position.line, position.column, shown_path(path), text))
+
+
+def _position(node: Node) -> Position:
+    return Position(node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def _scalar(node: ScalarNode) -> object:
+    text = _whole_text(node.value)
+    if node.style is not None or node.tag == f"{_CORE}str":
+        return text
+    if text in _WORDS:
+        return _WORDS[text]
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    if _BASED.fullmatch(text):
+        return int(text, 0)
+    return float(text) if _DECIMAL.fullmatch(text) else text
+
+
+def _whole_text(text: str) -> str:
+    r"""Join the two halves of a JSON escape like \ud83d\ude00, which YAML reads one by one."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

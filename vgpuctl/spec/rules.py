@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of a VM spec, once, for files and for options alike.
+
+Each rule takes one value as it came in and returns it in its one spelling, or raises ValueError with a
+sentence that says what to write. `contradictions` and `lacks` judge fields together. Nothing here knows
+where a value came from: whoever calls adds `file:line:column` or the option's name. No pydantic, so this
+stays light.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from vgpuctl.model.address import normal_pci
+from vgpuctl.spec.fields import MAX_VGPUS_PER_VM, MODES, NAME_PATTERN, OS_KINDS
+from vgpuctl.spec.sizes import disk_mib, memory_mib, render_size
+
+SMALLEST_MEMORY_MIB = 64
+MOST_VCPUS = 4096
+MOST_HOTPLUG_SLOTS = 16
+TEMPLATE_PATTERN = r"[A-Za-z0-9_-]{1,64}"
+PARAM_PATTERN = r"[a-z_]+=[!-+\--~]+"
+_NOT_XML = re.compile("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+_NUMBER_LIKE = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.ASCII)
+_COUNTED = re.compile(r"(.*):([^:]*)", re.DOTALL)
+_QUOTE_ADDRESS = (
+    'is a number where a PCI address is due: quote the PCI address, like "0000:3b:00.0" '
+    "(a YAML 1.1 tool reads an unquoted address as a base-60 number)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: the path of the field in the spec (empty: the whole) and a sentence."""
+
+    path: tuple[str | int, ...]
+    text: str
+
+
+class Contradiction(ValueError):
+    """Fields that cannot be meant together."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__("; ".join(problem.text for problem in problems))
+        self.problems = problems
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return ` (did you mean 'x'?)` for the nearest known word, or nothing."""
+    near = difflib.get_close_matches(word.lower().replace("-", "_"), list(known), 1, 0.6)
+    return f" (did you mean '{near[0]}'?)" if near else ""
+
+
+def as_text(value: object) -> str:
+    """Return a text unchanged; a number or a truth value was meant to be quoted."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | int | float):
+        raise ValueError(f"{_shown(value)} is not text: put it in quotes")
+    raise ValueError(f"text is due here, not {_kind(value)}")
+
+
+def name(value: object) -> str:
+    """Check a VM's name: it becomes part of file names and of libvirt's paths."""
+    text = as_text(value)
+    if not re.fullmatch(NAME_PATTERN, text):
+        raise ValueError(
+            f"{_quoted(text)} is not a VM name: at most 63 letters, digits, '.', '_' and '-', "
+            "the first a letter or digit"
+        )
+    return text
+
+
+def profile(value: object) -> str:
+    """Return one wanted profile as `PROFILE` or, for several of it, `PROFILE:N`."""
+    wanted, count = split_profile(as_text(value))
+    return wanted if count == 1 else f"{wanted}:{count}"
+
+
+def split_profile(text: str) -> tuple[str, int]:
+    """Return profile and count of `PROFILE[:N]`."""
+    match = _COUNTED.fullmatch(text)
+    wanted, count = (match[1].strip(), match[2].strip()) if match else (text.strip(), "1")
+    if not wanted or len(wanted) > 128 or _NOT_XML.search(wanted):
+        raise ValueError(f"{_quoted(text)} is not a profile: write it like A100-4C, or A100-4C:2 for two")
+    if not re.fullmatch("[0-9]{1,4}", count, re.ASCII):
+        raise ValueError(f"the count after ':' in {_quoted(text)} is not a number: write it like A100-4C:2")
+    if int(count) < 1:
+        raise ValueError(f"the count in {_quoted(text)} must be at least 1")
+    return wanted, int(count)
+
+
+def gpu(value: object) -> str:
+    """Return a GPU's address in the kernel's spelling, or the model as typed."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise ValueError(f"{_shown(value)} {_QUOTE_ADDRESS}")
+    text = _plain(as_text(value), "a GPU: write its address like 0000:3b:00.0, or a model like A100")
+    if _NUMBER_LIKE.fullmatch(text):
+        raise ValueError(f"'{text}' {_QUOTE_ADDRESS}")
+    return normal_pci(text) or text
+
+
+def choice(allowed: tuple[str, ...]) -> Callable[[object], str]:
+    """Return the rule for a field that takes one of a few words."""
+
+    def rule(value: object) -> str:
+        text = as_text(value)
+        if text not in allowed:
+            words = ", ".join(allowed[:-1]) + " or " + allowed[-1]
+            raise ValueError(f"{_quoted(text)} is not {words}{suggest(text, allowed)}")
+        return text
+
+    return rule
+
+
+mode = choice(MODES)
+os_kind = choice(OS_KINDS)
+
+
+def memory(value: object) -> str:
+    """Return the memory's size in its shortest spelling."""
+    mib = memory_mib(_size_text(value))
+    if mib < SMALLEST_MEMORY_MIB:
+        raise ValueError(
+            f"{render_size(mib)} of memory is too little for a VM (a bare number is MiB): "
+            f"at least {SMALLEST_MEMORY_MIB}MiB"
+        )
+    return render_size(mib)
+
+
+def disk(value: object) -> str:
+    """Return a disk's size in its shortest spelling, or the path of an existing one."""
+    text = _size_text(value)
+    if text.startswith(("/", "./", "../", "~")):
+        return path(text)
+    if not re.match("[0-9]", text):
+        raise ValueError(
+            f"{_quoted(text)} is neither a size like 100GiB nor an absolute path like /var/lib/vms/data.qcow2"
+        )
+    return render_size(disk_mib(text))
+
+
+def is_path(disk_text: str) -> bool:
+    """Say whether a checked disk value is the path of an existing one."""
+    return disk_text.startswith("/")
+
+
+def path(value: object) -> str:
+    """Check the path of a file on the host."""
+    text = as_text(value)
+    if not text.startswith("/"):
+        raise ValueError(f"{_quoted(text)} is not an absolute path: write it from / on")
+    if _NOT_XML.search(text) or text.endswith("/"):
+        raise ValueError(f"{_quoted(text)} is not the path of a file")
+    return text
+
+
+def resource_name(value: object) -> str:
+    """Check the name of a libvirt network or storage pool."""
+    text = _plain(as_text(value), "a name")
+    if "/" in text:
+        raise ValueError(f"{_quoted(text)} is not a name: it holds a '/'")
+    return text
+
+
+def template(value: object) -> str:
+    """Check a template's name: it becomes a file name below /etc/vgpuctl/templates."""
+    text = as_text(value)
+    if not re.fullmatch(TEMPLATE_PATTERN, text):
+        raise ValueError(f"{_quoted(text)} is not a template name: letters, digits, '_' and '-' only")
+    return text
+
+
+def whole_number(least: int, most: int) -> Callable[[object], int]:
+    """Return the rule for a count between two bounds."""
+
+    def rule(value: object) -> int:
+        if isinstance(value, str) and value.isdigit():
+            raise ValueError(f"{_quoted(value)} is text: write the number without quotes")
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"{_shown(value)} is not a whole number")
+        if not least <= value <= most:
+            raise ValueError(f"{value} is not between {least} and {most}")
+        return value
+
+    return rule
+
+
+vcpus = whole_number(1, MOST_VCPUS)
+hotplug_slots = whole_number(0, MOST_HOTPLUG_SLOTS)
+
+
+def truth(value: object) -> bool:
+    """Check a yes-or-no field."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{_shown(value)} is not true or false")
+    return value
+
+
+def vgpu_params(value: object) -> dict[str, str]:
+    """Return the driver's parameters by key, sorted: a mapping, one `key=value` text, or a list of them.
+
+    The driver reads one line `key=value,key=value` (file vgpu_params of an mdev or VF), hence no comma and no
+    white space in a value.
+    """
+    if isinstance(value, Mapping):
+        pairs = [(as_text(key), _param_value(entry)) for key, entry in value.items()]
+    else:
+        lines = [value] if isinstance(value, str) else value
+        if not isinstance(lines, list | tuple):
+            raise ValueError(f"a mapping or a list of key=value is due here, not {_kind(value)}")
+        pairs = [_pair(as_text(line)) for line in lines]
+    found: dict[str, str] = {}
+    for key, entry in pairs:
+        if not re.fullmatch(PARAM_PATTERN, f"{key}={entry}") or "=" in key:
+            raise ValueError(
+                f"{_quoted(f'{key}={entry}')} is not a vGPU parameter: the key has a-z and '_', "
+                "the value no white space and no comma"
+            )
+        if key in found:
+            raise ValueError(f"the vGPU parameter '{key}' is given twice")
+        found[key] = entry
+    return dict(sorted(found.items()))
+
+
+def contradictions(fields: Mapping[str, object]) -> tuple[Problem, ...]:
+    """Judge what is given together; works on unchecked values too, so that one look shows all problems."""
+    found: list[Problem] = []
+    wanted = _listed(fields.get("profile"))
+    how = fields.get("mode")
+    if how in ("sriov", "passthrough") and wanted:
+        found.append(Problem(("profile",), f"mode {how} takes a gpu and no profile"))
+    counts = [_count(entry) for entry in wanted]
+    if sum(counts) > MAX_VGPUS_PER_VM:
+        text = f"{sum(counts)} vGPUs are asked for; a VM can have at most {MAX_VGPUS_PER_VM}"
+        found.append(Problem(("profile",), text))
+    disks = [entry for entry in _listed(fields.get("disk")) if isinstance(entry, str)]
+    if fields.get("image") and disks and is_path(disks[0]):
+        text = "the first disk becomes the clone of image: give its size first, existing disks after it"
+        found.append(Problem(("disk",), text))
+    paths = [entry for entry in disks if is_path(entry)]
+    for again in sorted({entry for entry in paths if paths.count(entry) > 1}):
+        found.append(Problem(("disk",), f"the disk {_quoted(again)} is given twice"))
+    return tuple(found)
+
+
+def lacks(fields: Mapping[str, object]) -> tuple[Problem, ...]:
+    """Say what a VM that is to be made still needs."""
+    how = fields.get("mode") or "vgpu"
+    if how == "vgpu" and not fields.get("profile"):
+        return (Problem((), "no profile is given: say which vGPU the VM gets, like A100-4C"),)
+    if how != "vgpu" and not fields.get("gpu"):
+        return (Problem(("mode",), f"mode {how} needs a gpu: the device to take"),)
+    return ()
+
+
+def _count(entry: object) -> int:
+    try:
+        return split_profile(entry)[1] if isinstance(entry, str) else 0
+    except ValueError:
+        return 0
+
+
+def _listed(value: object) -> list[object]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _pair(line: str) -> tuple[str, str]:
+    key, equals, entry = line.partition("=")
+    if not equals:
+        raise ValueError(f"{_quoted(line)} is not key=value, like frame_rate_limiter=0")
+    return key, entry
+
+
+def _param_value(value: object) -> str:
+    if isinstance(value, bool):
+        raise ValueError("a vGPU parameter is not true or false: write 1 or 0")
+    return str(value) if isinstance(value, int) else as_text(value)
+
+
+def _size_text(value: object) -> str:
+    if isinstance(value, bool):
+        raise ValueError(f"{_shown(value)} is not a size")
+    return str(value) if isinstance(value, int | float) else as_text(value)
+
+
+def _plain(text: str, what: str) -> str:
+    if not text.strip() or text != text.strip() or len(text) > 255 or _NOT_XML.search(text):
+        raise ValueError(f"{_quoted(text)} is not {what}")
+    return text
+
+
+def _quoted(text: str) -> str:
+    shown = text if text.isprintable() else ascii(text)[1:-1]
+    return f"'{shown}'" if len(shown) <= 200 else f"'{shown[:200]}…'"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return _quoted(value) if isinstance(value, str) else str(value)[:60]
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "nothing"
+    return "a list" if isinstance(value, list | tuple) else "a mapping" if isinstance(value, Mapping) else "this"

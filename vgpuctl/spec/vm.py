@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The VM spec: what a VM should be, from a YAML or JSON file or from the command line's options.
+
+Both ways in end in one model with one rule set (`rules`), so `create-vm` and `ensure-vm` cannot disagree. A
+spec keeps only what was given, each value in its one spelling; `wish` fills the rest from host.yaml and the
+built-in values and remembers where each came from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.wish import ExistingDisk, NewDisk, VmWish
+from vgpuctl.spec import rules
+from vgpuctl.spec.fields import DEFAULTABLE, FIELD, VM_FIELDS
+from vgpuctl.spec.host import Defaults
+from vgpuctl.spec.read import KNOWN_KEYS, invalid, load, problems_of, shown_path
+from vgpuctl.spec.sizes import disk_mib, memory_mib
+from vgpuctl.spec.values import (
+    STRICT,
+    Disks,
+    FilePath,
+    GpuText,
+    HotplugSlots,
+    Memory,
+    ModeText,
+    Name,
+    OsKind,
+    Params,
+    Profiles,
+    ResourceName,
+    TemplateName,
+    Truth,
+    Vcpus,
+    help_of,
+)
+
+PROFILE_HINT = "vgpuctl list-profiles shows what this host can make"
+
+
+class VmSpec(BaseModel):
+    """A VM as asked for. A field that is left out, or null, is not asked for."""
+
+    model_config = STRICT
+
+    name: Name | None = Field(None, description="the VM's name; without one vgpu-<8 digits of its uuid>")
+    profile: Profiles | None = Field(None, description=help_of("profile"))
+    gpu: GpuText | None = Field(None, description=help_of("gpu"))
+    mode: ModeText | None = Field(None, description=help_of("mode"))
+    memory: Memory | None = Field(None, description=help_of("memory"))
+    vcpus: Vcpus | None = Field(None, description=help_of("vcpus"))
+    image: FilePath | None = Field(None, description=help_of("image"))
+    disk: Disks | None = Field(None, description=help_of("disk"))
+    cdrom: FilePath | None = Field(None, description=help_of("cdrom"))
+    network: ResourceName | None = Field(None, description=help_of("network"))
+    os: OsKind | None = Field(None, description=help_of("os"))
+    storage_pool: ResourceName | None = Field(None, description=help_of("storage_pool"))
+    hotplug_slots: HotplugSlots | None = Field(None, description=help_of("hotplug_slots"))
+    vgpu_params: Params | None = Field(None, description=help_of("vgpu_params"))
+    template: TemplateName | None = Field(None, description=help_of("template"))
+    force_console: Truth | None = Field(None, description=help_of("force_console"))
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        found = rules.contradictions(self.given())
+        if found:
+            raise rules.Contradiction(found)
+        return self
+
+    def given(self) -> dict[str, object]:
+        """Return the fields that were given, by name."""
+        return {name: value for name in _ORDER if (value := getattr(self, name)) is not None}
+
+    def profiles(self) -> tuple[tuple[str, int], ...]:
+        """Return (profile, count), one entry a profile, in the order of their first mention."""
+        counts: dict[str, int] = {}
+        for entry in self.profile or ():
+            wanted, count = rules.split_profile(entry)
+            counts[wanted] = counts.get(wanted, 0) + count
+        return tuple(counts.items())
+
+
+_ORDER = ("name", *(entry.name for entry in VM_FIELDS))
+KNOWN_KEYS[("VmSpec",)] = _ORDER
+
+
+def parse_vm_spec(text: str, name: str) -> VmSpec:
+    """Read a VM spec from YAML or JSON text; `name` is the file's, for messages.
+
+    Raises:
+        InvalidInput: each problem as `file:line:column: path: what is wrong`.
+    """
+    document = load(text, name)
+    try:
+        return VmSpec.model_validate(document.value)
+    except ValidationError as exc:
+        raise invalid(exc, document, _beside(exc, document.value)) from exc
+
+
+def from_options(**typed: object) -> VmSpec:
+    """Build a spec from the command line: field names with texts, numbers or tuples of texts.
+
+    None, an empty tuple and a flag that is off mean "not given".
+
+    Raises:
+        InvalidInput: each problem as `--option: what is wrong`.
+    """
+    given = {
+        name: _number(name, value)
+        for name, value in typed.items()
+        if value is not None and value != () and not (value is False and FIELD[name].flag)
+    }
+    try:
+        return VmSpec.model_validate(given)
+    except ValidationError as exc:
+        found = [problem for problem, _ in problems_of(exc)] + list(_beside(exc, given))
+    options = [(_option(problem.path), problem.text) for problem in dict.fromkeys(found)]
+    lines = [f"{option}: {text}" if option else text for option, text in options]
+    raise InvalidInput("\n".join(lines), problems=[{"option": option, "problem": text} for option, text in options])
+
+
+def wish(spec: VmSpec, defaults: Defaults | None = None, *, complete: bool = True) -> VmWish:
+    """Fill what the spec leaves out, from host.yaml's defaults and then from the built-in values.
+
+    A default image is for VMs that bring no system themselves: it is left out when a CD-ROM was typed, or
+    when the first disk typed is an existing one. `complete=False` is for a VM that exists already: its name
+    is enough.
+
+    Raises:
+        InvalidInput: the VM lacks something it cannot be made without.
+    """
+    given = spec.given()
+    missing = rules.lacks(given) if complete else ()
+    if missing:
+        option = _option(missing[0].path)
+        text = f"{option}: {missing[0].text}" if option else missing[0].text
+        hint = "vgpuctl list-gpus --all shows them" if option else f"--profile PROFILE; {PROFILE_HINT}"
+        raise InvalidInput(text, hint=hint, problems=[{"option": option, "problem": missing[0].text}])
+    filled: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for name in _ORDER:
+        filled[name], sources[name] = _fill(name, given, defaults)
+    texts = filled["disk"] or ()
+    return VmWish(
+        name=spec.name,
+        profiles=spec.profiles(),
+        gpu=spec.gpu,
+        mode=filled["mode"],
+        memory_mib=memory_mib(filled["memory"]),
+        vcpus=filled["vcpus"],
+        image=filled["image"],
+        disks=tuple(ExistingDisk(t) if rules.is_path(t) else NewDisk(disk_mib(t)) for t in texts),
+        cdrom=spec.cdrom,
+        network=filled["network"],
+        os=filled["os"],
+        storage_pool=filled["storage_pool"],
+        hotplug_slots=filled["hotplug_slots"],
+        vgpu_params=tuple((spec.vgpu_params or {}).items()),
+        template=filled["template"],
+        force_console=filled["force_console"],
+        sources=sources,
+    )
+
+
+def to_json(spec: VmSpec) -> str:
+    """Return the given fields as JSON, sorted and without white space: equal specs give equal texts."""
+    return json.dumps(spec.given(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def from_json(text: str) -> VmSpec:
+    """Read what `to_json` wrote, as it stands in a VM's record.
+
+    Raises:
+        InvalidInput: it is not a VM spec.
+    """
+    return parse_vm_spec(text, "the VM's record")
+
+
+def _fill(name: str, given: Mapping[str, object], defaults: Defaults | None) -> tuple[object, str]:
+    if name in given:
+        return given[name], "typed"
+    preset = getattr(defaults, name) if defaults is not None and name in DEFAULTABLE else None
+    if preset is not None and not (name == "image" and _brings_system(given)):
+        return preset, "host.yaml"
+    return (FIELD[name].built_in if name in FIELD else None), "built in"
+
+
+def _brings_system(given: Mapping[str, object]) -> bool:
+    disks = given.get("disk")
+    first = disks[0] if isinstance(disks, tuple) and disks else ""
+    return "cdrom" in given or rules.is_path(str(first))
+
+
+def _beside(error: ValidationError, value: object) -> tuple[rules.Problem, ...]:
+    """Judge fields together although one alone is wrong already, so that one look shows every problem."""
+    if any(isinstance(e.get("ctx", {}).get("error"), rules.Contradiction) for e in error.errors()):
+        return ()
+    return rules.contradictions(value) if isinstance(value, Mapping) else ()
+
+
+def _number(name: str, value: object) -> object:
+    """Turn the digits of a numeric option into a number; anything else is left for the rules to refuse."""
+    numeric = name in ("vcpus", "hotplug_slots") and isinstance(value, str)
+    return int(str(value)) if numeric and str(value).isascii() and str(value).isdigit() else value
+
+
+def _option(path: tuple[str | int, ...]) -> str:
+    if not path:
+        return ""
+    name = str(path[0])
+    if name == "name":
+        return "NAME"
+    return FIELD[name].option if name in FIELD else shown_path(path)

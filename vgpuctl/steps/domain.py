@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The domain's life as steps: define, record, start, stop, undefine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vgpuctl.domain.compare import missing
+from vgpuctl.domain.metadata import promise_to_xml
+from vgpuctl.domain.parse import parse
+from vgpuctl.errors import Busy, VerifyFailed
+from vgpuctl.model.seams import DomainRecord, World
+from vgpuctl.model.vm import Promise, VmState
+from vgpuctl.model.wish import DomainDesign
+
+OFF = (VmState.STOPPED, VmState.CRASHED)
+
+
+def _read(world: World, uuid: str, name: str) -> DomainRecord:
+    record = world.hypervisor.find_domain(uuid)
+    if record is None:
+        raise VerifyFailed(f"the VM {name} is not there any more", hint="virsh list --all", uuid=uuid)
+    return record
+
+
+@dataclass(frozen=True, slots=True)
+class DefineDomain:
+    """Define the domain that refers to everything else, with its record in state `making`."""
+
+    design: DomainDesign
+    xml: str
+
+    def describe(self) -> str:
+        """Say what is defined."""
+        d = self.design
+        return f"define VM {d.name} ({d.vcpus} vCPU, {d.memory_mib} MiB, {d.firmware.upper()}, network {d.network})"
+
+    def perform(self, world: World) -> None:
+        """Define it, validated against libvirt's schema."""
+        world.hypervisor.define(self.xml)
+
+    def verify(self, world: World) -> None:
+        """Compare what libvirt re-reads with what was meant: an older libvirt drops what it does not know."""
+        lost = missing(self.design, _read(world, self.design.uuid, self.design.name).xml)
+        if lost:
+            raise VerifyFailed(
+                f"libvirt did not keep the definition of {self.design.name}: {'; '.join(lost)}",
+                hint="this libvirt may be too old for the template, or the template leaves something out",
+                lost=list(lost),
+            )
+
+    def undo(self, world: World) -> None:
+        """Undefine it, if it still is the domain with our record."""
+        record = world.hypervisor.find_domain(self.design.uuid)
+        if record is not None and parse(record.xml, record.state, world.machine_id).promise is not None:
+            world.hypervisor.undefine(self.design.uuid)
+
+
+@dataclass(frozen=True, slots=True)
+class SetRecord:
+    """Write the VM's record into its metadata; `was` is put back by undo."""
+
+    name: str
+    uuid: str
+    promise: Promise
+    was: Promise | None = None
+
+    def describe(self) -> str:
+        """Say which state the record takes."""
+        return f"record {self.name} as {self.promise.state}"
+
+    def perform(self, world: World) -> None:
+        """Set the metadata element."""
+        world.hypervisor.set_promise(self.uuid, promise_to_xml(self.promise))
+
+    def verify(self, world: World) -> None:
+        """Read the record back."""
+        record = _read(world, self.uuid, self.name)
+        if parse(record.xml, record.state, world.machine_id).promise != self.promise:
+            raise VerifyFailed(f"the record of {self.name} reads back differently", uuid=self.uuid)
+
+    def undo(self, world: World) -> None:
+        """Put the former record back, where the domain still is there."""
+        if self.was is not None and world.hypervisor.find_domain(self.uuid) is not None:
+            world.hypervisor.set_promise(self.uuid, promise_to_xml(self.was))
+
+
+@dataclass(frozen=True, slots=True)
+class StartDomain:
+    """Start the VM."""
+
+    name: str
+    uuid: str
+
+    def describe(self) -> str:
+        """Say what is started."""
+        return f"start VM {self.name}"
+
+    def perform(self, world: World) -> None:
+        """Start it."""
+        world.hypervisor.start(self.uuid)
+
+    def verify(self, world: World) -> None:
+        """See it run."""
+        state = _read(world, self.uuid, self.name).state
+        if state in OFF:
+            raise VerifyFailed(
+                f"the VM {self.name} was started but is {state}",
+                hint=f"see /var/log/libvirt/qemu/{self.name}.log",
+                state=state,
+            )
+
+    def undo(self, world: World) -> None:
+        """Pull the plug: it runs for a moment only, without a system that could lose anything."""
+        if world.hypervisor.find_domain(self.uuid) is not None:
+            world.hypervisor.destroy(self.uuid)
+
+
+@dataclass(frozen=True, slots=True)
+class StopDomain:
+    """Stop the VM: ask the guest and wait, or pull the plug."""
+
+    name: str
+    uuid: str
+    force: bool
+    deadline_seconds: float
+
+    def describe(self) -> str:
+        """Say how it is stopped."""
+        how = "pull the plug of" if self.force else "shut down"
+        return f"{how} VM {self.name}"
+
+    def perform(self, world: World) -> None:
+        """Stop it; one that is off already is no error."""
+        if self.force:
+            world.hypervisor.destroy(self.uuid)
+            return
+        world.hypervisor.shutdown(self.uuid)
+        if not world.hypervisor.wait_stopped(self.uuid, self.deadline_seconds):
+            raise Busy(
+                f"{self.name} did not shut down within {self.deadline_seconds:g} s",
+                hint=f"the guest ignores the power button; vgpuctl stop-vm {self.name} --force pulls the plug",
+                vm=self.name,
+            )
+
+    def verify(self, world: World) -> None:
+        """See it off."""
+        state = _read(world, self.uuid, self.name).state
+        if state not in OFF:
+            raise VerifyFailed(f"the VM {self.name} was stopped but is {state}", state=state)
+
+    def undo(self, world: World) -> None:
+        """Nothing: a stopped VM is not started behind its user's back."""
+
+
+@dataclass(frozen=True, slots=True)
+class UndefineDomain:
+    """Remove the domain's definition with its NVRAM, TPM, managed save and snapshot metadata."""
+
+    name: str
+    uuid: str
+    leftovers: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """Say what goes with it."""
+        extra = f" with {', '.join(self.leftovers)}" if self.leftovers else ""
+        return f"undefine VM {self.name}{extra}"
+
+    def perform(self, world: World) -> None:
+        """Undefine it; one that is gone already is no error."""
+        if world.hypervisor.find_domain(self.uuid) is not None:
+            world.hypervisor.undefine(self.uuid)
+
+    def verify(self, world: World) -> None:
+        """See that it is gone."""
+        if world.hypervisor.find_domain(self.uuid) is not None:
+            raise VerifyFailed(f"the VM {self.name} was undefined but is still there", uuid=self.uuid)
+
+    def undo(self, world: World) -> None:
+        """Nothing: a removal is finished by reconcile, not taken back."""

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pools and volumes as steps. Volumes are made exclusively, so a name that exists is never overwritten."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vgpuctl.errors import VerifyFailed
+from vgpuctl.model.seams import World
+from vgpuctl.model.vm import MadeDisk
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class MakePool:
+    """Make libvirt's usual directory pool where a fresh host has none."""
+
+    name: str
+    path: str
+
+    def describe(self) -> str:
+        """Say what is made."""
+        return f"make storage pool {self.name} at {self.path}"
+
+    def perform(self, world: World) -> None:
+        """Make it; another vgpuctl may have been faster."""
+        if world.storage.pool(self.name) is None:
+            world.storage.make_pool(self.name, self.path)
+
+    def verify(self, world: World) -> None:
+        """See it active at its place."""
+        pool = world.storage.pool(self.name)
+        if pool is None or not pool.active or pool.path != self.path:
+            raise VerifyFailed(f"the storage pool {self.name} is not active at {self.path}", found=str(pool))
+
+    def undo(self, world: World) -> None:
+        """Nothing: an empty directory pool harms nobody, and another VM may be using it already."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartPool:
+    """Start a pool that is defined but inactive."""
+
+    name: str
+
+    def describe(self) -> str:
+        """Say what is started."""
+        return f"start storage pool {self.name}"
+
+    def perform(self, world: World) -> None:
+        """Start it, unless another vgpuctl was faster."""
+        pool = world.storage.pool(self.name)
+        if pool is not None and not pool.active:
+            world.storage.start_pool(self.name)
+
+    def verify(self, world: World) -> None:
+        """See it active."""
+        pool = world.storage.pool(self.name)
+        if pool is None or not pool.active:
+            raise VerifyFailed(f"the storage pool {self.name} was started but is not active")
+
+    def undo(self, world: World) -> None:
+        """Nothing: an active pool harms nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class MakeVolume:
+    """Make a VM's disk: empty and thin, or a linked clone of a base image."""
+
+    disk: MadeDisk
+
+    def describe(self) -> str:
+        """Say how large it is and what it is a clone of."""
+        size = f"{self.disk.capacity_bytes / GIB:.3g} GiB"
+        what = f"linked clone of {self.disk.base}" if self.disk.base else "empty, thin"
+        return f"make disk {self.disk.path} ({size}, {what})"
+
+    def perform(self, world: World) -> None:
+        """Make it; raises Exists when the name is taken."""
+        disk = self.disk
+        world.storage.make_volume(disk.pool, disk.volume, disk.capacity_bytes, disk.base, disk.base_format)
+
+    def verify(self, world: World) -> None:
+        """Read path, size and base back."""
+        found = world.storage.volume(self.disk.pool, self.disk.volume)
+        wanted = (self.disk.path, self.disk.capacity_bytes, self.disk.base)
+        seen = None if found is None else (found.path, found.capacity_bytes, found.backing_path)
+        if seen != wanted:
+            raise VerifyFailed(f"the disk {self.disk.path} reads back as {seen}", wanted=list(wanted))
+
+    def undo(self, world: World) -> None:
+        """Delete it, if it still is at its path; its name carries the VM's uuid."""
+        found = world.storage.volume(self.disk.pool, self.disk.volume)
+        if found is not None and found.path == self.disk.path:
+            world.storage.remove_volume(self.disk.pool, self.disk.volume)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveVolume:
+    """Delete a disk that vgpuctl made; never a base image."""
+
+    disk: MadeDisk
+
+    def describe(self) -> str:
+        """Say what goes."""
+        return f"delete disk {self.disk.path}"
+
+    def perform(self, world: World) -> None:
+        """Delete it; one that is gone already is no error."""
+        if world.storage.pool(self.disk.pool) is not None:
+            world.storage.remove_volume(self.disk.pool, self.disk.volume)
+
+    def verify(self, world: World) -> None:
+        """See that it is gone."""
+        if world.storage.pool(self.disk.pool) is None:
+            return
+        if world.storage.volume(self.disk.pool, self.disk.volume) is not None:
+            raise VerifyFailed(f"the disk {self.disk.path} was deleted but is still there")
+
+    def undo(self, world: World) -> None:
+        """Nothing: what is deleted is gone."""
