@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vgpuctl.errors import LibvirtFailed, VgpuctlError
+from vgpuctl.errors import LibvirtFailed, Locked, VgpuctlError
 from vgpuctl.model.seams import World
 
 NEVER_RAISE = {
@@ -54,6 +54,8 @@ def error_of(call: str) -> Exception:
         return LibvirtFailed(f"injected: {call} failed", libvirt_code=38, call=call)
     if call == "processes.holders":
         return PermissionError(errno.EPERM, "injected", call)
+    if call == "claims.lock":
+        return Locked("injected: another vgpuctl holds the host lock")
     number = errno.ENOSPC if seam == "claims" else errno.EIO
     return OSError(number, f"injected: {os.strerror(number)}", call)
 
@@ -63,8 +65,8 @@ class Watch:
     """Sees every call of every seam. `before` is asked before a call, `after` once it has been done."""
 
     calls: list[str] = field(default_factory=list)
-    before: Callable[[int, str], None] = lambda number, call: None
-    after: Callable[[int, str], None] = lambda number, call: None
+    before: Callable[[int, str, tuple[Any, ...]], None] = lambda number, call, args: None
+    after: Callable[[int, str, tuple[Any, ...]], None] = lambda number, call, args: None
 
     def watch(self, world: World) -> World:
         """Return the world with watched seams."""
@@ -85,9 +87,9 @@ class _Seam:
         def watched(*args: Any, **kwargs: Any) -> Any:
             self._watch.calls.append(call)
             number = len(self._watch.calls)
-            self._watch.before(number, call)
+            self._watch.before(number, call, args)
             result = found(*args, **kwargs)
-            self._watch.after(number, call)
+            self._watch.after(number, call, args)
             return result
 
         return watched
@@ -103,15 +105,16 @@ def counted(world: World, act: Callable[[World], object]) -> tuple[str, ...]:
 def failing(world: World, at: int, *, done: bool = False, for_good: bool = False) -> World:
     """Return the world whose call number `at` fails.
 
-    `done`: it fails after it was done, as when the answer is lost. `for_good`: the same call fails ever after, so
-    the undo meets it too.
+    `done`: it fails after it was done, as when the answer is lost. `for_good`: the same call on the same thing fails
+    ever after, so the undo meets it too.
     """
-    broken: set[str] = set()
+    broken: set[object] = set()
 
-    def fail(number: int, call: str) -> None:
-        if (number == at or call in broken) and call not in NEVER_RAISE:
+    def fail(number: int, call: str, args: tuple[Any, ...]) -> None:
+        same = (call, args[0] if args else None)
+        if (number == at or same in broken) and call not in NEVER_RAISE:
             if for_good:
-                broken.add(call)
+                broken.add(same)
             raise error_of(call)
 
     return (Watch(after=fail) if done else Watch(before=fail)).watch(world)
@@ -120,7 +123,7 @@ def failing(world: World, at: int, *, done: bool = False, for_good: bool = False
 def dying(world: World, at: int, *, done: bool = False) -> World:
     """Return the world in whose call number `at` this process is killed; use it in a process of its own."""
 
-    def die(number: int, _: str) -> None:
+    def die(number: int, *_: object) -> None:
         if number == at:
             os.kill(os.getpid(), signal.SIGKILL)
 

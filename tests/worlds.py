@@ -56,19 +56,24 @@ class EagerClock:
 
 @dataclass(frozen=True)
 class SimProcesses:
-    """This machine's processes; who holds a simulated device node, the simulated host says."""
+    """This machine's processes; who holds a simulated device node, the simulated host says.
+
+    With `later` the caller poses as a process that came after all those who wrote claims before: they are gone.
+    """
 
     real: HostProcesses
     sim: SimWorld
+    later: int = 0
 
     def this(self) -> ProcessId:
-        return self.real.this()
+        me = self.real.this()
+        return ProcessId(me.pid, me.start_ticks + self.later)
 
     def command(self) -> str:
         return "vgpuctl test"
 
     def alive(self, process: ProcessId) -> bool:
-        return self.real.alive(process)
+        return process == self.this() or (self.later == 0 and self.real.alive(process))
 
     def holders(self, nodes: tuple[str, ...]) -> tuple[Holder, ...]:
         return tuple(self.sim.holders(nodes))
@@ -83,12 +88,16 @@ class Host:
     directory: Path
     scenario: str
 
+    later: int = 0
+
     def again(self) -> Host:
-        """The same host, opened anew as another process would."""
-        return open_host(self.directory, self.scenario)
+        """The same host, opened by a later process: those who wrote claims before are gone."""
+        return open_host(self.directory, self.scenario, later=self.later + 1)
 
 
-def open_host(directory: Path, scenario: str = "a100-40", text: str | None = None, clock: Any = None) -> Host:
+def open_host(
+    directory: Path, scenario: str = "a100-40", text: str | None = None, clock: Any = None, later: int = 0
+) -> Host:
     """Open a host by a built-in scenario's name, a scenario file's path, or a scenario's `text`."""
     if text is not None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -97,7 +106,7 @@ def open_host(directory: Path, scenario: str = "a100-40", text: str | None = Non
     stores: list[ClaimStore] = []
     state = directory / "state"
     sim = open_world(scenario, state_dir=state, lock_held=lambda: bool(stores) and stores[0].held)
-    processes = SimProcesses(HostProcesses(), sim)
+    processes = SimProcesses(HostProcesses(), sim, later)
     stores.append(ClaimStore(sim.run_dir, processes, processes.command(), clock=clock))
     world = World(
         name=f"sim:{scenario}",
@@ -111,7 +120,7 @@ def open_host(directory: Path, scenario: str = "a100-40", text: str | None = Non
         machine_id=sim.machine_id,
         new_uuid=lambda: str(uuid.uuid4()),
     )
-    return Host(world, sim, directory, scenario)
+    return Host(world, sim, directory, scenario, later)
 
 
 _names = (f"vm-{number:03d}" for number in itertools.count(1))

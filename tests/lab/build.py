@@ -1,13 +1,14 @@
 """Makes the lab, stage by stage, each cached under the hash of what decides it.
 
-tools, root, pylib and modules do not depend on one another's hash where they need not, so a change of the test module
-rebuilds the modules, the image (seconds) and the snapshot, and never a Debian tree.
+A stage depends only on the stages it really uses, so a change of the test module rebuilds the modules, the
+image (seconds) and the snapshot, and never a Debian tree.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -47,14 +48,15 @@ class Built:
 def plan() -> Plan:
     """Hashes only; builds nothing."""
     here = recipe.HERE
-    tools = recipe.key(recipe.SUITE, recipe.TOOLS_PACKAGES, here / "trees.py")
-    root = recipe.key(recipe.SUITE, recipe.HOST_PACKAGES, here / "trees.py")
+    tools = recipe.key(recipe.SUITE, recipe.TOOLS_PACKAGES, trees.HOOKS, trees.TRIM)
+    root = recipe.key(recipe.SUITE, recipe.HOST_PACKAGES, trees.TRIM)
     wanted = (recipe.PYTHON_VERSION, *recipe.PYTHON_PLATFORMS, *recipe.PYTHON_REQUIREMENTS)
     pylib = recipe.key(tools, wanted)
-    modules = recipe.key(tools, kernel.SAMPLES, recipe.MODULE_SOURCES)
+    modules = recipe.key(tools, kernel.SAMPLES, *recipe.module_sources(recipe.MODULE_SOURCES))
     python = (here / name for name in ("image.py", "guest.py", "kernel.py", "cpio.py", "foreign.py"))
     image_words = (*recipe.INITRD_MODULES, *recipe.GUEST_MODULES, recipe.HOST_NAME, str(recipe.DISK_MIB))
-    whole = recipe.key(tools, root, pylib, modules, recipe.FILES, *python, image_words)
+    files = recipe.sources_under(recipe.FILES)
+    whole = recipe.key(tools, root, pylib, modules, *files, *python, image_words)
     return Plan(tools, root, pylib, modules, whole)
 
 
@@ -62,7 +64,8 @@ def check_programs() -> None:
     """One clear line instead of a traceback from the middle of a build."""
     missing = sorted({package for name, package in NEEDED_PROGRAMS.items() if shutil.which(name) is None})
     if missing:
-        raise LabError(f"the lab needs more programs: apt-get install --no-install-recommends {' '.join(missing)}")
+        line = f"apt-get install --no-install-recommends {' '.join(missing)}"
+        raise LabError(f"the lab needs more programs: {line}")
     if os.geteuid() != 0:
         raise LabError("building the lab needs root (mmdebstrap, chroot, file owners in an image)")
 
@@ -77,9 +80,12 @@ def build() -> Built:
         if done.is_dir() and tools_done.is_dir():
             return Built(tools_done, done)
         check_programs()
-        tools = cache.stage(root, "tools", names.tools, trees.make_tools)
-        modules = cache.stage(root, "modules", names.modules, partial(kernel.make_modules, tools=tools))
-        host_root = cache.stage(root, "root", names.root, trees.make_host_root)
+        # Two trees at a time: unpacking packages keeps one CPU busy, not two.
+        with ThreadPoolExecutor(1) as beside:
+            making_root = beside.submit(cache.stage, root, "root", names.root, trees.make_host_root)
+            tools = cache.stage(root, "tools", names.tools, trees.make_tools)
+            modules = cache.stage(root, "modules", names.modules, partial(kernel.make_modules, tools=tools))
+            host_root = making_root.result()
         pylib = cache.stage(root, "pylib", names.pylib, partial(image.make_pylib, tools=tools))
         make = partial(image.make_image, tools=tools, host_root=host_root, modules=modules, pylib=pylib)
         made = cache.stage(root, "image", names.image, make)

@@ -1,8 +1,8 @@
 """Where the lab keeps what it has built, and how a stage gets there: whole or not at all.
 
-Each stage (a Debian tree, the modules, an image, a snapshot) is one directory `<stage>-<hash of its inputs>`. It is
-built beside its place and renamed into it, so a directory that exists is complete. One lock for all builds: two test
-runs that start together build once.
+Each stage (a Debian tree, the modules, an image, a snapshot) is one directory `<stage>-<hash of its
+inputs>`. It is built beside its place and renamed into it, so a directory that exists is complete. One lock
+for all builds: two test runs that start together build once.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def stage(root: Path, name: str, key: str, make: Callable[[Path], None]) -> Path
 
 
 def drop_older(root: Path, keep: set[Path]) -> None:
-    """Removes stages that the present recipe does not use and that nobody touched for two weeks."""
-    limit = time.time() - 14 * 86400
+    """Removes stages that the present recipe does not use and that are older than two days."""
+    limit = time.time() - 2 * 86400
     for place in root.iterdir():
         if place.is_dir() and place not in keep and place.stat().st_mtime < limit:
             shutil.rmtree(place, ignore_errors=True)

@@ -52,7 +52,9 @@ def pci_hostdev(address: str, *, managed: bool = True) -> str:
     domain, bus, slot, function = re.split(r"[:.]", address)
     where = f"domain='0x{domain}' bus='0x{bus}' slot='0x{slot}' function='0x{function}'"
     kind = "yes" if managed else "no"
-    return f"<hostdev mode='subsystem' type='pci' managed='{kind}'><source><address {where}/></source></hostdev>"
+    return (
+        f"<hostdev mode='subsystem' type='pci' managed='{kind}'><source><address {where}/></source></hostdev>"
+    )
 
 
 def mdev_hostdev(uuid: str) -> str:
@@ -70,15 +72,12 @@ def start(lab: Lab, name: str, xml: str) -> None:
 def wait_ready(lab: Lab, name: str, *, timeout: float = 120) -> str:
     """What the guest printed, once it is up."""
     log = serial_log(name)
-    # A background tail, so that waiting costs the one emulated CPU nothing.
-    script = f"""tail -n +1 -F {log} 2> /dev/null > >(grep -aqm1 '{READY}' && kill "$(cat /run/tail.$$)" 2> /dev/null) &
-        echo $! > /run/tail.$$; wait $!; grep -aq '{READY}' {log}"""
-    lab.run(["timeout", f"{timeout:g}", "bash", "-c", script], timeout=timeout + 30)
+    lab.run(["timeout", f"{timeout:g}", "wait-for-line", log, READY], timeout=timeout + 30)
     return lab.read(log)
 
 
 def seen_devices(serial: str) -> list[str]:
-    """`vendor:device` of every PCI function that the guest listed, as four hexadecimal digits each."""
+    """`vendor:device` of every PCI function that the guest listed, four hexadecimal digits each."""
     return [f"{vendor}:{device}" for vendor, device in re.findall(r"guest pci \S+ 0x(\S+) 0x(\S+)", serial)]
 
 

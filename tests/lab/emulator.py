@@ -1,4 +1,4 @@
-"""One QEMU process on a private disk: starting it, its control socket, its console, and whether it is still there."""
+"""One QEMU process on a private disk: its start, its control socket, its console, and whether it is there."""
 
 from __future__ import annotations
 

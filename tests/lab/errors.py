@@ -1,4 +1,4 @@
-"""What can go wrong in the lab, told apart: a lab that cannot be made, a command that failed, an L2 that died.
+"""What can go wrong in the lab, told apart: no lab, a command that failed, an L2 that died.
 
 The difference matters to the test runner: only a dead L2 is a reason to run a test again.
 """

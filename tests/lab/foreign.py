@@ -1,7 +1,8 @@
 """Uses the programs of the tools tree on L1, whose own QEMU and Python are too old.
 
-Programs that only read and write files named to them (QEMU, qemu-img, mke2fs, Python) run outside any chroot, through
-the tree's own dynamic linker. Those that start other programs (the compiler, syslinux) run in a chroot.
+Programs that only read and write files named to them (QEMU, qemu-img, mke2fs, Python) run outside any
+chroot, through the tree's own dynamic linker. Those that start other programs (the compiler, syslinux) run
+in a chroot.
 """
 
 from __future__ import annotations
@@ -43,8 +44,12 @@ def qemu_img(tools: Path, *arguments: str | Path) -> str:
 
 def compile_python(tools: Path, tree: Path, shown_as: str) -> None:
     """Makes .pyc files with the Python that L2 has; `shown_as` is the place they will have there."""
-    argv = [*program(tools, "usr/bin/python3.13"), "-m", "compileall", "-q", "-s", str(tree), "-p", shown_as, str(tree)]
-    run(argv, deadline_seconds=300, env={"PYTHONHOME": str(tools / "usr"), "PYTHONPATH": ""})
+    words = ["-m", "compileall", "-q", "-s", str(tree), "-p", shown_as, str(tree)]
+    run(
+        [*program(tools, "usr/bin/python3.13"), *words],
+        deadline_seconds=300,
+        env={"PYTHONHOME": str(tools / "usr"), "PYTHONPATH": ""},
+    )
 
 
 @contextmanager
@@ -58,7 +63,7 @@ def workshop(tools: Path) -> Iterator[Path]:
 
 
 def inside(tools: Path, work: Path, argv: Sequence[str], *, deadline_seconds: float = 300) -> str:
-    """Runs a program in the tree with a workshop as its directory and /proc in a mount namespace of its own."""
+    """Runs a program in the tree: a workshop is its directory, /proc is mounted for it alone."""
     place = "/" + str(work.relative_to(tools))
     enter = 'mount -t proc proc "$0/proc" && exec chroot "$0" /usr/bin/env "$@"'
     words = ["-C", place, "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", *argv]

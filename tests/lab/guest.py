@@ -1,6 +1,7 @@
 """Makes the tiny guest L3: the smallest VM that proves what it sees and obeys the power button.
 
-Two forms of the same: kernel and initrd for a direct boot, and a disk that boots under SeaBIOS with no options.
+Two forms of the same: kernel and initrd for a direct boot, and a disk that boots under SeaBIOS without
+options.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ APPEND initrd=initrd {COMMAND_LINE}
 def make_guest(place: Path, tools: Path, module_tree: Path) -> None:
     """Fills `place` with vmlinuz, initrd and tiny.qcow2."""
     shutil.copy(kernel.image(tools), place / "vmlinuz")
-    (place / "initrd").write_bytes(ramdisk(tools, recipe.FILES / "guest/init", module_tree, recipe.GUEST_MODULES))
+    init = recipe.FILES / "guest/init"
+    (place / "initrd").write_bytes(ramdisk(tools, init, module_tree, recipe.GUEST_MODULES))
     (place / "cmdline").write_text(COMMAND_LINE + "\n")
     _make_disk(place, tools)
 

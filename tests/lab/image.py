@@ -1,7 +1,7 @@
-"""Puts L2 together: Debian's tree, the kernel with our modules, Python packages, the guest, settings and keys.
+"""Puts L2 together: Debian's tree, kernel, modules, Python packages, the guest, settings and keys.
 
-The result is a read-only raw disk with a kernel and a tiny initrd beside it: booting the kernel directly skips firmware
-and boot loader, and an initrd with four modules is quicker than Debian's.
+The result is a read-only raw disk with a kernel and a tiny initrd beside it: booting the kernel directly
+skips firmware and boot loader, and an initrd with a few modules is quicker than Debian's.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from tests.lab.foreign import compile_python, program
 
 # Units that cost time at boot or disturb a test (libvirt-guests can hold a reboot for minutes).
 MASKED = (
-    "apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service "
-    "fstrim.timer logrotate.timer man-db.timer getty@tty1.service serial-getty@ttyS0.service "
-    "libvirt-guests.service systemd-networkd.service systemd-networkd.socket systemd-timesyncd.service "
-    "systemd-pcrphase.service systemd-udev-settle.service systemd-journal-flush.service "
-    "sys-kernel-debug.mount sys-kernel-tracing.mount dev-mqueue.mount modprobe@drm.service"
-).split()
+    *("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer"),
+    *("e2scrub_reap.service", "fstrim.timer", "logrotate.timer", "man-db.timer", "getty@tty1.service"),
+    *("serial-getty@ttyS0.service", "libvirt-guests.service", "systemd-networkd.service"),
+    *("systemd-networkd.socket", "systemd-timesyncd.service", "systemd-pcrphase.service"),
+    *("systemd-journal-flush.service", "sys-kernel-debug.mount", "sys-kernel-tracing.mount"),
+    *("dev-mqueue.mount", "modprobe@drm.service"),
+)
 
 
 def make_pylib(place: Path, tools: Path) -> None:
-    """vgpuctl's dependencies for L2's Python, from wheels only, compiled by that Python."""
+    """The dependencies of vgpuctl for L2's Python, from wheels only, compiled by that Python."""
     platforms = [word for name in recipe.PYTHON_PLATFORMS for word in ("--platform", name)]
     argv = [
-        *(sys.executable, "-m", "pip", "install", "--quiet", "--no-warn-script-location", "--target", str(place)),
+        *(sys.executable, "-m", "pip", "install", "--quiet", "--no-warn-script-location"),
+        *("--target", str(place)),
         *("--python-version", recipe.PYTHON_VERSION, "--implementation", "cp", "--only-binary=:all:"),
         *platforms,
         *recipe.PYTHON_REQUIREMENTS,
@@ -79,7 +81,7 @@ def _keys(place: Path, root: Path) -> None:
     for old in (root / "etc/ssh").glob("ssh_host_*"):
         old.unlink()
     for name in ("id_ed25519", "host_key"):
-        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "vgpulab", "-f", place / name]
+        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "vgpulab", "-f", str(place / name)]
         run(argv, deadline_seconds=30)
     authorized = _fresh(root / "root/.ssh/authorized_keys")
     authorized.parent.chmod(0o700)
@@ -101,10 +103,23 @@ def _install_guest(root: Path, work: Path, tools: Path, module_tree: Path) -> No
 
 
 def _file_system(disk: Path, root: Path, tools: Path) -> None:
-    """ext4 without a journal: nobody mounts this disk after a crash, each test starts from a copy."""
+    """ext4 with its journal, as on a real host: tests reset L2 in the middle of things."""
     with disk.open("wb") as handle:
         handle.truncate(recipe.DISK_MIB << 20)
-    options = ["-q", "-F", "-t", "ext4", "-m", "0", "-i", "32768", "-O", "^has_journal", "-E", "lazy_itable_init=1"]
+    options = [
+        "-q",
+        "-F",
+        "-t",
+        "ext4",
+        "-m",
+        "0",
+        "-i",
+        "32768",
+        "-J",
+        "size=32",
+        "-E",
+        "lazy_itable_init=1",
+    ]
     argv = [*program(tools, "usr/sbin/mke2fs"), *options, "-d", str(root), str(disk)]
     run(argv, deadline_seconds=300, env={"MKE2FS_CONFIG": str(tools / "etc/mke2fs.conf")})
 

@@ -1,7 +1,7 @@
 """The kernel of L2 and its modules: those out of Debian's package and those built here against its headers.
 
-The compiler lives in the tools tree, so L2's image carries none. A module that does not build stops the lab's build
-with the compiler's words.
+The compiler lives in the tools tree, so L2's image carries none. A module that does not build stops the
+lab's build with the compiler's words.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import shutil
 from pathlib import Path
 
 from tests.lab import recipe
+from tests.lab.command import run
 from tests.lab.errors import LabError
 from tests.lab.foreign import inside, program, workshop
-from tests.lab.command import run
 
 SAMPLES = ("mtty", "mdpy", "mbochs")
 
@@ -43,7 +43,7 @@ def make_modules(place: Path, tools: Path) -> None:
         _kbuild(tools, work, samples, place)
         for source in module_directories():
             copy = work / source.name
-            for path in recipe.sources_under(source):
+            for path in recipe.module_sources(source):
                 target = copy / path.relative_to(source)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, target)
@@ -73,7 +73,7 @@ def install_modules(root: Path, tools: Path, extra: Path) -> None:
 
 
 def with_dependencies(tree: Path, names: tuple[str, ...]) -> list[tuple[str, bytes]]:
-    """Modules in loading order, unpacked; `tree` is a module directory with an index. Built-in ones are left out."""
+    """Modules in loading order, unpacked; `tree` is a module directory with an index."""
     lines = (line.split(":") for line in (tree / "modules.dep").read_text().splitlines())
     needs = {_name(path): (path, rest.split()) for path, rest in lines}
     order: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The virtual GPU host as tests see it: start, run a command in it, save, load, hot plug, and tell when it is dead."""
+"""The virtual GPU host as tests see it: start, run, save, load, hot plug, tell when it is dead."""
 
 from __future__ import annotations
 
@@ -28,14 +28,12 @@ class Lab:
     def __init__(self, built: Built, *, flavour: str = "normal", snapshot: Path | None = None) -> None:
         self.flavour = flavour
         self.work = Path()
-        self._built = built
+        self.built = built
         self._snapshot = snapshot
         self._emulator: Emulator | None = None
         self._remote: Remote | None = None
         self._plugged: list[str] = []
         self._tags: set[str] = set()
-
-    # -- life ----------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """From the snapshot when there is one, else a cold boot; returns when L2 answers.
@@ -49,21 +47,23 @@ class Lab:
             shutil.copy(self._snapshot, disk)
             self._launch("base")
         else:
-            backing = ("-b", self._built.image / "disk.raw", "-F", "raw")
-            qemu_img(self._built.tools, "create", "-q", "-f", "qcow2", *backing, disk)
+            backing = ("-b", self.built.image / "disk.raw", "-F", "raw")
+            qemu_img(self.built.tools, "create", "-q", "-f", "qcow2", *backing, disk)
             self._launch(None)
 
     def _launch(self, tag: str | None) -> None:
         self._plugged.clear()
-        self._emulator = Emulator(self._built, self.work, self.flavour, tag)
-        self._remote = Remote(self._built.image, self.work, self._emulator.port)
-        self._connect(CONNECT_DEADLINE_SECONDS if tag else BOOT_DEADLINE_SECONDS)
+        self._emulator = Emulator(self.built, self.work, self.flavour, tag)
+        self._remote = Remote(self.built.image, self.work, self._emulator.port)
         if tag:
+            self._connect(CONNECT_DEADLINE_SECONDS)
             self._set_clock()
+        else:
+            self._connect(BOOT_DEADLINE_SECONDS, patience=5)
 
-    def _connect(self, deadline_seconds: float) -> None:
+    def _connect(self, deadline_seconds: float, *, patience: float = 30) -> None:
         try:
-            self.remote.connect(deadline_seconds=deadline_seconds)
+            self.remote.connect(deadline_seconds=deadline_seconds, patience=patience)
         except LabError as exc:
             raise LabDied(f"{exc}; {self.dead() or 'its console: ' + self.console_text()[-2000:]}") from exc
 
@@ -111,7 +111,24 @@ class Lab:
         """Goes on after `pause`."""
         self.emulator.qmp.execute("cont")
 
-    # -- snapshots and devices -----------------------------------------------------------------------------------------
+    def reboot(self, *, hard: bool = False, timeout: float = 240) -> None:
+        """Restarts L2 in good order, or as the reset button does; returns when it has booted and settled."""
+        before = self.boot_id()
+        if hard:
+            self.emulator.qmp.execute("system_reset")
+        else:
+            self.remote.run(["systemctl", "reboot"], timeout=60)
+        end = time.monotonic() + timeout
+        while True:
+            self.remote.close()
+            self._connect(max(1.0, end - time.monotonic()), patience=5)
+            if self.boot_id() != before:
+                break
+        self.run("systemctl is-system-running --wait", check=False, timeout=timeout)
+
+    def boot_id(self) -> str:
+        """Another one after each boot of L2's kernel."""
+        return self.read("/proc/sys/kernel/random/boot_id").strip()
 
     def save(self, tag: str) -> None:
         """Keeps memory, devices and disk under a name."""
@@ -121,7 +138,7 @@ class Lab:
         self._tags.add(tag)
 
     def load(self, tag: str) -> None:
-        """Back to a saved state. A hot-plugged device is no part of one, so then a fresh emulator loads it."""
+        """Back to a saved state. A hot-plugged device is part of none, so then a fresh emulator loads it."""
         reason = self.dead()
         if reason is not None:
             raise LabDied(f"the emulated host died: {reason}")
@@ -154,19 +171,17 @@ class Lab:
         port = free[0]
         before = set(self.pci_addresses())
         self._plugged.append(port)
-        self.emulator.qmp.execute("device_add", **recipe.nvme_properties(port))
+        self.emulator.qmp.execute("device_add", recipe.nvme_properties(port))
         end = time.monotonic() + timeout
         while time.monotonic() < end:
             new = sorted(set(self.pci_addresses()) - before)
             if new:
                 return new[0]
-        raise LabError(f"the hot-plugged NVMe did not appear in the emulated host within {timeout:g} s")
+        raise LabError(f"the hot-plugged NVMe did not appear within {timeout:g} s")
 
     def pci_addresses(self) -> list[str]:
         """All PCI functions that L2's kernel knows."""
         return self.run(["ls", "/sys/bus/pci/devices"]).stdout.split()
-
-    # -- commands ------------------------------------------------------------------------------------------------------
 
     def run(
         self,
@@ -178,13 +193,13 @@ class Lab:
     ) -> Result:
         """Runs a command (a list) or a script (a string) as root in L2.
 
-        LabDied when L2 died under it; CommandFailed for a status other than 0 with `check`, and past the deadline.
+        LabDied when L2 died under it; CommandFailed past the deadline, and with `check` for a status not 0.
         """
         data = stdin.encode() if isinstance(stdin, str) else stdin
         if not self.remote.connected:
             self._connect(CONNECT_DEADLINE_SECONDS)
         try:
-            result = self.remote.run(command, timeout=timeout, stdin=data)
+            result = self.remote.run(command, timeout=timeout, stdin=data, watch=self.dead)
         except subprocess.TimeoutExpired as exc:
             self.raise_if_dead()
             printed = b"".join(part for part in (exc.stdout, exc.stderr) if part).decode(errors="replace")
@@ -192,7 +207,8 @@ class Lab:
         if result.returncode == CONNECTION_LOST:
             self.raise_if_dead()
         if check and result.returncode != 0:
-            raise CommandFailed(f"in the lab: {result.argv}", result.returncode, result.stdout + result.stderr)
+            said = result.stdout + result.stderr
+            raise CommandFailed(f"in the lab: {result.argv}", result.returncode, said)
         return result
 
     def wait_until(self, script: str, *, timeout: float = 60) -> None:
@@ -223,10 +239,8 @@ class Lab:
         """What L2's console printed since the last load."""
         return self._emulator.console_text() if self._emulator else ""
 
-    # -- death ---------------------------------------------------------------------------------------------------------
-
     def alive(self) -> bool:
-        """Whether L2 still runs: its process is there, it did not panic, and it answers or at least still prints."""
+        """Whether L2 still runs: its process is there, no panic, and it answers or at least still prints."""
         try:
             self.raise_if_dead()
         except LabDied:
@@ -237,13 +251,13 @@ class Lab:
         """Why it is certainly dead, without asking it anything; None when there is no such sign."""
         return self._emulator.death() if self._emulator else "the emulator is not running"
 
-    def raise_if_dead(self, *, patience: float = 30) -> None:
+    def raise_if_dead(self, *, patience: float = 60) -> None:
         """LabDied with the reason. Silence alone is death only when the console stands still as well."""
         reason = self.dead()
         if reason is None:
             printed = len(self.console_text())
             try:
-                if self.remote.connected and self._answers(10):
+                if self.remote.connected and self._answers(30):
                     return
                 self.remote.connect(deadline_seconds=patience)
                 return

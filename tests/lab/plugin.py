@@ -1,7 +1,8 @@
 """The pytest side of the lab: fixtures, a deadline for every lab test, and the rule for an L2 that died.
 
-Emulation is not the thing under test. A test during which L2 itself died (LabDied) runs again from the snapshot, at
-most twice, counted and printed. A failed assertion is never run again. A lab that cannot start fails the run.
+Emulation is not the thing under test. A test during which L2 itself died (LabDied) runs again from the
+snapshot, at most twice, counted and printed. A failed assertion is never run again. A lab that cannot start
+fails the run.
 
 Load it with `pytest_plugins = ["tests.lab.plugin"]` in the root conftest, or as tests/lab/conftest.py does.
 """
@@ -9,7 +10,7 @@ Load it with `pytest_plugins = ["tests.lab.plugin"]` in the root conftest, or as
 from __future__ import annotations
 
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from types import FrameType
 
 import pytest
@@ -36,7 +37,8 @@ class DeadlineExceeded(Exception):
 
 def pytest_configure(config: pytest.Config) -> None:
     """The marker for tests that need longer."""
-    config.addinivalue_line("markers", f"deadline(seconds): a lab test may take this long ({DEADLINE_SECONDS})")
+    text = f"deadline(seconds): a lab test may take this long, {DEADLINE_SECONDS} without the marker"
+    config.addinivalue_line("markers", text)
     config.stash[_deaths] = []
     config.stash[_keepers] = {}
 
@@ -52,21 +54,21 @@ def _keeper(config: pytest.Config, flavour: str) -> Keeper:
 
 
 @pytest.fixture(scope="session")
-def lab_session(pytestconfig: pytest.Config) -> Iterator[Lab]:
-    """The running L2 with this checkout's vgpuctl in it, saved as "session". Its state is whatever came before."""
-    yield _keeper(pytestconfig, "normal").running()
+def lab_session(pytestconfig: pytest.Config) -> Lab:
+    """The running L2 with this checkout's vgpuctl in it; its state is what the test before left."""
+    return _keeper(pytestconfig, "normal").running()
 
 
 @pytest.fixture
-def lab(lab_session: Lab, pytestconfig: pytest.Config) -> Iterator[Lab]:
+def lab(lab_session: Lab, pytestconfig: pytest.Config) -> Lab:
     """L2 in the clean state "session"."""
-    yield _keeper(pytestconfig, "normal").clean()
+    return _keeper(pytestconfig, "normal").clean()
 
 
 @pytest.fixture
-def lab_apparmor(pytestconfig: pytest.Config) -> Iterator[Lab]:
+def lab_apparmor(pytestconfig: pytest.Config) -> Lab:
     """A second L2 in a clean state, with AppArmor on and QEMU as an ordinary user, as Debian sets it up."""
-    yield _keeper(pytestconfig, "apparmor").clean()
+    return _keeper(pytestconfig, "apparmor").clean()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -122,7 +124,7 @@ def pytest_runtest_makereport(
         return
     if call.excinfo.errisinstance(LabDied):
         item.stash[_died] = str(call.excinfo.value)
-    report: pytest.TestReport = outcome.get_result()  # type: ignore[attr-defined]
+    report: pytest.TestReport = outcome.get_result()
     if report.failed:
         for flavour, keeper in item.config.stash[_keepers].items():
             tail = keeper.console_text()[-CONSOLE_TAIL:]

@@ -1,7 +1,6 @@
 """Talks to the emulator over its control socket (QMP): snapshots, hot plug, state.
 
-savevm and loadvm exist only as monitor commands; they answer with nothing on success and with text on failure, which
-is turned into an error here.
+savevm and loadvm are used as monitor commands; they answer with nothing on success and with text on failure.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import json
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,11 @@ class Qmp:
         self._read_object(deadline_seconds)
         self.execute("qmp_capabilities")
 
-    def execute(self, command: str, *, deadline_seconds: float = 60, **arguments: Any) -> Any:
+    def execute(
+        self, command: str, arguments: Mapping[str, str | int] | None = None, *, deadline_seconds: float = 60
+    ) -> Any:
         """The command's return value; LabError with the emulator's own words when it refuses."""
-        message = {"execute": command, "arguments": arguments}
+        message = {"execute": command, "arguments": dict(arguments or {})}
         try:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError as exc:
@@ -34,14 +36,14 @@ class Qmp:
         while True:
             answer = self._read_object(deadline_seconds)
             if "error" in answer:
-                raise LabError(f"{command} {arguments}: {answer['error'].get('desc')}")
+                raise LabError(f"{command} {dict(arguments or {})}: {answer['error'].get('desc')}")
             if "return" in answer:
                 return answer["return"]
 
     def monitor(self, line: str, *, deadline_seconds: float = 120) -> str:
         """A human monitor command; what it printed."""
-        answer = self.execute("human-monitor-command", deadline_seconds=deadline_seconds, **{"command-line": line})
-        return str(answer)
+        words = {"command-line": line}
+        return str(self.execute("human-monitor-command", words, deadline_seconds=deadline_seconds))
 
     def close(self) -> None:
         """Only the connection; the emulator goes on."""

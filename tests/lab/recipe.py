@@ -1,7 +1,8 @@
-"""What the virtual GPU host is made of: packages, kernel and QEMU command lines, and the hashes that name the results.
+"""What the virtual GPU host is made of: packages, command lines, and the hashes that name the results.
 
-Everything that decides what the lab is stands here or in files/ and module/, so the hash over them names the lab. A
-snapshot needs the same QEMU, command line and base image: that holds because all three are in its name.
+Everything that decides what the lab is stands here or in files/ and module/, so the hash over them names the
+lab. A snapshot needs the same QEMU, command line and base image: that holds because all three are in its
+name.
 """
 
 from __future__ import annotations
@@ -16,22 +17,24 @@ MODULE_SOURCES = HERE / "module"
 
 SUITE = "trixie"
 
-# L1's tools come from the same suite as L2: a QEMU with igb and NVMe SR-IOV, and Python 3.13 to compile .pyc files.
+# L1's tools come from L2's suite: a QEMU with igb and NVMe SR-IOV, and the Python that compiles .pyc files.
 TOOLS_PACKAGES = (
-    "qemu-system-x86 qemu-utils python3 gcc make kmod linux-headers-amd64 linux-source-6.12 "
-    "e2fsprogs dosfstools mtools syslinux busybox-static"
-).split()
+    *("qemu-system-x86", "qemu-utils", "python3", "gcc", "make", "kmod", "linux-headers-amd64"),
+    *("linux-source-6.12", "e2fsprogs", "dosfstools", "mtools", "syslinux", "busybox-static"),
+)
 
 HOST_PACKAGES = (
-    "systemd systemd-sysv udev dbus kmod iproute2 procps pciutils openssh-server busybox-static nftables less "
-    "libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 qemu-utils dnsmasq-base "
-    "python3 python3-libvirt mdevctl apparmor virtinst ovmf swtpm swtpm-tools"
-).split()
+    *("systemd", "systemd-sysv", "udev", "dbus", "kmod", "iproute2", "procps", "pciutils", "openssh-server"),
+    *("busybox-static", "nftables", "less", "libvirt-daemon-system", "libvirt-daemon-driver-qemu"),
+    *("libvirt-clients", "qemu-system-x86", "qemu-utils", "dnsmasq-base", "python3", "python3-libvirt"),
+    *("mdevctl", "apparmor", "virtinst", "ovmf", "swtpm", "swtpm-tools"),
+)
 
 # vgpuctl's own dependencies (libvirt comes from Debian), and what its contract tests need inside L2.
 PYTHON_REQUIREMENTS = (
-    "click rich pydantic ruamel.yaml jinja2 lxml nvidia-ml-py paramiko pytest hypothesis"
-).split()
+    *("click", "rich", "pydantic", "ruamel.yaml", "jinja2", "lxml", "nvidia-ml-py", "paramiko"),
+    *("pytest", "hypothesis"),
+)
 PYTHON_VERSION = "3.13"
 PYTHON_PLATFORMS = ("manylinux_2_28_x86_64", "manylinux2014_x86_64")
 
@@ -53,7 +56,8 @@ def kernel_command_line(flavour: str) -> str:
     words = [
         "root=/dev/vda rw console=ttyS0 quiet loglevel=4 panic=0 net.ifnames=0 mitigations=off audit=0",
         "intel_iommu=on iommu=nopt tsc=reliable no_timer_check nowatchdog rcupdate.rcu_cpu_stall_suppress=1",
-        "selinux=0 systemd.ssh_auto=no systemd.show_status=0 systemd.log_target=kmsg systemd.log_level=warning rd.flavour=" + flavour,
+        "systemd.ssh_auto=no systemd.show_status=0 systemd.log_target=kmsg systemd.log_level=warning",
+        f"selinux=0 rd.flavour={flavour}",
         "apparmor=1 security=apparmor" if flavour == "apparmor" else "apparmor=0",
     ]
     return " ".join(words)
@@ -70,7 +74,7 @@ def machine_arguments() -> list[str]:
 
 
 def device_arguments() -> list[str]:
-    """The devices the tests use. Each SR-IOV device is alone behind its root port, so each VF gets its own group."""
+    """The devices the tests use. Each SR-IOV device is alone behind its root port: a group for each VF."""
     devices = [
         "virtio-blk-pci,drive=root,addr=0x3",
         "virtio-net-pci,netdev=control,addr=0x4,romfile=",
@@ -78,7 +82,8 @@ def device_arguments() -> list[str]:
     ]
     ports = ["igb0", "igb1", "edu0", "pair", *NVME_PORTS]
     for number, name in enumerate(ports, start=1):
-        devices.append(f"pcie-root-port,id=port-{name},bus=pcie.0,chassis={number},slot={number},addr={number + 0xF:#x}")
+        place = f"chassis={number},slot={number},addr={number + 0xF:#x}"
+        devices.append(f"pcie-root-port,id=port-{name},bus=pcie.0,{place}")
     devices += [
         "igb,id=igb0,bus=port-igb0,mac=52:54:00:9a:00:01,romfile=",
         "igb,id=igb1,bus=port-igb1,mac=52:54:00:9a:00:02,romfile=",
@@ -93,13 +98,18 @@ def device_arguments() -> list[str]:
 
 
 def sources_under(directory: Path) -> list[Path]:
-    """Every file that decides what is built, in a fixed order; build products are not among them."""
-    wanted = (path for path in directory.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return sorted(path for path in wanted if not _is_product(path))
+    """Every file that decides what is built, in a fixed order."""
+    return sorted(path for path in directory.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 
 
-def _is_product(path: Path) -> bool:
-    return path.suffix in {".o", ".ko", ".mod", ".cmd", ".symvers", ".order"} or path.name.endswith(".mod.c")
+def module_sources(directory: Path) -> list[Path]:
+    """What the compiler reads: neither notes beside it nor what an earlier build left there."""
+    found = sources_under(directory)
+    return [path for path in found if path.name in {"Makefile", "Kbuild"} or _is_source(path)]
+
+
+def _is_source(path: Path) -> bool:
+    return path.suffix in {".c", ".h"} and not path.name.endswith(".mod.c")
 
 
 def key(*parts: str | Path | Iterable[str]) -> str:
@@ -107,16 +117,15 @@ def key(*parts: str | Path | Iterable[str]) -> str:
     digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, Path):
-            for path in sources_under(part) if part.is_dir() else [part]:
-                name = path.relative_to(HERE) if path.is_relative_to(HERE) else Path(path.name)
-                digest.update(f"{name}\0{path.stat().st_mode & 0o111:o}\0".encode() + path.read_bytes() + b"\0")
+            name = part.relative_to(HERE) if part.is_relative_to(HERE) else Path(part.name)
+            digest.update(f"{name}\0{part.stat().st_mode & 0o100:o}\0".encode() + part.read_bytes() + b"\0")
         else:
             words = [part] if isinstance(part, str) else list(part)
             digest.update("\0".join(words).encode() + b"\1")
     return digest.hexdigest()[:12]
 
 
-def nvme_properties(port: str) -> dict[str, object]:
+def nvme_properties(port: str) -> dict[str, str | int]:
     """An NVMe controller whose VFs each can have queues and an interrupt of their own."""
     queues = NVME_VFS * 2 + 2
     return {

@@ -1,11 +1,11 @@
-"""Commands inside L2 over ssh: one master connection, cheap sessions on it, only the key made with the image."""
+"""Commands inside L2 over ssh: one master connection, cheap sessions, only the image's keys."""
 
 from __future__ import annotations
 
 import shlex
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,7 @@ class Result:
 
 
 class Remote:
-    """The address of one running L2. `close()` before its network state changes under the connection (loadvm)."""
+    """The way to one running L2; to be closed before L2's state changes under the connection (loadvm)."""
 
     def __init__(self, image: Path, work: Path, port: int) -> None:
         self._control = work / "ssh"
@@ -40,21 +40,27 @@ class Remote:
             *(f"IdentityFile={image / 'id_ed25519'}", "IdentitiesOnly=yes", f"ControlPath={self._control}"),
             *("PreferredAuthentications=publickey", "LogLevel=ERROR", "GSSAPIAuthentication=no", *CRYPTO),
         ]
-        self._base = ["ssh", "-F", "none", "-p", str(port), *(word for name in options for word in ("-o", name))]
+        words = (word for option in options for word in ("-o", option))
+        self._base = ["ssh", "-F", "none", "-p", str(port), *words]
 
-    def connect(self, *, deadline_seconds: float) -> None:
-        """Tries until L2's sshd answers."""
+    def connect(self, *, deadline_seconds: float, patience: float = 30) -> None:
+        """Tries until L2 answers; `patience` is for one try: short while L2 boots, long when it is busy."""
         end = time.monotonic() + deadline_seconds
-        while not self._try_master(min(10.0, deadline_seconds)):
+        while not self._try_master(min(patience, deadline_seconds)):
             if time.monotonic() > end:
                 raise LabError(f"no ssh answer from the emulated host within {deadline_seconds:g} s")
             time.sleep(0.1)
 
     def _try_master(self, patience: float) -> bool:
         self.close()
-        argv = [*self._base, "-o", "ControlMaster=yes", "-o", f"ConnectTimeout={int(patience) or 1}", "-N", "root@127.0.0.1"]
+        options = ("-o", "ControlMaster=yes", "-o", f"ConnectTimeout={max(1, int(patience))}")
+        silent = subprocess.DEVNULL
         self._master = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            [*self._base, *options, "-N", "root@127.0.0.1"],
+            stdin=silent,
+            stdout=silent,
+            stderr=silent,
+            start_new_session=True,
         )
         end = time.monotonic() + patience
         while self._master.poll() is None and time.monotonic() < end:
@@ -73,12 +79,36 @@ class Remote:
         text = command if isinstance(command, str) else shlex.join(command)
         return [*self._base, "-o", "ControlMaster=no", *(["-tt"] if tty else []), "root@127.0.0.1", text]
 
-    def run(self, command: Sequence[str] | str, *, timeout: float, stdin: bytes = b"") -> Result:
-        """Never raises for a status; subprocess.TimeoutExpired past the deadline."""
+    def run(
+        self,
+        command: Sequence[str] | str,
+        *,
+        timeout: float,
+        stdin: bytes = b"",
+        watch: Callable[[], str | None] | None = None,
+    ) -> Result:
+        """Never raises for a status; TimeoutExpired past the deadline, or as soon as `watch` has a reason."""
         argv = self.argv(command)
-        done = subprocess.run(argv, input=stdin, capture_output=True, timeout=timeout, check=False)
-        out, err = (part.decode(errors="replace") for part in (done.stdout, done.stderr))
-        return Result(argv[-1], done.returncode, out, err)
+        end = time.monotonic() + timeout
+        pipe = subprocess.PIPE
+        with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+            try:
+                while True:
+                    left = end - time.monotonic()
+                    try:
+                        out, err = process.communicate(stdin, timeout=max(0.01, min(1.0, left)))
+                        break
+                    except subprocess.TimeoutExpired as exc:
+                        if left <= 1.0 or (watch is not None and watch()):
+                            process.kill()
+                            exc.stdout, exc.stderr = process.communicate()
+                            raise
+            except BaseException:
+                process.kill()
+                raise
+        return Result(
+            argv[-1], process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+        )
 
     def start(self, command: Sequence[str] | str) -> subprocess.Popen[str]:
         """A command that runs beside others: for tests that release many at once."""

@@ -1,7 +1,7 @@
-"""Keeps one L2 for a whole test run: built, started, given this checkout's vgpuctl, and put back after each test.
+"""Keeps one L2 for a test run: built, started, given this checkout's vgpuctl, put back before each test.
 
-The source goes in as files with .pyc beside them, compiled here by L2's Python: under emulation the first import of
-everything costs far more than all the copying.
+The source goes in as files with .pyc beside them, compiled here by L2's Python: under emulation the first
+import of everything costs far more than all the copying.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tests.lab import build, cache, recipe
-from tests.lab.errors import LabDied
+from tests.lab import build, recipe
+from tests.lab.errors import LabDied, LabError
 from tests.lab.foreign import compile_python
 from tests.lab.machine import Lab
 from tests.lab.snapshot import snapshot
@@ -33,12 +33,14 @@ class Keeper:
         self._deaths = deaths
         self._lab: Lab | None = None
         self._usable = False
+        self._hopeless: LabError | None = None
 
     def running(self) -> Lab:
         """The Lab, started and set up; the state of L2 is whatever it is."""
+        if self._hopeless is not None:
+            raise self._hopeless
         if self._lab is None:
-            built = build.build()
-            self._lab = Lab(built, flavour=self.flavour, snapshot=snapshot(built, self.flavour))
+            self._lab = self._made()
         if not self._usable or self._lab.dead():
             self._start(self._lab)
         elif not self.awake:
@@ -72,6 +74,15 @@ class Keeper:
         """What L2 printed."""
         return self._lab.console_text() if self._lab is not None else ""
 
+    def _made(self) -> Lab:
+        """Builds what is missing. A build that failed would fail again for every test: it is tried once."""
+        try:
+            built = build.build()
+            return Lab(built, flavour=self.flavour, snapshot=snapshot(built, self.flavour))
+        except LabError as exc:
+            self._hopeless = exc
+            raise
+
     def _start(self, lab: Lab) -> None:
         self._usable = False
         for left in range(START_TRIES - 1, -1, -1):
@@ -96,7 +107,6 @@ def set_up(lab: Lab) -> None:
 
 def push_source(lab: Lab) -> None:
     """Copies the checkout with fresh .pyc files; also for a test that changes the source."""
-    tools = cache.cache_dir() / f"tools-{build.plan().tools}"
     with tempfile.TemporaryDirectory(prefix="vgpulab-source-") as name:
         tree = Path(name)
         for path in (CHECKOUT / wanted for wanted in PUSHED):
@@ -104,6 +114,6 @@ def push_source(lab: Lab) -> None:
                 shutil.copytree(path, tree / path.name, ignore=LEFT_OUT)
             elif path.exists():
                 shutil.copy2(path, tree / path.name)
-        compile_python(tools, tree, PLACE)
+        compile_python(lab.built.tools, tree, PLACE)
         lab.run(["rm", "-rf", PLACE])
         lab.push(tree, PLACE)

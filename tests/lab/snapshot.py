@@ -1,6 +1,7 @@
 """Boots L2 once, lets it settle, and keeps it with its memory: every later start takes seconds.
 
-The snapshot lives inside a disk that only holds differences to the image; a Lab copies that disk, never the image.
+The snapshot lives inside a disk that only holds differences to the image; a Lab copies that disk, not the
+image.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ TAG = "base"
 def snapshot(built: Built, flavour: str) -> Path:
     """The disk with the snapshot; booted now when the cache has none."""
     words = (*recipe.machine_arguments(), *recipe.device_arguments(), recipe.kernel_command_line(flavour))
-    name = recipe.key(built.image.name, built.tools.name, words, recipe.FILES / "prepare.sh", flavour)
+    name = recipe.key(built.image.name, built.tools.name, words, flavour)
     root = cache.cache_dir()
     with cache.build_lock(root):
-        place = cache.stage(root, f"snapshot-{flavour}", name, partial(_boot_and_save, built=built, flavour=flavour))
+        make = partial(_boot_and_save, built=built, flavour=flavour)
+        place = cache.stage(root, f"snapshot-{flavour}", name, make)
     return place / "disk.qcow2"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.lab import recipe
@@ -26,8 +28,8 @@ def test_there_is_no_way_out(lab: Lab) -> None:
 
 
 def test_python_modules_of_vgpuctl_are_there(lab: Lab) -> None:
-    modules = "click, rich, pydantic, ruamel.yaml, jinja2, lxml.etree, pynvml, paramiko, pytest, hypothesis, libvirt"
-    lab.run(f"PYTHONPATH=/opt/vgpuctl/lib python3 -c 'import {modules}'")
+    ours = "click, rich, pydantic, ruamel.yaml, jinja2, lxml.etree, pynvml, paramiko"
+    lab.run(f"PYTHONPATH=/opt/vgpuctl/lib python3 -c 'import {ours}, pytest, hypothesis, libvirt'")
 
 
 @pytest.mark.parametrize("disk", [False, True], ids=["kernel", "disk"])
@@ -53,8 +55,9 @@ def test_a_guest_sees_the_vf_it_was_given(lab: Lab) -> None:
 
 
 def test_two_edu_functions_share_one_iommu_group(lab: Lab) -> None:
-    script = "for d in $(lspci -Dnd 1234:11e8 | cut -d' ' -f1); do readlink /sys/bus/pci/devices/$d/iommu_group; done"
-    groups = lab.run(script).stdout.split()
+    listed = lab.run("lspci -Dnd 1234:11e8").stdout.splitlines()
+    links = [f"/sys/bus/pci/devices/{line.split()[0]}/iommu_group" for line in listed]
+    groups = lab.run(["readlink", *links]).stdout.split()
     assert len(groups) == 3
     assert len(set(groups)) == 2
 
@@ -78,9 +81,7 @@ def test_a_saved_state_keeps_vfs_and_modules(lab: Lab) -> None:
 
 
 def test_the_clock_is_right_after_a_load(lab: Lab) -> None:
-    drift = lab.run("date +%s").stdout.strip()
-    here = lab.run("cat /proc/uptime").stdout
-    assert int(drift) > 1_700_000_000, here
+    assert abs(float(lab.run("date +%s.%N").stdout) - time.time()) < 5
 
 
 def test_nvme_can_be_plugged_in_and_has_vfs(lab: Lab) -> None:
@@ -122,11 +123,22 @@ def test_the_lab_comes_back_after_a_death(lab: Lab) -> None:
     assert lab.run("systemctl is-system-running").stdout.strip() == "running"
 
 
+@pytest.mark.parametrize("hard", [False, True], ids=["in-good-order", "reset-button"])
+def test_a_reboot_keeps_files_and_loses_devices(lab: Lab, hard: bool) -> None:
+    lab.run(f"modprobe igb && echo 7 > {IGB}/sriov_numvfs && touch /root/kept && sync")
+    lab.reboot(hard=hard)
+    assert lab.run("ls /root/kept").stdout
+    assert lab.run("systemctl is-system-running").stdout.strip() == "running"
+    assert lab.run(f"cat {IGB}/sriov_numvfs").stdout.strip() == "0"
+    assert "default" in lab.run("virsh net-list --name").stdout.split()
+
+
 def test_apparmor_confines_an_ordinary_qemu(lab_apparmor: Lab) -> None:
     start(lab_apparmor, "tiny", tiny_domain("tiny", disk=True))
     wait_ready(lab_apparmor, "tiny")
     script = "pid=$(cat /run/libvirt/qemu/tiny.pid); ps -o user= -p $pid; cat /proc/$pid/attr/current"
     user, label = lab_apparmor.run(script).stdout.split("\n")[:2]
     assert user.startswith("libvirt")
-    assert label.startswith("libvirt-") and "enforce" in label
+    assert label.startswith("libvirt-")
+    assert "(enforce)" in label
     shut_down(lab_apparmor, "tiny")

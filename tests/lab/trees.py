@@ -1,7 +1,7 @@
-"""Makes the two Debian trees: the tools (QEMU, compiler, kernel headers) and the root of the virtual GPU host.
+"""Makes the two Debian trees: the tools (QEMU, compiler, kernel headers) and the root of L2.
 
-The kernel package is downloaded in the same run as its headers and unpacked beside them, never installed: headers,
-kernel and modules always match, and no initramfs is made that nobody boots.
+The kernel package is downloaded in the same run as its headers and unpacked beside them, never installed:
+headers, kernel and modules always match, and no initramfs is made that nobody boots.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ tar -xf linux-source-*.tar.xz --wildcards '*/samples/vfio-mdev/*'
 mv linux-source-*/samples/vfio-mdev "$1/kernel/vfio-mdev"
 rm -r linux-source-*
 """
+HOOKS = (f"--customize-hook={KERNEL_HOOK}", f"--customize-hook={SAMPLES_HOOK}")
 # Documentation and translations are most of a minimal tree, and nothing in the lab reads them.
 TRIM = (
     "--dpkgopt=path-exclude=/usr/share/doc/*",
@@ -42,8 +43,7 @@ TRIM = (
 
 def make_tools(place: Path) -> None:
     """QEMU, Python 3.13, compiler and headers, with the unpacked kernel under /kernel."""
-    hooks = (f"--customize-hook={KERNEL_HOOK}", f"--customize-hook={SAMPLES_HOOK}")
-    _debootstrap(place, recipe.TOOLS_PACKAGES, hooks)
+    _debootstrap(place, recipe.TOOLS_PACKAGES, HOOKS)
 
 
 def make_host_root(place: Path) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 from typing import Protocol
 
-from vgpuctl.errors import DeviceFailed, HostCannot, InUse, VgpuctlError
+from vgpuctl.errors import DeviceFailed, HostCannot, InUse, VerifyFailed, VgpuctlError
 from vgpuctl.model.gpu import Function, Gpu
 from vgpuctl.model.seams import World
 from vgpuctl.model.snapshot import Snapshot
@@ -77,6 +77,23 @@ def refuse_if_held(world: World, carrier: str, function_path: str) -> None:
             hint="stop the VM first",
             carrier=carrier,
             pids=[h.pid for h in holders],
+        )
+
+
+def check_params(world: World, vgpu: PromisedVgpu, path: str) -> None:
+    """Read a vGPU's plugin parameters back; the driver may list them in another order.
+
+    Raises:
+        VerifyFailed: one of them is not there.
+    """
+    if not vgpu.params:
+        return
+    found = world.sysfs.read(path).strip()
+    if not set(vgpu.params.split(",")) <= set(found.replace(",", " ").split()):
+        raise VerifyFailed(
+            f"{vgpu.carrier} was given the parameters {vgpu.params} but reads back '{found}'",
+            hint="journalctl -k -n 20",
+            path=path,
         )
 
 

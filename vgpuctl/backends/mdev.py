@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass
 
-from vgpuctl.backends.base import REMOVE_DEADLINE_SECONDS, alias, refuse_if_held, write_failed
+from vgpuctl.backends.base import REMOVE_DEADLINE_SECONDS, alias, check_params, refuse_if_held, write_failed
 from vgpuctl.errors import InUse, NoCapacity, VerifyFailed
 from vgpuctl.model.address import normal_pci
 from vgpuctl.model.gpu import Function, Gpu
@@ -88,11 +88,14 @@ class MakeMdev:
                 wanted=[self.vgpu.function, self.type_id],
                 found=found,
             )
+        check_params(world, self.vgpu, f"{DEVICES}/{self.vgpu.carrier}/nvidia/vgpu_params")
 
     def undo(self, world: World) -> None:
         """Remove it, if it still is on this parent with this type."""
         if found_as(world, self.vgpu.carrier) == (self.vgpu.function, self.type_id):
-            RemoveMdev(self.vgpu).perform(world)
+            remove = RemoveMdev(self.vgpu)
+            remove.perform(world)
+            remove.verify(world)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from vgpuctl.backends.base import (
     BUSY_RETRY_SECONDS,
     REMOVE_DEADLINE_SECONDS,
     alias,
+    check_params,
     refuse_if_held,
     require_iommu,
     write_failed,
@@ -98,11 +99,14 @@ class SetType:
                 wanted=self.type_id,
                 found=found,
             )
+        check_params(world, self.vgpu, f"{_base(self.vgpu)}/vgpu_params")
 
     def undo(self, world: World) -> None:
         """Clear it, if it still reads as we wrote it."""
         if current_type(world, self.vgpu) == self.type_id:
-            ClearType(self.vgpu).perform(world)
+            clear = ClearType(self.vgpu)
+            clear.perform(world)
+            clear.verify(world)
 
 
 @dataclass(frozen=True, slots=True)

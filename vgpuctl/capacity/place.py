@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from vgpuctl.capacity.profiles import check_combination, find
 from vgpuctl.capacity.room import Room, room, why_unknown
-from vgpuctl.errors import NoCapacity, NotFound
+from vgpuctl.errors import NoCapacity, NotFound, Stuck
 from vgpuctl.model.address import address_key, normal_pci
 from vgpuctl.model.gpu import Gpu, Owner, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
@@ -84,6 +84,7 @@ def place(
 
     Raises:
         NoCapacity: they do not all fit; facts hold each GPU's numbers and reasons.
+        Stuck: a kernel write has not come back on every GPU that could serve.
         NotFound, InvalidInput, Refused: the profiles cannot be meant on this host.
     """
     gpus = tuple(g for g in select_gpus(snapshot, gpu) if g.address not in exclude)
@@ -92,6 +93,7 @@ def place(
     check_combination([next(iter(i.types.values())).profile for i in wanted])
     ordered = sorted(range(len(wanted)), key=lambda n: (-_size(wanted[n]), wanted[n].text, n))
     stuck = {s.gpu for s in snapshot.stuck}
+    _refuse_stuck(snapshot, [g for g in gpus if any(g.address in types for types in found.values())])
     usable = _fullest_first(snapshot, [g for g in gpus if g.address not in stuck])
     enough = all(_enough(snapshot, usable, found[t], n) for t, n in _totals(profiles).items())
     chosen = _search(snapshot, usable, [wanted[n] for n in ordered], ()) if enough else None
@@ -112,6 +114,19 @@ def _enough(snapshot: Snapshot, gpus: Sequence[Gpu], types: Mapping[str, VgpuTyp
     """Say whether that many fit on these GPUs together: without it, the search tries every combination."""
     free = joint_free(snapshot, gpus, types)
     return free is None or free >= count
+
+
+def _refuse_stuck(snapshot: Snapshot, gpus: Sequence[Gpu]) -> None:
+    """Refuse when a kernel write is stuck on every GPU that could serve."""
+    writes = {s.gpu: s for s in snapshot.stuck}
+    if gpus and all(g.address in writes for g in gpus):
+        write = writes[gpus[0].address]
+        raise Stuck(
+            f"{write.gpu}: process {write.process.pid} waits in the kernel writing {write.path}",
+            hint="it ends when the device is released; then run the command again",
+            gpu=write.gpu,
+            pid=write.process.pid,
+        )
 
 
 def _size(item: _Item) -> int:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import click
 
+from vgpuctl.cli.app import PROGRAM, cli
 from vgpuctl.cli.command import Command, LazyGroup
-from vgpuctl.cli.entry import PROGRAM, cli
 
 _STATUSES = (
     (0, "it worked, or there was nothing to do"),

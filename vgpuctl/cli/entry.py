@@ -1,89 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program's start: parse, run, and turn whatever happens into text or JSON and an exit status.
+"""The program's start: whatever happens becomes text or JSON and an exit status.
 
-`--version`, `--help` and completion of commands and options import click and little else; everything that
-costs time is imported by the command that needs it.
+Signals are handled before click is imported, so that Ctrl-C during the start is no traceback either.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import click
+from vgpuctl.cli import signals
 
-from vgpuctl import __version__
-from vgpuctl.cli import table
-from vgpuctl.cli.command import CONTEXT_SETTINGS, LazyGroup, load_command
-from vgpuctl.cli.settings import Settings, global_options
-
-PROGRAM = "vgpuctl"
-COMPLETE_VARIABLE = "_VGPUCTL_COMPLETE"
-
-
-def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        click.echo(f"{PROGRAM} {__version__}")
-        ctx.exit(0)
-
-
-cli = LazyGroup(
-    PROGRAM,
-    table={name: text for name, (_, text) in table.COMMANDS.items()},
-    load=load_command,
-    help="Give virtual machines on this KVM host a slice of a GPU, or a whole one.",
-    examples=(
-        ("vgpuctl list-profiles", "what can be made here, and how many more"),
-        ("vgpuctl create-vm --profile A100-4C", "a running VM with that vGPU"),
-        ("vgpuctl --host sim:a100-40 create-vm --profile A100-4C", "the same on a simulated host"),
-    ),
-    params=[
-        *global_options(in_front=True),
-        click.Option(
-            ["--version"],
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=_print_version,
-            help="Show the version and exit.",
-        ),
-    ],
-    context_settings=CONTEXT_SETTINGS,
-    subcommand_metavar="COMMAND [ARGUMENTS]",
-)
+if TYPE_CHECKING:
+    from vgpuctl.cli.settings import Settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit status."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    settings = Settings()
-    instruction = os.environ.get(COMPLETE_VARIABLE)
-    if instruction:
-        return _complete(settings, instruction)
+    """Run one command line and return its exit status; without arguments, the process's own."""
+    if arguments is not None:
+        with signals.handled() as guard:
+            return _run(list(arguments), guard)
+    return _run(sys.argv[1:], signals.install())
+
+
+def _run(words: list[str], guard: signals.Guard) -> int:
+    settings: Settings | None = None
     try:
-        return _invoke(settings, words)
-    except click.exceptions.Exit as done:
-        return done.exit_code
+        from vgpuctl.cli import app
+        from vgpuctl.cli.settings import Settings
+
+        settings = Settings()
+        return app.run(settings, words)
     except BaseException as exc:  # noqa: BLE001
-        from vgpuctl.cli import failures
-
-        settings.json = settings.json or _wants_json(words)
-        if isinstance(exc, click.UsageError) and exc.ctx is not None:
-            settings.kind = "-".join(exc.ctx.command_path.split()[1:]) or settings.kind
-        return failures.report(exc, settings)
+        guard.close()
+        return _report(exc, settings, words, guard)
 
 
-def _invoke(settings: Settings, words: list[str]) -> int:
-    with cli.make_context(PROGRAM, words, obj=settings) as context:
-        status = cli.invoke(context)
-    return status if isinstance(status, int) else 0
+def _report(exc: BaseException, settings: Settings | None, words: list[str], guard: signals.Guard) -> int:
+    from vgpuctl.cli import failures
+    from vgpuctl.cli.settings import Settings
 
-
-def _complete(settings: Settings, instruction: str) -> int:
-    from vgpuctl.cli import shells
-
-    return shells.complete(cli, settings, PROGRAM, COMPLETE_VARIABLE, instruction)
+    settings = settings or Settings()
+    settings.json = settings.json or _wants_json(words)
+    return failures.report(exc, settings, signal_status=guard.status)
 
 
 def _wants_json(words: list[str]) -> bool:

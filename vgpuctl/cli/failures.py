@@ -17,6 +17,9 @@ from vgpuctl.errors import Interrupted, VgpuctlError
 LINES_FACTS = ("lines", "reasons", "details")
 """Facts that are lists of finished sentences."""
 
+QUIET_FACTS = ("call", "cause", "check", "errno", "libvirt_code", "subject")
+"""Facts for programs: people see them with -v."""
+
 LONGEST_FACT = 200
 LEFT_HINT = "'vgpuctl reconcile' finishes or undoes what is left"
 
@@ -92,7 +95,7 @@ def text_lines(failure: Failure, *, verbose: bool = False) -> Iterator[str]:
     yield f"vgpuctl: {first}   [{failure.code}]"
     yield from (f"  {line}" for line in more)
     yield from (f"  {line}" for line in _fact_lines(failure, verbose=verbose))
-    yield from _list_lines("undone", failure.undone)
+    yield from _undone_lines(failure, verbose=verbose)
     yield from _list_lines("left", failure.left)
     if failure.hint:
         yield f"  hint: {streams.clean(failure.hint)}"
@@ -106,11 +109,21 @@ def _list_lines(title: str, items: Sequence[str]) -> Iterator[str]:
         yield from (f"    {streams.clean(item)}" for item in items)
 
 
+def _undone_lines(failure: Failure, *, verbose: bool) -> Iterator[str]:
+    """Yield how much was undone: each step was told when it happened."""
+    number = len(failure.undone)
+    if verbose:
+        yield from _list_lines("undone", failure.undone)
+    elif number:
+        how = "only in part" if failure.left else "completely"
+        yield f"  undone {how}: {number} step{'' if number == 1 else 's'} taken back"
+
+
 def _fact_lines(failure: Failure, *, verbose: bool) -> Iterator[str]:
     for name, value in failure.facts.items():
         if name in LINES_FACTS and isinstance(value, (list, tuple)):
             yield from (streams.clean(str(item)) for item in value)
-        elif verbose or _adds_something(value, failure):
+        elif verbose or (name not in QUIET_FACTS and _adds_something(value, failure)):
             yield f"{name.replace('_', ' ')}: {streams.clean(_fact_text(value))}"
 
 

@@ -8,16 +8,28 @@ import sys
 
 from vgpuctl.cli import streams
 from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.signals import Guard
 
 
 class Silent:
-    """For --json: programs read the result."""
+    """For --json: programs read the result. Every kind stops before a step when a signal came."""
+
+    def __init__(self, guard: Guard | None = None) -> None:
+        self.guard = guard
+        self.total = 0
 
     def planned(self, steps: tuple[str, ...]) -> None:
-        """Say nothing."""
+        """Remember how many there are."""
+        self.total = len(steps)
 
     def started(self, number: int, text: str) -> None:
-        """Say nothing."""
+        """Stop here when a signal came and nobody took notice.
+
+        Raises:
+            Interrupted: a signal came.
+        """
+        if self.guard is not None:
+            self.guard.check()
 
     def finished(self, number: int, text: str) -> None:
         """Say nothing."""
@@ -34,16 +46,6 @@ class Silent:
 
 class Lines(Silent):
     """One plain line for each step that is done."""
-
-    def __init__(self) -> None:
-        self.total = 0
-
-    def planned(self, steps: tuple[str, ...]) -> None:
-        """Remember how many there are."""
-        self.total = len(steps)
-
-    def started(self, number: int, text: str) -> None:
-        """Say nothing yet."""
 
     def finished(self, number: int, text: str) -> None:
         """Write the step."""
@@ -68,6 +70,7 @@ class Terminal(Lines):
 
     def started(self, number: int, text: str) -> None:
         """Show the step as running."""
+        super().started(number, text)
         self._show(f"… {_count(number, self.total)} {streams.clean(text)}")
 
     def finished(self, number: int, text: str) -> None:
@@ -99,8 +102,8 @@ def _count(number: int, total: int) -> str:
     return f"[{number:>{len(str(total))}}/{total}]" if total else f"[{number}]"
 
 
-def choose(settings: Settings) -> Silent:
+def choose(settings: Settings, guard: Guard | None = None) -> Silent:
     """Return what fits the caller: a person on a terminal, a pipe, a program."""
     if settings.json and not settings.verbose:
-        return Silent()
-    return Terminal() if streams.is_terminal(sys.stderr) else Lines()
+        return Silent(guard)
+    return Terminal(guard) if streams.is_terminal(sys.stderr) else Lines(guard)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vgpuctl.cli.result import Result, Work
     from vgpuctl.cli.settings import Settings
+    from vgpuctl.cli.signals import Guard
     from vgpuctl.model.outcome import Answer, Outcome
     from vgpuctl.model.seams import World
     from vgpuctl.model.wish import VmWish
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def answer(settings: Settings, kind: str, ask: Callable[[World], Answer]) -> int:
     """Run a command that only looks."""
 
-    def work() -> Result:
+    def work(guard: Guard) -> Result:
         from vgpuctl.cli import worlds
         from vgpuctl.cli.result import Result
 
@@ -31,12 +32,12 @@ def answer(settings: Settings, kind: str, ask: Callable[[World], Answer]) -> int
 def change(settings: Settings, kind: str, act: Callable[[Work], Outcome]) -> int:
     """Run a command that changes the host, or its dry run."""
 
-    def work() -> Result:
+    def work(guard: Guard) -> Result:
         from vgpuctl.cli import confirm, progress, worlds
         from vgpuctl.cli.result import Result, Work
 
         world = worlds.open_world_to_change(settings)
-        shown = progress.choose(settings)
+        shown = progress.choose(settings, guard)
         try:
             outcome = act(Work(world, shown, confirm.Question(settings), settings.wait))
         finally:
@@ -52,14 +53,14 @@ def change(settings: Settings, kind: str, act: Callable[[Work], Outcome]) -> int
     return perform(settings, kind, work)
 
 
-def perform(settings: Settings, kind: str, work: Callable[[], Result]) -> int:
+def perform(settings: Settings, kind: str, work: Callable[[Guard], Result]) -> int:
     """Do the work and print its result, or why there is none. Returns the exit status."""
     from vgpuctl.cli import failures, signals
 
     settings.kind = kind
     with signals.handled() as guard:
         try:
-            result = work()
+            result = work(guard)
             guard.close()
             return publish(settings, result)
         except BaseException as exc:  # noqa: BLE001
@@ -108,7 +109,7 @@ def _print_page(kind: str, data: object) -> None:
 def print_xml(settings: Settings, wish: Callable[[World], VmWish]) -> int:
     """Print the domain XML that create-vm would define."""
 
-    def work() -> Result:
+    def work(guard: Guard) -> Result:
         from vgpuctl.cli import worlds
         from vgpuctl.cli.result import Result
         from vgpuctl.engine import create

@@ -101,22 +101,20 @@ def _promise(root: etree._Element) -> Promise | None:
 
 
 def _hostdevs(devices: etree._Element | None) -> Iterator[HostdevRef]:
-    for entry in () if devices is None else devices:
+    for entry in () if devices is None else devices.iterchildren("hostdev", "interface", "disk"):
+        tag, kind = entry.tag, entry.get("type")
+        if (tag == "interface" and kind != "hostdev") or (tag == "disk" and kind != "nvme"):
+            continue
         source = entry.find("source")
-        if source is None:
-            continue
-        kind, managed = entry.get("type"), entry.get("managed")
-        if entry.tag == "disk" and kind == "nvme":
-            managed = source.get("managed")
-        elif entry.tag not in ("hostdev", "interface") or (entry.tag == "interface" and kind != "hostdev"):
-            continue
-        address = source.find("address")
+        address = None if source is None else source.find("address")
         carrier = None if address is None else _carrier(address)
-        if carrier is not None:
-            alias = entry.find("alias")
-            name = None if alias is None else alias.get("name")
-            mdev = entry.tag == "hostdev" and kind == "mdev"
-            yield HostdevRef("mdev" if mdev else "pci", carrier, managed == "yes", None if name is None else str(name))
+        if source is None or carrier is None:
+            continue
+        managed = (source if tag == "disk" else entry).get("managed") == "yes"
+        alias = entry.find("alias")
+        name = None if alias is None else alias.get("name")
+        mdev = tag == "hostdev" and kind == "mdev"
+        yield HostdevRef("mdev" if mdev else "pci", carrier, managed, None if name is None else str(name))
 
 
 def _carrier(address: etree._Element) -> str | None:

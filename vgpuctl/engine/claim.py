@@ -8,14 +8,15 @@ it is true.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from vgpuctl.engine.observe import Want, observe_devices
 from vgpuctl.errors import Busy, NoCapacity
 from vgpuctl.model.seams import World
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, PromisedVgpu
-from vgpuctl.steps.claims import HoldClaim
+from vgpuctl.steps.claims import HoldClaim, ReleaseClaim
 
 LOOKS = 8
 
@@ -61,9 +62,8 @@ def _claim(
         chosen = choose(fresh)
         try:
             for claim in claims(chosen):
-                step = HoldClaim(claim)
-                step.perform(world)
-                held.append(step)
+                held.append(HoldClaim(claim))
+                held[-1].perform(world)
         except BaseException:
             for step in reversed(held):
                 step.undo(world)
@@ -80,34 +80,53 @@ def narrow(before: Snapshot, planned: tuple[PromisedVgpu, ...]) -> Want:
     return Want(types=True, models=False, only=only, type_ids=ids, known=gpus)
 
 
-def reclaim(world: World, claims: tuple[Claim, ...], wait_seconds: float) -> tuple[HoldClaim, ...]:
-    """Make a VM's existing claims this process's own; refused while another live process works on it.
+def reclaim(
+    world: World, claims: tuple[Claim, ...], wait_seconds: float, *, lost: bool = True
+) -> tuple[HoldClaim, ...]:
+    """Make a VM's claims this process's own; refused while another live process works on it.
+
+    A claim that is not there, as after a reboot, is written anew and returned; with `lost` False it is left out.
 
     Raises:
         Busy: another vgpuctl works on this VM.
     """
     with world.claims.lock(wait_seconds):
         present = {c.carrier: c for c in world.claims.all()}
-        me = world.processes.this()
         for claim in claims:
-            other = present.get(claim.carrier)
-            if other is None or other.process == me:
-                continue
-            if other.vm_uuid != claim.vm_uuid:
-                raise Busy(
-                    f"{claim.carrier} is claimed for VM {other.vm}",
-                    hint="vgpuctl reconcile, then run the command again",
-                    carrier=claim.carrier,
-                    vm=other.vm,
-                )
-            if world.processes.alive(other.process):
-                raise Busy(
-                    f"process {other.process.pid} works on VM {other.vm}: {other.command}",
-                    hint="wait for it, then run the command again",
-                    pid=other.process.pid,
-                    vm=other.vm,
-                )
-        for claim in claims:
+            if claim.carrier in present:
+                _refuse_taken(world, claim, present[claim.carrier])
+        mine = [c for c in claims if lost or c.carrier in present]
+        try:
+            for claim in mine:
+                ReleaseClaim(claim.carrier, claim.vm_uuid).perform(world)
+                HoldClaim(claim).perform(world)
+        except BaseException:
+            _put_back(world, mine, present)
+            raise
+    return tuple(HoldClaim(c) for c in mine if c.carrier not in present)
+
+
+def _refuse_taken(world: World, claim: Claim, other: Claim) -> None:
+    if other.vm_uuid != claim.vm_uuid:
+        raise Busy(
+            f"{claim.carrier} is claimed for VM {other.vm}",
+            hint="vgpuctl reconcile, then run the command again",
+            carrier=claim.carrier,
+            vm=other.vm,
+        )
+    if other.process != claim.process and world.processes.alive(other.process):
+        raise Busy(
+            f"process {other.process.pid} works on VM {other.vm}: {other.command}",
+            hint="wait for it, then run the command again",
+            pid=other.process.pid,
+            vm=other.vm,
+        )
+
+
+def _put_back(world: World, mine: Sequence[Claim], before: Mapping[str, Claim]) -> None:
+    """Leave the claims as they were when they could not all be taken over."""
+    for claim in mine:
+        with suppress(OSError):
             world.claims.remove(claim.carrier, claim.vm_uuid)
-            world.claims.add(claim)
-    return tuple(HoldClaim(c) for c in claims)
+            if claim.carrier in before:
+                world.claims.add(before[claim.carrier])

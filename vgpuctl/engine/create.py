@@ -20,7 +20,7 @@ from vgpuctl.model.step import Plan
 from vgpuctl.model.vm import Claim, PromisedVgpu
 from vgpuctl.model.wish import DomainDesign, VmWish
 from vgpuctl.plan.choose import choose
-from vgpuctl.plan.create import claims_for, create_plan, make_design, vm_name
+from vgpuctl.plan.create import claims_for, create_plan, make_design, template_file, vm_name
 from vgpuctl.plan.facts import Facts, check_facts
 from vgpuctl.plan.report import vm_value
 from vgpuctl.steps.claims import HoldClaim
@@ -67,7 +67,12 @@ def require_libvirt(snapshot: Snapshot) -> None:
 
 def _want(wish: VmWish) -> Want:
     by_model = wish.gpu is not None and normal_pci(wish.gpu) is None
-    return Want(types=wish.mode == "vgpu", models=by_model, every_function=wish.mode != "vgpu")
+    return Want(
+        types=wish.mode == "vgpu",
+        models=by_model,
+        every_function=wish.mode != "vgpu",
+        profiles=frozenset(text for text, _ in wish.profiles),
+    )
 
 
 def prepare(world: World, wish: VmWish, exclude: frozenset[str] = frozenset()) -> Prepared:
@@ -102,7 +107,7 @@ def refuse_existing(snapshot: Snapshot, name: str) -> None:
 def render_xml(world: World, wish: VmWish) -> str:
     """Return the domain XML that create-vm would define; writes nothing."""
     prepared = prepare(world, wish)
-    return render(prepared.design, prepared.facts.template)
+    return render(prepared.design, prepared.facts.template, template_file(wish))
 
 
 def create_vm(
@@ -151,10 +156,7 @@ def _planned(world: World, prepared: Prepared, *, start: bool) -> Outcome:
         "uuid": design.uuid,
         "state": "absent",
         "vgpus": [_planned_vgpu(v, design.name) for v in design.promise.vgpus],
-        "disks": [
-            {"path": d.path, "size_bytes": d.capacity_bytes, "base": d.base, "device": "disk", "made": True}
-            for d in design.promise.disks
-        ],
+        "disks": _planned_disks(design),
         "sources": sources(prepared.wish),
     }
     return Outcome(True, data, steps, prepared.warnings, plan.notes, dry_run=True)
@@ -211,7 +213,7 @@ def _create(world: World, prepared: Prepared, *, start: bool, wait_seconds: floa
     design = with_vgpus(vgpus)
     plan = _guarded(world, held, snapshot, prepared, design, start=start)
     carry_out(world, plan, progress, held)
-    return done(world, uuid, held, plan, prepared.warnings, sources=sources(wish))
+    return done(world, _unseen(design), held, plan, prepared.warnings, sources=sources(wish))
 
 
 def _guarded(
@@ -232,17 +234,43 @@ def _guarded(
         raise
 
 
+def _unseen(design: DomainDesign) -> dict[str, object]:
+    """Return what is known of a VM that was just made, for the case that the host can no longer be looked at."""
+    return {
+        "name": design.name,
+        "uuid": design.uuid,
+        "state": "unknown",
+        "vgpus": [_planned_vgpu(v, design.name) | {"present": True} for v in design.promise.vgpus],
+        "disks": _planned_disks(design),
+    }
+
+
+def _planned_disks(design: DomainDesign) -> list[dict[str, object]]:
+    return [
+        {"path": d.path, "size_bytes": d.capacity_bytes, "base": d.base, "device": "disk", "made": True}
+        for d in design.promise.disks
+    ]
+
+
 def done(
     world: World,
-    uuid: str,
+    last: Mapping[str, object],
     held: tuple[HoldClaim, ...],
     plan: Plan,
     warnings: tuple[str, ...] = (),
     **more: object,
 ) -> Outcome:
-    """Look at the host again and report the VM as it is now."""
-    snapshot = observe(world, Want(models=False))
+    """Look at the host again and report the VM as it is now; `last` is what was known of it before.
+
+    Everything is done and was read back: a look that fails now is a warning, no failure.
+    """
+    steps = tuple(s.describe() for s in (*held, *plan.steps))
+    try:
+        snapshot = observe(world, Want(models=False))
+    except VgpuctlError as error:
+        unseen = (f"it is done, but the host could not be looked at again: {error}",)
+        return Outcome(True, {**last, "state": "unknown"} | more, steps, (*warnings, *unseen), plan.notes)
+    uuid = str(last["uuid"])
     vm = snapshot.vm(uuid)
     data = dict(vm_value(snapshot, vm)) if vm is not None else {"uuid": uuid, "state": "absent"}
-    steps = tuple(s.describe() for s in (*held, *plan.steps))
     return Outcome(True, data | more, steps, (*warnings, *snapshot.warnings), plan.notes)

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import errno
+import re
 
 from vgpuctl.domain.templates import builtin_names, builtin_template
-from vgpuctl.errors import NotFound
+from vgpuctl.errors import Failed, NotFound
 from vgpuctl.model.seams import World
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import ExistingDisk, VmWish
@@ -40,7 +41,12 @@ def read_template(world: World, name: str) -> str:
         return world.sysfs.read(path)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-            raise
+            raise Failed(
+                f"the domain template {path} cannot be read: {error.strerror or error}",
+                hint=f"ls -l {path}",
+                errno=error.errno,
+                path=path,
+            ) from error
     text = builtin_template(name)
     if text is None:
         raise NotFound(
@@ -51,15 +57,29 @@ def read_template(world: World, name: str) -> str:
     return text
 
 
+def _display_nodes(world: World, function: str) -> list[str]:
+    try:
+        names = world.sysfs.listdir(f"/sys/bus/pci/devices/{function}/drm")
+    except OSError:
+        return []
+    return [f"/dev/dri/{n}" for n in names if n.startswith(("card", "render"))]
+
+
+def _nvidia_nodes(world: World, function: str) -> list[str]:
+    """Return /dev/nvidiaN, whose number the driver tells as "Device Minor"."""
+    try:
+        text = world.sysfs.read(f"/proc/driver/nvidia/gpus/{function}/information")
+    except OSError:
+        return []
+    found = re.search(r"^Device Minor:\s*(\d+)", text, re.MULTILINE)
+    return [f"/dev/nvidia{found.group(1)}"] if found else []
+
+
 def _holders(world: World, vgpus: tuple[PromisedVgpu, ...]) -> tuple[str, ...]:
     """Return who has a display or compute node of these functions open."""
     nodes: list[str] = []
     for vgpu in vgpus:
-        base = f"/sys/bus/pci/devices/{vgpu.function}/drm"
-        try:
-            nodes += [f"/dev/dri/{n}" for n in world.sysfs.listdir(base) if n.startswith(("card", "render"))]
-        except OSError:
-            continue
+        nodes += _display_nodes(world, vgpu.function) + _nvidia_nodes(world, vgpu.function)
     if not nodes:
         return ()
     try:

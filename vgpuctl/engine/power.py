@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from vgpuctl.backends import of
 from vgpuctl.engine.claim import reclaim
 from vgpuctl.engine.create import done, require_libvirt, require_writable
-from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.observe import Want, observe, observe_devices
 from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import Busy, InUse, NotFound
 from vgpuctl.model.gpu import Owner
@@ -78,18 +76,54 @@ def start_vm(world: World, name: str, *, dry_run: bool, wait_seconds: float, pro
     """Start a VM, making its vGPUs again where they are missing, as after a reboot."""
     if not dry_run:
         require_writable(world)
-    snapshot = observe(world, Want(types=True, models=False))
+    snapshot = observe(world, Want(models=False))
     vm = find_vm(world, snapshot, name)
     promise = own_promise(vm, "start")
     settled(vm, promise)
     if vm.state not in OFF:
         return Outcome(False, vm_value(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
-    plan = _start_plan(snapshot, vm, promise)
+    plan = _start_plan(_with_types(world, snapshot, vm, promise), vm, promise)
     if dry_run:
         return Outcome(True, vm_value(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
-    reclaim(world, vm_claims(world, vm, promise), wait_seconds)
-    carry_out(world, plan, progress)
-    return done(world, vm.uuid, (), plan)
+    held = reclaim(world, vm_claims(world, vm, promise), wait_seconds)
+    try:
+        snapshot, vm = look_again(world, vm)
+        promise = own_promise(vm, "start")
+        settled(vm, promise)
+        if vm.state not in OFF:
+            return Outcome(False, vm_value(snapshot, vm), warnings=snapshot.warnings)
+        plan = _start_plan(_with_types(world, snapshot, vm, promise), vm, promise)
+    except BaseException:
+        for step in reversed(held):
+            step.undo(world)
+        raise
+    carry_out(world, plan, progress, held)
+    return done(world, vm_value(snapshot, vm), held, plan)
+
+
+def look_again(world: World, vm: Vm) -> tuple[Snapshot, Vm]:
+    """Look at a VM whose claims are held now: another vgpuctl may have changed it meanwhile.
+
+    Raises:
+        NotFound: it was deleted.
+    """
+    snapshot = observe(world, Want(models=False))
+    now = snapshot.vm(vm.uuid)
+    if now is None:
+        raise NotFound(
+            f"there is no VM {vm.name} any more: it was deleted just now",
+            hint="vgpuctl list-vms shows those there are",
+            vm=vm.name,
+        )
+    return snapshot, now
+
+
+def _with_types(world: World, snapshot: Snapshot, vm: Vm, promise: Promise) -> Snapshot:
+    """Return the snapshot with the types of the VM's GPUs, when one of its devices must be made."""
+    if all(v.present for v in snapshot.vgpus if v.vm_uuid == vm.uuid):
+        return snapshot
+    want = Want(types=True, models=False, only=frozenset(v.gpu for v in promise.vgpus))
+    return observe_devices(world, want, vms=snapshot.vms, status=snapshot.hypervisor)
 
 
 def _start_plan(snapshot: Snapshot, vm: Vm, promise: Promise) -> Plan:
@@ -133,7 +167,7 @@ def stop_vm(world: World, name: str, *, force: bool, dry_run: bool, wait_seconds
     if dry_run:
         return Outcome(True, vm_value(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
     carry_out(world, plan, progress)
-    return done(world, vm.uuid, (), plan)
+    return done(world, vm_value(snapshot, vm), (), plan)
 
 
 def delete_vm(
@@ -159,8 +193,15 @@ def delete_vm(
         return Outcome(True, before, steps, snapshot.warnings, plan.notes, dry_run=True)
     running = " It is running." if vm.state is VmState.RUNNING else ""
     confirm(f"Delete VM {vm.name}?{running}", steps)
-    kept = replace(promise, disks=()) if keep_disks else promise
-    reclaim(world, vm_claims(world, vm, kept), wait_seconds)
+    held = reclaim(world, vm_claims(world, vm, promise), wait_seconds)
+    try:
+        _, vm = look_again(world, vm)
+        promise = own_promise(vm, "delete")
+        plan = removal_plan(vm, promise, world.hypervisor.leftovers(vm.uuid), keep_disks=keep_disks)
+    except BaseException:
+        for step in reversed(held):
+            step.undo(world)
+        raise
     carry_out(world, plan, progress)
     data: dict[str, object] = {"name": vm.name, "uuid": vm.uuid, "state": "absent", "vgpus": [], "disks": []}
     if keep_disks:

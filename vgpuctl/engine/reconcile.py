@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from vgpuctl.engine.claim import reclaim
 from vgpuctl.engine.create import require_libvirt, require_writable
 from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.observe.vms import read_vm
 from vgpuctl.engine.power import vm_claims
 from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import VgpuctlError
@@ -36,6 +37,7 @@ class Finding:
     action: str
     plan: Plan | None = None
     claims: tuple[Claim, ...] = ()
+    vm: Vm | None = None
 
 
 def reconcile(world: World, *, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome:
@@ -63,12 +65,27 @@ def reconcile(world: World, *, dry_run: bool, wait_seconds: float, progress: Pro
 
 
 def _mend(world: World, finding: Finding, wait_seconds: float, progress: Progress) -> VgpuctlError | None:
+    """Claim it, see that it still is as it was found, and mend it; another vgpuctl may have been faster."""
     try:
-        reclaim(world, finding.claims, wait_seconds)
+        reclaim(world, finding.claims, wait_seconds, lost=finding.vm is not None)
+        if not _still(world, finding):
+            return None
         carry_out(world, finding.plan or Plan(()), progress)
     except VgpuctlError as error:
         return error
     return None
+
+
+def _still(world: World, finding: Finding) -> bool:
+    if finding.vm is None:
+        claimed = {c.carrier for c in world.claims.all()}
+        return all(c.carrier in claimed for c in finding.claims)
+    record = world.hypervisor.find_domain(finding.vm.uuid)
+    if record is None:
+        for claim in finding.claims:
+            world.claims.remove(claim.carrier, claim.vm_uuid)
+        return False
+    return read_vm(world, record).promise == finding.vm.promise
 
 
 def find(world: World, snapshot: Snapshot) -> tuple[Finding, ...]:
@@ -92,13 +109,13 @@ def _of_vm(world: World, snapshot: Snapshot, vm: Vm) -> list[Finding]:
     if vm.promise.state is not PromiseState.READY:
         half = "made" if vm.promise.state is PromiseState.MAKING else "removed"
         plan = removal_plan(vm, vm.promise, world.hypervisor.leftovers(vm.uuid), keep_disks=False)
-        return [Finding(f"half-{half}", f"VM {vm.name} is half {half}", f"remove VM {vm.name}", plan, claims)]
+        return [Finding(f"half-{half}", f"VM {vm.name} is half {half}", f"remove VM {vm.name}", plan, claims, vm)]
     held = {c.carrier for c in snapshot.claims}
     missing = tuple(c for c in claims if c.carrier not in held and _is_present(snapshot, c.carrier))
     if missing:
         text = f"VM {vm.name} has no claim on {', '.join(c.carrier for c in missing)}"
         plan = Plan(tuple(HoldClaim(c) for c in missing), undo_on_failure=False)
-        return [Finding("claim-lost", text, "write the claim again", plan)]
+        return [Finding("claim-lost", text, "write the claim again", plan, vm=vm)]
     return []
 
 
@@ -118,7 +135,7 @@ def _without_record(world: World, snapshot: Snapshot, vm: Vm) -> list[Finding]:
     plan = Plan((SetRecord(vm.name, vm.uuid, promise),), undo_on_failure=False)
     text = f"VM {vm.name} lost its record; {', '.join(v.carrier for v in lost)} is provably its own"
     action = f"write the record of {vm.name} again (its disks stay its own: delete-vm will leave them)"
-    return [Finding("record-lost", text, action, plan, vm_claims(world, vm, promise))]
+    return [Finding("record-lost", text, action, plan, vm_claims(world, vm, promise), vm)]
 
 
 def rebuilt(machine_id: str, vm: Vm, lost: list[Vgpu], index: Callable[[Vgpu], int]) -> Promise:

@@ -2,7 +2,8 @@
 """Carry a plan out, and take it back when a step fails or a signal comes.
 
 A step that fails is undone too, unless it says that the thing is somebody else's (`InUse`, `Exists`,
-FileExistsError): then it made nothing. The first signal undoes; a second one, during the undo, stops it.
+FileExistsError): then it made nothing. The first signal undoes; a second one, during the undo, stops it. When
+something cannot be undone, the claims and the domain that say whose it is are kept: reconcile finds them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ from vgpuctl.errors import Exists, Interrupted, InUse, PartlyApplied, VgpuctlErr
 from vgpuctl.model.outcome import Progress
 from vgpuctl.model.seams import World
 from vgpuctl.model.step import Plan, Step
+from vgpuctl.steps.claims import HoldClaim
+from vgpuctl.steps.domain import DefineDomain, StartDomain
+
+_OWNERS = (HoldClaim, DefineDomain)
 
 
 def carry_out(world: World, plan: Plan, progress: Progress, done: Sequence[Step] = ()) -> None:
@@ -23,6 +28,7 @@ def carry_out(world: World, plan: Plan, progress: Progress, done: Sequence[Step]
         PartlyApplied: the undo failed; `left` says what remains.
     """
     performed = list(done)
+    finished = 0
     progress.planned(tuple(s.describe() for s in (*done, *plan.steps)))
     for number, step in enumerate(done, start=1):
         progress.finished(number, step.describe())
@@ -32,12 +38,13 @@ def carry_out(world: World, plan: Plan, progress: Progress, done: Sequence[Step]
             _perform(world, step, performed)
             step.verify(world)
             progress.finished(number, step.describe())
+            finished += 1
     except BaseException as error:
         failure = _as_failure(error)
         if plan.undo_on_failure:
             take_back(world, performed, progress, failure)
         else:
-            failure.left += [s.describe() for s in plan.steps[len(performed) - len(done) - 1 :]]
+            failure.left += [s.describe() for s in plan.steps[finished:]]
         if failure.left and not isinstance(failure, Interrupted):
             raise _partly(failure) from error
         if failure is error:
@@ -66,11 +73,17 @@ def _as_failure(error: BaseException) -> VgpuctlError:
 
 
 def take_back(world: World, performed: Sequence[Step], progress: Progress, failure: VgpuctlError) -> None:
-    """Undo steps in reverse; what cannot be undone is added to the failure's `left`, and the rest goes on."""
+    """Undo steps in reverse; what cannot be undone is added to the failure's `left`, and the rest goes on.
+
+    Only a VM that cannot be stopped ends it: nothing is taken from under a running VM.
+    """
     waiting = list(performed)
     while waiting:
         step = waiting.pop()
         text = step.describe()
+        if failure.left and isinstance(step, _OWNERS):
+            failure.left.append(f"{text}: kept, it says whose the rest is")
+            continue
         progress.undoing(text)
         try:
             step.undo(world)
@@ -80,14 +93,16 @@ def take_back(world: World, performed: Sequence[Step], progress: Progress, failu
             return
         except Exception as error:  # noqa: BLE001 - every other step must still be tried; the reason is told
             failure.left.append(f"{text}: {error}")
+            if isinstance(step, StartDomain):
+                failure.left += [s.describe() for s in reversed(waiting)]
+                return
 
 
 def _partly(failure: VgpuctlError) -> PartlyApplied:
     partly = PartlyApplied(
         f"{failure.message}; what was done could not be taken back completely",
         hint="mend the cause, then: vgpuctl reconcile",
-        cause=failure.code,
-        **failure.facts,
+        **{**failure.facts, "cause": failure.code},
     )
     partly.undone, partly.left = failure.undone, failure.left
     return partly

@@ -31,9 +31,7 @@ class ParkedWrites(Protocol):
 class HostFiles:
     """Files below `root`. Nothing is written while `lock_held()`."""
 
-    def __init__(
-        self, root: str = "/", *, lock_held: Callable[[], bool], parked: ParkedWrites | None = None
-    ) -> None:
+    def __init__(self, root: str = "/", *, lock_held: Callable[[], bool], parked: ParkedWrites | None = None) -> None:
         self._root = "" if root == "/" else root.rstrip("/")
         self._lock_held = lock_held
         self._parked = parked

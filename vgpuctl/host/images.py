@@ -61,9 +61,7 @@ def _asked(tool: str, path: str) -> tuple[str, int, str | None]:
     from vgpuctl.host import commands
 
     try:
-        result = commands.run(
-            [tool, "info", "--output=json", "-U", "--", path], deadline_seconds=_DEADLINE_SECONDS
-        )
+        result = commands.run([tool, "info", "--output=json", "-U", "--", path], deadline_seconds=_DEADLINE_SECONDS)
     except OSError as error:
         return "unknown", 0, f"{path} cannot be looked at: {error}"
     if result.rc != 0:

@@ -107,7 +107,7 @@ class HostProcesses:
         return "?"
 
 
-def _has_open(directory: str, wanted: frozenset[str] | set[str]) -> bool:
+def _has_open(directory: str, wanted: frozenset[str]) -> bool:
     """Say whether a link in /proc/<pid>/fd is one of these; files that close meanwhile are passed over."""
     try:
         names = os.listdir(directory)

@@ -18,9 +18,7 @@ from vgpuctl.host.processes import HostProcesses
 from vgpuctl.model.seams import Hypervisor, Nvml, Storage, World
 
 
-def local_world(
-    *, root: str = "/", connect: str | None = None, new_uuid: Callable[[], str] | None = None
-) -> World:
+def local_world(*, root: str = "/", connect: str | None = None, new_uuid: Callable[[], str] | None = None) -> World:
     """Return this host, or the one whose files lie below `root`.
 
     A captured tree is only looked at: NVML and commands would answer for the machine that looks, and so would
@@ -35,9 +33,7 @@ def local_world(
     claims = ClaimStore(Path(root, "run/vgpuctl"), processes, processes.command(), clock=clock)
     parked = None if captured else ParkedWriter(claims, processes)
     nvml: Nvml = NoNvml("--root") if captured else HostNvml()
-    hypervisor, storage = _libvirt(
-        connect, clock, claims, commands=not captured, ask=not captured or bool(connect)
-    )
+    hypervisor, storage = _libvirt(connect, clock, claims, commands=not captured, ask=not captured or bool(connect))
     identity = machine_id(root)
     return World(
         name=root if captured else "local",

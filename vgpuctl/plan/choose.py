@@ -14,6 +14,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import VmWish
 
+NVIDIA = "10de"
 _MDEV = (Backend.MDEV_PF, Backend.MDEV_VF)
 
 
@@ -45,6 +46,11 @@ def _vgpus(snapshot: Snapshot, wish: VmWish, uuid: str, exclude: frozenset[str])
     for index, slot in enumerate(slots):
         backend = slot.gpu.backend or Backend.PASSTHROUGH
         function = slot.gpu.function_at(slot.function) or Function(slot.function, "")
+        if wish.vgpu_params and slot.gpu.vendor_id != NVIDIA:
+            raise InvalidInput(
+                f"--vgpu-param is for NVIDIA's vGPU plugin; {slot.gpu.address} ({slot.gpu.model}) has none",
+                gpu=slot.gpu.address,
+            )
         of(backend).check(snapshot, slot.gpu, function, force_console=False)
         vgpus.append(
             PromisedVgpu(
@@ -163,12 +169,22 @@ def type_id_now(snapshot: Snapshot, vgpu: PromisedVgpu) -> str | None:
 
     Raises:
         NoCapacity: the driver does not offer the profile there now.
+        HostCannot: the GPU is gone, or its VFs are off.
     """
     if vgpu.profile is None:
         return None
     gpu = snapshot.gpu(vgpu.gpu)
-    known = next((t for t in gpu.types if t.profile == vgpu.profile), None) if gpu else None
-    if gpu is None or known is None:
+    if gpu is None:
+        raise HostCannot(
+            f"the GPU {vgpu.gpu} is not on this host any more",
+            hint="vgpuctl list-gpus --all; lspci -Dnn",
+            check="gpu-missing",
+            gpu=vgpu.gpu,
+        )
+    if gpu.backend is None:
+        raise _vfs_are_off(gpu)
+    known = next((t for t in gpu.types if t.profile == vgpu.profile), None)
+    if known is None:
         raise NoCapacity(
             f"{vgpu.gpu} does not offer {vgpu.profile} now", hint=f"vgpuctl explain {vgpu.profile}", gpu=vgpu.gpu
         )

@@ -87,6 +87,11 @@ def make_design(
     )
 
 
+def template_file(wish: VmWish) -> str:
+    """Return the file name of the template, for its errors."""
+    return f"{wish.template}.xml.j2"
+
+
 def _boot_order(wish: VmWish) -> tuple[str, ...]:
     if wish.cdrom is not None:
         return ("cdrom", "hd")
@@ -122,7 +127,7 @@ def claims_for(design: DomainDesign, process: ProcessId, command: str) -> tuple[
 
 def create_plan(snapshot: Snapshot, wish: VmWish, facts: Facts, design: DomainDesign, *, start: bool) -> Plan:
     """Return the steps after the claims: define, storage, devices, start, record as ready."""
-    steps: list[Step] = [DefineDomain(design, render(design, facts.template))]
+    steps: list[Step] = [DefineDomain(design, render(design, facts.template, template_file(wish)))]
     if design.promise.disks:
         if facts.pool is None:
             steps.append(MakePool(wish.storage_pool, DEFAULT_POOL_PATH))
@@ -134,7 +139,7 @@ def create_plan(snapshot: Snapshot, wish: VmWish, facts: Facts, design: DomainDe
     if start:
         steps.append(StartDomain(design.name, design.uuid))
     ready = replace(design.promise, state=PromiseState.READY)
-    steps.append(SetRecord(design.name, design.uuid, ready))
+    steps.append(SetRecord(design.name, design.uuid, ready, was=design.promise))
     return Plan(steps=tuple(steps), notes=notes(wish, design))
 
 

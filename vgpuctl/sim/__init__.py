@@ -5,6 +5,6 @@
 statement of the kernel's rules: it imports the model and the errors, and nothing else of the program.
 """
 
-from vgpuctl.sim.world import SCENARIOS, SimWorld, open_world, reset_world, scenarios
+from vgpuctl.sim.world import SCENARIOS, SimWorld, open_world, reset_world
 
-__all__ = ["SCENARIOS", "SimWorld", "open_world", "reset_world", "scenarios"]
+__all__ = ["SCENARIOS", "SimWorld", "open_world", "reset_world"]

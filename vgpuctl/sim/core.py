@@ -9,7 +9,6 @@ disk when it returns or none.
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,7 +94,7 @@ class Core:
         header = {
             "vgpuctl-sim": FORMAT,
             "digest": digest,
-            "machine_id": secrets.token_hex(16),
+            "machine_id": os.urandom(16).hex(),
             "scenario": compiled,
         }
         self.journal.replace(header, list(compiled["found"]))
@@ -160,6 +159,10 @@ class Core:
                     self.journal.append(change.records)
         except Damaged as exc:
             raise self.damaged(f"its journal is damaged ({exc})") from exc
+        except FileNotFoundError as exc:
+            if exc.filename != str(self.journal.path):
+                raise
+            raise self.damaged("its state was removed while it was used") from exc
 
     def _refresh(self) -> None:
         try:

@@ -80,7 +80,7 @@ class _Maker:
             wanted.wrong(f"{gpu.model} has no profile '{wanted.text()}'; it has {', '.join(sorted(names))}")
         for function in gpu.functions:
             offers = mdev.is_parent(self._state, gpu, function) or vendor.is_carrier(self._state, gpu, function)
-            if offers and room_on(self._state, gpu, function, kind):
+            if self._state.exists(function.address) and offers and room_on(self._state, gpu, function, kind):
                 return self._make(gpu, function.address, kind, table)
         raise wanted.error(f"{gpu.address} has no room for {wanted.text()}")
 

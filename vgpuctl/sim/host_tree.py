@@ -53,7 +53,10 @@ def _buses(state: State) -> Mapping[str, Node]:
     made: dict[str, Node] = {
         "pci": fixed(
             {
-                "devices": Dir(lambda: {f.address: Link(f.path) for f in _present(state) if f.kind != "parent"}),
+                "devices": Dir(
+                    lambda: {f.address: Link(f.path) for f in _present(state) if f.kind != "parent"},
+                    partial(_pci_device, state),
+                ),
                 "drivers": Dir(partial(binding.drivers, state)),
                 "drivers_probe": binding.probe_node(state),
             }
@@ -88,26 +91,42 @@ def _classes(state: State) -> Mapping[str, Node]:
 
 def _devices(state: State) -> Mapping[str, Node]:
     """Return /sys/devices: each function below its port, and parents without PCI below `virtual`."""
-    tops: dict[str, dict[str, list[SimFunction]]] = {}
-    for function in _present(state):
-        above, below = function.path.removeprefix("/sys/devices/").split("/")[:2]
-        tops.setdefault(above, {}).setdefault(below, []).append(function)
     return {
-        top: fixed(
-            {name: Dir(partial(_slot, state, f"/sys/devices/{top}/{name}", members)) for name, members in slots.items()}
-        )
-        for top, slots in tops.items()
+        top: fixed({name: _slot(state, f"/sys/devices/{top}/{name}") for name in slots})
+        for top, slots in state.machine.slots.items()
     }
 
 
-def _slot(state: State, path: str, members: list[SimFunction]) -> Mapping[str, Node]:
-    made: dict[str, Node] = {}
-    for function in members:
-        if function.path == path:
-            made.update(_function(state, function))
-        else:
-            made[posixpath.basename(function.path)] = Dir(partial(_function, state, function))
-    return made
+def _slot(state: State, path: str) -> Dir:
+    """Return a port with the functions behind it, or a lone function."""
+    top, name = path.removeprefix("/sys/devices/").split("/")
+    members = state.machine.slots[top][name]
+    own: Mapping[str, SimFunction] = {f.path: f for f in members}
+
+    def make() -> Mapping[str, Node]:
+        made: dict[str, Node] = {
+            posixpath.basename(f.path): Dir(partial(_function, state, f))
+            for f in members
+            if f.path != path and state.exists(f.address)
+        }
+        if path in own:
+            made.update(_function(state, own[path]))
+        return made
+
+    def pick(name: str) -> Node | None:
+        function = own.get(f"{path}/{name}")
+        if function is not None:
+            return Dir(partial(_function, state, function)) if state.exists(function.address) else None
+        return _function(state, own[path]).get(name) if path in own else None
+
+    return Dir(make, pick)
+
+
+def _pci_device(state: State, address: str) -> Node | None:
+    function = state.machine.functions.get(address)
+    if function is None or function.kind == "parent" or not state.exists(address):
+        return None
+    return Link(function.path)
 
 
 def _function(state: State, function: SimFunction) -> Mapping[str, Node]:

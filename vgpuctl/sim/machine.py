@@ -7,7 +7,7 @@ a host that was used before needs neither the scenario's YAML nor the table of m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,11 +82,12 @@ class SimGpu:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The whole host. `found` are the records of what exists when the simulation begins."""
+    """The whole host. `slots` are all functions by the first two directories of their paths."""
 
     scenario: Mapping[str, Any]
     gpus: Mapping[str, SimGpu]
     functions: Mapping[str, SimFunction]
+    slots: Mapping[str, Mapping[str, Sequence[SimFunction]]]
 
     @property
     def kernel(self) -> tuple[int, int]:
@@ -128,7 +129,11 @@ def build(scenario: Mapping[str, Any]) -> Machine:
         gpu = _gpu(raw, position, bool(scenario["iommu"]))
         gpus[gpu.address] = gpu
         functions.update((function.address, function) for function in gpu.functions)
-    return Machine(scenario=scenario, gpus=gpus, functions=functions)
+    slots: dict[str, dict[str, list[SimFunction]]] = {}
+    for function in functions.values():
+        top, slot = function.path.removeprefix(f"{ROOT}/").split("/")[:2]
+        slots.setdefault(top, {}).setdefault(slot, []).append(function)
+    return Machine(scenario=scenario, gpus=gpus, functions=functions, slots=slots)
 
 
 def _gpu(raw: Mapping[str, Any], position: int, iommu: bool) -> SimGpu:

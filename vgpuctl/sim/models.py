@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 
 @cache
 def models() -> Mapping[str, Mapping[str, Any]]:
     """Return every known model by its short name."""
-    file = resources.files("vgpuctl.sim") / "data" / "models.json"
+    file = Path(__file__).parent / "data" / "models.json"
     loaded: Mapping[str, Mapping[str, Any]] = json.loads(file.read_text())
     return loaded
 

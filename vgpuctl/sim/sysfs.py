@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
-from collections.abc import Callable
 from pathlib import Path
 
 from vgpuctl.errors import Stuck
@@ -27,7 +26,6 @@ class SimSysfs:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self.record_stuck: Callable[[StuckWrite], None] | None = None
         self._tree: Tree | None = None
         self._made_for: tuple[object, int] | None = None
 
@@ -105,8 +103,6 @@ class SimSysfs:
         except Met as exc:
             raise exc.fault.os_error(path) from exc
         if parked is not None:
-            if self.record_stuck is not None:
-                self.record_stuck(_stuck(self._core.state.parked[parked]))
             raise Stuck(
                 f"the kernel has not come back from writing {path} after {deadline_seconds:g} s",
                 hint="stop the VM that uses the device; the write goes on by itself then",

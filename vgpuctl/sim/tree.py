@@ -35,10 +35,20 @@ class Link:
 
 @dataclass(slots=True, eq=False)
 class Dir:
-    """A directory whose children are made when it is first looked at."""
+    """A directory whose children are made when it is first looked at.
+
+    `pick` finds one child by name without making the others: a host may have a thousand functions.
+    """
 
     make: Callable[[], Mapping[str, Node]]
+    pick: Callable[[str], Node | None] | None = None
     made: Mapping[str, Node] | None = None
+
+    def child(self, name: str) -> Node | None:
+        """Return one child, or None."""
+        if self.made is None and self.pick is not None:
+            return self.pick(name)
+        return self.children().get(name)
 
     def children(self) -> Mapping[str, Node]:
         """Return the children by name."""
@@ -103,7 +113,7 @@ class Tree:
             return self._folder(posixpath.dirname(where), path, depth)
         if name in (".", ""):
             return where, parent
-        node = parent.children().get(name)
+        node = parent.child(name)
         if node is None:
             raise fail(errno.ENOENT, path)
         if isinstance(node, Link) and follow:

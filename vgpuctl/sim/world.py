@@ -6,18 +6,14 @@ The caller joins these seams with the real claims and lock, which work on the re
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
-import re
-import shutil
 from collections.abc import Callable
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from vgpuctl.errors import NotFound
+from vgpuctl.errors import HostCannot, NotFound
 from vgpuctl.model.seams import Holder
 from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.sim.core import Core
@@ -30,7 +26,7 @@ from vgpuctl.sim.sysfs import SimSysfs
 
 SCENARIOS = ("a100-40", "t4", "a16", "l40s-x4", "mixed", "empty")
 """The built-in scenarios."""
-_TITLE = re.compile(r"^title: *(.+)$", re.MULTILINE)
+_BUILT_IN = Path(__file__).parent / "scenarios"
 CONSOLE_PID = FIRST_PID - 1
 
 
@@ -68,10 +64,6 @@ class SimWorld:
     @lock_held.setter
     def lock_held(self, value: Callable[[], bool]) -> None:
         self._core.lock_held = value
-
-    def record_stuck_with(self, record: Callable[[StuckWrite], None]) -> None:
-        """Tell where a write that the simulated kernel parks is written down, as the real half does it."""
-        self.sysfs.record_stuck = record
 
     # --------------------------------------------------------------- processes
 
@@ -112,7 +104,8 @@ class SimWorld:
         with self._core.journal.locked():
             self._core.forget(_digest(self._text), _compile(self._text, self._file))
             self._empty_run()
-            shutil.rmtree(self._core.directory / "etc", ignore_errors=True)
+            _remove(self._core.directory / "etc" / "vgpuctl")
+            (self._core.directory / "etc" / "vgpuctl").mkdir(mode=0o700)
 
     def close(self) -> None:
         """Close the journal's files."""
@@ -120,16 +113,7 @@ class SimWorld:
 
     def _empty_run(self) -> None:
         for path in self.run_dir.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-
-
-def scenarios() -> tuple[tuple[str, str], ...]:
-    """Return name and title of each built-in scenario; cheap, as completion asks for it."""
-    found = ((name, _TITLE.search(_source(name)[0])) for name in SCENARIOS)
-    return tuple((name, match[1] if match else "") for name, match in found)
+            _remove(path)
 
 
 def open_world(text: str, *, state_dir: Path | None = None, lock_held: Callable[[], bool] | None = None) -> SimWorld:
@@ -158,19 +142,31 @@ def reset_world(text: str, *, state_dir: Path | None = None) -> SimWorld:
 
 def _world(text: str, state_dir: Path | None) -> tuple[SimWorld, str, str]:
     content, file, stem = _source(text)
-    directory = state_dir if state_dir is not None else _states() / stem
-    return SimWorld(Core(text, directory), content, file), content, file
+    base = _states()
+    directory = state_dir if state_dir is not None else base / stem
+    try:
+        if state_dir is None:
+            base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return SimWorld(Core(text, directory), content, file), content, file
+    except OSError as exc:
+        raise HostCannot(
+            f"the simulated host {text} cannot keep its state in {directory}: {exc.strerror}",
+            hint="name a directory that can be written: XDG_STATE_HOME=DIR vgpuctl …",
+            check="state-directory",
+            errno=exc.errno,
+        ) from exc
 
 
 def _source(text: str) -> tuple[str, str, str]:
     """Return the scenario's content, its name in messages, and the state directory's name."""
     if text in SCENARIOS:
-        built_in = resources.files("vgpuctl.sim") / "scenarios" / f"{text}.yaml"
-        return built_in.read_text(), f"{text}.yaml", text
+        return (_BUILT_IN / f"{text}.yaml").read_text(), f"{text}.yaml", text
     path = Path(text).expanduser()
     try:
         content = path.read_text()
     except (OSError, UnicodeDecodeError) as exc:
+        import difflib
+
         near = difflib.get_close_matches(text, SCENARIOS, 1)
         more = f"did you mean '{near[0]}'? " if near else ""
         raise NotFound(
@@ -206,3 +202,13 @@ def _nodes(state: State, carrier: str) -> list[str]:
         return []
     name = vfio_name(state, function)
     return [f"/dev/vfio/{function.group}"] + ([f"/dev/vfio/devices/{name}"] if name else [])
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a directory with all that is in it; another process may have been faster."""
+    if not path.is_dir() or path.is_symlink():
+        path.unlink(missing_ok=True)
+        return
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)

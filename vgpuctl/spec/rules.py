@@ -23,7 +23,9 @@ MOST_VCPUS = 4096
 MOST_HOTPLUG_SLOTS = 16
 TEMPLATE_PATTERN = r"[A-Za-z0-9_-]{1,64}"
 PARAM_PATTERN = r"[a-z_]+=[!-+\--~]+"
-_NOT_XML = re.compile("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
+"""What XML, YAML or a terminal would not carry as it is: control characters, line ends, half characters."""
+
 _NUMBER_LIKE = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.ASCII)
 _COUNTED = re.compile(r"(.*):([^:]*)", re.DOTALL)
 _QUOTE_ADDRESS = (
@@ -84,7 +86,7 @@ def split_profile(text: str) -> tuple[str, int]:
     """Return profile and count of `PROFILE[:N]`."""
     match = _COUNTED.fullmatch(text)
     wanted, count = (match[1].strip(), match[2].strip()) if match else (text.strip(), "1")
-    if not wanted or len(wanted) > 128 or _NOT_XML.search(wanted):
+    if not wanted or len(wanted) > 128 or _UNFIT.search(wanted):
         raise ValueError(f"{_quoted(text)} is not a profile: write it like A100-4C, or A100-4C:2 for two")
     if not re.fullmatch("[0-9]{1,4}", count, re.ASCII):
         raise ValueError(f"the count after ':' in {_quoted(text)} is not a number: write it like A100-4C:2")
@@ -153,7 +155,7 @@ def path(value: object) -> str:
     text = as_text(value)
     if not text.startswith("/"):
         raise ValueError(f"{_quoted(text)} is not an absolute path: write it from / on")
-    if _NOT_XML.search(text) or text.endswith("/"):
+    if _UNFIT.search(text) or text.endswith("/"):
         raise ValueError(f"{_quoted(text)} is not the path of a file")
     return text
 
@@ -290,7 +292,7 @@ def _size_text(value: object) -> str:
 
 
 def _plain(text: str, what: str) -> str:
-    if not text.strip() or text != text.strip() or len(text) > 255 or _NOT_XML.search(text):
+    if not text.strip() or text != text.strip() or len(text) > 255 or _UNFIT.search(text):
         raise ValueError(f"{_quoted(text)} is not {what}")
     return text
 

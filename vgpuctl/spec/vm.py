@@ -86,6 +86,7 @@ class VmSpec(BaseModel):
 
 
 _ORDER = ("name", *(entry.name for entry in VM_FIELDS))
+_FLAGS = tuple(entry.name for entry in VM_FIELDS if entry.flag)
 KNOWN_KEYS[("VmSpec",)] = _ORDER
 
 
@@ -113,7 +114,7 @@ def from_options(**typed: object) -> VmSpec:
     given = {
         name: _number(name, value)
         for name, value in typed.items()
-        if value is not None and value != () and not (value is False and FIELD[name].flag)
+        if value is not None and value != () and not (value is False and name in _FLAGS)
     }
     try:
         return VmSpec.model_validate(given)
@@ -168,8 +169,8 @@ def wish(spec: VmSpec, defaults: Defaults | None = None, *, complete: bool = Tru
 
 
 def to_json(spec: VmSpec) -> str:
-    """Return the given fields as JSON, sorted and without white space: equal specs give equal texts."""
-    return json.dumps(spec.given(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    """Return the given fields as JSON, ASCII, sorted, without white space: equal specs give equal texts."""
+    return json.dumps(spec.given(), sort_keys=True, separators=(",", ":"))
 
 
 def from_json(text: str) -> VmSpec:

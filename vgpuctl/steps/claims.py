@@ -5,9 +5,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vgpuctl.errors import VerifyFailed
+from vgpuctl.errors import Failed, VerifyFailed
 from vgpuctl.model.seams import World
 from vgpuctl.model.vm import Claim
+
+
+def _failed(carrier: str, what: str, error: OSError) -> Failed:
+    return Failed(
+        f"the claim on {carrier} cannot be {what}: {error.strerror or error}",
+        hint="is /run full, or mounted read-only? df /run",
+        carrier=carrier,
+        errno=error.errno,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +31,23 @@ class HoldClaim:
         return f"claim {self.claim.function} on GPU {self.claim.gpu} for {what}"
 
     def perform(self, world: World) -> None:
-        """Write the claim; raises FileExistsError when the carrier is claimed already."""
-        world.claims.add(self.claim)
+        """Write the claim; raises FileExistsError when another VM has claimed the carrier."""
+        try:
+            world.claims.add(self.claim)
+        except FileExistsError:
+            if not self._there(world):
+                raise
+        except OSError as error:
+            raise _failed(self.claim.carrier, "written", error) from error
 
     def verify(self, world: World) -> None:
         """See the claim."""
-        if not any(c.carrier == self.claim.carrier and c.vm_uuid == self.claim.vm_uuid for c in world.claims.all()):
+        if not self._there(world):
             raise VerifyFailed(f"the claim on {self.claim.carrier} vanished", carrier=self.claim.carrier)
+
+    def _there(self, world: World) -> bool:
+        mine = (self.claim.carrier, self.claim.vm_uuid)
+        return any((c.carrier, c.vm_uuid) == mine for c in world.claims.all())
 
     def undo(self, world: World) -> None:
         """Release it, if it still is this VM's."""
@@ -48,7 +67,10 @@ class ReleaseClaim:
 
     def perform(self, world: World) -> None:
         """Remove the claim; a missing one is no error."""
-        world.claims.remove(self.carrier, self.vm_uuid)
+        try:
+            world.claims.remove(self.carrier, self.vm_uuid)
+        except OSError as error:
+            raise _failed(self.carrier, "removed", error) from error
 
     def verify(self, world: World) -> None:
         """Nothing to read back: removing a file either worked or raised."""

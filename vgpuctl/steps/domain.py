@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from vgpuctl.domain.compare import missing
 from vgpuctl.domain.metadata import promise_to_xml
 from vgpuctl.domain.parse import parse
-from vgpuctl.errors import Busy, VerifyFailed
+from vgpuctl.errors import Busy, InUse, LibvirtFailed, VerifyFailed
 from vgpuctl.model.seams import DomainRecord, World
 from vgpuctl.model.vm import Promise, VmState
 from vgpuctl.model.wish import DomainDesign
 
 OFF = (VmState.STOPPED, VmState.CRASHED)
+_OPERATION_INVALID = 55
 
 
 def _read(world: World, uuid: str, name: str) -> DomainRecord:
@@ -53,7 +54,9 @@ class DefineDomain:
         """Undefine it, if it still is the domain with our record."""
         record = world.hypervisor.find_domain(self.design.uuid)
         if record is not None and parse(record.xml, record.state, world.machine_id).promise is not None:
-            world.hypervisor.undefine(self.design.uuid)
+            undefine = UndefineDomain(self.design.name, self.design.uuid)
+            undefine.perform(world)
+            undefine.verify(world)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +84,13 @@ class SetRecord:
 
     def undo(self, world: World) -> None:
         """Put the former record back, where the domain still is there."""
-        if self.was is not None and world.hypervisor.find_domain(self.uuid) is not None:
+        if self.was is None:
+            return
+        try:
             world.hypervisor.set_promise(self.uuid, promise_to_xml(self.was))
+        except LibvirtFailed:
+            if world.hypervisor.find_domain(self.uuid) is not None:
+                raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +105,14 @@ class StartDomain:
         return f"start VM {self.name}"
 
     def perform(self, world: World) -> None:
-        """Start it."""
-        world.hypervisor.start(self.uuid)
+        """Start it; one that somebody else started meanwhile is not ours to stop again."""
+        try:
+            world.hypervisor.start(self.uuid)
+        except LibvirtFailed as error:
+            refused = error.facts.get("libvirt_code") == _OPERATION_INVALID
+            if refused and _read(world, self.uuid, self.name).state not in OFF:
+                raise InUse(f"the VM {self.name} runs already", hint="somebody else started it") from error
+            raise
 
     def verify(self, world: World) -> None:
         """See it run."""
@@ -113,7 +127,9 @@ class StartDomain:
     def undo(self, world: World) -> None:
         """Pull the plug: it runs for a moment only, without a system that could lose anything."""
         if world.hypervisor.find_domain(self.uuid) is not None:
-            world.hypervisor.destroy(self.uuid)
+            stop = StopDomain(self.name, self.uuid, force=True, deadline_seconds=0)
+            stop.perform(world)
+            stop.verify(world)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +150,8 @@ class StopDomain:
         """Stop it; one that is off already is no error."""
         if self.force:
             world.hypervisor.destroy(self.uuid)
+            return
+        if _read(world, self.uuid, self.name).state in OFF:
             return
         world.hypervisor.shutdown(self.uuid)
         if not world.hypervisor.wait_stopped(self.uuid, self.deadline_seconds):

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
-from vgpuctl.errors import VerifyFailed
+from vgpuctl.errors import Exists, LibvirtFailed, VerifyFailed
 from vgpuctl.model.seams import World
 from vgpuctl.model.vm import MadeDisk
 
 GIB = 1 << 30
+POOL_DEADLINE_SECONDS = 10.0
+POOL_PAUSE_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +27,17 @@ class MakePool:
         return f"make storage pool {self.name} at {self.path}"
 
     def perform(self, world: World) -> None:
-        """Make it; another vgpuctl may have been faster."""
+        """Make it, unless another vgpuctl is faster: its pool may stay inactive for a moment."""
         if world.storage.pool(self.name) is None:
-            world.storage.make_pool(self.name, self.path)
+            with suppress(Exists):
+                world.storage.make_pool(self.name, self.path)
+        until = world.clock.monotonic() + POOL_DEADLINE_SECONDS
+        while not self._active(world) and world.clock.monotonic() < until:
+            world.clock.pause(POOL_PAUSE_SECONDS)
+
+    def _active(self, world: World) -> bool:
+        pool = world.storage.pool(self.name)
+        return pool is not None and pool.active
 
     def verify(self, world: World) -> None:
         """See it active at its place."""
@@ -51,8 +62,14 @@ class StartPool:
     def perform(self, world: World) -> None:
         """Start it, unless another vgpuctl was faster."""
         pool = world.storage.pool(self.name)
-        if pool is not None and not pool.active:
+        if pool is None or pool.active:
+            return
+        try:
             world.storage.start_pool(self.name)
+        except LibvirtFailed:
+            pool = world.storage.pool(self.name)
+            if pool is None or not pool.active:
+                raise
 
     def verify(self, world: World) -> None:
         """See it active."""
@@ -93,7 +110,9 @@ class MakeVolume:
         """Delete it, if it still is at its path; its name carries the VM's uuid."""
         found = world.storage.volume(self.disk.pool, self.disk.volume)
         if found is not None and found.path == self.disk.path:
-            world.storage.remove_volume(self.disk.pool, self.disk.volume)
+            remove = RemoveVolume(self.disk)
+            remove.perform(world)
+            remove.verify(world)
 
 
 @dataclass(frozen=True, slots=True)

@@ -445,6 +445,7 @@ see_guest() {	# what: it must see the vGPU
 
 stop_guest() { virsh -q destroy vgpulab-check; }
 
+# libvirt learns of new devices late, the later the more came and went just before.
 sees_nvidia() { virsh nodedev-dumpxml "pci_${1//[:.]/_}" | grep -q "vendor id='0x10de'"; }
 sees_type() { virsh nodedev-dumpxml "pci_${1//[:.]/_}" | grep -q "type id='nvidia-471'"; }
 
@@ -467,7 +468,7 @@ check_guest_vendor_vf() {
 	expect "vendor-vf: a guest without a type is refused" "1 1" "$? $(grep -c 'No such device' "$WORK/virsh")"
 	try "$v/nvidia/current_vgpu_type" 468 >/dev/null
 	expect "lspci's ids" "0302: 10de:20f1" "$(lspci -n -s "$(basename "$v")" | cut -d' ' -f2,3)"
-	until_true 20 sees_nvidia "$(basename "$v")"
+	until_true 90 sees_nvidia "$(basename "$v")"
 	expect "libvirt's ids" 0 $?
 	start_guest "$(pci_hostdev "$(basename "$v")")"
 	expect "vendor-vf: the guest starts" "0 " "$? $(<"$WORK/virsh")"
@@ -485,7 +486,7 @@ check_guest_mdev() {	# form
 	load pf="$igb" form="$1" vfs=7
 	[[ $1 == mdev-vf ]] && parent=$(vf "$igb" 3)
 	m=$MDEV/$(uuid 7)
-	until_true 20 sees_type "$(basename "$parent")"
+	until_true 90 sees_type "$(basename "$parent")"
 	expect "$1: libvirt lists the types" 0 $?
 	try "$parent/mdev_supported_types/nvidia-471/create" "$(uuid 7)" >/dev/null
 	start_guest "$(mdev_hostdev "$(uuid 7)")"

@@ -11,8 +11,8 @@ import pytest
 from tests.unit.cli.conftest import Ran, child
 from vgpuctl import __version__
 from vgpuctl.cli import docs
+from vgpuctl.cli.app import cli
 from vgpuctl.cli.command import Command
-from vgpuctl.cli.entry import cli
 from vgpuctl.cli.settings import Settings
 
 Run = Callable[..., Ran]

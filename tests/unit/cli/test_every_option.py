@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.cli.conftest import ROOT
 from vgpuctl.cli import docs
-from vgpuctl.cli.entry import cli
+from vgpuctl.cli.app import cli
 
 
 def spellings() -> dict[str, list[str]]:

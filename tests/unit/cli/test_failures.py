@@ -64,13 +64,21 @@ def test_lists_of_what_was_undone_and_what_is_left(capsys: pytest.CaptureFixture
     exc.undone, exc.left = ["define the VM"], ["make vGPU: busy", "claim 0000:3b:00.4"]
     assert told(exc, capsys)[2].splitlines() == [
         "vgpuctl: it failed   [partly-applied]",
-        "  undone:",
-        "    define the VM",
+        "  undone only in part: 1 step taken back",
         "  left:",
         "    make vGPU: busy",
         "    claim 0000:3b:00.4",
         "  hint: vgpuctl reconcile",
     ]
+
+
+def test_v_lists_what_was_undone_and_the_facts_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    exc = Refused("refused", errno=5)
+    exc.undone = ["start", "define the VM"]
+    assert "  undone completely: 2 steps taken back\n" in told(exc, capsys)[2]
+    assert "errno" not in told(exc, capsys)[2]
+    said = told(exc, capsys, verbose=True)[2]
+    assert "  errno: 5\n  undone:\n    start\n    define the VM\n" in said
 
 
 def test_a_message_of_several_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,12 +13,13 @@ from tests.unit.cli.test_pages import GPU
 from vgpuctl.cli import run
 from vgpuctl.cli.result import Result
 from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.signals import Guard
 from vgpuctl.errors import NoCapacity
 
 
 def test_text_on_stdout_and_the_rest_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
     result = Result([GPU], warnings=("libvirt was not asked",), notes=("no system is on its disk",))
-    assert run.perform(Settings(), "list-gpus", lambda: result) == 0
+    assert run.perform(Settings(), "list-gpus", lambda guard: result) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("ADDRESS")
     assert captured.err == (
@@ -28,14 +29,14 @@ def test_text_on_stdout_and_the_rest_beside_it(capsys: pytest.CaptureFixture[str
 
 def test_a_document_and_nothing_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
     result = Result([GPU], warnings=("libvirt was not asked",), notes=("a note",))
-    assert run.perform(Settings(json=True), "list-gpus", lambda: result) == 0
+    assert run.perform(Settings(json=True), "list-gpus", lambda guard: result) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
     assert json.loads(captured.out)["warnings"] == ["libvirt was not asked"]
 
 
 def test_an_error_is_a_status(capsys: pytest.CaptureFixture[str]) -> None:
-    def work() -> Result:
+    def work(guard: Guard) -> Result:
         raise NoCapacity("full")
 
     assert run.perform(Settings(json=True), "create-vm", work) == 4
@@ -47,18 +48,20 @@ def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", screen)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
-    assert run.perform(Settings(), "list-gpus", lambda: Result([GPU])) == 0
+    assert run.perform(Settings(), "list-gpus", lambda guard: Result([GPU])) == 0
     assert "NVIDIA A100-PCIE-40GB" in screen.getvalue()
 
 
 def test_a_page_that_cannot_be_made_is_a_bug_not_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.perform(Settings(), "list-gpus", lambda: Result([{}])) == 1
+    assert run.perform(Settings(), "list-gpus", lambda guard: Result([{}])) == 1
     assert "[bug]" in capsys.readouterr().err
 
 
 def test_another_thread_has_no_signals_to_handle(capsys: pytest.CaptureFixture[str]) -> None:
     statuses: list[int] = []
-    thread = threading.Thread(target=lambda: statuses.append(run.perform(Settings(), "list-vms", lambda: Result([]))))
+    thread = threading.Thread(
+        target=lambda: statuses.append(run.perform(Settings(), "list-vms", lambda guard: Result([])))
+    )
     thread.start()
     thread.join()
     assert statuses == [0]

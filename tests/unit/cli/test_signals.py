@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from tests.unit.cli.conftest import child_environment
+from tests.unit.cli.conftest import child, child_environment
+from vgpuctl.cli import signals
 
 _WORK = """
 import sys, time
@@ -22,7 +23,7 @@ def wait(what):
     print(what, file=sys.stderr, flush=True)
     time.sleep(30)
 
-def work():
+def work(guard):
     try:
         wait("working")
     except Interrupted as stopped:
@@ -41,7 +42,7 @@ sys.exit(run.perform(Settings(json=True), "create-vm", work))
 """
 
 
-def stopped_by(*words: str, signals: list[signal.Signals]) -> tuple[int, dict[str, object]]:
+def stopped_by(*words: str, numbers: list[signal.Signals]) -> tuple[int, dict[str, object]]:
     with subprocess.Popen(
         [sys.executable, "-c", _WORK, *words],
         env=child_environment(),
@@ -50,7 +51,7 @@ def stopped_by(*words: str, signals: list[signal.Signals]) -> tuple[int, dict[st
         text=True,
     ) as process:
         assert process.stderr is not None
-        for number in signals:
+        for number in numbers:
             assert process.stderr.readline()
             process.send_signal(number)
         out, err = process.communicate(timeout=30)
@@ -60,7 +61,7 @@ def stopped_by(*words: str, signals: list[signal.Signals]) -> tuple[int, dict[st
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_first_signal_undoes(number: signal.Signals, status: int) -> None:
-    got, error = stopped_by(signals=[number])
+    got, error = stopped_by(numbers=[number])
     assert got == status
     assert error["code"] == "interrupted"
     assert error["undone"] == ["the disk"]
@@ -69,6 +70,53 @@ def test_the_first_signal_undoes(number: signal.Signals, status: int) -> None:
 @pytest.mark.parametrize("escape", [[], ["escape"]])
 @pytest.mark.parametrize(("first", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_second_stops_the_undo_and_says_what_is_left(first: signal.Signals, status: int, escape: list[str]) -> None:
-    got, error = stopped_by("again", *escape, signals=[first, signal.SIGINT])
+    got, error = stopped_by("again", *escape, numbers=[first, signal.SIGINT])
     assert got == status
     assert error["left"] == ["the disk"]
+
+
+_LOST = """
+import signal, sys, weakref
+from vgpuctl.cli import progress, run
+from vgpuctl.cli.settings import Settings
+
+class Thing:
+    pass
+
+def work(guard):
+    thing = Thing()
+    reference = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGTERM))
+    del thing
+    shown = progress.choose(Settings(json=True), guard)
+    shown.started(1, "define")
+    raise AssertionError("it went on")
+
+sys.exit(run.perform(Settings(json=True), "create-vm", work))
+"""
+
+
+def test_a_signal_that_python_loses_stops_the_next_step() -> None:
+    ran = child(code=_LOST)
+    assert ran.returncode == 143
+    assert ran.stderr == ""
+    assert json.loads(ran.stdout)["error"]["code"] == "interrupted"
+
+
+def test_handlers_are_put_back() -> None:
+    before = [signal.getsignal(number) for number in signals.SIGNALS]
+    with signals.handled() as guard:
+        assert signal.getsignal(signal.SIGTERM) == guard.handle
+        with signals.handled() as inner:
+            assert inner is guard
+        guard.close()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    assert [signal.getsignal(number) for number in signals.SIGNALS] == before
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with signals.handled():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

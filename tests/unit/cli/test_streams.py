@@ -13,7 +13,7 @@ _PRINT = (
     "import sys\nfrom vgpuctl.cli import run\nfrom vgpuctl.cli.result import Result\n"
     "from vgpuctl.cli.settings import Settings\n"
     "sys.exit(run.perform(Settings(json='--json' in sys.argv), 'completion',"
-    " lambda: Result({'shell': 'bash', 'script': 'é\\udcff' * 100000}, raw='é\\udcff' * 100000)))"
+    " lambda guard: Result({'shell': 'bash', 'script': 'é\\udcff' * 100000}, raw='é\\udcff' * 100000)))"
 )
 
 

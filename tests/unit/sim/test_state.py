@@ -31,6 +31,10 @@ faults:
 """
 A16, RTX, FLEX = "0000:3f:00.0", "0000:43:00.0", "0000:47:00.0"
 NUMBERS = st.integers(0, 4)
+KINDS = """
+type clear params create mtty remove numvfs flexvfs unbind probe override define start stop kill undefine promise
+volume unvolume pool boot
+"""
 
 
 def contents(state: State) -> dict[str, Any]:
@@ -40,11 +44,7 @@ def contents(state: State) -> dict[str, Any]:
 
 
 def operations() -> st.SearchStrategy[list[tuple[str, int, int]]]:
-    kinds = (
-        "type clear params create mtty remove numvfs flexvfs unbind probe override define start stop kill "
-        "undefine promise volume unvolume pool boot"
-    ).split()
-    return st.lists(st.tuples(st.sampled_from(kinds), NUMBERS, NUMBERS), max_size=40)
+    return st.lists(st.tuples(st.sampled_from(KINDS.split()), NUMBERS, NUMBERS), max_size=40)
 
 
 def device(number: int, other: int) -> str:
@@ -57,7 +57,7 @@ def device(number: int, other: int) -> str:
     )[number]
 
 
-def act(host: SimWorld, kind: str, a: int, b: int) -> None:
+def act(host: SimWorld, kind: str, a: int, b: int) -> None:  # noqa: C901
     """Do one thing; what the host refuses is part of the game."""
     write, libvirt = host.sysfs.write, host.hypervisor
     match kind:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.sim.hosts import GPU, MDEV, PF, MakeHost, create, mdev_device, pci_device, run_vm, set_type, uuid, vf
-from vgpuctl.errors import InvalidInput, NotFound, Stuck
+from vgpuctl.errors import HostCannot, InvalidInput, NotFound, Stuck
 from vgpuctl.model.seams import Hypervisor, Nvml, Storage, Sysfs
-from vgpuctl.model.vm import ProcessId, StuckWrite, VmState
-from vgpuctl.sim import SCENARIOS, open_world, reset_world, scenarios
+from vgpuctl.model.vm import ProcessId, VmState
+from vgpuctl.sim import SCENARIOS, open_world, reset_world
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -23,7 +23,6 @@ def test_every_built_in_scenario_opens(make: MakeHost, name: str) -> None:
     assert host.title
     seams: tuple[Sysfs, Nvml, Hypervisor, Storage] = (host.sysfs, host.nvml, host.hypervisor, host.storage)
     assert all(seams)
-    assert dict(scenarios())[name] == host.title
 
 
 def test_state_lives_below_xdg_state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,6 +56,21 @@ def test_a_wrong_file_leaves_no_state(tmp_path: Path) -> None:
             open_world(str(file), state_dir=tmp_path / "state")
     file.write_text("version: 1\ngpus: []\n")
     open_world(str(file), state_dir=tmp_path / "state")
+
+
+def test_a_state_directory_that_cannot_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    with pytest.raises(HostCannot, match="cannot keep its state"):
+        open_world("empty")
+
+
+def test_a_state_that_is_removed_under_a_command_is_told(make: MakeHost, tmp_path: Path) -> None:
+    host = make("a100-40")
+    (tmp_path / "host.state" / "journal").unlink()
+    for call in (lambda: host.sysfs.listdir(PF), lambda: set_type(host, 0, 468)):
+        with pytest.raises(InvalidInput, match="was removed"):
+            call()
 
 
 def test_a_reboot_empties_run_and_the_devices_and_keeps_the_disks(make: MakeHost) -> None:
@@ -127,21 +141,10 @@ def test_a_running_vm_holds_its_device_nodes(make: MakeHost) -> None:
 
 
 def test_the_console_is_held(make: MakeHost) -> None:
-    host = make('gpus: [{model: RTX 4090, driver: nvidia, backend: passthrough, console: true}]\n')
+    host = make("gpus: [{model: RTX 4090, driver: nvidia, backend: passthrough, console: true}]\n")
     assert host.sysfs.read(f"{PF}/boot_vga") == "1\n"
     assert host.sysfs.listdir(f"{PF}/drm") == ("card0", "renderD128")
     assert [holder.command for holder in host.holders(("/dev/dri/card0",))] == ["/usr/lib/xorg/Xorg :0"]
-
-
-def test_a_parked_write_is_recorded_where_the_caller_wants(make: MakeHost) -> None:
-    host = make("t4")
-    create(host, GPU, "nvidia-232", 1)
-    run_vm(host, "vm", 1, mdev_device(uuid(1)))
-    seen: list[StuckWrite] = []
-    host.record_stuck_with(seen.append)
-    with pytest.raises(Stuck):
-        host.sysfs.write_parked(f"{MDEV}/{uuid(1)}/remove", "1", gpu=GPU, deadline_seconds=1)
-    assert tuple(seen) == host.stuck()
 
 
 def test_importing_and_opening_a_known_host_is_light(tmp_path: Path) -> None:

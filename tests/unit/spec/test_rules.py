@@ -112,7 +112,9 @@ def test_disks(value: object, expected: str) -> None:
     assert rules.disk(value) == expected
 
 
-@pytest.mark.parametrize("value", ["./a.qcow2", "../a", "~/a", "/a/", "/a\nb", "/a\x00", "/\ud800", "/"])
+@pytest.mark.parametrize(
+    "value", ["./a.qcow2", "../a", "~/a", "/a/", "/a\nb", "/a\x00", "/\ud800", "/\x9b", "/a\u2028", "/"]
+)
 def test_disk_paths_that_are_refused(value: str) -> None:
     with pytest.raises(ValueError, match="path"):
         rules.disk(value)

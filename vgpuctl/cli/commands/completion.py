@@ -13,6 +13,7 @@ from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
     from vgpuctl.cli.result import Result
+    from vgpuctl.cli.signals import Guard
 
 
 @make_command(
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
 def command(settings: Settings, shell: str) -> int:
     """Print the script that completes commands, options, and this host's profiles, GPUs and VMs."""
 
-    def work() -> Result:
-        from vgpuctl.cli import entry, shells
+    def work(guard: Guard) -> Result:
+        from vgpuctl.cli import app, shells
         from vgpuctl.cli.result import Result
 
-        script = shells.script(entry.cli, shell, entry.PROGRAM, entry.COMPLETE_VARIABLE)
+        script = shells.script(app.cli, shell, app.PROGRAM, app.COMPLETE_VARIABLE)
         return Result({"shell": shell, "script": script}, raw=script)
 
     return run.perform(settings, "completion", work)

@@ -15,6 +15,7 @@ from vgpuctl.cli.table import COMMANDS, SIM_COMMANDS
 
 if TYPE_CHECKING:
     from vgpuctl.cli.result import Result
+    from vgpuctl.cli.signals import Guard
 
 
 @make_command(
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 def reboot(settings: Settings) -> int:
     """Boot the simulated host again, as power loss would: its devices and /run are empty, its VMs are off."""
 
-    def work() -> Result:
+    def work(guard: Guard) -> Result:
         from vgpuctl.cli import simulated
         from vgpuctl.cli.result import Result
 
@@ -45,7 +46,7 @@ def reboot(settings: Settings) -> int:
 def reset(settings: Settings) -> int:
     """Forget everything that happened on the simulated host: VMs, vGPUs and disks. Asks before."""
 
-    def work() -> Result:
+    def work(guard: Guard) -> Result:
         from vgpuctl.cli import confirm, simulated
         from vgpuctl.cli.result import Result
 
@@ -66,7 +67,7 @@ def reset(settings: Settings) -> int:
 def list_scenarios(settings: Settings) -> int:
     """List the built-in simulated hosts. --host sim:FILE takes one of your own: docs/scenarios.md."""
 
-    def work() -> Result:
+    def work(guard: Guard) -> Result:
         from vgpuctl.cli import simulated
         from vgpuctl.cli.result import Result
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vgpuctl.capacity.ownership import join
-from vgpuctl.engine.observe.pci import read_gpus
+from vgpuctl.engine.observe.pci import Found, read_gpus
 from vgpuctl.engine.observe.vms import read_vms
+from vgpuctl.errors import Failed
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.seams import HypervisorStatus, NvmlStatus, World
 from vgpuctl.model.snapshot import Snapshot
@@ -25,6 +26,7 @@ class Want:
     `types`: the vGPU types and what can be made now (thousands of files on a large mdev host).
     `every_function`: also SR-IOV functions of other classes and endpoints on vfio-pci or no driver (`--all`).
     `models`: product names for people. `only`: these GPUs alone, by address.
+    `profiles`: read what can be made now only of types that one of these texts names.
     `known`: GPUs seen a moment ago; what does not change is taken from them (names, types, NVML), and of the
     availability files only those of `type_ids` are read. This is the look under the host lock: milliseconds.
     """
@@ -35,6 +37,7 @@ class Want:
     only: frozenset[str] | None = None
     type_ids: frozenset[str] | None = None
     known: tuple[Gpu, ...] = ()
+    profiles: frozenset[str] | None = None
 
 
 def observe(world: World, want: Want) -> Snapshot:
@@ -59,7 +62,7 @@ def observe_devices(
     warnings: tuple[str, ...] = (),
 ) -> Snapshot:
     """Look at the devices and claims only, and join them with VMs seen before; makes no libvirt call."""
-    found = read_gpus(world, want)
+    found = _found(world, want)
     gpus: tuple[Gpu, ...] = found.gpus
     claims = world.claims.all()
     live = frozenset(c.carrier for c in claims if world.processes.alive(c.process))
@@ -79,6 +82,19 @@ def observe_devices(
         unreadable_claims=unreadable,
         warnings=tuple(notes),
     )
+
+
+def _found(world: World, want: Want) -> Found:
+    """Read the GPUs; a listing that fails as a whole does not mean that there are none."""
+    try:
+        return read_gpus(world, want)
+    except OSError as error:
+        raise Failed(
+            f"the devices of this host cannot be read: {error.strerror or error} ({error.filename})",
+            hint="the kernel log says more: journalctl -k -n 20",
+            errno=error.errno,
+            path=error.filename,
+        ) from error
 
 
 __all__ = ["Claim", "NvmlStatus", "Want", "observe", "observe_devices"]

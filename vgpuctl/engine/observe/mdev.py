@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from vgpuctl.capacity.profiles import means
 from vgpuctl.model.gpu import Function, Gpu, Mdev, VgpuType
 from vgpuctl.model.seams import Sysfs
 
@@ -76,11 +77,13 @@ def _read_function(sysfs: Sysfs, gpu: Gpu, function: Function, read: dict[str, V
                 continue
             if type_id not in read:
                 read[type_id] = _read_type(sysfs, (function,), type_id)
+            if want.profiles is not None and not any(means(read[type_id], p) for p in want.profiles):
+                continue
             available[type_id] = int(sysfs.read(f"{base}/{type_id}/available_instances"))
     except (OSError, ValueError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
         return replace(function, problem=f"its vGPU types cannot be read: {reason}")
-    if not available and gpu.driver == "nvidia" and want.type_ids is None:
+    if not available and gpu.driver == "nvidia" and want.type_ids is None and want.profiles is None:
         return replace(function, problem="no nvidia-* vGPU types yet (the driver is still setting it up)")
     return replace(function, available=available)
 

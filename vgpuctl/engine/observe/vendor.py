@@ -35,6 +35,7 @@ def _read_function(sysfs: Sysfs, function: Function, names: dict[str, str], want
     if not offers:
         return replace(function, problem="no nvidia directory: the vGPU driver does not serve this VF")
     base = f"{function.path}/nvidia"
+    held: str | None = None
     try:
         current = sysfs.read(f"{base}/current_vgpu_type").strip()
         held = None if current == "0" else str(int(current))
@@ -43,7 +44,7 @@ def _read_function(sysfs: Sysfs, function: Function, names: dict[str, str], want
         listed = parse_creatable(sysfs.read(f"{base}/creatable_vgpu_types"))
     except (OSError, ValueError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        return replace(function, problem=f"its vGPU types cannot be read: {reason}")
+        return replace(function, current_type=held, problem=f"its vGPU types cannot be read: {reason}")
     names.update(listed)
     available = {} if held is not None else dict.fromkeys(listed, 1)
     return replace(function, current_type=held, available=available)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vgpuctl.domain.parse import hostdevs_of, parse
+from vgpuctl.errors import LibvirtFailed
 from vgpuctl.model.seams import DomainRecord, World
 from vgpuctl.model.vm import Vm
 
@@ -27,6 +28,6 @@ def read_vms(world: World) -> tuple[tuple[Vm, ...], tuple[str, ...]]:
     for record in world.hypervisor.domains():
         try:
             vms.append(read_vm(world, record))
-        except ValueError as error:
+        except (ValueError, LibvirtFailed) as error:
             problems.append(f"the domain {record.name} cannot be read: {error}")
     return tuple(vms), tuple(problems)

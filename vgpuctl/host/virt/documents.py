@@ -58,14 +58,19 @@ def pool_xml(name: str, path: str) -> str:
 
 
 def volume_xml(name: str, capacity_bytes: int, base: str | None, base_format: str | None) -> str:
-    """Return the definition of a thin qcow2 volume, a linked clone when there is a base."""
+    """Return the definition of a thin qcow2 volume, a linked clone when there is a base.
+
+    Without `compat` libvirt asks qemu-img for version 2 of the format, which QEMU itself left in 2013.
+    """
     from lxml import etree
 
     root = etree.Element("volume")
     etree.SubElement(root, "name").text = name
     etree.SubElement(root, "capacity", {"unit": "bytes"}).text = str(capacity_bytes)
     etree.SubElement(root, "allocation", {"unit": "bytes"}).text = "0"
-    etree.SubElement(etree.SubElement(root, "target"), "format", {"type": "qcow2"})
+    target = etree.SubElement(root, "target")
+    etree.SubElement(target, "format", {"type": "qcow2"})
+    etree.SubElement(target, "compat").text = "1.1"
     if base is not None:
         backing = etree.SubElement(root, "backingStore")
         etree.SubElement(backing, "path").text = base

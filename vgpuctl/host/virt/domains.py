@@ -216,9 +216,7 @@ class LibvirtHypervisor:
         by_name = partial(connect.lookupByName, name_or_uuid)
         if _UUID.fullmatch(name_or_uuid) is None:
             return by_name()
-        return self._connection.sought(numbers.VIR_ERR_NO_DOMAIN, by_name) or connect.lookupByUUIDString(
-            name_or_uuid
-        )
+        return self._connection.sought(numbers.VIR_ERR_NO_DOMAIN, by_name) or connect.lookupByUUIDString(name_or_uuid)
 
     def _off(self, domain: virDomain) -> bool:
         return not self._connection.sought(numbers.VIR_ERR_NO_DOMAIN, domain.isActive)

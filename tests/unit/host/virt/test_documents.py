@@ -20,6 +20,7 @@ def test_a_volume_is_thin_qcow2():
     volume = parsed(volume_xml("a", 5 << 30, None, None))
     assert (text_at(volume, "capacity"), text_at(volume, "allocation")) == (str(5 << 30), "0")
     assert volume.find("target/format").get("type") == "qcow2"
+    assert text_at(volume, "target/compat") == "1.1"
     assert volume.find("backingStore") is None
 
 

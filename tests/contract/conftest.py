@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `site` fixtures: one for each form of the card; inside the lab only the form that is there runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.contract.site import FORMS, Site, open_site, real_form
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test on the forms it names in its marker `forms`, or on all."""
+    if "site" not in metafunc.fixturenames:
+        return
+    marker = metafunc.definition.get_closest_marker("forms")
+    forms = marker.args if marker else FORMS
+    here = real_form()
+    metafunc.parametrize("site", [f for f in forms if here in (None, f)], indirect=True)
+
+
+@pytest.fixture
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
+    """A host with one card in the form asked for, with nothing on it."""
+    return open_site(request.param, tmp_path)

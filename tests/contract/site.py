@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a contract test runs: the simulator here, or the real host in the lab, behind the same seams.
+
+Inside the lab VGPUCTL_CONTRACT names the form of the card that was put there; elsewhere a scenario does.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from vgpuctl.model.seams import World
+
+VARIABLE = "VGPUCTL_CONTRACT"
+FORMS = ("mdev-pf", "mdev-vf", "vendor-vf")
+PCI = "/sys/bus/pci/devices"
+MDEV = "/sys/bus/mdev/devices"
+
+SCENARIO = """version: 1
+title: one card for the contract tests
+kernel: {kernel}
+storage:
+  pools: [{{name: default}}]
+networks: [{{name: default}}]
+gpus:
+  - {{model: A100, backend: {form}, address: "0000:01:00.0"{vfs}}}
+"""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One card in one form. `gpu` is its PF; type ids are the A100 40GB's."""
+
+    world: World
+    form: str
+    gpu: str
+    real: bool
+
+    @property
+    def vfs(self) -> tuple[str, ...]:
+        """The VFs in the order of the kernel's links."""
+        entries = self.world.sysfs.listdir(f"{PCI}/{self.gpu}")
+        numbers = sorted(int(e[6:]) for e in entries if e.startswith("virtfn"))
+        return tuple(self.world.sysfs.readlink(f"{PCI}/{self.gpu}/virtfn{n}").rpartition("/")[2] for n in numbers)
+
+    def type_file(self, vf: str, name: str = "current_vgpu_type") -> str:
+        """A file of a vendor-specific VF."""
+        return f"{PCI}/{vf}/nvidia/{name}"
+
+    def mdev_file(self, function: str, type_id: str, name: str) -> str:
+        """A file of an mdev type."""
+        return f"{PCI}/{function}/mdev_supported_types/{type_id}/{name}"
+
+    def refused(self, path: str, text: str) -> int | None:
+        """The errno of a write, or None when it was taken."""
+        try:
+            self.world.sysfs.write(path, text)
+        except OSError as error:
+            return error.errno
+        return None
+
+    def remove(self, device: str) -> None:
+        """Remove an mdev that nobody holds."""
+        self.world.sysfs.write_parked(f"{MDEV}/{device}/remove", "1\n", gpu=self.gpu, deadline_seconds=20)
+
+
+def new_uuid() -> str:
+    """A fresh mdev or domain UUID."""
+    return str(uuid.uuid4())
+
+
+def real_form() -> str | None:
+    """The form of the lab's card, when this is the lab."""
+    return os.environ.get(VARIABLE)
+
+
+def open_site(form: str, directory: Path) -> Site:
+    """The lab's own host, or a simulated one in `directory`."""
+    if real_form() is not None:
+        from vgpuctl.host.world import local_world
+
+        return Site(local_world(), form, "0000:01:00.0", real=True)
+    from tests.worlds import open_host
+
+    vfs = "" if form == "mdev-pf" else ", vfs: {total: 7, enabled: 7}"
+    kernel = "6.8.0-45-generic" if form == "vendor-vf" else "5.15.0-100-generic"
+    text = SCENARIO.format(form=form, vfs=vfs, kernel=kernel)
+    return Site(open_host(directory, text=text).world, form, "0000:01:00.0", real=False)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What libvirt's half of the seams promises: numbers of errors, exclusive names, records, states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contract.site import Site, new_uuid
+from vgpuctl.errors import Exists, LibvirtFailed
+from vgpuctl.model.vm import VmState
+
+pytestmark = pytest.mark.forms("mdev-pf")
+DOMAIN = """<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>64</memory><vcpu>1</vcpu>
+<os><type arch='x86_64' machine='q35'>hvm</type></os><devices>{devices}</devices></domain>"""
+RECORD = "<vgpuctl:vm xmlns:vgpuctl='urn:vgpuctl:1' state='making' note='a &amp; b'/>"
+NO_SUCH_MDEV = """<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source>
+<address uuid='11111111-2222-3333-4444-555555555555'/></source></hostdev>"""
+
+
+@pytest.fixture
+def uuid(site: Site) -> Iterator[str]:
+    """A uuid whose domain, if one is defined, goes afterwards."""
+    wanted = new_uuid()
+    yield wanted
+    if site.world.hypervisor.find_domain(wanted) is not None:
+        site.world.hypervisor.destroy(wanted)
+        site.world.hypervisor.undefine(wanted)
+
+
+def define(site: Site, uuid: str, name: str = "contract-1", devices: str = "") -> None:
+    site.world.hypervisor.define(DOMAIN.format(name=name, uuid=uuid, devices=devices))
+
+
+def number(caught: pytest.ExceptionInfo[LibvirtFailed]) -> object:
+    return caught.value.facts["libvirt_code"]
+
+
+def test_a_defined_domain_is_found_by_name_and_uuid_and_is_off(site: Site, uuid: str) -> None:
+    define(site, uuid)
+    for key in ("contract-1", uuid):
+        found = site.world.hypervisor.find_domain(key)
+        assert found is not None
+        assert (found.name, found.uuid, found.state, found.live_xml) == ("contract-1", uuid, VmState.STOPPED, None)
+    assert "contract-1" in [d.name for d in site.world.hypervisor.domains()]
+
+
+def test_what_is_not_there_is_none(site: Site) -> None:
+    assert site.world.hypervisor.find_domain("nobody") is None
+    assert site.world.hypervisor.find_domain(new_uuid()) is None
+    assert site.world.hypervisor.network("nothing") is None
+    assert site.world.storage.pool("nothing") is None
+
+
+def test_a_name_with_another_uuid_is_refused(site: Site, uuid: str) -> None:
+    define(site, uuid)
+    with pytest.raises((LibvirtFailed, Exists)):
+        define(site, new_uuid())
+
+
+def test_an_attribute_the_schema_does_not_know_is_error_92(site: Site, uuid: str) -> None:
+    with pytest.raises(LibvirtFailed) as caught:
+        define(site, uuid, devices="<hostdev mode='subsystem' type='mdev' model='vfio-pci' no-such='1'/>")
+    assert number(caught) == 92
+
+
+def test_a_record_is_kept_replaced_and_deleted(site: Site, uuid: str) -> None:
+    define(site, uuid)
+    site.world.hypervisor.set_promise(uuid, RECORD)
+    record = site.world.hypervisor.find_domain(uuid)
+    assert record is not None
+    assert "urn:vgpuctl:1" in record.xml
+    assert "a &amp; b" in record.xml
+    site.world.hypervisor.set_promise(uuid, RECORD.replace("making", "ready"))
+    record = site.world.hypervisor.find_domain(uuid)
+    assert record is not None
+    assert record.xml.count("urn:vgpuctl:1") == 1
+    assert "ready" in record.xml
+    site.world.hypervisor.set_promise(uuid, None)
+    record = site.world.hypervisor.find_domain(uuid)
+    assert record is not None
+    assert "urn:vgpuctl:1" not in record.xml
+
+
+def test_a_missing_mdev_fails_the_start_and_leaves_the_domain_off(site: Site, uuid: str) -> None:
+    define(site, uuid, devices=NO_SUCH_MDEV)
+    with pytest.raises(LibvirtFailed) as caught:
+        site.world.hypervisor.start(uuid)
+    assert number(caught) == 99
+    record = site.world.hypervisor.find_domain(uuid)
+    assert record is not None
+    assert record.state is VmState.STOPPED
+
+
+def test_start_destroy_and_undefine(site: Site, uuid: str) -> None:
+    define(site, uuid)
+    site.world.hypervisor.start(uuid)
+    record = site.world.hypervisor.find_domain(uuid)
+    assert record is not None
+    assert record.state is VmState.RUNNING
+    assert record.live_xml is not None
+    with pytest.raises(LibvirtFailed) as caught:
+        site.world.hypervisor.start(uuid)
+    assert number(caught) == 55
+    assert not site.world.hypervisor.wait_stopped(uuid, 0.2)
+    site.world.hypervisor.destroy(uuid)
+    site.world.hypervisor.destroy(uuid)
+    assert site.world.hypervisor.wait_stopped(uuid, 5)
+    with pytest.raises(LibvirtFailed) as caught:
+        site.world.hypervisor.shutdown(uuid)
+    assert number(caught) == 55
+    site.world.hypervisor.undefine(uuid)
+    assert site.world.hypervisor.find_domain(uuid) is None
+
+
+def test_the_default_network_is_active(site: Site) -> None:
+    network = site.world.hypervisor.network("default")
+    assert network is not None
+    assert network.active
+
+
+def test_volumes_are_thin_exclusive_and_go_without_complaint(site: Site) -> None:
+    storage = site.world.storage
+    name = f"contract-{new_uuid()[:8]}.qcow2"
+    made = storage.make_volume("default", name, 1 << 30)
+    assert (made.name, made.capacity_bytes, made.backing_path) == (name, 1 << 30, None)
+    assert made.path == f"/var/lib/libvirt/images/{name}"
+    with pytest.raises(Exists):
+        storage.make_volume("default", name, 1 << 30)
+    assert storage.volume("default", name) is not None
+    storage.remove_volume("default", name)
+    storage.remove_volume("default", name)
+    assert storage.volume("default", name) is None
+
+
+def test_a_pool_is_made_active_and_removed(site: Site) -> None:
+    name = f"pool-{new_uuid()[:8]}"
+    site.world.storage.make_pool(name, f"/var/lib/libvirt/{name}")
+    pool = site.world.storage.pool(name)
+    assert pool is not None
+    assert (pool.active, pool.kind, pool.path) == (True, "dir", f"/var/lib/libvirt/{name}")
+    assert pool.available_bytes is not None
+    site.world.storage.start_pool(name)
+    site.world.storage.remove_pool(name)
+    assert site.world.storage.pool(name) is None

@@ -1,0 +1,20 @@
+"""The contract tests of the simulator, run inside the lab on the real kernel and libvirt."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.machine import Lab
+from tests.lab.vgpuctl_in import put_gpu
+
+
+@pytest.mark.quick
+@pytest.mark.deadline(600)
+@pytest.mark.parametrize("form", ["mdev-pf", "mdev-vf", "vendor-vf"])
+def test_the_real_host_keeps_the_simulators_contract(lab: Lab, form: str) -> None:
+    put_gpu(lab, form)
+    script = f"""cd /opt/vgpuctl/src && PYTHONPATH=/opt/vgpuctl/src:/opt/vgpuctl/lib VGPUCTL_CONTRACT={form} \
+        python3 -m pytest -q -p no:cacheprovider tests/contract 2>&1"""
+    result = lab.run(script, check=False, timeout=550)
+    assert result.returncode == 0, result.stdout
+    assert " passed" in result.stdout

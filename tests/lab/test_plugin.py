@@ -1,0 +1,103 @@
+"""The rule for a dead L2, on a pretended Lab: a death runs a test again, a failed assertion never."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+FAKE = """
+import pytest
+from tests.lab.errors import LabDied
+runs = []
+
+@pytest.fixture
+def lab():
+    return None
+"""
+
+
+def _run(pytester: pytest.Pytester, body: str) -> pytest.RunResult:
+    pytester.makepyfile(FAKE + body)
+    return pytester.runpytest_inprocess("-p", "tests.lab.plugin", "-p", "no:cacheprovider")
+
+
+def test_a_test_whose_host_died_runs_again(pytester: pytest.Pytester) -> None:
+    body = """
+def test_it(lab):
+    runs.append(1)
+    if len(runs) < 3:
+        raise LabDied("panic")
+"""
+    _run(pytester, body).assert_outcomes(passed=1)
+
+
+def test_the_third_death_is_a_failure(pytester: pytest.Pytester) -> None:
+    body = """
+def test_it(lab):
+    runs.append(1)
+    raise LabDied(f"panic {len(runs)}")
+"""
+    result = _run(pytester, body)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*LabDied: panic 3*"])
+
+
+def test_a_failed_assertion_is_not_run_again(pytester: pytest.Pytester) -> None:
+    body = """
+def test_it(lab):
+    runs.append(1)
+    assert len(runs) > 1
+"""
+    _run(pytester, body).assert_outcomes(failed=1)
+
+
+def test_a_fixture_whose_host_died_runs_again(pytester: pytest.Pytester) -> None:
+    body = """
+@pytest.fixture(scope="module")
+def prepared():
+    runs.append(1)
+    if len(runs) == 1:
+        raise LabDied("panic")
+    return len(runs)
+
+def test_it(lab, prepared):
+    assert prepared == 2
+"""
+    _run(pytester, body).assert_outcomes(passed=1)
+
+
+def test_a_test_without_a_lab_is_left_alone(pytester: pytest.Pytester) -> None:
+    body = """
+def test_it():
+    runs.append(1)
+    assert len(runs) > 1
+"""
+    _run(pytester, body).assert_outcomes(failed=1)
+
+
+def test_a_lab_that_cannot_be_made_fails_the_run(pytester: pytest.Pytester) -> None:
+    body = """
+from tests.lab.errors import LabError
+
+@pytest.fixture
+def lab():
+    raise LabError("no mmdebstrap")
+
+def test_it(lab):
+    pass
+"""
+    _run(pytester, body).assert_outcomes(errors=1)
+
+
+def test_a_test_past_its_deadline_fails(pytester: pytest.Pytester) -> None:
+    body = """
+import time
+
+@pytest.mark.deadline(1)
+def test_it(lab):
+    time.sleep(30)
+"""
+    result = _run(pytester, body)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*DeadlineExceeded: not done after 1 s*"])

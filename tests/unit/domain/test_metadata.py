@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record in a domain's metadata reads back as written, and a garbled one is lost, not guessed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from lxml import etree
+
+from tests.unit.domain.designs import mdev, passthrough, promises, vendor_vf
+from vgpuctl.domain.metadata import promise_from_xml, promise_to_xml
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.vm import Promise, PromisedVgpu
+
+GOOD = promise_to_xml(vendor_vf().promise)
+
+
+@given(promises)
+def test_it_reads_back(promise: Promise) -> None:
+    assert promise_from_xml(promise_to_xml(promise)) == promise
+
+
+@given(promises)
+def test_it_reads_back_inside_a_document_and_from_libvirts_form_without_namespace(promise: Promise) -> None:
+    text = promise_to_xml(promise)
+    outer = etree.fromstring(f"<domain><metadata>\n    {text}\n  </metadata></domain>")
+    again = etree.tostring(outer[0][0], encoding="unicode", with_tail=False)
+    assert promise_from_xml(again) == promise
+    assert promise_from_xml(text.replace(' xmlns="urn:vgpuctl:1"', "", 1)) == promise
+
+
+def test_the_element_stands_alone_without_a_prefix() -> None:
+    root = etree.fromstring(GOOD)
+    assert root.tag == "{urn:vgpuctl:1}vm"
+    assert root.nsmap == {None: "urn:vgpuctl:1"}
+    assert root.get("state") == "making"
+
+
+def test_none_and_empty_differ() -> None:
+    (vgpu,) = vendor_vf().promise.vgpus
+    for profile in (None, ""):
+        changed = dataclasses.replace(vendor_vf().promise, vgpus=(dataclasses.replace(vgpu, profile=profile),))
+        assert promise_from_xml(promise_to_xml(changed)).vgpus[0].profile == profile
+
+
+def test_what_a_later_version_adds_is_passed_over() -> None:
+    later = GOOD.replace(' state="making"', ' state="making" color="red"').replace(
+        "</vm>", "<shape x='1'>y</shape><x:z xmlns:x='urn:x'/></vm>"
+    )
+    assert promise_from_xml(later) == vendor_vf().promise
+
+
+@pytest.mark.parametrize("bad", ["\x00", "\x01", "\n", "\r", "\t", "\x1f", "\ud800", "\ufffe", "\uffff"])
+def test_control_characters_are_refused(bad: str) -> None:
+    plain = vendor_vf().promise
+    with pytest.raises(InvalidInput, match="cannot keep"):
+        promise_to_xml(dataclasses.replace(plain, spec=f"a{bad}"))
+    with pytest.raises(InvalidInput, match="profile") as caught:
+        promise_to_xml(dataclasses.replace(plain, vgpus=(dataclasses.replace(plain.vgpus[0], profile=bad),)))
+    assert caught.value.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "not XML"),
+        ("nonsense", "not XML"),
+        ("<vm", "not XML"),
+        ("<other/>", "element is other"),
+        ("<vm xmlns='urn:vgpuctl:2'/>", "element is"),
+        ("<vm xmlns='urn:vgpuctl:1'/>", "no state"),
+        (GOOD.replace("making", "made"), "made"),
+        (GOOD.replace(' vm-uuid="', ' vmuuid="'), "no vm-uuid"),
+        (GOOD.replace('index="0"', 'index="one"'), "index 'one' is not a number"),
+        (GOOD.replace('index="0"', 'index="-1"'), "index '-1' is not a number"),
+        (GOOD.replace('framebuffer-mib="4096"', 'framebuffer-mib=""'), "framebuffer-mib '' is not a number"),
+        (GOOD.replace("vendor-vf", "magic"), "magic"),
+        (GOOD.replace(' carrier="', ' carier="'), "vgpu has no carrier"),
+        (GOOD.replace(' capacity-bytes="', ' bytes="'), "disk has no capacity-bytes"),
+    ],
+)
+def test_a_garbled_record_is_lost(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        promise_from_xml(text)
+
+
+def test_entities_are_not_expanded() -> None:
+    text = '<!DOCTYPE vm [<!ENTITY a SYSTEM "file:///etc/hostname">]>' + GOOD.replace("{", "&a;{", 1)
+    assert promise_from_xml(text).spec in ("", '{"profile":["A100-4C"]}')
+
+
+def test_each_backend_and_missing_values_read_back() -> None:
+    for design in (mdev(), passthrough()):
+        assert promise_from_xml(promise_to_xml(design.promise)) == design.promise
+    assert PromisedVgpu.__dataclass_fields__.keys() == {
+        "index", "backend", "gpu", "function", "carrier", "profile", "framebuffer_mib", "params",
+    }, "a new field must be written and read too"  # fmt: skip

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every call of every seam fails once, fails for good, or is the last one of a killed process.
+
+After a failure everything is undone, or the error says what is left. What a killed process leaves is finished or
+undone by `reconcile`, without a second implementation.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults import CHANGING, NEVER_RAISE, counted, dying, failing, outcome
+from tests.worlds import Host, create, delete, mend, open_host, picture, start, wish
+from vgpuctl.errors import Failed, VerifyFailed
+from vgpuctl.model.seams import World
+
+VENDOR_VF = "version: 1\ngpus:\n  - {model: A100, vfs: {total: 2, enabled: 2}}\n"
+MDEV_PF = "version: 1\ngpus:\n  - {model: T4, profiles: [T4-2Q, T4-4Q]}\n"
+MDEV_VF = (
+    'version: 1\nkernel: "5.14.0"\ngpus:\n  - {model: A16, profiles: [A16-2Q, A16-4Q], vfs: {total: 2, enabled: 2}}\n'
+)
+HOSTS = {"vendor-vf": (VENDOR_VF, "A100-4C"), "mdev-pf": (MDEV_PF, "T4-2Q"), "mdev-vf": (MDEV_VF, "A16-2Q")}
+PARAMS = (("frame_rate_limiter", "0"),)
+
+
+def prepared(directory: Path, kind: str, act: str) -> Host:
+    """Return a host on which the act is due: nothing there, a running VM, or one after a reboot."""
+    text, profile = HOSTS[kind]
+    host = open_host(directory, text=text)
+    if act == "create":
+        return host
+    create(host.world, wish(profile, name="vm", vgpu_params=PARAMS))
+    if act == "start":
+        host.sim.reboot()
+    return host.again()
+
+
+def do(world: World, kind: str, act: str) -> object:
+    """Do it."""
+    if act == "create":
+        return create(world, wish(HOSTS[kind][1], name="vm", vgpu_params=PARAMS))
+    return delete(world, "vm") if act == "delete" else start(world, "vm")
+
+
+def fault_points(calls: tuple[str, ...]) -> Iterator[tuple[int, bool, bool]]:
+    """Yield (number, done, for good): reads fail once; changes also after they were done, and for good."""
+    for number, call in enumerate(calls, start=1):
+        if call in NEVER_RAISE:
+            continue
+        yield number, False, False
+        yield number, False, True
+        if call in CHANGING:
+            yield number, True, False
+            yield number, True, True
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+@pytest.mark.parametrize("act", ["create", "delete", "start"])
+def test_whatever_call_fails_everything_is_undone_or_the_error_says_what_is_left(tmp_path, kind, act):
+    calls = counted(prepared(tmp_path / "dry", kind, act).world, lambda w: do(w, kind, act))
+    assert len(set(calls) & CHANGING) >= 3
+    refused = 0
+    for number, done, for_good in fault_points(calls):
+        where = f"{act} on {kind}, call {number} {calls[number - 1]}, done={done}, for good={for_good}"
+        host = prepared(tmp_path / f"{number}{done}{for_good}", kind, act)
+        before = picture(host)
+        error = outcome(lambda w=failing(host.world, number, done=done, for_good=for_good): do(w, kind, act))
+        host.sim.close()
+        if error is None:
+            assert picture(host) != before, where
+            continue
+        refused += 1
+        assert str(error), where
+        if picture(host) == before:
+            continue
+        lost_claim = for_good and calls[number - 1].startswith("claims.")
+        assert lost_claim or (error.code == "partly-applied" and error.left), where
+        later = host.again()
+        mend(later.world)
+        if act != "start":
+            assert not mend(later.world, dry_run=True).data["findings"], where
+        if act == "create" or lost_claim:
+            assert picture(later) == before, where
+        elif act == "delete":
+            assert not picture(later).domains, where
+            assert not picture(later).claims, where
+    assert refused > 10
+
+
+def _die(directory: str, kind: str, act: str, number: int, done: bool) -> None:
+    host = open_host(Path(directory), text=HOSTS[kind][0])
+    do(dying(host.world, number, done=done), kind, act)
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+@pytest.mark.parametrize("act", ["create", "delete", "start"])
+def test_whatever_call_a_process_dies_in_reconcile_finishes_or_undoes_it(tmp_path, kind, act, spawn):
+    calls = counted(prepared(tmp_path / "dry", kind, act).world, lambda w: do(w, kind, act))
+    points = [(n, done) for n, c in enumerate(calls, 1) if c in CHANGING for done in (False, True)]
+    left_behind = 0
+    for number, done in points:
+        where = f"{act} on {kind}, killed in call {number} {calls[number - 1]}, done={done}"
+        directory = tmp_path / f"{number}{done}"
+        host = prepared(directory, kind, act)
+        before = picture(host)
+        child = spawn.Process(target=_die, args=(str(directory), kind, act, number, done))
+        child.start()
+        child.join(30)
+        assert child.exitcode == -9, where
+        after = picture(host)
+        later = host.again()
+        found = mend(later.world, dry_run=True).data["findings"]
+        mend(later.world)
+        now = picture(later)
+        assert not mend(later.world, dry_run=True).data["findings"], where
+        left_behind += bool(found)
+        if act == "create":
+            assert bool(found) == (after != before), where
+            assert now == before or ("ready" in str(now.domains) and calls[number - 1].endswith("set_promise")), where
+        elif act == "delete":
+            gone = not (now.domains or now.types or now.mdevs or now.files or now.claims)
+            assert gone or now == before, where
+            assert gone == bool(found), where
+        else:
+            assert now.domains == before.domains, where
+            start(later.world, "vm")
+            assert picture(later).running, where
+    assert left_behind >= (4 if act != "start" else 0)
+
+
+@pytest.fixture(scope="module")
+def spawn():
+    """Processes that are forked from a clean server, so that killing one is harmless."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.worlds", "tests.faults"])
+    return context
+
+
+LOST = """version: 1
+gpus:
+  - {model: A100, vfs: {total: 2, enabled: 2}}
+faults:
+  - {on: %s, match: "%s", kind: lost, nth: %d}
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "match", "nth", "start_it"),
+    [
+        ("sysfs-write", "*/current_vgpu_type", 1, True),
+        ("sysfs-write", "*/vgpu_params", 1, True),
+        ("define", "*", 1, True),
+        ("set-promise", "*", 1, True),
+        ("start", "*", 1, True),
+        ("make-pool", "*", 1, True),
+        ("make-volume", "*", 1, True),
+    ],
+)
+def test_a_write_that_is_lost_is_noticed_by_create_vm_and_undone(tmp_path, call, match, nth, start_it):
+    host = open_host(tmp_path, text=LOST % (call, match, nth))
+    before = picture(host)
+    with pytest.raises(Failed) as raised:
+        create(host.world, wish("A100-4C", name="vm", vgpu_params=PARAMS), start=start_it)
+    assert isinstance(raised.value, VerifyFailed) or call in ("define", "make-pool", "make-volume")
+    assert picture(host) == before
+    assert raised.value.undone
+
+
+@pytest.mark.parametrize(
+    ("call", "match", "nth"),
+    [
+        ("set-promise", "*", 2),
+        ("destroy", "*", 1),
+        ("sysfs-write", "*/current_vgpu_type", 2),
+        ("remove-volume", "*", 1),
+        ("undefine", "*", 1),
+    ],
+)
+def test_a_write_that_is_lost_is_noticed_by_delete_vm_and_reconcile_finishes(tmp_path, call, match, nth):
+    host = open_host(tmp_path, text=LOST % (call, match, nth))
+    before = picture(host)
+    create(host.world, wish("A100-4C", name="vm"))
+    error = outcome(lambda: delete(host.world, "vm"))
+    assert error is not None
+    assert (error.code, error.facts["cause"]) == ("partly-applied", "verify-failed")
+    assert error.left
+    later = host.again()
+    if call == "set-promise":
+        delete(later.world, "vm")
+    mend(later.world)
+    assert picture(later) == before
+
+
+def test_an_undo_that_is_lost_is_noticed_and_what_is_left_is_kept_for_reconcile(tmp_path):
+    text = VENDOR_VF + (
+        "faults:\n"
+        "  - {on: start, kind: error, nth: 1}\n"
+        '  - {on: sysfs-write, match: "*/current_vgpu_type", kind: lost, nth: 2}\n'
+    )
+    host = open_host(tmp_path, text=text)
+    before = picture(host)
+    error = outcome(lambda: create(host.world, wish("A100-4C", name="vm")))
+    assert error is not None
+    assert error.code == "partly-applied"
+    assert any("make vGPU A100-4C" in line for line in error.left)
+    assert picture(host).claims
+    later = host.again()
+    assert [f["kind"] for f in mend(later.world).data["findings"]] == ["half-made"]
+    assert picture(later) == before

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading domain XML as libvirt does."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.sim.hosts import domain_xml, mdev_device, pci_device, uuid
+from vgpuctl.sim import domain_xml as reading
+from vgpuctl.sim.domain_xml import WantedDevice
+from vgpuctl.sim.libvirt_errors import Code, VirError
+
+
+def normalised(xml: str):
+    element = reading.parse(xml)
+    names = reading.normalise(element)
+    return element, names
+
+
+def test_normalising() -> None:
+    network = "<interface type='network'><source network='default'/></interface>"
+    alias = "<alias name='hostdev0'/></hostdev>"
+    xml = domain_xml("vm", 171, mdev_device(uuid(171).upper()).replace("</hostdev>", alias), network)
+    element, names = normalised(xml.replace(uuid(171), uuid(171).upper()))
+    assert names == (uuid(171), "vm")
+    assert (element.findtext("memory"), element.find("memory").get("unit")) == ("1048576", "KiB")
+    assert element.find("os/type").get("machine") == "pc-q35-8.2"
+    assert element.find("devices/hostdev").get("managed") == "no"
+    assert element.find("devices/hostdev/alias") is None, "only ua- names are the user's"
+    assert element.find("devices/interface/mac").get("address").startswith("52:54:00:")
+    again, _ = normalised(reading.unparse(element))
+    assert reading.unparse(again) == reading.unparse(element), "what libvirt wrote it reads the same"
+
+
+def test_a_users_alias_and_a_given_mac_stay() -> None:
+    device = mdev_device(uuid(1)).replace("</hostdev>", "<alias name='ua-gpu'/></hostdev>")
+    network = "<interface type='network'><mac address='52:54:00:00:00:01'/><source network='n'/></interface>"
+    element, _ = normalised(domain_xml("vm", 1, device, network))
+    assert element.find("devices/hostdev/alias").get("name") == "ua-gpu"
+    assert element.find("devices/interface/mac").get("address") == "52:54:00:00:00:01"
+
+
+def test_devices_in_any_spelling() -> None:
+    odd = pci_device("0000:3b:00.4", managed=True).replace("0x3b", "59").replace("domain='0x0000' ", "")
+    element, _ = normalised(domain_xml("vm", 1, odd, mdev_device(uuid(2))))
+    assert reading.devices(element) == (
+        WantedDevice("pci", "0000:3b:00.4", managed=True),
+        WantedDevice("mdev", uuid(2), managed=False),
+    )
+    assert element.find("devices/hostdev/source/address").get("bus") == "0x3b"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ("<domain><uuid/></domain>", Code.XML_ERROR),
+        ("<domain><name>a</name></domain>", Code.XML_ERROR),
+        (domain_xml("vm", 1).replace(uuid(1), "no-uuid"), Code.XML_ERROR),
+        ("<network><name>a</name></network>", Code.XML_ERROR),
+    ],
+)
+def test_what_libvirt_refuses(wrong: str, code: Code) -> None:
+    with pytest.raises(VirError) as caught:
+        normalised(wrong)
+    assert caught.value.code == code
+
+
+def test_a_uuid_is_drawn_when_there_is_none() -> None:
+    xml = domain_xml("vm", 1).replace(f"<uuid>{uuid(1)}</uuid>", "")
+    assert len(normalised(xml)[1][0]) == 36
+
+
+@pytest.mark.skipif(not reading.SCHEMA.exists(), reason="libvirt's schemas are not installed")
+def test_the_schema_finds_what_an_old_libvirt_would_drop() -> None:
+    reading.validate(reading.parse(domain_xml("vm", 1, mdev_device(uuid(1)))))
+    wrong = mdev_device(uuid(1)).replace("model='vfio-pci'", "model='vfio-pci' color='red'")
+    with pytest.raises(VirError) as caught:
+        reading.validate(reading.parse(domain_xml("vm", 1, wrong)))
+    assert caught.value.code == Code.XML_INVALID_SCHEMA

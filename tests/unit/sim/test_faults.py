@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Injected faults: refused, lost and parked calls, each as often as the scenario says."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from tests.unit.sim.hosts import (
+    GPU,
+    MDEV,
+    PCI,
+    PF,
+    MakeHost,
+    create,
+    domain_xml,
+    libvirt_refused,
+    refused,
+    remove,
+    run_vm,
+    set_type,
+    uuid,
+    vf,
+)
+from vgpuctl.errors import InvalidInput, Stuck
+from vgpuctl.model.vm import VmState
+
+
+def test_a_write_is_refused_with_its_errno(make: MakeHost) -> None:
+    host = make('gpus: [{model: A100}]\nfaults: [{on: sysfs-write, match: "*/current_vgpu_type", errno: EBUSY}]\n')
+    refused(errno.EBUSY, lambda: set_type(host, 0, 468))
+    refused(errno.EBUSY, lambda: remove(host, f"{vf(0)}/nvidia/current_vgpu_type", "0"))
+
+
+def test_times_and_nth_are_counted_on_the_host_not_in_the_process(make: MakeHost) -> None:
+    text = 'gpus: [{model: A100}]\nfaults:\n  - {on: sysfs-write, match: "*", errno: EBUSY, times: 2}\n'
+    refused(errno.EBUSY, lambda: set_type(make(text), 0, 468))
+    refused(errno.EBUSY, lambda: set_type(make(text), 0, 468))
+    set_type(make(text), 0, 468)
+    third = "networks: []\nfaults:\n  - {on: start, match: vm, nth: 3, code: 38, message: no luck}\n"
+    host = make(third, "third")
+    vm = run_vm(host, "vm", 1)
+    host.hypervisor.destroy(vm)
+    host.hypervisor.start(vm)
+    host.hypervisor.destroy(vm)
+    assert "no luck" in libvirt_refused(38, lambda: make(third, "third").hypervisor.start(vm))
+    host.hypervisor.start(vm)
+
+
+def test_a_lost_write_is_acknowledged_and_does_nothing(make: MakeHost) -> None:
+    host = make(
+        "gpus: [{model: A100}]\nstorage: {pools: [{name: default}]}\n"
+        "faults:\n" + "".join(f"  - {{on: {call}, kind: lost, match: '*{match}'}}\n" for call, match in (
+            ("sysfs-write", "current_vgpu_type"), ("define", "lost"), ("start", "off"), ("make-volume", ""),
+            ("make-pool", ""), ("set-promise", ""), ("undefine", ""),
+        ))
+    )  # fmt: skip
+    set_type(host, 0, 468)
+    assert host.sysfs.read(f"{vf(0)}/nvidia/current_vgpu_type") == "0\n"
+    refused(errno.EINVAL, lambda: set_type(host, 0, "junk"))
+    assert host.hypervisor.define(domain_xml("lost", 1)).name == "lost"
+    assert host.hypervisor.find_domain("lost") is None
+    run_vm(host, "off", 2)
+    host.hypervisor.set_promise(uuid(2), "<p xmlns='urn:vgpuctl:1'/>")
+    host.hypervisor.undefine(uuid(2))
+    (record,) = host.hypervisor.domains()
+    assert record.state is VmState.STOPPED
+    assert "vgpuctl" not in record.xml
+    assert host.storage.make_volume("default", "v", 1).name == "v"
+    assert host.storage.volume("default", "v") is None
+    host.storage.make_pool("p", "/p")
+    assert host.storage.pool("p") is None
+
+
+def test_a_parked_write_stays_until_the_boot(make: MakeHost) -> None:
+    host = make('gpus: [{model: T4}]\nfaults: [{on: sysfs-write, match: "*/remove", kind: park}]\n')
+    create(host, GPU, "nvidia-232", 1)
+    with pytest.raises(Stuck):
+        remove(host, f"{MDEV}/{uuid(1)}/remove")
+    with pytest.raises(AssertionError, match="hang"):
+        host.sysfs.write(f"{MDEV}/{uuid(1)}/remove", "1")
+    assert len(host.stuck()) == 1
+    assert host.sysfs.listdir(MDEV) == (uuid(1),)
+    host.reboot()
+    assert host.stuck() == ()
+
+
+def test_looking_can_fail_too(make: MakeHost) -> None:
+    host = make(
+        "gpus: [{model: A100}]\nfaults:\n"
+        f'  - {{on: sysfs-read, match: "*/virtfn0/*", errno: EIO}}\n'
+        f'  - {{on: sysfs-listdir, match: "{PF}", errno: EACCES}}\n'
+        f'  - {{on: sysfs-readlink, match: "{PF}/driver"}}\n'
+        "  - {on: domains, code: 38}\n"
+        "  - {on: nvml, message: broken}\n"
+    )
+    refused(errno.EIO, lambda: host.sysfs.read(f"{vf(0)}/vendor"))
+    assert host.sysfs.read(f"{vf(1)}/vendor") == "0x10de\n"
+    refused(errno.EACCES, lambda: host.sysfs.listdir(PF))
+    refused(errno.EIO, lambda: host.sysfs.readlink(f"{PF}/driver"))
+    assert host.sysfs.listdir(PCI)
+    libvirt_refused(38, host.hypervisor.domains)
+    assert (host.nvml.status().reason, host.nvml.gpu(GPU)) == ("broken", None)
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("{on: defin}", "did you mean 'define'"),
+        ("{on: define, errno: EIO}", "only sysfs calls have an errno"),
+        ("{on: sysfs-write, errno: EFOO}", "not an errno"),
+        ("{on: start, kind: park}", "only a sysfs-write can be parked"),
+        ("{on: start, times: 1, nth: 2}", "exclude each other"),
+        ("{match: x}", "'on' is missing"),
+        ("{on: start, kind: gone}", "known: error, lost, park"),
+    ],
+)
+def test_wrong_faults_are_told(make: MakeHost, fault: str, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        make(f"faults: [{fault}]\n")

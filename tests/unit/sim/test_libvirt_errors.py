@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libvirt's numbers are the library's own, and every call has its words."""
+
+from __future__ import annotations
+
+import pytest
+
+from vgpuctl.sim import faults
+from vgpuctl.sim.libvirt_errors import _CALLS, Code
+
+
+@pytest.mark.parametrize("code", Code)
+def test_numbers_are_libvirts(code: Code) -> None:
+    libvirt = pytest.importorskip("libvirt")
+    assert getattr(libvirt, f"VIR_ERR_{code.name}") == code
+
+
+def test_every_call_that_can_fail_has_words() -> None:
+    assert {call for call in faults.CALLS if not call.startswith(("sysfs", "nvml"))} <= set(_CALLS)

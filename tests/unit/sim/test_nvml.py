@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVML as the scenario has it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.sim.hosts import GPU, MakeHost
+from vgpuctl.model.seams import NvmlStatus, NvmlVgpuType
+
+
+def test_types_with_framebuffer_and_maximum(make: MakeHost) -> None:
+    host = make("a100-40")
+    assert host.nvml.status() == NvmlStatus(available=True, driver_version="550.90.05")
+    gpu = host.nvml.gpu(GPU)
+    assert gpu is not None
+    assert (gpu.model, gpu.framebuffer_mib, len(gpu.types)) == ("NVIDIA A100-PCIE-40GB", 40960, 13)
+    assert gpu.types[468] == NvmlVgpuType(468, "GRID A100-4C", 4096, 10, 16)
+
+
+def test_desktop_types_go_alone_into_a_vm(make: MakeHost) -> None:
+    gpu = make("a16").nvml.gpu(GPU)
+    assert gpu is not None
+    assert {t.name.split("-")[1]: t.max_per_vm for t in gpu.types.values() if "-4" in t.name or "-2B" in t.name} == {
+        "2B": 1, "4A": 1, "4C": 16, "4Q": 16,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", ["absent", "too-old", "nvmlDeviceGetSupportedVgpus"])
+def test_missing_for_a_reason(make: MakeHost, reason: str) -> None:
+    host = make(f"nvidia: {{nvml: {reason}}}\ngpus: [{{model: A100}}]\n")
+    assert host.nvml.status() == NvmlStatus(available=False, reason=reason)
+    assert host.nvml.gpu(GPU) is None
+
+
+def test_only_nvidias_bound_gpus(make: MakeHost) -> None:
+    host = make("mixed")
+    assert host.nvml.gpu("0000:86:00.0") is None
+    assert host.nvml.gpu("0000:d8:00.0") is None
+    assert host.nvml.gpu("00000000:3B:00.0") is not None
+    assert make("empty", "other").nvml.status() == NvmlStatus(available=False, reason="absent")

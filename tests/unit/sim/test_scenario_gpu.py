@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `gpus:` part: known models in three words, unknown ones in full."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.sim.test_scenario import compiled
+from vgpuctl.errors import InvalidInput
+
+
+def gpus(text: str) -> list[dict]:
+    return compiled(f"gpus: [{text}]\n")["gpus"]
+
+
+def test_a_model_and_a_count_are_enough() -> None:
+    made = gpus("{model: A16, count: 4}")
+    assert [raw["address"] for raw in made] == ["0000:3b:00.0", "0000:3f:00.0", "0000:43:00.0", "0000:47:00.0"]
+    assert {(raw["backend"], raw["vfs_total"], raw["vfs_enabled"]) for raw in made} == {("vendor-vf", 16, 16)}
+    assert len(gpus("{model: A16, count: 64}")) == 64
+
+
+@pytest.mark.parametrize(
+    ("kernel", "model", "backend"),
+    [("6.8.0", "A16", "vendor-vf"), ("5.14.0", "A16", "mdev-vf"), ("6.8.0", "T4", "mdev-pf"),
+     ("6.8.0", "Flex 170", "sriov-vf"), ("6.8.0", "RTX 4090", "passthrough"), ("6.8.0", "mtty", "mdev-pf")],
+)  # fmt: skip
+def test_the_kernel_and_the_model_decide_the_backend(kernel: str, model: str, backend: str) -> None:
+    (raw,) = compiled(f'kernel: "{kernel}"\ngpus: [{{model: {model}}}]\n')["gpus"]
+    assert raw["backend"] == backend
+
+
+@pytest.mark.parametrize("driver", ["vfio-pci", "none"])
+def test_a_card_without_its_own_driver_is_passed_through(driver: str) -> None:
+    (raw,) = gpus(f"{{model: A100, driver: {driver}}}")
+    assert (raw["backend"], raw["vfs_total"], raw["nvml"]) == ("passthrough", 0, False)
+
+
+def test_an_unknown_model_in_full() -> None:
+    (raw,) = gpus(
+        "{model: Big Card, backend: vendor-vf, vendor_id: '10de', device_id: '2bb5', class: '030200',"
+        " address: '81:00.0', framebuffer_mib: 98304, vfs: {total: 48}, numa_node: 1, iommu_group: 77,"
+        " profiles: [{name: NVIDIA Big-24Q, id: 1500, framebuffer_mib: 24576, max: 4, max_per_vm: 1}]}"
+    )
+    assert (raw["address"], raw["device"], raw["vfs_enabled"], raw["iommu_group"]) == ("0000:81:00.0", "0x2bb5", 48, 77)
+    (kind,) = raw["types"]
+    assert (kind["key"], kind["number"], kind["maximum"], kind["per_vm"]) == ("nvidia-1500", 1500, 4, 1)
+
+
+def test_another_makers_mdev_types() -> None:
+    (raw,) = gpus(
+        "{model: Own, address: own0, backend: mdev-pf, driver: own, units: 8, vendor_id: '1234', profiles:"
+        " [{name: small, key: own-small, units: 1}, {name: big, key: own-big, units: 4, description: 'big one'}]}"
+    )
+    assert (raw["rule"], [kind["units"] for kind in raw["types"]]) == ("counter", [1, 4])
+
+
+def test_profiles_by_name() -> None:
+    (raw,) = gpus("{model: A100, profiles: [A100-4C, GRID A100-40C]}")
+    assert [kind["number"] for kind in raw["types"]] == [468, 473]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{model: A1000}", "'A1000' is not known, so 'backend' is needed; known: A100"),
+        ("{count: 2}", "'model' is missing"),
+        ("{model: A100, count: 0}", "must be 1 to 64"),
+        ("{model: A100, count: 2, address: '3b:00.0'}", "either an address or a count"),
+        ("{model: A100, address: '3b:00.0'}, {model: T4, address: '0000:3B:00.0'}", "there twice"),
+        ("{model: A100, address: '3b:00:0'}", "not a PCI address"),
+        ("{model: A100, address: 'a b'}", "neither a PCI address nor a kernel name"),
+        ("{model: A100, backend: mdev}", "did you mean"),
+        ("{model: A100, vfs: {total: 4, enabled: 5}}", "must be 0 to 4"),
+        ("{model: A100, vfs: {totl: 4}}", "did you mean 'total'"),
+        ("{model: A100, profiles: [A100-4Q]}", "did you mean 'A100-4C'"),
+        ("{model: A100, profiles: [{name: x}]}", "'id' is missing"),
+        ("{model: A100, refusal: EIO}", "known: ENOSPC, EUSERS"),
+    ],
+)
+def test_mistakes(text: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        gpus(text)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pools, thin volumes, linked clones, images, and a disk that is full."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.sim.hosts import MakeHost, libvirt_refused
+from vgpuctl.errors import Exists, NoSpace
+from vgpuctl.model.seams import ImageRecord, PoolRecord, VolumeRecord
+from vgpuctl.sim.storage import THIN_BYTES
+
+GIB = 1 << 30
+
+
+def test_a_fresh_host_has_no_pool(make: MakeHost) -> None:
+    host = make("a100-40")
+    assert host.storage.pool("default") is None
+    libvirt_refused(49, lambda: host.storage.volume("default", "a"))
+    libvirt_refused(49, lambda: host.storage.make_volume("default", "a", GIB))
+    libvirt_refused(49, lambda: host.storage.start_pool("default"))
+    host.storage.make_pool("default", "/var/lib/libvirt/images")
+    assert host.storage.pool("default") == PoolRecord(
+        "default", "dir", active=True, path="/var/lib/libvirt/images", capacity_bytes=1000 * GIB,
+        available_bytes=900 * GIB,
+    )  # fmt: skip
+
+
+def test_pools_have_their_own_name_and_directory(make: MakeHost) -> None:
+    host = make("empty")
+    host.storage.make_pool("a", "/pool")
+    with pytest.raises(Exists):
+        host.storage.make_pool("a", "/other")
+    libvirt_refused(9, lambda: host.storage.make_pool("b", "/pool"))
+
+
+def test_a_pools_files_stay_when_it_goes(make: MakeHost) -> None:
+    host = make("empty")
+    host.storage.make_pool("a", "/pool")
+    made = host.storage.make_volume("a", "v", GIB)
+    host.storage.remove_pool("a")
+    host.storage.remove_pool("a")
+    assert host.storage.image("/pool/v") is not None
+    host.storage.make_pool("again", "/pool")
+    assert host.storage.volume("again", "v") == VolumeRecord("again", "v", made.path, GIB, "qcow2")
+    host.storage.remove_volume("a", "v")
+
+
+def test_an_inactive_pool_must_be_started(make: MakeHost) -> None:
+    host = make("storage: {pools: [{name: default, active: false}]}\n")
+    pool = host.storage.pool("default")
+    assert pool is not None
+    assert (pool.active, pool.capacity_bytes) == (False, None)
+    libvirt_refused(55, lambda: host.storage.make_volume("default", "a", GIB))
+    host.storage.start_pool("default")
+    host.storage.start_pool("default")
+    host.storage.make_volume("default", "a", GIB)
+
+
+def test_volumes_are_made_exclusively_and_removed_twice(make: MakeHost) -> None:
+    host = make("t4")
+    made = host.storage.make_volume("default", "a.qcow2", 40 * GIB)
+    assert made == VolumeRecord("default", "a.qcow2", "/var/lib/libvirt/images/a.qcow2", 40 * GIB, "qcow2")
+    assert host.storage.volume("default", "a.qcow2") == made
+    with pytest.raises(Exists) as caught:
+        host.storage.make_volume("default", "a.qcow2", GIB)
+    assert caught.value.facts["libvirt_code"] == 90
+    host.storage.remove_volume("default", "a.qcow2")
+    host.storage.remove_volume("default", "a.qcow2")
+    assert host.storage.volume("default", "a.qcow2") is None
+
+
+def test_a_linked_clone(make: MakeHost) -> None:
+    host = make("images: [{path: /srv/base.qcow2, size_gib: 20, firmware: uefi}]\nstorage: {pools: [{name: p}]}\n")
+    made = host.storage.make_volume("p", "v", 30 * GIB, "/srv/base.qcow2", "qcow2")
+    assert made.backing_path == "/srv/base.qcow2"
+    assert host.storage.image(made.path) == ImageRecord(made.path, "qcow2", 30 * GIB, "uefi")
+    libvirt_refused(38, lambda: host.storage.make_volume("p", "w", GIB, "/srv/none.qcow2", "qcow2"))
+
+
+def test_images_are_the_scenarios_never_this_machines(make: MakeHost, tmp_path) -> None:
+    real = tmp_path / "real.qcow2"
+    real.write_bytes(b"QFI\xfb")
+    host = make(
+        "images:\n"
+        "  - {path: /srv/a.iso, size_gib: 1}\n"
+        "  - {path: /srv/b.qcow2, firmware: bios, problem: /srv is closed to libvirt-qemu}\n"
+    )
+    assert host.storage.image(str(real)) is None
+    assert host.storage.image("/srv/a.iso") == ImageRecord("/srv/a.iso", "raw", GIB, "both")
+    found = host.storage.image("/srv/./b.qcow2")
+    assert found is not None
+    assert (found.firmware, found.problem) == ("bios", "/srv is closed to libvirt-qemu")
+
+
+def test_a_full_file_system(make: MakeHost) -> None:
+    host = make("storage: {filesystem_gib: 10, used_gib: 10, pools: [{name: p}, {name: q, capacity_gib: 1}]}\n")
+    with pytest.raises(NoSpace):
+        host.storage.make_volume("p", "v", GIB)
+    host.storage.make_volume("q", "v", 100 * GIB)
+    own, shared = host.storage.pool("q"), host.storage.pool("p")
+    assert own is not None
+    assert shared is not None
+    assert own.available_bytes == GIB - THIN_BYTES, "thin: only what is written counts"
+    assert shared.available_bytes == 0

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of fields is complete, and importing it costs nothing that shell completion would feel."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from vgpuctl.spec import rules
+from vgpuctl.spec.fields import DEFAULTABLE, FIELD, VM_FIELDS
+
+HEAVY = ("pydantic", "ruamel", "jinja2", "lxml", "libvirt", "pynvml", "rich", "paramiko", "click")
+
+
+@pytest.mark.parametrize("module", ["vgpuctl.spec.fields", "vgpuctl.spec.sizes", "vgpuctl.spec.rules"])
+def test_light_modules_import_nothing_heavy(module: str) -> None:
+    code = f"import sys, {module}; print(*sorted({{m.split('.')[0] for m in sys.modules}} & set({HEAVY!r})))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_every_field_has_help_an_option_and_an_example() -> None:
+    for entry in VM_FIELDS:
+        assert entry.help
+        assert entry.option.startswith("--")
+        assert entry.example or entry.flag
+    assert len(FIELD) == len(VM_FIELDS)
+    assert set(DEFAULTABLE) <= set(FIELD)
+
+
+@pytest.mark.parametrize("name", sorted(FIELD))
+def test_every_example_passes_its_rule(name: str) -> None:
+    rule = {"os": rules.os_kind, "image": rules.path, "cdrom": rules.path, "network": rules.resource_name,
+            "storage_pool": rules.resource_name}.get(name) or getattr(rules, name, None)  # fmt: skip
+    example = FIELD[name].example
+    if name in ("vcpus", "hotplug_slots"):
+        rules.whole_number(0, 100)(int(example))
+    elif example and rule is not None:
+        rule(example)
+    else:
+        assert FIELD[name].flag
