@@ -182,7 +182,7 @@ def stop(world: World, name: str, *, force: bool = True) -> Outcome:
 
 
 def mend(world: World, *, dry_run: bool = False) -> Outcome:
-    """reconcile."""
+    """Reconcile."""
     return reconcile(world, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
 
 

@@ -8,13 +8,13 @@ from tests.lab.machine import Lab
 
 # Runs inside L2. A new line wakes the guest's shell; what it was asked is answered between two marks.
 TALK = r"""
-import os, select, subprocess, sys, termios, time, tty
+import os, re, select, subprocess, sys, termios, time, tty
 name, question, deadline = sys.argv[1], sys.argv[2], time.monotonic() + float(sys.argv[3])
 path = subprocess.run(["virsh", "ttyconsole", name], capture_output=True, text=True, check=True).stdout.strip()
 line = os.open(path, os.O_RDWR | os.O_NOCTTY)
 tty.setraw(line)
 seen, asked = b"", 0.0
-while b"answer-end-42" not in seen:
+while not re.search(rb"answer-begin-42.*answer-end-42", seen, re.S):
     now = time.monotonic()
     if now > deadline:
         sys.exit("no answer: " + seen.decode(errors="replace")[-3000:])

@@ -52,9 +52,7 @@ def pci_hostdev(address: str, *, managed: bool = True) -> str:
     domain, bus, slot, function = re.split(r"[:.]", address)
     where = f"domain='0x{domain}' bus='0x{bus}' slot='0x{slot}' function='0x{function}'"
     kind = "yes" if managed else "no"
-    return (
-        f"<hostdev mode='subsystem' type='pci' managed='{kind}'><source><address {where}/></source></hostdev>"
-    )
+    return f"<hostdev mode='subsystem' type='pci' managed='{kind}'><source><address {where}/></source></hostdev>"
 
 
 def mdev_hostdev(uuid: str) -> str:

@@ -90,15 +90,18 @@ class Remote:
         """Never raises for a status; TimeoutExpired past the deadline, or as soon as `watch` has a reason."""
         argv = self.argv(command)
         end = time.monotonic() + timeout
+        data: bytes | None = stdin
         pipe = subprocess.PIPE
         with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe) as process:
             try:
                 while True:
                     left = end - time.monotonic()
                     try:
-                        out, err = process.communicate(stdin, timeout=max(0.01, min(1.0, left)))
+                        out, err = process.communicate(data, timeout=max(0.01, min(1.0, left)))
                         break
                     except subprocess.TimeoutExpired as exc:
+                        # The first call keeps sending what it was given; a second may not give it again.
+                        data = None
                         if left <= 1.0 or (watch is not None and watch()):
                             process.kill()
                             exc.stdout, exc.stderr = process.communicate()
@@ -106,9 +109,7 @@ class Remote:
             except BaseException:
                 process.kill()
                 raise
-        return Result(
-            argv[-1], process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
-        )
+        return Result(argv[-1], process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
 
     def start(self, command: Sequence[str] | str) -> subprocess.Popen[str]:
         """A command that runs beside others: for tests that release many at once."""

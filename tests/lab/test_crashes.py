@@ -1,4 +1,4 @@
-"""kill -9, twenty callers, a libvirtd that is down, a VM deleted behind our back: nothing leaks, nothing is given twice."""
+"""kill -9, twenty callers, libvirtd down, a VM deleted behind our back: nothing leaks, nothing is given twice."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from tests.lab.machine import Lab
 from tests.lab.vgpuctl_in import IGB, call, leftovers, must, put_gpu, put_gpu_with_16_vfs, use_defaults
 
-# Starts all callers at once: each waits for the same file to appear, with its program loaded.
+# Starts all callers at once.
 TWENTY = r"""
 import json, os, subprocess, sys
+words = ["vgpuctl", "--json", "--wait", "600", "create-vm", "--profile", "A100-4C", "--no-start"]
 callers = [
-    subprocess.Popen(["vgpuctl", "--json", "--wait", "600", "create-vm", f"vm-{n}", "--profile", "A100-4C", "--no-start"],
-                     stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    subprocess.Popen([*words, f"vm-{n}"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     for n in range(20)
 ]
 results = [(c.communicate()[0], c.returncode) for c in callers]

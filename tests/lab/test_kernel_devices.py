@@ -15,7 +15,9 @@ EDU_IDS = "1234:11e8"
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize(("module", "profile", "ids"), [("mtty", "mtty-2", "4348:3253"), ("mdpy", "mdpy-vga", "1b36:000f")])
+@pytest.mark.parametrize(
+    ("module", "profile", "ids"), [("mtty", "mtty-2", "4348:3253"), ("mdpy", "mdpy-vga", "1b36:000f")]
+)
 def test_a_sample_mdev_reaches_the_guest_and_goes_with_the_vm(lab: Lab, module: str, profile: str, ids: str) -> None:
     lab.run(["modprobe", module])
     use_defaults(lab)

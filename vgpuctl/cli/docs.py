@@ -27,7 +27,7 @@ _STATUSES = (
 
 def markdown() -> str:
     """Return the page."""
-    return "\n".join(_page()) + "\n"
+    return "\n".join(_page()).rstrip() + "\n"
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:

@@ -12,7 +12,7 @@ import click
 
 from vgpuctl.cli import streams
 from vgpuctl.cli.settings import Settings
-from vgpuctl.errors import Interrupted, VgpuctlError
+from vgpuctl.errors import Interrupted, PartlyApplied, VgpuctlError
 
 LINES_FACTS = ("lines", "reasons", "details")
 """Facts that are lists of finished sentences."""
@@ -59,6 +59,7 @@ def report(exc: BaseException, settings: Settings, *, signal_status: int = 130) 
 
 def explain(exc: BaseException, settings: Settings, *, signal_status: int = 130) -> Failure:
     """Return what to say about any exception."""
+    exc = _interruption(exc) or exc
     if isinstance(exc, VgpuctlError):
         return _known(exc, settings)
     if isinstance(exc, click.ClickException):
@@ -154,6 +155,19 @@ def _error(failure: Failure) -> dict[str, object]:
         "undone": failure.undone,
         "left": failure.left,
     }
+
+
+def _interruption(exc: BaseException) -> Interrupted | None:
+    """Return the Interrupted that somebody took for another failure, with what was undone and is left."""
+    if not isinstance(exc, Exception) or isinstance(exc, (Interrupted, PartlyApplied)):
+        return None
+    seen: BaseException | None = exc
+    while seen is not None and not isinstance(seen, Interrupted):
+        seen = seen.__cause__ or seen.__context__
+    if seen is not None and isinstance(exc, VgpuctlError):
+        seen.undone = seen.undone or exc.undone
+        seen.left = seen.left or exc.left
+    return seen
 
 
 def _system(exc: OSError) -> Failure:

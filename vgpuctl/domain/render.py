@@ -17,7 +17,7 @@ from lxml import etree
 from markupsafe import Markup
 
 from vgpuctl.domain.metadata import promise_to_xml
-from vgpuctl.errors import InvalidInput
+from vgpuctl.errors import InvalidInput, VgpuctlError
 from vgpuctl.model.address import is_pci, pci_parts
 from vgpuctl.model.wish import DomainDesign
 
@@ -36,6 +36,8 @@ def render(design: DomainDesign, template_text: str, template: str = "vm.xml.j2"
         text = _environment().from_string(template_text).render(vm=design, promise=record)
     except TemplateSyntaxError as exc:
         raise _refusal(template, exc.lineno, str(exc.message)) from exc
+    except VgpuctlError:
+        raise
     except Exception as exc:  # a template's expressions can raise anything
         line = _line(exc.__traceback__)
         raise _refusal(template, line, f"{exc}" or type(exc).__name__) from exc

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from vgpuctl.domain.render import render
 from vgpuctl.engine.claim import claim_carriers
 from vgpuctl.engine.facts import gather
-from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.guards import require_libvirt, require_writable
+from vgpuctl.engine.observe import Want, observe, observe_vm
 from vgpuctl.engine.run import carry_out
-from vgpuctl.errors import Exists, HostCannot, InvalidInput, NoCapacity, VgpuctlError
+from vgpuctl.errors import Exists, NoCapacity, VgpuctlError
 from vgpuctl.model.address import normal_pci
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.seams import World
@@ -37,32 +38,6 @@ class Prepared:
     design: DomainDesign
     warnings: tuple[str, ...]
     exclude: frozenset[str]
-
-
-def require_writable(world: World) -> None:
-    """Refuse a changing command on a host that is only to be looked at.
-
-    Raises:
-        InvalidInput: with the reason.
-    """
-    if world.read_only is not None:
-        raise InvalidInput(f"nothing can be changed here: {world.read_only}", host=world.name)
-
-
-def require_libvirt(snapshot: Snapshot) -> None:
-    """Refuse to go on without libvirt.
-
-    Raises:
-        HostCannot: with libvirt's own reason.
-    """
-    status = snapshot.hypervisor
-    if not status.available:
-        raise HostCannot(
-            f"libvirt does not answer at {status.uri}: {status.reason}",
-            hint="systemctl start libvirtd (or virtqemud.socket virtnetworkd.socket virtstoraged.socket)",
-            check="libvirt",
-            uri=status.uri,
-        )
 
 
 def _want(wish: VmWish) -> Want:
@@ -265,12 +240,12 @@ def done(
     Everything is done and was read back: a look that fails now is a warning, no failure.
     """
     steps = tuple(s.describe() for s in (*held, *plan.steps))
+    uuid = str(last["uuid"])
     try:
-        snapshot = observe(world, Want(models=False))
+        snapshot = observe_vm(world, uuid)
     except VgpuctlError as error:
         unseen = (f"it is done, but the host could not be looked at again: {error}",)
         return Outcome(True, {**last, "state": "unknown"} | more, steps, (*warnings, *unseen), plan.notes)
-    uuid = str(last["uuid"])
     vm = snapshot.vm(uuid)
     data = dict(vm_value(snapshot, vm)) if vm is not None else {"uuid": uuid, "state": "absent"}
     return Outcome(True, data | more, steps, (*warnings, *snapshot.warnings), plan.notes)

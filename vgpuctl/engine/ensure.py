@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vgpuctl.engine import power
-from vgpuctl.engine.create import create_vm, require_libvirt
+from vgpuctl.engine.create import create_vm
+from vgpuctl.engine.guards import require_libvirt
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.errors import InvalidInput, SpecDiffers
 from vgpuctl.model.outcome import Confirm, Outcome, Progress

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from vgpuctl.backends import of
 from vgpuctl.engine.claim import reclaim
-from vgpuctl.engine.create import done, require_libvirt, require_writable
+from vgpuctl.engine.create import done
+from vgpuctl.engine.guards import find_vm, require_writable
 from vgpuctl.engine.observe import Want, observe, observe_devices
 from vgpuctl.engine.run import carry_out
-from vgpuctl.errors import Busy, InUse, NotFound
+from vgpuctl.errors import Busy, InUse, LibvirtFailed, NotFound
 from vgpuctl.model.gpu import Owner
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
-from vgpuctl.model.seams import World
+from vgpuctl.model.seams import DomainLeftovers, World
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import Claim, Promise, PromiseState, Vm, VmState
@@ -19,23 +20,6 @@ from vgpuctl.plan.choose import type_id_now
 from vgpuctl.plan.remove import own_promise, removal_plan
 from vgpuctl.plan.report import vm_value
 from vgpuctl.steps.domain import OFF, StartDomain, StopDomain
-
-
-def find_vm(world: World, snapshot: Snapshot, name: str) -> Vm:
-    """Return the VM of that name or uuid.
-
-    Raises:
-        NotFound: with names that are near.
-    """
-    require_libvirt(snapshot)
-    vm = snapshot.vm(name)
-    if vm is None:
-        import difflib
-
-        near = difflib.get_close_matches(name, [v.name for v in snapshot.vms], n=3)
-        hint = f"did you mean {', '.join(near)}?" if near else "vgpuctl list-vms shows those there are"
-        raise NotFound(f"there is no VM {name}", hint=hint, vm=name, near=near)
-    return vm
 
 
 def vm_claims(world: World, vm: Vm, promise: Promise) -> tuple[Claim, ...]:
@@ -77,7 +61,7 @@ def start_vm(world: World, name: str, *, dry_run: bool, wait_seconds: float, pro
     if not dry_run:
         require_writable(world)
     snapshot = observe(world, Want(models=False))
-    vm = find_vm(world, snapshot, name)
+    vm = find_vm(snapshot, name)
     promise = own_promise(vm, "start")
     settled(vm, promise)
     if vm.state not in OFF:
@@ -101,6 +85,28 @@ def start_vm(world: World, name: str, *, dry_run: bool, wait_seconds: float, pro
     return done(world, vm_value(snapshot, vm), held, plan)
 
 
+def leftovers_of(world: World, vm: Vm) -> DomainLeftovers:
+    """Return what undefine would remove beside a VM's definition.
+
+    Raises:
+        NotFound: another vgpuctl deleted the VM just now.
+    """
+    try:
+        return world.hypervisor.leftovers(vm.uuid)
+    except LibvirtFailed:
+        if world.hypervisor.find_domain(vm.uuid) is not None:
+            raise
+        raise _deleted_meanwhile(vm) from None
+
+
+def _deleted_meanwhile(vm: Vm) -> NotFound:
+    return NotFound(
+        f"there is no VM {vm.name} any more: it was deleted just now",
+        hint="vgpuctl list-vms shows those there are",
+        vm=vm.name,
+    )
+
+
 def look_again(world: World, vm: Vm) -> tuple[Snapshot, Vm]:
     """Look at a VM whose claims are held now: another vgpuctl may have changed it meanwhile.
 
@@ -110,11 +116,7 @@ def look_again(world: World, vm: Vm) -> tuple[Snapshot, Vm]:
     snapshot = observe(world, Want(models=False))
     now = snapshot.vm(vm.uuid)
     if now is None:
-        raise NotFound(
-            f"there is no VM {vm.name} any more: it was deleted just now",
-            hint="vgpuctl list-vms shows those there are",
-            vm=vm.name,
-        )
+        raise _deleted_meanwhile(vm)
     return snapshot, now
 
 
@@ -159,7 +161,7 @@ def stop_vm(world: World, name: str, *, force: bool, dry_run: bool, wait_seconds
     if not dry_run:
         require_writable(world)
     snapshot = observe(world, Want(models=False))
-    vm = find_vm(world, snapshot, name)
+    vm = find_vm(snapshot, name)
     settled(vm, own_promise(vm, "stop"))
     if vm.state in OFF:
         return Outcome(False, vm_value(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
@@ -184,9 +186,9 @@ def delete_vm(
     if not dry_run:
         require_writable(world)
     snapshot = observe(world, Want(models=False))
-    vm = find_vm(world, snapshot, name)
+    vm = find_vm(snapshot, name)
     promise = own_promise(vm, "delete")
-    plan = removal_plan(vm, promise, world.hypervisor.leftovers(vm.uuid), keep_disks=keep_disks)
+    plan = removal_plan(vm, promise, leftovers_of(world, vm), keep_disks=keep_disks)
     steps = tuple(s.describe() for s in plan.steps)
     before = vm_value(snapshot, vm)
     if dry_run:
@@ -197,7 +199,7 @@ def delete_vm(
     try:
         _, vm = look_again(world, vm)
         promise = own_promise(vm, "delete")
-        plan = removal_plan(vm, promise, world.hypervisor.leftovers(vm.uuid), keep_disks=keep_disks)
+        plan = removal_plan(vm, promise, leftovers_of(world, vm), keep_disks=keep_disks)
     except BaseException:
         for step in reversed(held):
             step.undo(world)

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from vgpuctl.capacity.place import select_gpus
+from vgpuctl.engine.guards import find_vm
 from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.power import find_vm
 from vgpuctl.model.address import gpu_address
 from vgpuctl.model.outcome import Answer
 from vgpuctl.model.seams import World
@@ -51,5 +51,5 @@ def list_vms(world: World) -> Answer:
 def show_vm(world: World, name: str) -> Answer:
     """Return one VM with its vGPUs and disks."""
     snapshot = observe(world, Want(models=False))
-    vm = find_vm(world, snapshot, name)
+    vm = find_vm(snapshot, name)
     return Answer(report.vm_value(snapshot, vm), snapshot.warnings)

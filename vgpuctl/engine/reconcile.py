@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from vgpuctl.engine.claim import reclaim
-from vgpuctl.engine.create import require_libvirt, require_writable
+from vgpuctl.engine.guards import require_libvirt, require_writable
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.observe.vms import read_vm
-from vgpuctl.engine.power import vm_claims
+from vgpuctl.engine.power import leftovers_of, vm_claims
 from vgpuctl.engine.run import carry_out
-from vgpuctl.errors import VgpuctlError
+from vgpuctl.errors import NotFound, VgpuctlError
 from vgpuctl.model.gpu import Owner, Vgpu
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.seams import World
@@ -108,7 +108,11 @@ def _of_vm(world: World, snapshot: Snapshot, vm: Vm) -> list[Finding]:
     claims = vm_claims(world, vm, vm.promise)
     if vm.promise.state is not PromiseState.READY:
         half = "made" if vm.promise.state is PromiseState.MAKING else "removed"
-        plan = removal_plan(vm, vm.promise, world.hypervisor.leftovers(vm.uuid), keep_disks=False)
+        try:
+            leftovers = leftovers_of(world, vm)
+        except NotFound:
+            return []
+        plan = removal_plan(vm, vm.promise, leftovers, keep_disks=False)
         return [Finding(f"half-{half}", f"VM {vm.name} is half {half}", f"remove VM {vm.name}", plan, claims, vm)]
     held = {c.carrier for c in snapshot.claims}
     missing = tuple(c for c in claims if c.carrier not in held and _is_present(snapshot, c.carrier))

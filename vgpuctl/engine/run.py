@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vgpuctl.errors import Exists, Interrupted, InUse, PartlyApplied, VgpuctlError
+from vgpuctl.errors import Exists, Interrupted, InUse, PartlyApplied, Refused, Temporary, VgpuctlError
 from vgpuctl.model.outcome import Progress
 from vgpuctl.model.seams import World
 from vgpuctl.model.step import Plan, Step
@@ -43,13 +43,18 @@ def carry_out(world: World, plan: Plan, progress: Progress, done: Sequence[Step]
         failure = _as_failure(error)
         if plan.undo_on_failure:
             take_back(world, performed, progress, failure)
-        else:
+        elif finished or not _changed_nothing(failure):
             failure.left += [s.describe() for s in plan.steps[finished:]]
         if failure.left and not isinstance(failure, Interrupted):
             raise _partly(failure) from error
         if failure is error:
             raise
         raise failure from error
+
+
+def _changed_nothing(failure: VgpuctlError) -> bool:
+    """Say whether the step itself says that it changed nothing: a refusal or "try again"."""
+    return isinstance(failure, (Refused, Temporary))
 
 
 def _perform(world: World, step: Step, performed: list[Step]) -> None:
@@ -84,8 +89,8 @@ def take_back(world: World, performed: Sequence[Step], progress: Progress, failu
         if failure.left and isinstance(step, _OWNERS):
             failure.left.append(f"{text}: kept, it says whose the rest is")
             continue
-        progress.undoing(text)
         try:
+            progress.undoing(text)
             step.undo(world)
             failure.undone.append(text)
         except (Interrupted, KeyboardInterrupt):

@@ -55,7 +55,18 @@ def _mbr(head: bytes) -> tuple[bool, bool]:
     A BIOS runs the boot code whatever the active flag says, but only GRUB's code does without one.
     """
     entries = [head[at : at + 16] for at in range(_MBR_CODE_BYTES, 510, 16)]
+    if _whole_disk_file_system(head, entries):
+        return False, True
     kinds = {entry[4] for entry in entries} - {0, _MBR_PROTECTIVE}
     code = head[:_MBR_CODE_BYTES]
     active = any(entry[0] == 0x80 and entry[4] for entry in entries)
     return _MBR_EFI in kinds, bool(code.strip(b"\0")) and (active or (bool(kinds) and b"GRUB" in code))
+
+
+def _whole_disk_file_system(head: bytes, entries: list[bytes]) -> bool:
+    """Say whether block 0 is a file system's own boot sector: a jump over its parameters, and no partitions.
+
+    A BIOS runs it (SYSLINUX installs itself there); what stands where the entries would be is its code.
+    """
+    jumps = (head[0] == 0xEB and head[2] == 0x90) or head[0] == 0xE9
+    return jumps and (not any(e[4] for e in entries) or any(e[0] not in (0, 0x80) for e in entries))

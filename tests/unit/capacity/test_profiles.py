@@ -133,9 +133,7 @@ def test_vgpus_that_may_not_share_a_vm_are_refused_by_name(profiles, named):
     assert raised.value.hint
 
 
-@pytest.mark.parametrize(
-    "profiles", [["T4-2B"], ["A100-4C", "A100-5C"], ["A100-4C"] * 16, ["mtty-1", "mtty-1"], []]
-)
+@pytest.mark.parametrize("profiles", [["T4-2B"], ["A100-4C", "A100-5C"], ["A100-4C"] * 16, ["mtty-1", "mtty-1"], []])
 def test_vgpus_of_one_board_and_series_may_share_a_vm(profiles):
     check_combination(profiles)
 

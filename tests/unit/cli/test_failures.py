@@ -115,6 +115,18 @@ def test_a_second_signal_tells_what_the_first_left(capsys: pytest.CaptureFixture
     assert error["code"] == "interrupted"
 
 
+def test_an_interruption_that_was_taken_for_something_else(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = Refused("the template is at fault: stopped by SIGINT")
+    wrong.__cause__ = Interrupted("stopped by SIGINT", signal_number=2)
+    wrong.undone = ["define"]
+    status, _, err = told(wrong, capsys)
+    assert status == 130
+    assert err.startswith("vgpuctl: stopped by SIGINT   [interrupted]\n  undone completely: 1 step")
+    partly = PartlyApplied("it failed")
+    partly.__cause__ = Interrupted("stopped by SIGINT", signal_number=2)
+    assert told(partly, capsys)[0] == 5
+
+
 def raised(exc: Exception) -> Exception:
     try:
         raise exc

@@ -30,6 +30,7 @@ CODE = b"\xeb\x63\x90 boot"
         (mbr((True, 0x83)), "unknown"),
         (mbr((False, 0xEF)), "uefi"),
         (mbr((True, 0x83), (False, 0xEF), code=CODE), "both"),
+        (mbr(code=CODE), "bios"),  # a file system on the whole disk, with its boot sector
         (iso(), "unknown"),
         (b"\0" * 1024 + b"a file system on the bare disk", "unknown"),
     ],

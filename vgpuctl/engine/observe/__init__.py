@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from vgpuctl.capacity.ownership import join
 from vgpuctl.engine.observe.pci import Found, read_gpus
-from vgpuctl.engine.observe.vms import read_vms
+from vgpuctl.engine.observe.vms import read_vm, read_vms
 from vgpuctl.errors import Failed
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.seams import HypervisorStatus, NvmlStatus, World
@@ -51,6 +51,18 @@ def observe(world: World, want: Want) -> Snapshot:
     else:
         warnings.append(f"libvirt was not asked, VMs are unknown: {status.reason}")
     return observe_devices(world, want, vms=vms, status=status, warnings=tuple(warnings))
+
+
+def observe_vm(world: World, uuid: str) -> Snapshot:
+    """Look at one VM and its GPUs: what a command that made or changed it reports, however many others there are.
+
+    The other VMs are not read, so whose the other devices on these GPUs are is not known here.
+    """
+    status = world.hypervisor.status()
+    record = world.hypervisor.find_domain(uuid)
+    vms = () if record is None else (read_vm(world, record),)
+    only = frozenset(v.gpu for vm in vms if vm.promise is not None for v in vm.promise.vgpus)
+    return observe_devices(world, Want(models=False, only=only), vms=vms, status=status)
 
 
 def observe_devices(
@@ -97,4 +109,4 @@ def _found(world: World, want: Want) -> Found:
         ) from error
 
 
-__all__ = ["Claim", "NvmlStatus", "Want", "observe", "observe_devices"]
+__all__ = ["Claim", "NvmlStatus", "Want", "observe", "observe_devices", "observe_vm"]

@@ -9,7 +9,7 @@ NVIDIA VF shows `pci-NNN`, which is no type, and the function is then named in `
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -29,10 +29,10 @@ _OTHER_MEMORY = re.compile(r"^(?:high_gm_size|memory size):\s*(\d+)\s*(MB|GB)", 
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """Every mdev parent's kernel name, and the mdevs on each."""
+    """Every mdev parent's kernel name, and the UUIDs of the mdevs on each."""
 
     parents: tuple[str, ...]
-    on_parent: Mapping[str, tuple[Mdev, ...]]
+    on_parent: Mapping[str, tuple[str, ...]]
 
     def is_parent(self, name: str) -> bool:
         """Say whether a function is registered as an mdev parent."""
@@ -40,21 +40,30 @@ class Devices:
 
 
 def read_devices(sysfs: Sysfs) -> Devices:
-    """Read which mdevs exist; their links say the parent and the type without opening a file."""
-    on_parent: dict[str, list[Mdev]] = {}
+    """Read which mdevs exist; their links say on which parent without opening a file."""
+    on_parent: dict[str, list[str]] = {}
     for uuid in _list(sysfs, DEVICES):
         try:
             parent = sysfs.readlink(f"{DEVICES}/{uuid}").split("/")[-2]
+        except FileNotFoundError:
+            continue
+        on_parent.setdefault(parent, []).append(uuid)
+    return Devices(_list(sysfs, PARENTS), {p: tuple(u) for p, u in on_parent.items()})
+
+
+def _mdevs(sysfs: Sysfs, uuids: tuple[str, ...]) -> Iterator[Mdev]:
+    """Read the types of a function's mdevs: only of the GPUs that are looked at, which are few under the lock."""
+    for uuid in uuids:
+        try:
             type_id = sysfs.readlink(f"{DEVICES}/{uuid}/mdev_type").rpartition("/")[2]
         except FileNotFoundError:
             continue
-        on_parent.setdefault(parent, []).append(Mdev(uuid.lower(), type_id))
-    return Devices(_list(sysfs, PARENTS), {p: tuple(m) for p, m in on_parent.items()})
+        yield Mdev(uuid.lower(), type_id)
 
 
 def add_types(sysfs: Sysfs, gpu: Gpu, functions: tuple[Function, ...], want: Want, devices: Devices) -> Gpu:
     """Return the GPU with its functions' mdevs, and with its types when they are wanted."""
-    placed = tuple(replace(f, mdevs=devices.on_parent.get(f.address, ())) for f in functions)
+    placed = tuple(replace(f, mdevs=tuple(_mdevs(sysfs, devices.on_parent.get(f.address, ())))) for f in functions)
     in_use = frozenset(m.type_id for f in placed for m in f.mdevs)
     if not want.types:
         types = tuple(_read_type(sysfs, placed, t, name_only=True) for t in sorted(in_use))

@@ -1,0 +1,103 @@
+"""Runs inside the lab: makes one VM in one of three ways and tells how long it took, and libvirt's own create of it.
+
+`python3 in_lab.py WAY JOB`: JOB is a JSON file; the answer is one JSON object. Each way is a fresh Python that
+imports libvirt, with a watch on the calls that start a domain. No way is told anything that it would have to find
+out otherwise, but for the bare script: everything it needs is in the job, its XML ready made.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+BASE = "/var/lib/libvirt/images/tiny.qcow2"
+WAYS = ("vgpuctl", "bare", "virt-install")
+
+
+def bare(job: dict[str, str]) -> int:
+    """What a short script of an admin does: a linked clone, a definition, the sysfs write, the start."""
+    import libvirt
+
+    connect = libvirt.open("qemu:///system")
+    connect.storagePoolLookupByName("default").createXML(job["volume_xml"])
+    domain = connect.defineXMLFlags(job["xml"], libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
+    Path(job["create"]).write_text(job["mdev"])
+    domain.create()
+    return 0
+
+
+def virt_install(job: dict[str, str]) -> int:
+    """virt-install with a linked clone, and the mdev made just before it."""
+    Path(job["create"]).write_text(job["mdev"])
+    sys.path.insert(0, "/usr/share/virt-manager")
+    hostdev = ("@mode=subsystem", "@type=mdev", "@model=vfio-pci", f"source/address/@uuid={job['mdev']}")
+    sys.argv = [
+        "virt-install",
+        *("--connect", "qemu:///system", "--import", "--noautoconsole", "--osinfo", "detect=off,require=off"),
+        *("--name", job["name"], "--memory", "192", "--vcpus", "1", "--machine", "q35", "--cpu", "host-passthrough"),
+        *("--network", "network=default", "--graphics", "vnc", "--memballoon", "none"),
+        *("--disk", f"path={job['disk']},size=1,format=qcow2,bus=virtio,backing_store={BASE},backing_format=qcow2"),
+        *(word for part in hostdev for word in ("--xml", f"./devices/hostdev/{part}")),
+    ]
+    from virtinst import virtinstall
+
+    return int(virtinstall.runcli() or 0)
+
+
+def vgpuctl(job: dict[str, str]) -> int:
+    """The command, with the defaults of host.yaml."""
+    sys.path[:0] = ["/opt/vgpuctl/src", "/opt/vgpuctl/lib"]
+    from vgpuctl.cli.entry import main
+
+    return main(["create-vm", job["name"], "--profile", job["profile"]])
+
+
+def watched(way: Callable[[dict[str, str]], int], job: dict[str, str], answer: str) -> int:
+    """Do it, and write down the seconds spent in libvirt's create when this process ends, however it ends."""
+    import libvirt
+
+    spent = [0.0]
+    for owner, name in (
+        (libvirt.virDomain, "create"),
+        (libvirt.virDomain, "createWithFlags"),
+        (libvirt.virConnect, "createXML"),
+    ):
+        setattr(owner, name, _timed(getattr(owner, name), spent))
+    atexit.register(lambda: Path(answer).write_text(str(spent[0])))
+    return way(job)
+
+
+def _timed(call: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
+    def timed(*arguments: Any, **named: Any) -> Any:
+        begun = time.perf_counter()
+        try:
+            return call(*arguments, **named)
+        finally:
+            spent[0] += time.perf_counter() - begun
+
+    return timed
+
+
+def main(way: str, job_file: str, answer: str | None = None) -> int:
+    """Start a child that does it and print the times; with an answer file this is the child."""
+    if answer is not None:
+        doing = {"vgpuctl": vgpuctl, "bare": bare, "virt-install": virt_install}[way]
+        return watched(doing, json.loads(Path(job_file).read_text()), answer)
+    file = f"{job_file}.seconds"
+    begun = time.perf_counter()
+    ran = subprocess.run([sys.executable, __file__, way, job_file, file], capture_output=True, text=True, check=False)
+    took = time.perf_counter() - begun
+    if ran.returncode:
+        sys.exit(f"{way}: {ran.stdout}{ran.stderr}")
+    print(json.dumps({"whole": took, "create": float(Path(file).read_text())}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

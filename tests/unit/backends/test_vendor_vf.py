@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vendor-specific VFIO: every errno told apart, busy plugins waited for, nothing in use removed."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+
+import pytest
+
+from tests.values import A4C, a100, changed, promised, snapshot
+from tests.worlds import create, open_host, picture, stop, wish
+from vgpuctl.backends import of
+from vgpuctl.backends.vendor_vf import ClearType, SetType
+from vgpuctl.errors import Busy, DeviceFailed, HostCannot, InUse, NoCapacity, VerifyFailed
+from vgpuctl.model.gpu import Backend
+from vgpuctl.model.seams import HypervisorStatus
+
+FAULT = """version: 1
+gpus:
+  - {model: A100}
+faults:
+  - {on: sysfs-write, match: "*/current_vgpu_type", kind: %s, %s}
+"""
+VF = promised(a100(), A4C)
+
+
+def host_with(directory, kind="error", more="nth: 99"):
+    return open_host(directory, text=FAULT % (kind, more))
+
+
+def test_a_type_is_set_read_back_and_taken_away(tmp_path):
+    host = host_with(tmp_path)
+    before = picture(host)
+    step = SetType(VF, "468")
+    step.perform(host.world)
+    step.verify(host.world)
+    assert picture(host).types == {VF.carrier: 468}
+    step.undo(host.world)
+    assert picture(host) == before
+    step.undo(host.world)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "words"),
+    [
+        ("EIO", NoCapacity, ("A100-4C", "0000:3b:00.0")),
+        ("EPERM", InUse, ("0000:3b:00.4", "another vGPU")),
+        ("EINVAL", DeviceFailed, ("EINVAL", "current_vgpu_type")),
+    ],
+)
+def test_each_errno_of_setting_has_its_own_meaning_and_a_hint(tmp_path, number, kind, words):
+    host = host_with(tmp_path, more=f"errno: {number}, nth: 1")
+    with pytest.raises(kind) as raised:
+        SetType(VF, "468").perform(host.world)
+    assert all(word in str(raised.value) for word in words)
+    assert raised.value.hint
+    assert raised.value.facts["errno"] == getattr(errno, number)
+
+
+def test_a_vf_that_carries_another_type_is_not_cleared_by_undo(tmp_path):
+    host = host_with(tmp_path)
+    SetType(VF, "469").perform(host.world)
+    SetType(VF, "468").undo(host.world)
+    assert picture(host).types == {VF.carrier: 469}
+
+
+def test_a_type_that_did_not_take_is_noticed(tmp_path):
+    host = host_with(tmp_path, "lost", "nth: 1")
+    SetType(VF, "468").perform(host.world)
+    with pytest.raises(VerifyFailed) as raised:
+        SetType(VF, "468").verify(host.world)
+    assert raised.value.facts == {"wanted": "468", "found": "0"}
+
+
+def test_parameters_that_did_not_take_are_noticed(tmp_path):
+    host = host_with(tmp_path)
+    step = SetType(replace(VF, params="frame_rate_limiter=0"), "468")
+    SetType(VF, "468").perform(host.world)
+    with pytest.raises(VerifyFailed) as raised:
+        step.verify(host.world)
+    assert "frame_rate_limiter=0" in str(raised.value)
+
+
+def test_a_busy_plugin_is_waited_for_and_then_the_type_is_cleared(tmp_path):
+    host = host_with(tmp_path, more="errno: EBUSY, times: 4")
+    began = host.world.clock.monotonic()
+    host.sim._core.state._on_type(VF.carrier, 468)
+    ClearType(VF).perform(host.world)
+    assert 0.5 < host.world.clock.monotonic() - began < 5
+
+
+def test_a_plugin_that_stays_busy_is_temporary_after_five_seconds(tmp_path):
+    host = host_with(tmp_path, more="errno: EBUSY")
+    host.sim._core.state._on_type(VF.carrier, 468)
+    began = host.world.clock.monotonic()
+    with pytest.raises(Busy) as raised:
+        ClearType(VF).perform(host.world)
+    assert 5 <= host.world.clock.monotonic() - began < 6
+    assert raised.value.status == 75
+
+
+def test_a_vf_that_a_vm_holds_is_not_cleared_and_the_process_is_named(tmp_path):
+    host = open_host(tmp_path)
+    create(host.world, wish("A100-4C", name="vm"))
+    with pytest.raises(InUse) as raised:
+        ClearType(VF).perform(host.world)
+    assert "qemu" in str(raised.value)
+    assert raised.value.facts["pids"]
+    stop(host.world, "vm")
+    ClearType(VF).perform(host.world)
+
+
+def test_clearing_a_vf_without_a_type_is_no_error(tmp_path):
+    ClearType(VF).perform(host_with(tmp_path).world)
+
+
+def test_a_clearing_that_did_not_take_is_noticed(tmp_path):
+    host = host_with(tmp_path)
+    SetType(VF, "468").perform(host.world)
+    with pytest.raises(VerifyFailed):
+        ClearType(VF).verify(host.world)
+
+
+@pytest.mark.parametrize(
+    ("changes", "check"),
+    [({"iommu_group": None}, "iommu"), ({"vfio_dev": False}, "vfio-dev"), ({}, "libvirt-variant")],
+)
+def test_what_the_host_lacks_is_named_before_anything_is_written(changes, check):
+    gpu = changed(a100(), 0, **changes)
+    look = snapshot(gpu)
+    if check == "libvirt-variant":
+        look = replace(look, hypervisor=HypervisorStatus(True, "qemu:///system", libvirt_version=9_000_000))
+    with pytest.raises(HostCannot) as raised:
+        of(Backend.VENDOR_VF).check(look, gpu, gpu.functions[0], force_console=False)
+    assert raised.value.facts["check"] == check
+    assert gpu.functions[0].address in str(raised.value)
+    assert raised.value.hint
+
+
+def test_the_domain_refers_to_the_vf_unmanaged():
+    found = of(Backend.VENDOR_VF).hostdev(VF)
+    assert (found.kind, found.carrier, found.managed, found.alias) == ("pci", VF.carrier, False, "ua-vgpuctl-0")

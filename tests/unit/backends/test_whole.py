@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole functions: refused while VFs are on, a screen or a VM is on them, or their group is not free."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.values import A4C, a100, changed, promised, snapshot, vm
+from vgpuctl.backends import of
+from vgpuctl.backends.whole import vfs_off_hint, vfs_on_hint
+from vgpuctl.errors import HostCannot, InUse, Refused
+from vgpuctl.model.gpu import Backend, Function, GroupMember, Mode
+
+OWN = Function("0000:3b:00.0", "/sys/bus/pci/devices/0000:3b:00.0", iommu_group=5)
+PLAIN = replace(
+    a100(), backend=Backend.PASSTHROUGH, mode=Mode.UNMANAGED, functions=(OWN,), vfs_enabled=0, types=(), iommu_group=5
+)
+
+
+def check(gpu, *, vms=(), force=False):
+    of(Backend.PASSTHROUGH).check(snapshot(gpu, vms=vms), gpu, gpu.functions[0], force_console=force)
+
+
+def test_a_free_gpu_may_be_given_away():
+    check(PLAIN)
+    check(replace(PLAIN, group_members=(GroupMember("0000:3b:00.1", "snd_hda_intel", True),)))
+    check(replace(PLAIN, group_members=(GroupMember("0000:3c:00.0", "vfio-pci", False),)))
+
+
+def test_a_function_without_iommu_group_cannot_be_given_away():
+    for backend in (Backend.PASSTHROUGH, Backend.SRIOV_VF):
+        gpu = changed(PLAIN, 0, iommu_group=None)
+        with pytest.raises(HostCannot) as raised:
+            of(backend).check(snapshot(gpu), gpu, gpu.functions[0], force_console=False)
+        assert raised.value.facts["check"] == "iommu"
+
+
+def test_vfs_must_be_off_and_the_hint_turns_them_off():
+    with pytest.raises(HostCannot) as raised:
+        check(replace(PLAIN, vfs_enabled=16))
+    assert "16 VFs" in str(raised.value)
+    assert raised.value.hint == vfs_off_hint(PLAIN)
+
+
+def test_the_console_is_given_away_only_by_force():
+    console = replace(PLAIN, console=("it is the boot display (boot_vga)",))
+    with pytest.raises(Refused) as raised:
+        check(console)
+    assert "boot_vga" in str(raised.value)
+    assert "--force-console" in str(raised.value.hint)
+    check(console, force=True)
+
+
+def test_a_group_member_that_a_driver_holds_is_named():
+    with pytest.raises(InUse) as raised:
+        check(replace(PLAIN, group_members=(GroupMember("0000:3c:00.0", "ahci", False),)))
+    assert "0000:3c:00.0" in str(raised.value)
+    assert "ahci" in str(raised.value)
+    assert "pci_0000_3c_00_0" in str(raised.value.hint)
+
+
+def test_a_group_member_that_a_vm_has_is_named_with_the_vm():
+    gpu = replace(PLAIN, group_members=(GroupMember("0000:3c:00.0", "vfio-pci", False),))
+    other = vm(4, promised(gpu, A4C, carrier="0000:3c:00.0", backend=Backend.PASSTHROUGH))
+    with pytest.raises(InUse) as raised:
+        check(gpu, vms=[other])
+    assert "vdi-004" in str(raised.value)
+
+
+@pytest.mark.parametrize(("driver", "word"), [("nvidia", "sriov-manage"), ("gim", "gim"), ("xe", "sriov_numvfs")])
+def test_the_hints_fit_the_driver(driver, word):
+    gpu = replace(PLAIN, driver=driver)
+    assert word in vfs_on_hint(gpu)
+    assert word in vfs_off_hint(gpu)
+
+
+def test_there_is_nothing_to_make_and_the_function_is_managed():
+    own = promised(PLAIN, A4C, carrier="0000:3b:00.0", profile=None)
+    for backend in (Backend.PASSTHROUGH, Backend.SRIOV_VF):
+        assert of(backend).make(own, None) == of(backend).remove(own) == ()
+        assert of(backend).hostdev(own).managed

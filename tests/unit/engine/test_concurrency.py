@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many processes at once, all released at a barrier: never more VMs than slots, and every loser says why."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults import Watch
+from tests.worlds import Host, create, delete, mend, open_host, picture, start, wish
+from vgpuctl.engine.claim import claim_carriers
+from vgpuctl.engine.create import create_vm
+from vgpuctl.engine.observe import Want, observe
+from vgpuctl.errors import Locked, VgpuctlError
+from vgpuctl.host.clock import HostClock
+from vgpuctl.model.seams import World
+from vgpuctl.model.vm import Claim, PromisedVgpu
+from vgpuctl.plan.choose import choose
+
+CALLERS = 20
+TEN_SLOTS = "version: 1\nnvidia: {nvml: %s}\ngpus:\n  - {model: A100}\n"
+WAIT_SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """Processes that are forked from a clean server, with the program loaded."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.worlds", "tests.faults"])
+    return context
+
+
+def _run(directory: str, act: str, argument: str, ready: Any, answers: Any) -> None:
+    host = open_host(Path(directory), str(Path(directory) / "scenario.yaml"), clock=HostClock())
+    ready.wait(WAIT_SECONDS)
+    try:
+        answers.put((argument, _ACTS[act](host.world, argument)))
+    except VgpuctlError as error:
+        answers.put((argument, f"{error.code}: {error} {error.left}"))
+
+
+def _create(world: World, name: str) -> str:
+    create(world, wish("A100-4C", name=name))
+    return "made"
+
+
+def _delete(world: World, name: str) -> str:
+    delete(world, name)
+    return "gone"
+
+
+def _start(world: World, name: str) -> str:
+    return "started" if start(world, name).changed else "runs already"
+
+
+def _reconcile(world: World, _: str) -> str:
+    return f"mended {len(mend(world).data['findings'])}"
+
+
+_ACTS = {"create": _create, "delete": _delete, "start": _start, "reconcile": _reconcile}
+
+
+def at_once(context: Any, host: Host, *work: tuple[str, str]) -> list[tuple[str, str]]:
+    """Run each (act, argument) in a process of its own, all released together, and return their answers."""
+    ready, answers = context.Barrier(len(work)), context.Queue()
+    children = [
+        context.Process(target=_run, args=(str(host.directory), act, argument, ready, answers))
+        for act, argument in work
+    ]
+    for child in children:
+        child.start()
+    found = [answers.get(timeout=WAIT_SECONDS) for _ in children]
+    for child in children:
+        child.join(WAIT_SECONDS)
+    return sorted(found)
+
+
+@pytest.mark.parametrize("nvml", ["present", "absent"])
+def test_twenty_callers_for_ten_slots_give_ten_vms_and_ten_no_capacity(tmp_path, processes, nvml):
+    host = open_host(tmp_path, text=TEN_SLOTS % nvml)
+    answers = at_once(processes, host, *(("create", f"vm-{n}") for n in range(CALLERS)))
+    kinds = Counter(text.partition(":")[0] for _, text in answers)
+    assert kinds == {"made": 10, "no-capacity": 10}, answers
+    seen = picture(host)
+    assert len(seen.types) == len(seen.domains) == len(seen.running) == len(seen.claims) == 10
+    assert len([p for p in seen.files if p.endswith(".qcow2")]) == 10
+    assert sorted(name for name, _ in seen.domains.values()) == sorted(n for n, text in answers if text == "made")
+
+
+def test_of_several_terminals_that_make_the_same_name_exactly_one_wins(tmp_path, processes):
+    host = open_host(tmp_path, text=TEN_SLOTS % "present")
+    answers = at_once(processes, host, *(("create", "same") for _ in range(4)))
+    kinds = Counter(text.partition(":")[0] for _, text in answers)
+    assert kinds == {"made": 1, "exists": 3}, answers
+    seen = picture(host)
+    assert len(seen.domains) == len(seen.types) == len(seen.claims) == len(seen.files) == 1
+
+
+def test_of_several_terminals_that_delete_the_same_vm_one_wins_and_nothing_is_left(tmp_path, processes):
+    host = open_host(tmp_path, text=TEN_SLOTS % "present", later=1)
+    before = picture(host)
+    create(host.world, wish("A100-4C", name="same"))
+    answers = at_once(processes, host, *(("delete", "same") for _ in range(4)))
+    kinds = Counter(text.partition(":")[0] for _, text in answers)
+    assert kinds["gone"] == 1, answers
+    assert set(kinds) <= {"gone", "busy", "not-found"}, answers
+    assert picture(host) == before
+
+
+def test_of_several_terminals_that_start_the_same_vm_none_stops_it_again(tmp_path, processes):
+    host = open_host(tmp_path, text=TEN_SLOTS % "present", later=1)
+    create(host.world, wish("A100-4C", name="same"), start=False)
+    answers = at_once(processes, host, *(("start", "same") for _ in range(4)))
+    kinds = Counter(text.partition(":")[0] for _, text in answers)
+    assert kinds["started"] == 1, answers
+    assert set(kinds) <= {"started", "busy", "runs already"}, answers
+    assert len(picture(host).running) == 1
+
+
+def test_two_reconciles_at_once_mend_everything_and_do_no_harm(tmp_path, processes):
+    host = open_host(tmp_path, text=TEN_SLOTS % "present", later=1)
+    create(host.world, wish("A100-4C", name="kept"))
+    before = picture(host)
+    for number in range(3):
+        _leave_half_made(host, f"half-{number}")
+    assert len(mend(host.again().world, dry_run=True).data["findings"]) == 3
+    answers = at_once(processes, host, *(("reconcile", str(n)) for n in range(2)))
+    assert {text.partition(" ")[0] for _, text in answers} <= {"mended", "busy:"}, answers
+    mend(host.again().world)
+    assert picture(host) == before
+
+
+def test_reconcile_leaves_alone_what_others_are_making_and_removing(tmp_path, processes):
+    host = open_host(tmp_path, text=TEN_SLOTS % "present", later=1)
+    for number in range(3):
+        create(host.world, wish("A100-4C", name=f"old-{number}"))
+    work = [("reconcile", "1"), ("reconcile", "2")]
+    work += [("create", f"new-{n}") for n in range(4)] + [("delete", f"old-{n}") for n in range(3)]
+    answers = dict(at_once(processes, host, *work))
+    assert [answers[f"new-{n}"] for n in range(4)] == ["made"] * 4, answers
+    mend(host.again().world)
+    names = sorted(name for name, _ in picture(host).domains.values())
+    kept = sorted(f"old-{n}" for n in range(3) if answers[f"old-{n}"] != "gone")
+    assert names == sorted([*(f"new-{n}" for n in range(4)), *kept]), answers
+    assert len(picture(host).types) == len(names)
+
+
+def test_a_delete_while_another_vm_is_made_disturbs_neither(tmp_path, processes):
+    host = open_host(tmp_path, text=TEN_SLOTS % "present", later=1)
+    for number in range(10):
+        create(host.world, wish("A100-4C", name=f"old-{number}"))
+    answers = dict(at_once(processes, host, ("delete", "old-3"), ("create", "new-1"), ("create", "new-2")))
+    assert answers["old-3"] == "gone"
+    made = [n for n in ("new-1", "new-2") if answers[n] == "made"]
+    assert len(made) <= 1
+    assert all(answers[n].startswith("no-capacity") for n in ("new-1", "new-2") if n not in made)
+    assert len(picture(host).domains) == len(picture(host).types) == 9 + len(made)
+
+
+def test_no_one_takes_a_vm_that_a_live_process_is_still_making(tmp_path):
+    host = open_host(tmp_path, text=TEN_SLOTS % "present")
+    codes = []
+
+    def meanwhile(number: int, call: str, _: tuple[Any, ...]) -> None:
+        if call == "hypervisor.start":
+            other = replace(host.world, processes=_Other(host.world.processes))
+            with pytest.raises(VgpuctlError) as raised:
+                delete(other, "vm")
+            codes.append(raised.value.code)
+            assert not mend(other).data["findings"]
+
+    create(Watch(before=meanwhile).watch(host.world), wish("A100-4C", name="vm"))
+    assert codes == ["busy"]
+    assert len(picture(host).running) == 1
+
+
+class _Other:
+    """Another process of the same host, to which the first one is alive."""
+
+    def __init__(self, first: Any) -> None:
+        self._first = first
+
+    def this(self) -> Any:
+        me = self._first.this()
+        return replace(me, start_ticks=me.start_ticks + 77)
+
+    def alive(self, process: Any) -> bool:
+        return process in (self._first.this(), self.this())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._first, name)
+
+
+class _Unlocked:
+    """Claims whose lock does nothing."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def lock(self, wait_seconds: float) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class _Between:
+    """Lets a second caller in between the look and the claim of the first."""
+
+    def __init__(self, inner: Any, second: Any) -> None:
+        self._inner, self._second = inner, second
+
+    def add(self, claim: Any) -> None:
+        second, self._second = self._second, None
+        if second is not None:
+            second()
+        self._inner.add(claim)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def _claims_of_two_callers(host: Host, *, locked: bool) -> int:
+    """Let two callers ask for the last slot of a PF, the second between the first's look and its claim."""
+
+    def ask(world: World, claims: Any) -> None:
+        world = replace(world, claims=claims)
+        wanted, uuid = wish("T4-16Q"), world.new_uuid()
+
+        def claims_of(vgpus: tuple[PromisedVgpu, ...]) -> tuple[Claim, ...]:
+            me = world.processes.this()
+            return tuple(
+                Claim(v.carrier, v.backend, v.gpu, v.function, "vm", uuid, v.profile, v.framebuffer_mib, me, "test")
+                for v in vgpus
+            )
+
+        look = lambda: observe(world, Want(types=True, models=False))  # noqa: E731
+        claim_carriers(world, look, lambda seen: choose(seen, wanted, uuid), claims_of, 0)
+
+    def second() -> None:
+        other = open_host(host.directory, host.scenario).world
+        with pytest.raises(Locked) if locked else nullcontext():
+            ask(other, other.claims if locked else _Unlocked(other.claims))
+
+    between = _Between(host.world.claims, second)
+    ask(host.world, between if locked else _Unlocked(between))
+    return len(host.world.claims.all())
+
+
+def test_without_the_lock_one_slot_is_given_twice_and_with_it_once(tmp_path):
+    one_slot = "version: 1\ngpus:\n  - {model: T4, profiles: [T4-16Q]}\n"
+    assert _claims_of_two_callers(open_host(tmp_path / "locked", text=one_slot), locked=True) == 1
+    assert _claims_of_two_callers(open_host(tmp_path / "unlocked", text=one_slot), locked=False) == 2
+
+
+def _leave_half_made(host: Host, name: str) -> None:
+    """Stop in the middle of a creation, as a killed process would."""
+
+    class Stopped:
+        def planned(self, steps: tuple[str, ...]) -> None: ...
+        def finished(self, number: int, text: str) -> None: ...
+        def undoing(self, text: str) -> None:
+            raise KeyboardInterrupt
+
+        def started(self, number: int, text: str) -> None:
+            if text.startswith("start VM"):
+                raise KeyboardInterrupt
+
+    with pytest.raises(VgpuctlError):
+        create_vm(host.world, wish("A100-4C", name=name), start=True, dry_run=False, wait_seconds=1, progress=Stopped())

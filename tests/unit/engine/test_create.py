@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""create-vm on every simulated host: never over capacity, as many as `explain` says, and nothing left after delete."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.faults import Watch
+from tests.worlds import Host, create, delete, open_host, picture, start, wish
+from vgpuctl.engine import queries
+from vgpuctl.errors import Exists, HostCannot, InvalidInput, NoCapacity, NotFound, Refused, VgpuctlError
+from vgpuctl.model.wish import NewDisk
+
+SMALL_L40S = "version: 1\ngpus:\n  - {model: L40S, count: 2}\n"
+FULL_POOL = "storage: {filesystem_gib: 10, used_gib: 10, pools: [{name: default}]}"
+NO_NVML = "version: 1\nnvidia: {nvml: absent}\ngpus:\n  - {model: A100}\n"
+PROFILES = {
+    "a100-40": ("A100-4C", "A100-5C", "A100-40C", "A100-1-5C"),
+    "t4": ("T4-2Q", "T4-4Q", "T4-2B", "T4-16Q"),
+    "a16": ("A16-2Q", "A16-4Q", "A16-16Q"),
+    "l40s-x4": ("L40S-12Q", "L40S-24Q", "L40S-48Q"),
+    "mixed": ("A100-10C", "T4-4Q", "mtty-1", "mtty-2"),
+}
+
+
+def over_capacity(host: Host) -> list[str]:
+    """Return the GPUs on which there is more than fits: by framebuffer, by the type's maximum, by VFs."""
+    state = host.sim._core.look()
+    wrong = []
+    for gpu in state.machine.gpus.values():
+        made = [gpu.types[key] for key in state.on_gpu[gpu.address].values()]
+        if gpu.units and sum(t.units for t in made) > gpu.units:
+            wrong.append(gpu.address)
+        if gpu.rule == "nvidia" and made:
+            one_size = len({t.framebuffer_mib for t in made}) == 1
+            if not one_size or len(made) > min(t.maximum for t in made):
+                wrong.append(gpu.address)
+    return wrong
+
+
+@pytest.mark.parametrize("scenario", PROFILES)
+@settings(max_examples=4, deadline=None)
+@given(data=st.data())
+def test_no_sequence_of_creating_and_deleting_exceeds_what_fits_or_leaves_anything(scenario, data):
+    with tempfile.TemporaryDirectory() as directory:
+        host = open_host(Path(directory), scenario)
+        before, vms = picture(host), []
+        for _ in range(data.draw(st.integers(3, 10))):
+            if vms and data.draw(st.booleans()):
+                delete(host.world, vms.pop(data.draw(st.integers(0, len(vms) - 1))))
+                continue
+            wanted = wish(data.draw(st.sampled_from(PROFILES[scenario])), data.draw(st.sampled_from([1, 1, 2, 3])))
+            try:
+                create(host.world, wanted, start=data.draw(st.booleans()))
+                vms.append(wanted.name)
+            except (NoCapacity, Refused):
+                pass
+            assert not over_capacity(host)
+            assert {name for name, _ in picture(host).domains.values()} >= set(vms)
+        for name in vms:
+            delete(host.world, name)
+        assert picture(host) == before
+        host.sim.close()
+
+
+@pytest.mark.parametrize(
+    ("scenario", "text", "profile", "expected"),
+    [
+        ("a100-40", None, "A100-8C", 5),
+        ("t4", None, "T4-8Q", 4),
+        ("a16", None, "A16-8Q", 8),
+        ("l40s", SMALL_L40S, "L40S-24Q", 4),
+        ("mixed", None, "T4-4Q", 3),
+        ("mixed", None, "mtty-2", 12),
+    ],
+)
+def test_explain_says_k_more_exactly_when_k_creates_succeed_and_the_next_is_refused(
+    tmp_path, scenario, text, profile, expected
+):
+    host = open_host(tmp_path, scenario, text=text)
+    for left in range(expected, 0, -1):
+        assert queries.explain(host.world, profile).data["free"] == left
+        create(host.world, wish(profile), start=left % 2 == 0)
+    assert queries.explain(host.world, profile).data["free"] == 0
+    with pytest.raises(NoCapacity) as raised:
+        create(host.world, wish(profile))
+    assert raised.value.hint == f"vgpuctl explain {profile}"
+    assert not over_capacity(host)
+
+
+def test_without_nvml_the_number_is_unknown_and_the_driver_decides(tmp_path):
+    host = open_host(tmp_path, text=NO_NVML)
+    for _ in range(10):
+        assert queries.explain(host.world, "A100-4C").data["free"] is None
+        create(host.world, wish("A100-4C"))
+    before = picture(host)
+    with pytest.raises(NoCapacity):
+        create(host.world, wish("A100-4C"))
+    assert picture(host) == before
+
+
+def test_a_refusal_of_the_driver_makes_create_try_the_next_gpu(tmp_path):
+    """What the driver knows and nobody else: without NVML, a promised vGPU that is missing after a reboot."""
+    text = "version: 1\nnvidia: {nvml: absent}\ngpus:\n  - {model: A100, count: 2}\n"
+    text += 'faults:\n  - {on: sysfs-write, match: "*/0000:3b:*/nvidia/current_vgpu_type", errno: EIO}\n'
+    host = open_host(tmp_path, text=text)
+    done = create(host.world, wish("A100-4C"))
+    assert done.data["vgpus"][0]["gpu"] == "0000:3f:00.0"
+
+
+def test_when_every_driver_refuses_it_is_no_capacity_and_all_is_undone(tmp_path):
+    text = NO_NVML + 'faults:\n  - {on: sysfs-write, match: "*/current_vgpu_type", errno: EIO}\n'
+    host = open_host(tmp_path, text=text)
+    before = picture(host)
+    with pytest.raises(NoCapacity) as raised:
+        create(host.world, wish("A100-4C"))
+    assert "the driver refused it" in str(raised.value)
+    assert picture(host) == before
+
+
+def test_a_promised_vgpu_that_is_missing_after_a_reboot_keeps_its_place(tmp_path):
+    host = open_host(tmp_path)
+    for number in range(5):
+        create(host.world, wish("A100-8C", name=f"vm-{number}"))
+    host.sim.reboot()
+    host = host.again()
+    assert not picture(host).types
+    assert queries.explain(host.world, "A100-8C").data["free"] == 0
+    with pytest.raises(NoCapacity):
+        create(host.world, wish("A100-4C"))
+    for number in range(5):
+        start(host.world, f"vm-{number}")
+    assert len(picture(host).types) == len(picture(host).running) == 5
+
+
+def test_several_vgpus_of_one_vm_are_made_all_or_none(tmp_path):
+    host = open_host(tmp_path)
+    before = picture(host)
+    with pytest.raises(NoCapacity):
+        create(host.world, wish("A100-8C", 6))
+    assert picture(host) == before
+    done = create(host.world, wish("A100-8C", 5, name="all"))
+    assert len({v["carrier"] for v in done.data["vgpus"]}) == 5
+    assert picture(host).running[done.data["uuid"]] == tuple(v["carrier"] for v in done.data["vgpus"])
+
+
+@pytest.mark.parametrize("profiles", [(("T4-2B", 2),), (("T4-4Q", 1), ("A100-4C", 1)), (("T4-2B", 1), ("T4-4Q", 1))])
+def test_vgpus_that_may_not_share_a_vm_are_refused_before_anything_is_written(tmp_path, profiles):
+    host = open_host(tmp_path, "mixed")
+    before = picture(host)
+    with pytest.raises(Refused):
+        create(host.world, replace(wish(), profiles=profiles))
+    assert picture(host) == before
+
+
+@pytest.mark.parametrize("gpu", ["0000:3b:00.0", "3B:00.0", "00000000:3B:00.0", "A100"])
+def test_the_gpu_is_understood_in_every_spelling(tmp_path, gpu):
+    host = open_host(tmp_path, "mixed")
+    done = create(host.world, wish("A100-4C", gpu=gpu))
+    assert done.data["vgpus"][0]["gpu"] == "0000:3b:00.0"
+
+
+@pytest.mark.parametrize(
+    ("mode", "gpu", "backend"),
+    [
+        ("sriov", "0000:86:00.0", "sriov-vf"),
+        ("sriov", "0000:af:00.0", "sriov-vf"),
+        ("passthrough", "d8:00.0", "passthrough"),
+    ],
+)
+def test_whole_functions_are_given_and_given_back(tmp_path, mode, gpu, backend):
+    host = open_host(tmp_path, "mixed")
+    before = picture(host)
+    done = create(host.world, wish(mode=mode, gpu=gpu, name="vm"))
+    assert {v["backend"] for v in done.data["vgpus"]} == {backend}
+    assert len(picture(host).running) == len(before.running) + 1
+    delete(host.world, "vm")
+    assert picture(host) == before
+
+
+def test_a_gpu_with_vfs_on_or_vgpus_is_not_given_away_whole(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    with pytest.raises(HostCannot) as raised:
+        create(host.world, wish(mode="passthrough", gpu="0000:86:00.0"))
+    assert raised.value.facts["check"] == "vfs-on"
+    with pytest.raises(Refused):
+        create(host.world, wish(mode="passthrough", gpu="0000:5e:00.0"))
+
+
+def test_a_dry_run_writes_nothing_and_shows_the_steps(tmp_path):
+    host = open_host(tmp_path)
+    before, watch = picture(host), Watch()
+    done = create(watch.watch(host.world), wish("A100-4C"), dry_run=True)
+    assert done.dry_run
+    assert [s.split()[0] for s in done.steps] == ["claim", "define", "make", "make", "make", "start", "record"]
+    assert picture(host) == before
+    assert not {"sysfs.write", "hypervisor.define", "claims.add"} & set(watch.calls)
+
+
+def test_a_name_that_is_taken_is_refused_with_the_state_of_its_vm(tmp_path):
+    host = open_host(tmp_path)
+    create(host.world, wish("A100-4C", name="vm"))
+    with pytest.raises(Exists) as raised:
+        create(host.world, wish("A100-4C", name="vm"))
+    assert "vm exists already (running)" in str(raised.value)
+
+
+def test_a_host_that_is_only_to_be_looked_at_is_not_changed(tmp_path):
+    host = open_host(tmp_path)
+    with pytest.raises(InvalidInput):
+        create(replace(host.world, read_only="a captured tree"), wish("A100-4C"))
+
+
+def test_a_vm_that_was_made_is_reported_although_the_last_look_fails(tmp_path):
+    host = open_host(tmp_path, text=NO_NVML + "faults:\n  - {on: domains, nth: 2}\n")
+    done = create(host.world, wish("A100-4C", name="vm", disks=(NewDisk(1024),)))
+    assert (done.changed, done.data["name"], done.data["state"]) == (True, "vm", "unknown")
+    assert len(done.data["vgpus"]) == len(done.data["disks"]) == 1
+    assert "could not be looked at again" in done.warnings[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "kind", "words"),
+    [
+        ("libvirt: {running: false}", wish("A100-4C"), HostCannot, ("libvirt", "qemu:///system")),
+        ('libvirt: {version: "9.0.0"}', wish("A100-4C"), HostCannot, ("libvirt 9.0.0", "10.0")),
+        ("iommu: false", wish("A100-4C"), HostCannot, ("IOMMU",)),
+        ("networks: [{name: default, active: false}]", wish("A100-4C"), HostCannot, ("default", "not active")),
+        ("networks: []", wish("A100-4C"), HostCannot, ("no network 'default'",)),
+        ("title: x", wish("A100-4D"), NotFound, ("A100-4D",)),
+        ("title: x", wish("A100-4C", gpu="0000:99:00.0"), NotFound, ("0000:99:00.0",)),
+        ("title: x", wish("A100-4C", image="/no/such.qcow2"), NotFound, ("/no/such.qcow2",)),
+        ("title: x", wish("A100-4C", storage_pool="fast"), NotFound, ("fast",)),
+        ("title: x", wish("A100-4C", template="mine"), NotFound, ("mine",)),
+        (
+            "storage: {filesystem_gib: 10, used_gib: 10, pools: [{name: default}]}",
+            wish("A100-4C"),
+            NoCapacity,
+            ("MiB",),
+        ),
+    ],
+)
+def test_what_stands_against_it_is_said_with_a_hint_before_the_first_write(tmp_path, text, wanted, kind, words):
+    host = open_host(tmp_path, text=f"version: 1\n{text}\ngpus:\n  - {{model: A100}}\n")
+    before = picture(host)
+    with pytest.raises(VgpuctlError) as raised:
+        create(host.world, wanted)
+    assert isinstance(raised.value, kind)
+    assert all(word in str(raised.value) for word in words)
+    assert raised.value.hint
+    assert raised.value.facts
+    assert picture(host) == before

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Templates: the admin's own comes first, an unreadable one is no missing one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.worlds import open_host
+from vgpuctl.engine.facts import TEMPLATE_DIR, read_template
+from vgpuctl.errors import Failed, NotFound
+
+
+class _Tree:
+    def __init__(self, answer):
+        self._answer = answer
+
+    def read(self, path):
+        assert path == f"{TEMPLATE_DIR}/vm.xml.j2"
+        if isinstance(self._answer, str):
+            return self._answer
+        raise self._answer
+
+
+def world(tmp_path, answer):
+    return replace(open_host(tmp_path).world, sysfs=_Tree(answer))
+
+
+def test_the_admins_template_comes_before_the_built_in_one(tmp_path):
+    assert read_template(world(tmp_path, "<domain/>"), "vm") == "<domain/>"
+    assert "<domain" in read_template(open_host(tmp_path).world, "vm")
+
+
+def test_a_template_that_cannot_be_read_is_an_error_and_not_the_built_in_one(tmp_path):
+    with pytest.raises(Failed) as raised:
+        read_template(world(tmp_path, PermissionError(13, "Permission denied")), "vm")
+    assert raised.value.facts["path"] == f"{TEMPLATE_DIR}/vm.xml.j2"
+
+
+def test_a_template_that_is_not_there_is_answered_with_the_built_in_ones(tmp_path):
+    with pytest.raises(NotFound) as raised:
+        read_template(open_host(tmp_path).world, "mine")
+    assert "built in: " in str(raised.value.hint)

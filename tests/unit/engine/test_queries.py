@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the looking commands answer: the documented names, units, unknowns as None, and sorted lists."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.worlds import create, open_host, picture, wish
+from vgpuctl.engine import queries
+from vgpuctl.errors import InvalidInput, NotFound
+
+GPU = {"address", "model", "backend", "mode", "driver", "framebuffer_mib", "numa_node", "vfs", "vgpus"}
+PROFILE = {"profile", "name", "type_id", "framebuffer_mib", "max_per_gpu", "free", "gpus"}
+
+
+def test_list_gpus_has_the_documented_names_and_marks_foreign_vgpus(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    create(host.world, wish("A100-4C", name="vm"))
+    gpus = {g["address"]: g for g in queries.list_gpus(host.world).data}
+    assert all(g.keys() >= GPU for g in gpus.values())
+    (ours,) = gpus["0000:3b:00.0"]["vgpus"]
+    (foreign,) = gpus["0000:5e:00.0"]["vgpus"]
+    assert (ours["owner"], ours["vm"], ours["profile"]) == ("ours", "vm", "A100-4C")
+    assert (foreign["owner"], foreign["vm"], foreign["profile"]) == ("foreign", "old-desktop", "T4-4Q")
+    assert gpus["0000:3b:00.0"]["vfs"] == {"total": 16, "enabled": 16, "used": 1}
+
+
+def test_a_gpu_whose_vfs_are_off_has_no_backend_and_a_warning(tmp_path):
+    answer = queries.list_gpus(open_host(tmp_path, "mixed").world)
+    (off,) = [g for g in answer.data if g["address"] == "0000:17:00.0"]
+    assert off["backend"] is None
+    assert any("0000:17:00.0" in w and "VFs are off" in w for w in answer.warnings)
+
+
+def test_lists_are_sorted(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    addresses = [g["address"] for g in queries.list_gpus(host.world).data]
+    assert addresses[:-1] == sorted(addresses[:-1])
+    assert addresses[-1] == "mtty"
+    names = [v["name"] for v in queries.list_vms(host.world).data]
+    assert names == sorted(names)
+
+
+def test_list_profiles_counts_what_fits_on_the_host_together(tmp_path):
+    host = open_host(tmp_path, "t4")
+    create(host.world, wish("T4-4Q", name="vm"))
+    found = {p["profile"]: p for p in queries.list_profiles(host.world).data}
+    assert all(p.keys() == PROFILE for p in found.values())
+    assert (found["T4-4Q"]["free"], found["T4-4Q"]["max_per_gpu"]) == (3 + 4, 4)
+    assert found["T4-8Q"]["gpus"] == [{"address": "0000:af:00.0", "free": 2}]
+
+
+def test_without_nvml_what_is_not_known_is_none_and_never_zero(tmp_path):
+    host = open_host(tmp_path, text="version: 1\nnvidia: {nvml: absent}\ngpus:\n  - {model: A100}\n")
+    for profile in queries.list_profiles(host.world).data:
+        assert profile["free"] is profile["max_per_gpu"] is profile["framebuffer_mib"] is None
+    assert queries.list_gpus(host.world).data[0]["framebuffer_mib"] is None
+
+
+def test_profiles_without_room_are_listed_only_when_asked_for(tmp_path):
+    host = open_host(tmp_path)
+    create(host.world, wish("A100-40C"))
+    assert queries.list_profiles(host.world).data == []
+    everything = queries.list_profiles(host.world, everything=True).data
+    assert {p["free"] for p in everything} == {0}
+
+
+@pytest.mark.parametrize("spelling", ["0000:3b:00.0", "3B:00.0", "00000000:3B:00.0"])
+def test_a_gpu_is_shown_by_every_spelling_of_its_address(tmp_path, spelling):
+    shown = queries.show_gpu(open_host(tmp_path).world, spelling).data
+    assert shown["address"] == "0000:3b:00.0"
+    assert {t["free"] for t in shown["types"] if t["profile"] == "A100-4C"} == {10}
+
+
+@pytest.mark.parametrize(("wrong", "kind"), [("13500000", InvalidInput), ("0000:99:00.0", NotFound)])
+def test_a_wrong_address_is_an_error_with_a_hint(tmp_path, wrong, kind):
+    with pytest.raises(kind) as raised:
+        queries.show_gpu(open_host(tmp_path).world, wrong)
+    assert raised.value.hint
+
+
+def test_explain_says_what_stands_in_the_way_on_each_gpu(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    reasons = {g["address"]: g["reasons"] for g in queries.explain(host.world, "T4-8Q").data["gpus"]}
+    assert reasons["0000:5e:00.0"] == ["it runs 1 of another size: T4-4Q (4096 MiB), held by old-desktop"]
+    assert reasons["0000:17:00.0"] == ["its VFs are off (0 of 16 enabled)"]
+    assert reasons["0000:d8:00.0"] == ["it offers no vGPUs: its backend is passthrough"]
+    assert reasons["0000:3b:00.0"] == ["its driver does not know this profile"]
+
+
+def test_without_libvirt_gpus_are_shown_and_the_warning_says_what_is_missing(tmp_path):
+    host = open_host(tmp_path, text="version: 1\nlibvirt: {running: false}\ngpus:\n  - {model: A100}\n")
+    answer = queries.list_gpus(host.world)
+    assert len(answer.data) == 1
+    assert any("libvirt was not asked" in w for w in answer.warnings)
+
+
+def test_a_bad_device_is_left_out_and_named_and_the_others_are_shown(tmp_path):
+    text = 'version: 1\ngpus:\n  - {model: A100, count: 2}\nfaults:\n  - {on: sysfs-read, match: "*3b:00.0/vendor"}\n'
+    answer = queries.list_gpus(open_host(tmp_path, text=text).world)
+    assert [g["address"] for g in answer.data] == ["0000:3f:00.0"]
+    assert any("0000:3b:00.0 is left out" in w for w in answer.warnings)
+
+
+def test_looking_changes_nothing(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    before = picture(host)
+    queries.list_gpus(host.world, everything=True)
+    queries.list_profiles(host.world)
+    queries.list_vms(host.world)
+    queries.show_vm(host.world, "old-desktop")
+    queries.explain(host.world, "T4-4Q")
+    assert picture(host) == before

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""reconcile: mends what is provably ours, tells the rest, and a second run finds nothing."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.worlds import Host, create, delete, mend, open_host, picture, wish
+from vgpuctl.engine import queries
+
+
+def kinds(host: Host, *, dry_run: bool = False) -> list[str]:
+    return [f["kind"] for f in mend(host.world, dry_run=dry_run).data["findings"]]
+
+
+def without_record(host: Host, uuid: str) -> None:
+    host.world.hypervisor.set_promise(uuid, None)
+
+
+def test_a_host_in_order_has_no_findings_and_nothing_is_changed(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    create(host.world, wish("A100-4C"))
+    before = picture(host)
+    done = mend(host.again().world)
+    assert (done.changed, done.data["findings"]) == (False, [])
+    assert picture(host) == before
+
+
+@pytest.mark.parametrize(("scenario", "profile"), [("a100-40", "A100-4C"), ("t4", "T4-2Q")])
+def test_a_device_whose_vm_was_undefined_behind_our_back_is_removed(tmp_path, scenario, profile):
+    host = open_host(tmp_path, scenario)
+    uuid = create(host.world, wish(profile), start=False).data["uuid"]
+    host.world.hypervisor.undefine(uuid)
+    later = host.again()
+    assert kinds(later, dry_run=True) == ["leaked"]
+    assert picture(later).claims
+    assert kinds(later) == ["leaked"]
+    now = picture(later)
+    assert now.types == now.mdevs == now.claims == {}
+    assert kinds(later) == []
+
+
+@pytest.mark.parametrize(("scenario", "profile"), [("a100-40", "A100-4C"), ("t4", "T4-2Q")])
+def test_a_lost_record_is_written_again_and_the_vm_can_be_deleted(tmp_path, scenario, profile):
+    host = open_host(tmp_path, scenario)
+    uuid = create(host.world, wish(profile, name="vm")).data["uuid"]
+    without_record(host, uuid)
+    later = host.again()
+    assert kinds(later) == ["record-lost"]
+    assert queries.show_vm(later.world, "vm").data["owner"] == "ours"
+    assert kinds(later) == []
+    delete(later.world, "vm")
+    assert picture(later).types == picture(later).mdevs == {}
+
+
+def test_a_copy_of_our_vm_is_told_and_left_alone(tmp_path):
+    host = open_host(tmp_path)
+    done = create(host.world, wish("A100-4C", name="vm"), start=False)
+    record = host.world.hypervisor.find_domain("vm")
+    assert record is not None
+    other = "99999999-8888-4777-8666-555555555555"
+    copied = record.xml.replace(f"<uuid>{done.data['uuid']}</uuid>", f"<uuid>{other}</uuid>")
+    copied = copied.replace("<name>vm</name>", "<name>copy</name>")
+    copied = re.sub(r"<mac address=[^>]*>", "", copied)
+    host.world.hypervisor.define(copied)
+    later = host.again()
+    before = picture(later)
+    assert kinds(later) == ["copied-record"]
+    assert picture(later) == before
+    assert queries.show_vm(later.world, "copy").data["owner"] == "copy"
+    (vgpu,) = queries.show_vm(later.world, "vm").data["vgpus"]
+    assert (vgpu["vm"], vgpu["owner"]) == ("vm", "ours")
+
+
+def test_a_claim_that_vanished_is_written_again(tmp_path):
+    host = open_host(tmp_path)
+    done = create(host.world, wish("A100-4C"))
+    host.world.claims.remove(done.data["vgpus"][0]["carrier"], done.data["uuid"])
+    later = host.again()
+    assert kinds(later) == ["claim-lost"]
+    assert len(picture(later).claims) == 1
+    assert kinds(later) == []
+
+
+def test_foreign_devices_are_never_touched(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    path = "/sys/bus/pci/devices/0000:3b:00.5/nvidia/current_vgpu_type"
+    host.world.sysfs.write(path, "468\n")
+    before = picture(host)
+    assert kinds(host.again()) == []
+    assert picture(host) == before

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carrying a plan out: read back each step, undo in reverse, keep what says whose the rest is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.values import A4C, a100, claim, promised
+from tests.worlds import Silent
+from vgpuctl.engine.run import carry_out
+from vgpuctl.errors import Failed, Interrupted, InUse, PartlyApplied, VerifyFailed, VgpuctlError
+from vgpuctl.model.step import Plan
+from vgpuctl.steps.claims import HoldClaim
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that notes what is done with it, and fails where it is told to."""
+
+    name: str
+    log: Any
+    fails: Any = None
+    at: str = "perform"
+
+    def describe(self) -> str:
+        return self.name
+
+    def _do(self, what: str) -> None:
+        self.log.append(f"{what} {self.name}")
+        if self.fails is not None and self.at == what:
+            raise self.fails
+
+    def perform(self, world: Any) -> None:
+        self._do("perform")
+
+    def verify(self, world: Any) -> None:
+        self._do("verify")
+
+    def undo(self, world: Any) -> None:
+        self._do("undo")
+
+
+class Claims:
+    """Claims that are only noted."""
+
+    def __init__(self, log: Any) -> None:
+        self.claims, self._log = self, log
+
+    def remove(self, carrier: str, vm_uuid: str) -> None:
+        self._log.append("undo claim")
+
+
+def run(*steps: Step, undo: bool = True, done: Any = ()) -> tuple[VgpuctlError | None, list[str]]:
+    log = steps[0].log
+    try:
+        carry_out(Claims(log), Plan(steps, undo_on_failure=undo), Silent(), done)  # type: ignore[arg-type]
+    except VgpuctlError as error:
+        return error, log
+    return None, log
+
+
+def test_each_step_is_done_and_read_back_in_order():
+    log: list[str] = []
+    assert run(Step("a", log), Step("b", log)) == (None, ["perform a", "verify a", "perform b", "verify b"])
+
+
+@pytest.mark.parametrize("at", ["perform", "verify"])
+def test_a_failure_undoes_the_failed_step_and_those_before_it_in_reverse(at):
+    log: list[str] = []
+    error, log = run(Step("a", log), Step("b", log, VerifyFailed("no"), at), Step("c", log))
+    assert [line for line in log if line.startswith("undo")] == ["undo b", "undo a"]
+    assert isinstance(error, VerifyFailed)
+    assert error.undone == ["b", "a"]
+    assert not error.left
+
+
+@pytest.mark.parametrize("error", [InUse("theirs"), FileExistsError(17, "there")])
+def test_what_somebody_else_has_is_not_undone(error):
+    log: list[str] = []
+    _, log = run(Step("a", log), Step("b", log, error))
+    assert "undo b" not in log
+    assert "undo a" in log
+
+
+def test_what_cannot_be_undone_is_told_and_the_rest_goes_on():
+    log: list[str] = []
+    steps = (Step("a", log), Step("b", log, Failed("stays"), "undo"), Step("c", log, Failed("boom")))
+    error, log = run(*steps)
+    assert isinstance(error, PartlyApplied)
+    assert (error.left, error.undone) == (["b: stays"], ["c", "a"])
+    assert error.facts["cause"] == "failed"
+    assert "reconcile" in str(error.hint)
+
+
+def test_while_something_is_left_the_claim_that_says_whose_it_is_is_kept():
+    log: list[str] = []
+    held = HoldClaim(claim(promised(a100(), A4C), 1))
+    error, log = run(Step("a", log, Failed("stays"), "undo"), Step("b", log, Failed("boom")), done=(held,))
+    assert error is not None
+    assert "undo claim" not in log
+    assert error.left[0] == "a: stays"
+    assert error.left[1].startswith("claim 0000:3b:00.4")
+
+
+def test_a_removal_is_not_undone_and_the_error_lists_what_is_still_to_do():
+    log: list[str] = []
+    error, log = run(Step("a", log), Step("b", log, InUse("held")), Step("c", log), undo=False)
+    assert isinstance(error, PartlyApplied)
+    assert error.left == ["b", "c"]
+    assert not [line for line in log if line.startswith("undo")]
+
+
+def test_the_first_signal_undoes_and_the_second_stops_the_undo():
+    log: list[str] = []
+    steps = (Step("a", log), Step("b", log, KeyboardInterrupt(), "undo"), Step("c", log, KeyboardInterrupt()))
+    error, log = run(*steps)
+    assert isinstance(error, Interrupted)
+    assert log[-2:] == ["undo c", "undo b"]
+    assert error.left == ["b", "a"]
+
+
+def test_an_error_of_the_operating_system_is_told_with_its_number():
+    log: list[str] = []
+    error, _ = run(Step("a", log, OSError(5, "Input/output error", "/sys/x")))
+    assert error is not None
+    assert (str(error), error.facts["errno"]) == ("Input/output error: /sys/x", 5)
+
+
+def test_facts_named_cause_do_no_harm():
+    log: list[str] = []
+    error, _ = run(Step("a", log, Failed("no", cause="x")), undo=False)
+    assert error is not None
+    assert error.facts["cause"] == "failed"

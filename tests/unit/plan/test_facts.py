@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a new VM needs beside its GPU: each lack is named with what mends it, before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.values import A4C, a100, promised, snapshot, vm
+from tests.worlds import wish
+from vgpuctl.errors import HostCannot, InUse, NoSpace, NotFound
+from vgpuctl.model.seams import HypervisorCapabilities, HypervisorStatus, ImageRecord, NetworkRecord, PoolRecord
+from vgpuctl.model.vm import DiskRef
+from vgpuctl.model.wish import ExistingDisk
+from vgpuctl.plan.facts import Facts, check_facts, choose_firmware, needs_pool
+
+FACTS = Facts(
+    capabilities=HypervisorCapabilities(kvm=True, uefi=True, emulator="/usr/bin/qemu"),
+    network=NetworkRecord("default", True),
+    pool=PoolRecord("default", "dir", True, "/pool", 100 << 30, 50 << 30),
+    template="",
+)
+VGPUS = (promised(a100(), A4C),)
+
+
+def check(wanted=None, look=None, **changes):
+    return check_facts(look or snapshot(a100()), wanted or wish("A100-4C"), VGPUS, replace(FACTS, **changes))
+
+
+def test_a_host_that_has_everything_gives_no_warning():
+    assert check() == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "word", "hint"),
+    [
+        ({"network": None}, HostCannot, "no network 'default'", "virsh net-list"),
+        ({"network": NetworkRecord("default", False)}, HostCannot, "not active", "virsh net-start default"),
+        ({"pool": PoolRecord("default", "rbd", True, None)}, HostCannot, "kind rbd", "--storage-pool"),
+        ({"pool": PoolRecord("default", "dir", True, "/pool", 9, 1 << 20)}, NoSpace, "1 MiB free in /pool", "delete"),
+        ({"holders": ("Xorg (pid 7)",)}, InUse, "Xorg (pid 7)", "--force-console"),
+    ],
+)
+def test_what_is_missing_is_named_with_what_mends_it(changes, kind, word, hint):
+    with pytest.raises(kind) as raised:
+        check(**changes)
+    assert word in str(raised.value)
+    assert hint in str(raised.value.hint)
+
+
+def test_a_session_connection_cannot_give_devices():
+    look = replace(snapshot(a100()), hypervisor=HypervisorStatus(True, "qemu:///session"))
+    with pytest.raises(HostCannot) as raised:
+        check(look=look)
+    assert "qemu:///session" in str(raised.value)
+
+
+def test_only_the_default_pool_is_made():
+    assert check(pool=None) == ()
+    with pytest.raises(NotFound):
+        check(wish("A100-4C", storage_pool="fast"), pool=None)
+
+
+def test_an_image_that_is_not_there_or_not_readable_is_named():
+    wanted = wish("A100-4C", image="/srv/a.qcow2")
+    with pytest.raises(NotFound):
+        check(wanted, files={"/srv/a.qcow2": None})
+    closed = ImageRecord("/srv/a.qcow2", "qcow2", 1, problem="/srv is closed to libvirt-qemu")
+    with pytest.raises(HostCannot) as raised:
+        check(wanted, files={"/srv/a.qcow2": closed})
+    assert "/srv is closed to libvirt-qemu" in str(raised.value)
+
+
+def test_a_disk_of_another_vm_is_refused_with_its_name():
+    other = vm(3, disks=(DiskRef("disk", "vda", "/srv/d.qcow2", "qcow2"),))
+    wanted = wish("A100-4C", disks=(ExistingDisk("/srv/d.qcow2"),))
+    with pytest.raises(InUse) as raised:
+        check(wanted, snapshot(a100(), vms=[other]), files={"/srv/d.qcow2": ImageRecord("/srv/d.qcow2", "qcow2", 1)})
+    assert "vdi-003" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("os", "image", "uefi", "expected"),
+    [
+        ("linux", None, True, "uefi"),
+        ("linux", None, False, "bios"),
+        ("generic", None, True, "bios"),
+        ("linux", "bios", True, "bios"),
+        ("linux", "both", True, "uefi"),
+        ("generic", "uefi", True, "uefi"),
+        ("generic", "uefi", False, None),
+    ],
+)
+def test_firmware_is_chosen_by_what_the_image_needs_and_the_host_has(os, image, uefi, expected):
+    files = {"/a": ImageRecord("/a", "qcow2", 1, image)} if image else {}
+    found = replace(FACTS, files=files, capabilities=replace(FACTS.capabilities, uefi=uefi))
+    wanted = wish("A100-4C", os=os, image="/a" if image else None)
+    if expected is not None:
+        assert choose_firmware(wanted, found) == expected
+        return
+    with pytest.raises(HostCannot) as raised:
+        choose_firmware(wanted, found)
+    assert "ovmf" in str(raised.value.hint)
+
+
+def test_a_pool_is_needed_only_when_a_disk_is_made():
+    assert needs_pool(wish("A100-4C"))
+    assert not needs_pool(wish("A100-4C", disks=(ExistingDisk("/a"),)))
+    assert not needs_pool(wish("A100-4C", cdrom="/a.iso"))

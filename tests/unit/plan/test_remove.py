@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Removal is the creation backwards, and only of what is ours."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.values import A4C, a100, promised, taken, vm
+from vgpuctl.errors import Foreign
+from vgpuctl.model.gpu import Owner
+from vgpuctl.model.seams import DomainLeftovers
+from vgpuctl.model.vm import MadeDisk, PromiseState, VmState
+from vgpuctl.plan.remove import describe_leftovers, orphan_plan, own_promise, removal_plan
+
+DISK = MadeDisk("default", "vm.qcow2", "/pool/vm.qcow2", 1, base="/srv/base.qcow2")
+OURS = vm(1, promised(a100(), A4C, 0), promised(a100(), A4C, 1, index=1))
+
+
+def names(plan):
+    return [type(s).__name__ for s in plan.steps]
+
+
+def test_a_running_vm_goes_in_the_order_that_leaves_nothing_unowned():
+    promise = replace(OURS.promise, disks=(DISK,))
+    plan = removal_plan(OURS, promise, DomainLeftovers(), keep_disks=False)
+    assert names(plan) == [
+        "SetRecord",
+        "StopDomain",
+        "ClearType",
+        "ClearType",
+        "RemoveVolume",
+        "UndefineDomain",
+        "ReleaseClaim",
+        "ReleaseClaim",
+    ]
+    assert plan.steps[0].promise.state is PromiseState.REMOVING
+    assert not plan.undo_on_failure
+
+
+def test_a_stopped_vm_is_not_stopped():
+    plan = removal_plan(replace(OURS, state=VmState.STOPPED), OURS.promise, DomainLeftovers(), keep_disks=False)
+    assert "StopDomain" not in names(plan)
+
+
+def test_kept_disks_are_told_and_leave_the_record_so_that_reconcile_keeps_them_too():
+    plan = removal_plan(OURS, replace(OURS.promise, disks=(DISK,)), DomainLeftovers(), keep_disks=True)
+    assert "RemoveVolume" not in names(plan)
+    assert plan.steps[0].promise.disks == ()
+    assert plan.notes == ("disk /pool/vm.qcow2 is kept",)
+
+
+def test_the_base_image_is_in_no_step():
+    plan = removal_plan(OURS, replace(OURS.promise, disks=(DISK,)), DomainLeftovers(), keep_disks=False)
+    assert not [s for s in plan.steps if "/srv/base.qcow2" in s.describe()]
+
+
+def test_what_undefine_takes_with_it_is_named():
+    left = DomainLeftovers("/nvram/vm.fd", True, True, ("before-update",), ("c1",))
+    words = describe_leftovers(left)
+    assert words == (
+        "NVRAM /nvram/vm.fd",
+        "its TPM state",
+        "its managed save",
+        "snapshots before-update",
+        "checkpoints c1",
+    )
+    assert all(w in removal_plan(OURS, OURS.promise, left, keep_disks=False).steps[-3].describe() for w in words)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_what_is_not_ours_is_refused_with_its_reason(copied):
+    other = replace(OURS, promise=None, copied_promise=OURS.promise if copied else None)
+    with pytest.raises(Foreign) as raised:
+        own_promise(other, "delete")
+    assert ("copy" in str(raised.value)) == copied
+    assert "virsh" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize(("present", "steps"), [(True, ["ClearType", "ReleaseClaim"]), (False, ["ReleaseClaim"])])
+def test_a_leak_is_removed_with_its_claim_last(present, steps):
+    assert names(orphan_plan(taken(a100(), A4C, owner=Owner.LEAKED, present=present))) == steps

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documents do not lie: links resolve, commands for simulated hosts run, transcripts are what the program prints.
+
+A ```console block is a transcript: `$ COMMAND`, then what it printed. `# exit N` after a command says how it ends.
+VGPUCTL_REGENERATE=1 writes the transcripts again. Commands in other blocks are run when they name a simulated host;
+`--host sim:FILE.yaml` takes the YAML block above it. docs/cli.md is generated, and its examples have their own test.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from vgpuctl import errors
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+WALKED = [d for d in DOCUMENTS if d.name not in ("cli.md", "CHANGELOG.md")]
+PROMPT = "$ "
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_EXIT = re.compile(r"\s*#\s*exit (\d+)\s*$")
+_HOST = re.compile(r"--host[ =]sim:(\S+)")
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_SHORT_ID = re.compile(r"-[0-9a-f]{8}(?![0-9a-f-])")
+_MAC = re.compile(r"52:54:00(:[0-9a-f]{2}){3}")
+
+
+@dataclass
+class Block:
+    """One code block: its language ("" when indented), its first line's number from 0, its lines."""
+
+    language: str
+    start: int
+    lines: list[str] = field(default_factory=list)
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """Yield the fenced and the indented code blocks."""
+    inside: Block | None = None
+    indented: Block | None = None
+    for number, line in enumerate(text.splitlines()):
+        fence = line.strip().startswith("```")
+        if inside is not None:
+            if fence:
+                yield inside
+                inside = None
+            else:
+                inside.lines.append(line)
+        elif fence:
+            inside = Block(line.strip().removeprefix("```"), number + 1)
+        elif line.startswith("    "):
+            indented = indented or Block("", number)
+            indented.lines.append(line[4:])
+            continue
+        if indented is not None:
+            yield indented
+            indented = None
+
+
+def headings(path: Path) -> set[str]:
+    """Return the anchors of a document's headings, as GitHub makes them."""
+    found = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in found}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: str(d.relative_to(ROOT)))
+def test_every_relative_link_leads_somewhere(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for block in blocks(text):
+        text = text.replace("\n".join(block.lines), "") if block.lines else text
+    for link in _LINK.findall(text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = document.parent / name if name else document
+        assert target.exists(), f"{document.name}: {link}"
+        assert not anchor or anchor in headings(target), f"{document.name}: {link} has no such heading"
+
+
+def test_every_error_code_is_explained() -> None:
+    kinds: list[type[errors.VgpuctlError]] = [errors.VgpuctlError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    text = (ROOT / "docs/exit-codes.md").read_text(encoding="utf-8")
+    for kind in kinds:
+        row = re.search(rf"^\| `{kind.code}` \| (\S+?),? ", text, re.MULTILINE)
+        assert row, f"docs/exit-codes.md does not explain {kind.code}"
+        assert row.group(1).rstrip(",") == str(kind.status), kind.code
+
+
+class Walk:
+    """Runs a document's commands in their order, on simulated hosts of its own."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        commands = place / "bin"
+        commands.mkdir()
+        shim = commands / "vgpuctl"
+        shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m vgpuctl "$@"\n')
+        shim.chmod(0o755)
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("VGPUCTL_")}
+        self.env = {
+            **kept,
+            "PATH": f"{commands}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "XDG_STATE_HOME": str(place / "state"),
+            "COLUMNS": "120",
+        }
+
+    def run(self, command: str) -> str:
+        """Run one line; it must end as it says. `export` is remembered for the lines after it."""
+        if command.startswith("export "):
+            name, _, value = command.removeprefix("export ").partition("=")
+            self.env[name] = value
+            return ""
+        said = _EXIT.search(command)
+        wanted = int(said.group(1)) if said else 0
+        argv = ["bash", "-c", command]
+        out, err = subprocess.PIPE, subprocess.STDOUT
+        ran = subprocess.run(
+            argv, cwd=self.place, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, text=True, check=False
+        )
+        assert ran.returncode == wanted, f"{command}: exit {ran.returncode}\n{ran.stdout}"
+        return ran.stdout
+
+
+def same(text: str) -> str:
+    """Return a transcript without what is new each time."""
+    return _SHORT_ID.sub("-ID", _MAC.sub("MAC", _UUID.sub("UUID", text))).strip()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", WALKED, ids=lambda d: str(d.relative_to(ROOT)))
+def test_every_command_for_a_simulated_host_runs(document: Path, tmp_path: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    walk = Walk(tmp_path)
+    yaml = ""
+    new = text.splitlines()
+    for block in without_transcripts(list(blocks(text)), new, walk):
+        if block.language == "yaml":
+            yaml = "\n".join(block.lines)
+        for line in block.lines:
+            run_if_simulated(walk, line.removeprefix(PROMPT), yaml)
+    if os.environ.get("VGPUCTL_REGENERATE"):
+        document.write_text("\n".join(new) + "\n", encoding="utf-8")
+    else:
+        assert same("\n".join(new)) == same(text), "run the tests with VGPUCTL_REGENERATE=1"
+
+
+def without_transcripts(found: list[Block], new: list[str], walk: Walk) -> Iterator[Block]:
+    """Yield the blocks that are no transcript; run each transcript and put what it printed into `new`."""
+    moved = 0
+    for block in found:
+        if block.language != "console":
+            yield block
+            continue
+        printed: list[str] = []
+        for command in (line for line in block.lines if line.startswith(PROMPT)):
+            out = walk.run(command.removeprefix(PROMPT))
+            printed += [command, *out.rstrip().splitlines()]
+        begin = block.start + moved
+        new[begin : begin + len(block.lines)] = printed
+        moved += len(printed) - len(block.lines)
+
+
+def run_if_simulated(walk: Walk, command: str, yaml: str) -> None:
+    """Run a line of an ordinary block when it names a simulated host on its own."""
+    named = _HOST.search(command)
+    if "vgpuctl" not in command or named is None or re.match(r"NAME|FILE", named.group(1)):
+        return
+    if named.group(1).endswith(".yaml"):
+        (walk.place / named.group(1)).write_text(yaml)
+    walk.run(command.replace("vgpuctl ", "vgpuctl --yes ", 1))  # a person would answer the question
