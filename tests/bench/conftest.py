@@ -1,4 +1,4 @@
-"""Prints the ratios at the end of the run."""
+"""The fixture that benchmarks tell their ratios to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.bench.paired import show_lines, tell
+from tests.bench.paired import tell
 
 Tell = Callable[..., None]
 
@@ -19,8 +19,3 @@ def bench(pytestconfig: pytest.Config) -> Tell:
         tell(pytestconfig, name, ratio, limit, details, unit)
 
     return told
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print what was measured."""
-    show_lines(terminalreporter, config)

@@ -20,8 +20,6 @@ FULL = os.environ.get("VGPUCTL_BENCH") == "full"
 PROGRAM = "import sys\nfrom vgpuctl.cli.entry import main\nsys.exit(main())"
 """What the installed `vgpuctl` does."""
 
-LINES = pytest.StashKey[list[str]]()
-
 
 def runs(smoke: int, full: int) -> int:
     """Return how often to run."""
@@ -79,19 +77,27 @@ def paired(ours: Callable[[], float], theirs: Callable[[], float], times: int) -
     return Pair(tuple(a for a, _ in found), tuple(b for _, b in found))
 
 
+class Lines:
+    """The lines of a run, as a plugin that prints them at its end."""
+
+    NAME = "benchmark-lines"
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print what was measured."""
+        terminalreporter.section("benchmarks" if FULL else "benchmarks, smoke pass")
+        for line in self.lines:
+            terminalreporter.write_line(line)
+
+
 def tell(config: pytest.Config, name: str, ratio: float, limit: float, details: str, unit: str = "") -> None:
     """Keep one line for the end of the run, and say when a limit was passed; that fails nothing."""
     what = "ratio" if not unit else "value"
     passed = "" if ratio <= limit else "   OVER THE LIMIT"
-    line = f"bench: {name} {what} {ratio:.2f}{unit} (limit {limit:g}{unit}): {details}{passed}"
-    config.stash.setdefault(LINES, []).append(line)
-
-
-def show_lines(terminal: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the lines once, whoever asks first."""
-    lines = config.stash.get(LINES, [])
-    if lines:
-        terminal.section("benchmarks" if FULL else "benchmarks, smoke pass")
-        for line in lines:
-            terminal.write_line(line)
-        lines.clear()
+    if not config.pluginmanager.has_plugin(Lines.NAME):
+        config.pluginmanager.register(Lines(), Lines.NAME)
+    kept = config.pluginmanager.get_plugin(Lines.NAME)
+    assert isinstance(kept, Lines)
+    kept.lines.append(f"bench: {name} {what} {ratio:.2f}{unit} (limit {limit:g}{unit}): {details}{passed}")

@@ -25,6 +25,9 @@ from vgpuctl.cli import entry
 VMS, COMPARED = 200, 20
 GROWTH_LIMIT, LOCK_LIMIT_MS = 1.2, 20.0
 CALLERS = 4
+Held = tuple[float, float]
+"""Seconds, and seconds of CPU."""
+
 SCENARIO = """version: 1
 title: room for 256 vGPUs of 1 GiB
 kernel: 5.14.0-427.el9_4.x86_64
@@ -110,9 +113,10 @@ def test_how_long_the_lock_is_held(hosts: tuple[str, str], bench: Tell, tmp_path
     assert len(alone) == VMS // 2
     assert len(together) >= VMS // 2  # more: a GPU filled up between the first look and the lock
     for what, held in (("one caller", alone), (f"{CALLERS} callers on {os.cpu_count()} CPUs", together)):
-        middle, longest = statistics.median(held) * 1000, max(held) * 1000
-        details = f"median {middle:.1f} ms, longest {longest:.1f} ms, {len(held)} create-vm --no-start"
-        bench(f"lock held by {what}, p99", percentile(held) * 1000, LOCK_LIMIT_MS, details, " ms")
+        walls, cpus = [wall * 1000 for wall, _ in held], [cpu * 1000 for _, cpu in held]
+        details = f"median {statistics.median(walls):.1f} ms, longest {max(walls):.1f} ms; of that CPU "
+        details += f"{statistics.median(cpus):.1f} ms, p99 {percentile(cpus):.1f} ms; {len(held)} create-vm --no-start"
+        bench(f"lock held by {what}, p99", percentile(walls), LOCK_LIMIT_MS, details, " ms")
 
 
 def percentile(values: list[float]) -> float:
@@ -120,12 +124,12 @@ def percentile(values: list[float]) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[-1]
 
 
-def held_alone(host: str, env: dict[str, str]) -> list[float]:
+def held_alone(host: str, env: dict[str, str]) -> list[Held]:
     """The times of one process that makes half of the VMs."""
     return _answers([_driver(host, "alone", VMS // 2, env)])
 
 
-def held_together(host: str, env: dict[str, str]) -> list[float]:
+def held_together(host: str, env: dict[str, str]) -> list[Held]:
     """The times of several processes that begin together."""
     drivers = [_driver(host, f"caller-{n}", VMS // 2 // CALLERS, env) for n in range(CALLERS)]
     return _answers(drivers)
@@ -137,8 +141,8 @@ def _driver(host: str, prefix: str, count: int, env: dict[str, str]) -> subproce
     return subprocess.Popen(argv, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
-def _answers(drivers: list[subprocess.Popen[str]]) -> list[float]:
-    held: list[float] = []
+def _answers(drivers: list[subprocess.Popen[str]]) -> list[Held]:
+    held: list[Held] = []
     for driver in drivers:
         assert driver.stdin is not None
         driver.stdin.close()
@@ -146,5 +150,5 @@ def _answers(drivers: list[subprocess.Popen[str]]) -> list[float]:
     for driver in drivers:
         out, err = driver.communicate(timeout=600)
         assert driver.returncode == 0, err
-        held += [float(line) for line in out.split()]
+        held += [(float(wall), float(cpu)) for wall, cpu in (line.split() for line in out.splitlines())]
     return held

@@ -14,7 +14,7 @@ from pathlib import Path
 from vgpuctl.model.seams import World
 
 VARIABLE = "VGPUCTL_CONTRACT"
-FORMS = ("mdev-pf", "mdev-vf", "vendor-vf")
+FORMS = ("mdev-pf", "mdev-vf", "vendor-vf", "sriov-vf")
 PCI = "/sys/bus/pci/devices"
 MDEV = "/sys/bus/mdev/devices"
 
@@ -25,7 +25,7 @@ storage:
   pools: [{{name: default}}]
 networks: [{{name: default}}]
 gpus:
-  - {{model: A100, backend: {form}, address: "0000:01:00.0"{vfs}}}
+  - {{model: {model}, backend: {form}, address: "0000:01:00.0"{vfs}}}
 """
 
 
@@ -84,7 +84,8 @@ def open_site(form: str, directory: Path) -> Site:
         return Site(local_world(), form, "0000:01:00.0", real=True)
     from tests.worlds import open_host
 
-    vfs = "" if form == "mdev-pf" else ", vfs: {total: 7, enabled: 7}"
+    vfs = {"mdev-pf": "", "sriov-vf": ", vfs: {total: 7, enabled: 0}"}.get(form, ", vfs: {total: 7, enabled: 7}")
     kernel = "6.8.0-45-generic" if form == "vendor-vf" else "5.15.0-100-generic"
-    text = SCENARIO.format(form=form, vfs=vfs, kernel=kernel)
+    model = "Flex 170" if form == "sriov-vf" else "A100"
+    text = SCENARIO.format(model=model, form=form, vfs=vfs, kernel=kernel)
     return Site(open_host(directory, text=text).world, form, "0000:01:00.0", real=False)

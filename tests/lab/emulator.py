@@ -116,6 +116,8 @@ class Emulator:
 def command(built: Built, work: Path, flavour: str, load: str | None) -> list[str]:
     """The whole command line. Its device part must be the same when a snapshot is saved and loaded."""
     return [
+        # A test run that is killed takes its emulator with it.
+        *("setpriv", "--pdeathsig", "KILL", "--"),
         *qemu(built.tools),
         *("-name", "vgpulab"),
         *recipe.machine_arguments(),

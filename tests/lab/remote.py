@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -90,26 +91,27 @@ class Remote:
         """Never raises for a status; TimeoutExpired past the deadline, or as soon as `watch` has a reason."""
         argv = self.argv(command)
         end = time.monotonic() + timeout
-        data: bytes | None = stdin
-        pipe = subprocess.PIPE
-        with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        # A file, not a pipe: communicate() called a second time would not go on sending.
+        with tempfile.TemporaryFile() as source:
+            source.write(stdin)
+            source.seek(0)
+            process = subprocess.Popen(argv, stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        with process:
             try:
                 while True:
                     left = end - time.monotonic()
                     try:
-                        out, err = process.communicate(data, timeout=max(0.01, min(1.0, left)))
+                        out, err = process.communicate(timeout=max(0.01, min(1.0, left)))
                         break
-                    except subprocess.TimeoutExpired as exc:
-                        # The first call keeps sending what it was given; a second may not give it again.
-                        data = None
+                    except subprocess.TimeoutExpired:
+                        # Killed below, its pipes not read to their end: the master holds them open as well.
                         if left <= 1.0 or (watch is not None and watch()):
-                            process.kill()
-                            exc.stdout, exc.stderr = process.communicate()
                             raise
             except BaseException:
                 process.kill()
                 raise
-        return Result(argv[-1], process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+        printed = (part.decode(errors="replace") for part in (out, err))
+        return Result(argv[-1], process.returncode, *printed)
 
     def start(self, command: Sequence[str] | str) -> subprocess.Popen[str]:
         """A command that runs beside others: for tests that release many at once."""

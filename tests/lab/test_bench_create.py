@@ -14,7 +14,7 @@ import uuid
 import pytest
 
 from tests.bench.in_lab import BASE, WAYS
-from tests.bench.paired import runs, show_lines, tell
+from tests.bench.paired import runs, tell
 from tests.lab.machine import Lab
 from tests.lab.vgpuctl_in import IGB, must, put_gpu, use_defaults
 
@@ -57,10 +57,6 @@ def say(config: pytest.Config, times: dict[str, list[dict[str, float]]]) -> None
             f"{statistics.median(ours):.2f} s against {statistics.median(theirs):.2f} s, emulated, {len(ours)} runs"
         )
         tell(config, name, ratio, limit, details)
-    terminal = config.pluginmanager.get_plugin("terminalreporter")
-    if terminal is not None:
-        terminal.ensure_newline()
-        show_lines(terminal, config)
 
 
 def one(lab: Lab, way: str, name: str, xml: str, create: str) -> dict[str, float]:

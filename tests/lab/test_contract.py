@@ -10,9 +10,12 @@ from tests.lab.vgpuctl_in import put_gpu
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
-@pytest.mark.parametrize("form", ["mdev-pf", "mdev-vf", "vendor-vf"])
+@pytest.mark.parametrize("form", ["mdev-pf", "mdev-vf", "vendor-vf", "sriov-vf"])
 def test_the_real_host_keeps_the_simulators_contract(lab: Lab, form: str) -> None:
-    put_gpu(lab, form)
+    if form == "sriov-vf":
+        lab.run(["modprobe", "igb"])
+    else:
+        put_gpu(lab, form)
     script = f"""cd /opt/vgpuctl/src && PYTHONPATH=/opt/vgpuctl/src:/opt/vgpuctl/lib VGPUCTL_CONTRACT={form} \
         python3 -m pytest -q -p no:cacheprovider tests/contract 2>&1"""
     result = lab.run(script, check=False, timeout=550)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from vgpuctl.model.gpu import Backend, Function, Gpu, Owner, Vgpu
-from vgpuctl.model.vm import Claim, HostdevRef, Vm
+from vgpuctl.model.vm import Claim, HostdevRef, PromiseState, Vm
 
 
 def carrier_uuid(vm_uuid: str, index: int) -> str:
@@ -96,6 +96,7 @@ def _promised(vm: Vm, present: Mapping[str, Vgpu]) -> dict[str, Vgpu]:
             framebuffer_mib=promised.framebuffer_mib,
             vm=vm.name,
             vm_uuid=vm.uuid,
+            awaited=device is None and vm.promise.state is PromiseState.READY and not _is_whole(promised.backend),
         )
     return found
 

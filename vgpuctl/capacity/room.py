@@ -111,10 +111,21 @@ def _on_vfs(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType) -> Room:
     if not offering:
         return Room(0, (), (_why_none(gpu, usable, taken, wanted), *broken))
     addresses = tuple(f.address for f in offering)
+    awaited = [v for v in taken if v.awaited]
+    if left is None and awaited:
+        return Room(0, (), (_unknown_with_promises(awaited), *broken))
     if left is None:
         reason = "how many fit is not known: NVML does not answer" if gpu.backend is Backend.VENDOR_VF else ""
         return Room(None, addresses, tuple(filter(None, (reason, *broken))))
     return Room(min(left, len(offering)), addresses[:left], broken)
+
+
+def _unknown_with_promises(awaited: Sequence[Vgpu]) -> str:
+    """Say why nothing is added: the room left may belong to vGPUs that are promised and not made yet."""
+    return (
+        f"how many fit is not known without NVML, and {len(awaited)} promised vGPUs are not made again yet: "
+        f"start {_who(awaited)} first"
+    )
 
 
 def _occupied(function: Function) -> bool:

@@ -8,7 +8,7 @@ None means "not known", never zero.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -135,7 +135,8 @@ class Vgpu:
     """A carrier that is taken: by a device that exists, by a promise, by a claim, or by several of these.
 
     `carrier` is the mdev's UUID, or the address of the VF or function. `present` says that the device is
-    there now (for sriov-vf and passthrough: that a VM refers to it). `reason` says why a device is leaked.
+    there now (for sriov-vf and passthrough: that a VM refers to it). `awaited`: a finished VM's device is missing, as
+    after a reboot, and is made at its next start. `reason` says why a device is leaked.
     """
 
     carrier: str
@@ -150,4 +151,4 @@ class Vgpu:
     vm: str | None = None
     vm_uuid: str | None = None
     reason: str | None = None
-    extra: Mapping[str, str] = field(default_factory=dict)
+    awaited: bool = False

@@ -188,7 +188,7 @@ def type_id_now(snapshot: Snapshot, vgpu: PromisedVgpu) -> str | None:
         raise NoCapacity(
             f"{vgpu.gpu} does not offer {vgpu.profile} now", hint=f"vgpuctl explain {vgpu.profile}", gpu=vgpu.gpu
         )
-    others = tuple(v for v in snapshot.taken_on(vgpu.gpu) if v.carrier != vgpu.carrier)
+    others = tuple(v for v in snapshot.taken_on(vgpu.gpu) if v.carrier != vgpu.carrier and not v.awaited)
     space = room(gpu, others, known)
     if vgpu.function not in space.functions and not space.some:
         raise NoCapacity(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.values import A4C, A5C, ME, T2Q, T4Q, a100, changed, promised, snapshot, t4, vm
 from vgpuctl.capacity.place import joint_free, place, rooms_for, select_gpus
 from vgpuctl.capacity.profiles import find
-from vgpuctl.errors import NoCapacity, NotFound, Refused
+from vgpuctl.errors import NoCapacity, NotFound, Refused, Stuck
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import StuckWrite
@@ -135,8 +135,13 @@ def test_a_gpu_with_a_stuck_write_takes_nothing_and_counts_for_nothing():
     ((_, space),) = rooms_for(look, look.gpus, types)
     assert (space.free, space.reasons[0]) == (0, "a kernel write on it is stuck")
     assert joint_free(look, look.gpus, types) == 0
-    with pytest.raises(NoCapacity):
+    with pytest.raises(Stuck):
         place(look, [("A100-4C", 1)], None)
+
+
+def test_a_stuck_gpu_is_passed_over_while_another_has_room():
+    look = snapshot(a100(), a100("0000:86:00.0"), stuck=(StuckWrite(ME, "0000:3b:00.0", "/sys/x", "0"),))
+    assert place(look, [("A100-4C", 1)], None)[0].gpu.address == "0000:86:00.0"
 
 
 def test_a_gpu_whose_vfs_are_off_is_explained_by_that_and_not_by_its_profiles():

@@ -139,3 +139,13 @@ def test_a_gpu_given_away_whole_has_no_room():
 )
 def test_a_gpu_without_vgpus_says_why(changes, text):
     assert room(replace(a100(), **changes), (), A4C).reasons == (text,)
+
+
+def test_without_a_known_maximum_nothing_is_added_while_promised_vgpus_are_not_made_again():
+    wanted = replace(A4C, max_per_gpu=None)
+    gpu = a100(types=(wanted,))
+    awaited = taken(gpu, wanted, 3, present=False, awaited=True)
+    found = room(gpu, (awaited,), wanted)
+    assert (found.free, found.functions) == (0, ())
+    assert "vdi-003" in found.reasons[0]
+    assert room(gpu, (replace(awaited, awaited=False),), wanted).free is None

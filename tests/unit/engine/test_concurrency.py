@@ -43,6 +43,8 @@ def _run(directory: str, act: str, argument: str, ready: Any, answers: Any) -> N
         answers.put((argument, _ACTS[act](host.world, argument)))
     except VgpuctlError as error:
         answers.put((argument, f"{error.code}: {error} {error.left}"))
+    except Exception as error:  # noqa: BLE001 - the parent must hear of it, or it waits in vain
+        answers.put((argument, f"bug: {error!r}"))
 
 
 def _create(world: World, name: str) -> str:

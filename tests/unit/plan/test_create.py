@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.values import a100, snapshot, vm_uuid
@@ -61,8 +63,6 @@ def test_without_start_the_vm_is_not_started_and_still_recorded_as_ready():
 
 def test_without_a_name_the_vm_is_called_by_its_uuid():
     assert vm_name(wish(name="x"), UUID) == "x"
-    from dataclasses import replace
-
     assert vm_name(replace(wish(), name=None), UUID) == "vgpu-00000000"
 
 

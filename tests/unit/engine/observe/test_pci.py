@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each card offers is decided card by card; a bad one never hides the others; PF files are read by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults import Watch, failing
+from tests.worlds import open_host
+from vgpuctl.engine.observe import Want, observe
+from vgpuctl.errors import Failed
+
+
+def test_each_card_of_a_mixed_host_is_what_it_is(tmp_path):
+    look = observe(open_host(tmp_path, "mixed").world, Want())
+    assert {g.address: (g.backend, str(g.mode)) for g in look.gpus if g.display_class} == {
+        "0000:17:00.0": (None, "unmanaged"),
+        "0000:3b:00.0": ("vendor-vf", "vgpu"),
+        "0000:5e:00.0": ("mdev-pf", "vgpu"),
+        "0000:86:00.0": ("sriov-vf", "sriov"),
+        "0000:af:00.0": ("sriov-vf", "sriov"),
+        "0000:d8:00.0": ("passthrough", "passthrough"),
+        "mtty": ("mdev-pf", "vgpu"),
+    }
+
+
+def test_only_known_files_of_a_pf_are_read(tmp_path):
+    """Some drivers act when a file is read: AMD's reset_gpu resets the card."""
+    watch, read = Watch(), set()
+    watch.before = lambda number, call, args: read.add(args[0]) if call == "sysfs.read" else None
+    observe(watch.watch(open_host(tmp_path, "mixed").world), Want(types=True, every_function=True))
+    names = {path.rpartition("/")[2] for path in read if path.startswith("/sys/bus/pci/devices/")}
+    assert names <= {
+        "class",
+        "vendor",
+        "device",
+        "numa_node",
+        "sriov_totalvfs",
+        "boot_vga",
+        "current_vgpu_type",
+        "creatable_vgpu_types",
+        "name",
+        "description",
+        "available_instances",
+    }
+
+
+def test_vfs_beyond_the_pfs_slot_are_found_in_the_order_of_their_links(tmp_path):
+    host = open_host(tmp_path, text="version: 1\ngpus:\n  - {model: L40S, vfs: {total: 48, enabled: 48}}\n")
+    (gpu,) = observe(host.world, Want()).gpus
+    assert len(gpu.functions) == gpu.vfs_enabled == 48
+    assert gpu.functions[0].address == "0000:3b:00.4"
+    assert gpu.functions[-1].address == "0000:3b:06.3"
+
+
+def test_a_vf_that_cannot_be_listed_is_named_and_the_others_stay(tmp_path):
+    text = 'version: 1\ngpus:\n  - {model: A100}\nfaults:\n  - {on: sysfs-listdir, match: "*/0000:3b:00.5"}\n'
+    (gpu,) = observe(open_host(tmp_path, text=text).world, Want()).gpus
+    assert len(gpu.functions) == 15
+    assert "virtfn1 is left out" in gpu.problems[0]
+    assert gpu.vfs_enabled == 16
+
+
+def test_mdevs_that_cannot_be_listed_are_an_error_and_not_none(tmp_path):
+    host = open_host(tmp_path, "t4")
+    with pytest.raises(Failed) as raised:
+        observe(failing(host.world, 3), Want())
+    assert raised.value.facts["errno"] == 5
+
+
+def test_one_gpu_alone_is_read_when_only_it_is_wanted(tmp_path):
+    look = observe(open_host(tmp_path, "mixed").world, Want(only=frozenset({"0000:5e:00.0"})))
+    assert [g.address for g in look.gpus] == ["0000:5e:00.0"]

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every command checks first, with words that say what to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.values import a100, snapshot, vm
+from tests.worlds import open_host
+from vgpuctl.engine.guards import find_vm, require_libvirt, require_writable
+from vgpuctl.errors import HostCannot, InvalidInput, NotFound
+from vgpuctl.model.seams import HypervisorStatus
+
+DOWN = replace(snapshot(a100()), hypervisor=HypervisorStatus(False, "qemu:///system", "no socket"))
+
+
+def test_a_host_that_is_only_to_be_looked_at_says_why(tmp_path):
+    world = open_host(tmp_path, "empty").world
+    require_writable(world)
+    with pytest.raises(InvalidInput) as raised:
+        require_writable(replace(world, read_only="it is a captured tree"))
+    assert "it is a captured tree" in str(raised.value)
+
+
+def test_a_libvirt_that_does_not_answer_is_named_with_its_address_and_reason():
+    require_libvirt(snapshot(a100()))
+    with pytest.raises(HostCannot) as raised:
+        require_libvirt(DOWN)
+    assert "qemu:///system: no socket" in str(raised.value)
+    assert raised.value.facts["check"] == "libvirt"
+
+
+def test_a_vm_is_found_by_name_and_uuid_and_never_called_missing_without_libvirt():
+    look = snapshot(a100(), vms=[vm(1)])
+    assert find_vm(look, "vdi-001") == find_vm(look, vm(1).uuid) == vm(1)
+    with pytest.raises(NotFound) as raised:
+        find_vm(look, "vdi-002")
+    assert raised.value.facts["near"] == ["vdi-001"]
+    with pytest.raises(HostCannot):
+        find_vm(DOWN, "vdi-001")
