@@ -31,7 +31,7 @@ def main() -> int:
         if name in {"build", "boot", "shell"}:
             command.add_argument("--flavour", choices=("normal", "apparmor"), default="normal")
         if name in {"boot", "shell"}:
-            command.add_argument("--cold", action="store_true", help="boot the kernel instead of the snapshot")
+            command.add_argument("--cold", action="store_true", help="boot instead of loading the snapshot")
     options = parser.parse_args()
     try:
         return _perform(options)

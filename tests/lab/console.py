@@ -30,7 +30,7 @@ print(seen.decode(errors="replace"))
 def ask_guest(lab: Lab, name: str, question: str, *, timeout: float = 120) -> str:
     """What the guest's shell answers; waits until there is a shell."""
     said = lab.run(["python3", "-c", TALK, name, question, f"{timeout:g}"], timeout=timeout + 30).stdout
-    answers = re.findall(r"answer-begin-42\s+(.*?)answer-end-42", said, re.DOTALL)
+    answers = re.findall(r"answer-begin-42(.*?)answer-end-42", said, re.DOTALL)
     assert answers, said
     return answers[-1]
 

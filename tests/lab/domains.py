@@ -52,7 +52,8 @@ def pci_hostdev(address: str, *, managed: bool = True) -> str:
     domain, bus, slot, function = re.split(r"[:.]", address)
     where = f"domain='0x{domain}' bus='0x{bus}' slot='0x{slot}' function='0x{function}'"
     kind = "yes" if managed else "no"
-    return f"<hostdev mode='subsystem' type='pci' managed='{kind}'><source><address {where}/></source></hostdev>"
+    source = f"<source><address {where}/></source>"
+    return f"<hostdev mode='subsystem' type='pci' managed='{kind}'>{source}</hostdev>"
 
 
 def mdev_hostdev(uuid: str) -> str:

@@ -23,7 +23,9 @@ MASKED = (
     *("serial-getty@ttyS0.service", "libvirt-guests.service", "systemd-networkd.service"),
     *("systemd-networkd.socket", "systemd-timesyncd.service", "systemd-pcrphase.service"),
     *("systemd-journal-flush.service", "sys-kernel-debug.mount", "sys-kernel-tracing.mount"),
-    *("dev-mqueue.mount", "modprobe@drm.service"),
+    *("dev-mqueue.mount", "modprobe@drm.service", "modprobe@fuse.service", "modprobe@configfs.service"),
+    *("modprobe@efi_pstore.service", "sys-fs-fuse-connections.mount", "sys-kernel-config.mount"),
+    *("systemd-binfmt.service", "proc-sys-fs-binfmt_misc.automount", "systemd-random-seed.service"),
 )
 
 
@@ -72,6 +74,9 @@ def _settings(root: Path) -> None:
     # No line for the root disk: systemd would wait for its device unit.
     _write(root / "etc/fstab", "")
     _write(root / "etc/resolv.conf", "")
+    # Newer than /usr: systemd does none of its work after an update (ldconfig, users, catalogue).
+    for stamp in ("etc/.updated", "var/.updated"):
+        _write(root / stamp, "")
     for unit in MASKED:
         _fresh(root / "etc/systemd/system" / unit).symlink_to("/dev/null")
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from typing import Protocol
 
@@ -52,12 +53,13 @@ def require_iommu(function: Function) -> None:
 
 
 def vfio_nodes(world: World, function_path: str) -> tuple[str, ...]:
-    """Return the device nodes through which a VM holds a carrier, from its IOMMU group."""
-    try:
-        group = world.sysfs.readlink(f"{function_path}/iommu_group").rpartition("/")[2]
-    except FileNotFoundError:
-        return ()
-    return (f"/dev/vfio/{group}",)
+    """Return the device nodes through which a VM holds a carrier: its IOMMU group's, and iommufd's own."""
+    nodes = []
+    with contextlib.suppress(FileNotFoundError):
+        nodes.append(f"/dev/vfio/{world.sysfs.readlink(f'{function_path}/iommu_group').rpartition('/')[2]}")
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        nodes += [f"/dev/vfio/devices/{name}" for name in world.sysfs.listdir(f"{function_path}/vfio-dev")]
+    return tuple(nodes)
 
 
 def refuse_if_held(world: World, carrier: str, function_path: str) -> None:
@@ -68,7 +70,7 @@ def refuse_if_held(world: World, carrier: str, function_path: str) -> None:
     """
     try:
         holders = world.processes.holders(vfio_nodes(world, function_path))
-    except PermissionError as error:
+    except OSError as error:
         raise InUse(f"whether {carrier} is in use cannot be seen", hint="run this as root", carrier=carrier) from error
     if holders:
         who = ", ".join(f"{h.command} (pid {h.pid})" for h in holders)

@@ -15,7 +15,7 @@ from vgpuctl.model.step import Step
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import DesignHostdev
 
-_HARMLESS = (None, "vfio-pci", "pci-stub")
+HARMLESS_DRIVERS = (None, "vfio-pci", "pci-stub")
 
 
 class SriovVfKind:
@@ -59,14 +59,19 @@ class PassthroughKind(SriovVfKind):
                 gpu=gpu.address,
                 reasons=list(gpu.console),
             )
+        if not gpu.display_class and function.driver not in HARMLESS_DRIVERS:
+            raise InUse(
+                f"{gpu.address} ({gpu.model}) is used by the host: its driver is {function.driver}",
+                hint=f"take it from the host first, if nothing there needs it: {_detach(gpu.address)}",
+                gpu=gpu.address,
+                driver=function.driver,
+            )
         self._check_group(snapshot, gpu)
 
     def _check_group(self, snapshot: Snapshot, gpu: Gpu) -> None:
         """Every other endpoint of the IOMMU group must be unused: the group goes to one VM (kernel vfio.rst)."""
         for member in gpu.group_members:
-            if member.same_slot:
-                continue
-            holder = _vm_of(snapshot, member)
+            holder = None if member.same_slot and _is_own(snapshot, gpu, member) else _vm_of(snapshot, member)
             if holder is not None:
                 raise InUse(
                     f"{gpu.address} shares IOMMU group {gpu.iommu_group} with {member.address}, which {holder} has",
@@ -75,16 +80,25 @@ class PassthroughKind(SriovVfKind):
                     member=member.address,
                     vm=holder,
                 )
-            if member.driver not in _HARMLESS:
+            if not member.same_slot and member.driver not in HARMLESS_DRIVERS:
                 raise InUse(
                     f"{gpu.address} shares IOMMU group {gpu.iommu_group} with {member.address}, "
                     f"which the driver {member.driver} holds",
-                    hint=f"unbind it if the host does not need it: virsh nodedev-detach "
-                    f"pci_{member.address.replace(':', '_').replace('.', '_')}",
+                    hint=f"unbind it if the host does not need it: {_detach(member.address)}",
                     gpu=gpu.address,
                     member=member.address,
                     driver=member.driver,
                 )
+
+
+def _is_own(snapshot: Snapshot, gpu: Gpu, member: GroupMember) -> bool:
+    """Say whether a companion function is held by the VM that has the GPU itself (a start, not a new VM)."""
+    holder = _vm_of(snapshot, member)
+    return holder is not None and holder in {v.vm for v in snapshot.vgpus if v.carrier == gpu.address}
+
+
+def _detach(address: str) -> str:
+    return f"virsh nodedev-detach pci_{address.replace(':', '_').replace('.', '_')}"
 
 
 def _vm_of(snapshot: Snapshot, member: GroupMember) -> str | None:

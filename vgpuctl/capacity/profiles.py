@@ -87,6 +87,9 @@ def _missing(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -> NotFound | N
     known = sorted({t.profile for g in gpus for t in g.types})
     near = difflib.get_close_matches(text, known, n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(near)}?" if near else "vgpuctl list-profiles shows what this host offers"
+    off = [g.address for g in gpus if g.backend is None and g.vfs_total]
+    if off:
+        hint += f"; the VFs of {', '.join(off)} are off, what it offers shows once they are on"
     if not known:
         hint = "no GPU here offers vGPU profiles now; vgpuctl list-gpus --all says why"
     return NotFound(f"no GPU on this host knows the profile '{text}'", hint=hint, profile=text, near=near)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SIGINT and SIGTERM do while a command runs.
+"""What SIGINT, SIGTERM and SIGHUP (a lost terminal) do while a command runs.
 
 The first raises Interrupted in the main thread, and the engine undoes what it did. The second raises
 KeyboardInterrupt, which stops the undo. Once the result is being printed signals change nothing any more: the
@@ -25,7 +25,7 @@ from vgpuctl.errors import Interrupted
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Guard:

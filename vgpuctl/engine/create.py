@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from vgpuctl.domain.render import render
 from vgpuctl.engine.claim import claim_carriers
 from vgpuctl.engine.facts import gather
-from vgpuctl.engine.guards import require_libvirt, require_writable
+from vgpuctl.engine.guards import require_system, require_writable
 from vgpuctl.engine.observe import Want, observe, observe_vm
 from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import Exists, NoCapacity, VgpuctlError
@@ -54,7 +54,7 @@ def prepare(world: World, wish: VmWish, exclude: frozenset[str] = frozenset()) -
     """Look at the host and plan a new VM; raises what stands against it before anything is written."""
     uuid = world.new_uuid()
     snapshot = observe(world, _want(wish))
-    require_libvirt(snapshot)
+    require_system(snapshot)
     refuse_existing(snapshot, vm_name(wish, uuid))
     vgpus = choose(snapshot, wish, uuid, exclude)
     facts = gather(world, wish, vgpus)

@@ -11,7 +11,7 @@ from vgpuctl.errors import Failed, NotFound
 from vgpuctl.model.seams import World
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import ExistingDisk, VmWish
-from vgpuctl.plan.facts import Facts
+from vgpuctl.plan.facts import Facts, GpuHolders
 
 TEMPLATE_DIR = "/etc/vgpuctl/templates"
 
@@ -26,7 +26,7 @@ def gather(world: World, wish: VmWish, vgpus: tuple[PromisedVgpu, ...]) -> Facts
         pool=world.storage.pool(wish.storage_pool),
         template=read_template(world, wish.template),
         files={p: world.storage.image(p) for p in paths},
-        holders=_holders(world, vgpus) if wish.mode == "passthrough" else (),
+        holders=holders_of(world, vgpus) if wish.mode == "passthrough" else GpuHolders(),
     )
 
 
@@ -75,11 +75,14 @@ def _nvidia_nodes(world: World, function: str) -> list[str]:
     return [f"/dev/nvidia{found.group(1)}"] if found else []
 
 
-def _holders(world: World, vgpus: tuple[PromisedVgpu, ...]) -> tuple[str, ...]:
+def holders_of(world: World, vgpus: tuple[PromisedVgpu, ...]) -> GpuHolders:
     """Return who has a display or compute node of these functions open."""
-    nodes: list[str] = []
-    for vgpu in vgpus:
-        nodes += _display_nodes(world, vgpu.function) + _nvidia_nodes(world, vgpu.function)
+    display = [n for v in vgpus for n in _display_nodes(world, v.function)]
+    compute = [n for v in vgpus for n in _nvidia_nodes(world, v.function)]
+    return GpuHolders(_who(world, display), _who(world, compute))
+
+
+def _who(world: World, nodes: list[str]) -> tuple[str, ...]:
     if not nodes:
         return ()
     try:

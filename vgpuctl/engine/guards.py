@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 
-from vgpuctl.errors import HostCannot, InvalidInput, NotFound
+from vgpuctl.errors import HostCannot, InvalidInput, NotFound, Stuck
 from vgpuctl.model.seams import World
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm
@@ -17,6 +18,12 @@ def require_writable(world: World) -> None:
     Raises:
         InvalidInput: with the reason.
     """
+    if not world.machine_id:
+        raise HostCannot(
+            "this host has no machine id, by which vgpuctl tells its own VMs from copies",
+            hint="systemd-machine-id-setup",
+            check="machine-id",
+        )
     if world.read_only is not None:
         raise InvalidInput(f"nothing can be changed here: {world.read_only}", host=world.name)
 
@@ -35,6 +42,43 @@ def require_libvirt(snapshot: Snapshot) -> None:
             check="libvirt",
             uri=status.uri,
         )
+
+
+def require_system(snapshot: Snapshot) -> None:
+    """Refuse to change anything over a connection that does not show the host's own VMs.
+
+    The claims and devices are the host's; a session's libvirt or the test driver would make all of them look
+    leaked.
+
+    Raises:
+        HostCannot: naming the connection.
+    """
+    require_libvirt(snapshot)
+    uri = snapshot.hypervisor.uri
+    if "/session" in uri or uri.startswith("test:"):
+        raise HostCannot(
+            f"{uri} does not show this host's VMs and cannot give VFIO devices to them",
+            hint="use --connect qemu:///system",
+            check="session",
+            uri=uri,
+        )
+
+
+def refuse_stuck(snapshot: Snapshot, gpus: Iterable[str]) -> None:
+    """Refuse to work on a GPU on which a kernel write has not come back.
+
+    Raises:
+        Stuck: naming the process and what it writes.
+    """
+    wanted = set(gpus)
+    for write in snapshot.stuck:
+        if write.gpu in wanted:
+            raise Stuck(
+                f"{write.gpu}: process {write.process.pid} waits in the kernel writing {write.path}",
+                hint="it ends when the device is released; then run the command again",
+                gpu=write.gpu,
+                pid=write.process.pid,
+            )
 
 
 def find_vm(snapshot: Snapshot, name: str) -> Vm:

@@ -3,21 +3,25 @@
 
 from __future__ import annotations
 
+import json
+
 from vgpuctl.backends import of
 from vgpuctl.engine.claim import reclaim
 from vgpuctl.engine.create import done
-from vgpuctl.engine.guards import find_vm, require_writable
+from vgpuctl.engine.facts import holders_of
+from vgpuctl.engine.guards import find_vm, refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import Want, observe, observe_devices
 from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, NotFound
-from vgpuctl.model.gpu import Owner
+from vgpuctl.model.gpu import Backend, Owner
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.seams import DomainLeftovers, World
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import Claim, Promise, PromiseState, Vm, VmState
 from vgpuctl.plan.choose import type_id_now
-from vgpuctl.plan.remove import own_promise, removal_plan
+from vgpuctl.plan.facts import refuse_held
+from vgpuctl.plan.remove import not_provably_ours, own_promise, refuse_shared_disks, removal_plan
 from vgpuctl.plan.report import vm_value
 from vgpuctl.steps.domain import OFF, StartDomain, StopDomain
 
@@ -62,11 +66,13 @@ def start_vm(world: World, name: str, *, dry_run: bool, wait_seconds: float, pro
         require_writable(world)
     snapshot = observe(world, Want(models=False))
     vm = find_vm(snapshot, name)
+    require_system(snapshot)
     promise = own_promise(vm, "start")
     settled(vm, promise)
     if vm.state not in OFF:
         return Outcome(False, vm_value(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
-    plan = _start_plan(_with_types(world, snapshot, vm, promise), vm, promise)
+    refuse_stuck(snapshot, [v.gpu for v in promise.vgpus])
+    plan = _start_plan(world, _with_types(world, snapshot, vm, promise), vm, promise)
     if dry_run:
         return Outcome(True, vm_value(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
     held = reclaim(world, vm_claims(world, vm, promise), wait_seconds)
@@ -76,7 +82,7 @@ def start_vm(world: World, name: str, *, dry_run: bool, wait_seconds: float, pro
         settled(vm, promise)
         if vm.state not in OFF:
             return Outcome(False, vm_value(snapshot, vm), warnings=snapshot.warnings)
-        plan = _start_plan(_with_types(world, snapshot, vm, promise), vm, promise)
+        plan = _start_plan(world, _with_types(world, snapshot, vm, promise), vm, promise)
     except BaseException:
         for step in reversed(held):
             step.undo(world)
@@ -121,15 +127,31 @@ def look_again(world: World, vm: Vm) -> tuple[Snapshot, Vm]:
 
 
 def _with_types(world: World, snapshot: Snapshot, vm: Vm, promise: Promise) -> Snapshot:
-    """Return the snapshot with the types of the VM's GPUs, when one of its devices must be made."""
-    if all(v.present for v in snapshot.vgpus if v.vm_uuid == vm.uuid):
+    """Return the snapshot with all of the VM's GPUs and, when one of its devices must be made, their types."""
+    seen = all(snapshot.gpu(v.gpu) is not None for v in promise.vgpus)
+    if seen and all(v.present for v in snapshot.vgpus if v.vm_uuid == vm.uuid):
         return snapshot
     want = Want(types=True, models=False, only=frozenset(v.gpu for v in promise.vgpus))
     return observe_devices(world, want, vms=snapshot.vms, status=snapshot.hypervisor)
 
 
-def _start_plan(snapshot: Snapshot, vm: Vm, promise: Promise) -> Plan:
+def _check_host(world: World, snapshot: Snapshot, promise: Promise) -> None:
+    """Check what creation checked, again: since then the host may have rebooted, or taken the device."""
+    force_console = bool(json.loads(promise.spec).get("force_console", False))
+    for promised in promise.vgpus:
+        gpu = snapshot.gpu(promised.gpu)
+        function = gpu.function_at(promised.function) if gpu else None
+        if gpu is None or function is None:
+            continue
+        of(promised.backend).check(snapshot, gpu, function, force_console=force_console)
+    whole = tuple(v for v in promise.vgpus if v.backend is Backend.PASSTHROUGH)
+    if whole:
+        refuse_held(whole[0].gpu, holders_of(world, whole), force_console=force_console)
+
+
+def _start_plan(world: World, snapshot: Snapshot, vm: Vm, promise: Promise) -> Plan:
     """Return the steps: each missing device, then the start. A function somebody else took is refused."""
+    _check_host(world, snapshot, promise)
     steps: list[Step] = []
     for promised in promise.vgpus:
         if any(v.carrier == promised.carrier and v.present for v in snapshot.vgpus):
@@ -162,10 +184,11 @@ def stop_vm(world: World, name: str, *, force: bool, dry_run: bool, wait_seconds
         require_writable(world)
     snapshot = observe(world, Want(models=False))
     vm = find_vm(snapshot, name)
+    require_system(snapshot)
     settled(vm, own_promise(vm, "stop"))
     if vm.state in OFF:
         return Outcome(False, vm_value(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
-    plan = Plan(steps=(StopDomain(vm.name, vm.uuid, force, wait_seconds),), undo_on_failure=False)
+    plan = Plan(steps=(StopDomain(vm.name, vm.uuid, force, wait_seconds),))
     if dry_run:
         return Outcome(True, vm_value(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
     carry_out(world, plan, progress)
@@ -187,8 +210,13 @@ def delete_vm(
         require_writable(world)
     snapshot = observe(world, Want(models=False))
     vm = find_vm(snapshot, name)
+    require_system(snapshot)
     promise = own_promise(vm, "delete")
-    plan = removal_plan(vm, promise, leftovers_of(world, vm), keep_disks=keep_disks)
+    refuse_stuck(snapshot, [v.gpu for v in promise.vgpus])
+    if not keep_disks:
+        refuse_shared_disks(snapshot, vm, promise)
+    leave = not_provably_ours(snapshot, vm, promise)
+    plan = removal_plan(vm, promise, leftovers_of(world, vm), keep_disks=keep_disks, leave=leave)
     steps = tuple(s.describe() for s in plan.steps)
     before = vm_value(snapshot, vm)
     if dry_run:
@@ -197,9 +225,11 @@ def delete_vm(
     confirm(f"Delete VM {vm.name}?{running}", steps)
     held = reclaim(world, vm_claims(world, vm, promise), wait_seconds)
     try:
-        _, vm = look_again(world, vm)
+        now, vm = look_again(world, vm)
         promise = own_promise(vm, "delete")
-        plan = removal_plan(vm, promise, leftovers_of(world, vm), keep_disks=keep_disks)
+        if not keep_disks:
+            refuse_shared_disks(now, vm, promise)
+        plan = removal_plan(vm, promise, leftovers_of(world, vm), keep_disks=keep_disks, leave=leave)
     except BaseException:
         for step in reversed(held):
             step.undo(world)

@@ -11,21 +11,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from vgpuctl.engine.claim import reclaim
-from vgpuctl.engine.guards import require_libvirt, require_writable
+from vgpuctl.engine.guards import require_system, require_writable
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.observe.vms import read_vm
 from vgpuctl.engine.power import leftovers_of, vm_claims
 from vgpuctl.engine.run import carry_out
-from vgpuctl.errors import NotFound, VgpuctlError
+from vgpuctl.errors import InUse, NotFound, VgpuctlError
 from vgpuctl.model.gpu import Owner, Vgpu
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.seams import World
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan
 from vgpuctl.model.vm import Claim, Promise, PromiseState, Vm
-from vgpuctl.plan.remove import as_promised, orphan_plan, removal_plan
+from vgpuctl.plan.remove import as_promised, not_provably_ours, orphan_plan, refuse_shared_disks, removal_plan
 from vgpuctl.steps.claims import HoldClaim
-from vgpuctl.steps.domain import SetRecord
+from vgpuctl.steps.domain import OFF, SetRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def reconcile(world: World, *, dry_run: bool, wait_seconds: float, progress: Pro
     if not dry_run:
         require_writable(world)
     snapshot = observe(world, Want(models=False))
-    require_libvirt(snapshot)
+    require_system(snapshot)
     findings = find(world, snapshot)
     work = [f for f in findings if f.plan is not None]
     data: dict[str, object] = {"findings": [{"kind": f.kind, "what": f.what, "action": f.action} for f in findings]}
@@ -79,6 +79,8 @@ def _mend(world: World, finding: Finding, wait_seconds: float, progress: Progres
 def _still(world: World, finding: Finding) -> bool:
     if finding.vm is None:
         claimed = {c.carrier for c in world.claims.all()}
+        if any(world.hypervisor.find_domain(c.vm_uuid) is not None for c in finding.claims):
+            return False
         return all(c.carrier in claimed for c in finding.claims)
     record = world.hypervisor.find_domain(finding.vm.uuid)
     if record is None:
@@ -96,7 +98,8 @@ def find(world: World, snapshot: Snapshot) -> tuple[Finding, ...]:
         found.append(Finding("stuck-write", text, "it ends when the device is released"))
     for vm in snapshot.vms:
         found += _of_vm(world, snapshot, vm)
-    found += [_leak(world, snapshot, v) for v in snapshot.vgpus if v.owner is Owner.LEAKED]
+    stuck = {w.gpu for w in snapshot.stuck}
+    found += [_leak(world, snapshot, v) for v in snapshot.vgpus if v.owner is Owner.LEAKED and v.gpu not in stuck]
     return tuple(found)
 
 
@@ -106,16 +109,31 @@ def _of_vm(world: World, snapshot: Snapshot, vm: Vm) -> list[Finding]:
     if any(c.vm_uuid == vm.uuid and c.carrier in snapshot.live_claims for c in snapshot.claims):
         return []
     claims = vm_claims(world, vm, vm.promise)
+    if any(w.gpu in {v.gpu for v in vm.promise.vgpus} for w in snapshot.stuck):
+        return []
+    if vm.promise.state is PromiseState.MAKING and vm.state not in OFF:
+        ready = SetRecord(vm.name, vm.uuid, replace(vm.promise, state=PromiseState.READY), was=vm.promise)
+        text = f"VM {vm.name} runs, and its record says it is half made"
+        plan = Plan((ready,), undo_on_failure=False)
+        return [
+            Finding("half-made", text, f"record VM {vm.name} as ready: nothing that runs is removed", plan, claims, vm)
+        ]
     if vm.promise.state is not PromiseState.READY:
         half = "made" if vm.promise.state is PromiseState.MAKING else "removed"
         try:
             leftovers = leftovers_of(world, vm)
         except NotFound:
             return []
-        plan = removal_plan(vm, vm.promise, leftovers, keep_disks=False)
+        try:
+            refuse_shared_disks(snapshot, vm, vm.promise)
+        except InUse as error:
+            return [Finding(f"half-{half}", f"VM {vm.name} is half {half}", f"nothing: {error.message}")]
+        leave = not_provably_ours(snapshot, vm, vm.promise)
+        plan = removal_plan(vm, vm.promise, leftovers, keep_disks=False, leave=leave)
         return [Finding(f"half-{half}", f"VM {vm.name} is half {half}", f"remove VM {vm.name}", plan, claims, vm)]
     held = {c.carrier for c in snapshot.claims}
-    missing = tuple(c for c in claims if c.carrier not in held and _is_present(snapshot, c.carrier))
+    doubtful = not_provably_ours(snapshot, vm, vm.promise)
+    missing = tuple(c for c in claims if c.carrier not in held | doubtful and _is_present(snapshot, c.carrier))
     if missing:
         text = f"VM {vm.name} has no claim on {', '.join(c.carrier for c in missing)}"
         plan = Plan(tuple(HoldClaim(c) for c in missing), undo_on_failure=False)

@@ -25,14 +25,15 @@ def carry_out(world: World, plan: Plan, progress: Progress, done: Sequence[Step]
 
     Raises:
         VgpuctlError: the step's own error, with `undone` filled.
-        PartlyApplied: the undo failed; `left` says what remains.
+        PartlyApplied: the undo failed, or a removal stopped half-way; `left` says what remains. A removal that
+            only has to be tried again keeps its own error.
     """
     performed = list(done)
     finished = 0
-    progress.planned(tuple(s.describe() for s in (*done, *plan.steps)))
-    for number, step in enumerate(done, start=1):
-        progress.finished(number, step.describe())
     try:
+        progress.planned(tuple(s.describe() for s in (*done, *plan.steps)))
+        for number, step in enumerate(done, start=1):
+            progress.finished(number, step.describe())
         for number, step in enumerate(plan.steps, start=len(done) + 1):
             progress.started(number, step.describe())
             _perform(world, step, performed)
@@ -45,7 +46,8 @@ def carry_out(world: World, plan: Plan, progress: Progress, done: Sequence[Step]
             take_back(world, performed, progress, failure)
         elif finished or not _changed_nothing(failure):
             failure.left += [s.describe() for s in plan.steps[finished:]]
-        if failure.left and not isinstance(failure, Interrupted):
+        retry = isinstance(failure, Temporary) and not plan.undo_on_failure
+        if failure.left and not isinstance(failure, Interrupted) and not retry:
             raise _partly(failure) from error
         if failure is error:
             raise

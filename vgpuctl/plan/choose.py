@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from vgpuctl.backends import of
-from vgpuctl.backends.whole import vfs_on_hint
+from vgpuctl.backends.whole import HARMLESS_DRIVERS, vfs_on_hint
 from vgpuctl.capacity.ownership import carrier_uuid
 from vgpuctl.capacity.place import place, select_gpus
 from vgpuctl.capacity.room import room
@@ -39,7 +39,7 @@ def _params(wish: VmWish) -> str:
 
 
 def _vgpus(snapshot: Snapshot, wish: VmWish, uuid: str, exclude: frozenset[str]) -> tuple[PromisedVgpu, ...]:
-    if not any(g.types for g in snapshot.gpus):
+    if not any(g.types for g in select_gpus(snapshot, wish.gpu)):
         _explain_no_types(snapshot, wish)
     slots = place(snapshot, wish.profiles, wish.gpu, exclude)
     vgpus = []
@@ -127,17 +127,40 @@ def _plain_vf(snapshot: Snapshot, wish: VmWish, gpu: Gpu) -> tuple[PromisedVgpu,
             gpu=gpu.address,
             backend=gpu.backend,
         )
+    _refuse_taken(snapshot, gpu, (gpu.address,))
     taken = {v.function for v in snapshot.taken_on(gpu.address)}
-    free = [f for f in gpu.functions if f.address not in taken]
+    free = [f for f in gpu.functions if f.address not in taken and _spare(gpu, f)]
     if not free:
         names = ", ".join(sorted(v.vm or v.carrier for v in snapshot.taken_on(gpu.address)))
+        host = sorted(f.address for f in gpu.functions if f.address not in taken and not _spare(gpu, f))
+        kept = f"; the host's own drivers have {', '.join(host)}" if host else ""
         raise NoCapacity(
-            f"no VF of {gpu.address} is free: {len(taken)} of {len(gpu.functions)} in use by {names}",
+            f"no VF of {gpu.address} is free: {len(taken)} of {len(gpu.functions)} in use by {names or 'nobody'}{kept}",
             hint=f"vgpuctl show-gpu {gpu.address}",
             gpu=gpu.address,
         )
+    free.sort(key=lambda f: f.driver not in HARMLESS_DRIVERS)
     of(Backend.SRIOV_VF).check(snapshot, gpu, free[0], force_console=False)
     return (_carrier(0, Backend.SRIOV_VF, gpu, free[0].address),)
+
+
+def _spare(gpu: Gpu, function: Function) -> bool:
+    """Say whether the host can do without a VF: a GPU's always, another device's when no host driver has it."""
+    return gpu.display_class or function.driver in HARMLESS_DRIVERS
+
+
+def _refuse_taken(snapshot: Snapshot, gpu: Gpu, functions: tuple[str, ...]) -> None:
+    """Refuse functions that any VM has, under whichever GPU they were given away."""
+    for vgpu in snapshot.vgpus:
+        if vgpu.carrier in functions or vgpu.function in functions:
+            who = vgpu.vm or f"{vgpu.owner} {vgpu.carrier}"
+            raise InUse(
+                f"{vgpu.function} is in use by {who}",
+                hint=f"vgpuctl show-gpu {gpu.address}",
+                gpu=gpu.address,
+                function=vgpu.function,
+                vm=vgpu.vm,
+            )
 
 
 def _whole(snapshot: Snapshot, wish: VmWish, gpu: Gpu) -> tuple[PromisedVgpu, ...]:
@@ -155,6 +178,7 @@ def _whole(snapshot: Snapshot, wish: VmWish, gpu: Gpu) -> tuple[PromisedVgpu, ..
     own = gpu.function_at(gpu.address) or Function(gpu.address, gpu.path, iommu_group=gpu.iommu_group)
     of(Backend.PASSTHROUGH).check(snapshot, gpu, own, force_console=wish.force_console)
     others = [m.address for m in gpu.group_members if m.same_slot]
+    _refuse_taken(snapshot, gpu, (gpu.address, *others))
     return tuple(
         _carrier(index, Backend.PASSTHROUGH, gpu, address) for index, address in enumerate([gpu.address, *others])
     )

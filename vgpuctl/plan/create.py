@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan a new VM: its disks, its design, and the steps claim, define, make, start in that order."""
+"""Plan a new VM: its disks, its design, and the steps claim, define, make, record, start in that order.
+
+The record says `ready` before the VM runs: from then on its disk may hold somebody's work, and no crash may make
+reconcile take the VM for a half-made one.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +130,7 @@ def claims_for(design: DomainDesign, process: ProcessId, command: str) -> tuple[
 
 
 def create_plan(snapshot: Snapshot, wish: VmWish, facts: Facts, design: DomainDesign, *, start: bool) -> Plan:
-    """Return the steps after the claims: define, storage, devices, start, record as ready."""
+    """Return the steps after the claims: define, storage, devices, record as ready, start."""
     steps: list[Step] = [DefineDomain(design, render(design, facts.template, template_file(wish)))]
     if design.promise.disks:
         if facts.pool is None:
@@ -136,10 +140,10 @@ def create_plan(snapshot: Snapshot, wish: VmWish, facts: Facts, design: DomainDe
     steps += [MakeVolume(d) for d in design.promise.disks]
     for vgpu in design.promise.vgpus:
         steps += of(vgpu.backend).make(vgpu, type_id_now(snapshot, vgpu))
-    if start:
-        steps.append(StartDomain(design.name, design.uuid))
     ready = replace(design.promise, state=PromiseState.READY)
     steps.append(SetRecord(design.name, design.uuid, ready, was=design.promise))
+    if start:
+        steps.append(StartDomain(design.name, design.uuid))
     return Plan(steps=tuple(steps), notes=notes(wish, design))
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vgpuctl.errors import HostCannot, InUse, NoSpace, NotFound
-from vgpuctl.model.gpu import Backend
 from vgpuctl.model.seams import HypervisorCapabilities, ImageRecord, NetworkRecord, PoolRecord
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu
@@ -16,13 +15,34 @@ from vgpuctl.model.wish import ExistingDisk, VmWish
 DEFAULT_POOL = "default"
 DEFAULT_POOL_PATH = "/var/lib/libvirt/images"
 POOL_RESERVE_BYTES = 64 << 20
+POOL_KINDS = ("dir", "fs", "netfs")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHolders:
+    """Who has a GPU open: through its display nodes (/dev/dri), and through its compute nodes (/dev/nvidiaN)."""
+
+    display: tuple[str, ...] = ()
+    compute: tuple[str, ...] = ()
+
+
+def refuse_held(gpu: str, holders: GpuHolders, *, force_console: bool) -> None:
+    """Refuse a whole GPU that a process has open: unbinding it would wait in the kernel for that process.
+
+    Raises:
+        InUse: naming the processes. `force_console` waives the display's only.
+    """
+    who = (*holders.compute, *(() if force_console else holders.display))
+    if who:
+        hint = "stop them first" if holders.compute else "stop them first, or take the console with --force-console"
+        raise InUse(f"{gpu} is held by {', '.join(who)}", hint=hint, gpu=gpu, holders=list(who))
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """`files` maps every path the wish names (image, disks, cdrom) to what is there, None for nothing.
 
-    `holders` names the processes that have the GPU of a passthrough wish open.
+    `holders`: who has the GPU of a passthrough wish open.
     """
 
     capabilities: HypervisorCapabilities
@@ -30,7 +50,7 @@ class Facts:
     pool: PoolRecord | None
     template: str
     files: Mapping[str, ImageRecord | None] = field(default_factory=dict)
-    holders: tuple[str, ...] = ()
+    holders: GpuHolders = GpuHolders()
 
 
 def check_facts(snapshot: Snapshot, wish: VmWish, vgpus: tuple[PromisedVgpu, ...], facts: Facts) -> tuple[str, ...]:
@@ -39,27 +59,11 @@ def check_facts(snapshot: Snapshot, wish: VmWish, vgpus: tuple[PromisedVgpu, ...
     Raises:
         HostCannot, NotFound, NoSpace, InUse: as the message says.
     """
-    _check_connection(snapshot, vgpus)
     _check_network(wish, facts)
     _check_files(snapshot, wish, facts)
-    if facts.holders and not wish.force_console:
-        raise InUse(
-            f"{vgpus[0].gpu} is held by {', '.join(facts.holders)}",
-            hint="stop them first; --force-console takes the GPU all the same",
-            gpu=vgpus[0].gpu,
-            holders=list(facts.holders),
-        )
+    if vgpus:
+        refuse_held(vgpus[0].gpu, facts.holders, force_console=wish.force_console)
     return _check_pool(wish, facts)
-
-
-def _check_connection(snapshot: Snapshot, vgpus: tuple[PromisedVgpu, ...]) -> None:
-    if vgpus and "/session" in snapshot.hypervisor.uri:
-        raise HostCannot(
-            f"{snapshot.hypervisor.uri} cannot give VFIO devices to VMs",
-            hint="use --connect qemu:///system",
-            check="session",
-            uri=snapshot.hypervisor.uri,
-        )
 
 
 def _check_network(wish: VmWish, facts: Facts) -> None:
@@ -90,11 +94,16 @@ def _check_files(snapshot: Snapshot, wish: VmWish, facts: Facts) -> None:
                 check="image-access",
                 path=path,
             )
-    existing = {d.path for d in wish.disks if isinstance(d, ExistingDisk)}
+    wanted = {d.path for d in wish.disks if isinstance(d, ExistingDisk)} | {wish.image}
     for vm in snapshot.vms:
-        shared = existing & {d.source for d in vm.disks if d.device == "disk"}
+        shared = sorted(str(d.source) for d in vm.disks if d.device == "disk" and d.source and d.source in wanted)
         if shared:
-            raise InUse(f"the disk {min(shared)} belongs to VM {vm.name}", disk=min(shared), vm=vm.name)
+            raise InUse(
+                f"{shared[0]} is a disk of VM {vm.name}, which writes to it",
+                hint=f"copy it first: qemu-img convert -O qcow2 {shared[0]} BASE.qcow2",
+                disk=shared[0],
+                vm=vm.name,
+            )
 
 
 def _check_pool(wish: VmWish, facts: Facts) -> tuple[str, ...]:
@@ -109,7 +118,7 @@ def _check_pool(wish: VmWish, facts: Facts) -> tuple[str, ...]:
             hint="virsh pool-list --all shows those there are",
             pool=wish.storage_pool,
         )
-    if pool.path is None:
+    if pool.path is None or pool.kind not in POOL_KINDS:
         raise HostCannot(
             f"the storage pool '{pool.name}' is of kind {pool.kind}, which has no directory for qcow2 disks",
             hint="choose a directory pool with --storage-pool",
@@ -157,8 +166,3 @@ def choose_firmware(wish: VmWish, facts: Facts) -> str:
     if needs in ("uefi", "bios"):
         return needs
     return "uefi" if wish.os == "linux" and facts.capabilities.uefi else "bios"
-
-
-def is_vgpu(backend: Backend) -> bool:
-    """Say whether a carrier of this backend has a device to make."""
-    return backend in (Backend.MDEV_PF, Backend.MDEV_VF, Backend.VENDOR_VF)

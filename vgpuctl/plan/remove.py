@@ -6,9 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vgpuctl.backends import of
-from vgpuctl.errors import Foreign
-from vgpuctl.model.gpu import Vgpu
+from vgpuctl.errors import Foreign, InUse
+from vgpuctl.model.gpu import Backend, Vgpu
 from vgpuctl.model.seams import DomainLeftovers
+from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm, VmState
 from vgpuctl.steps.claims import ReleaseClaim
@@ -37,18 +38,73 @@ def own_promise(vm: Vm, doing: str) -> Promise:
     )
 
 
-def removal_plan(vm: Vm, promise: Promise, leftovers: DomainLeftovers, *, keep_disks: bool) -> Plan:
-    """Return the steps that remove a VM; a crash in between is finished by reconcile."""
+def refuse_shared_disks(snapshot: Snapshot, vm: Vm, promise: Promise) -> None:
+    """Refuse to delete a disk that another VM uses, or that another VM's disk is a clone of.
+
+    Raises:
+        InUse: naming the disk and the VM.
+    """
+    paths = {d.path for d in promise.disks}
+    for other in snapshot.vms:
+        if other.uuid == vm.uuid:
+            continue
+        clones = {d.base for d in other.promise.disks} if other.promise else set()
+        shared = sorted(paths & (clones | {d.source for d in other.disks}))
+        if shared:
+            how = "is a clone of it" if shared[0] in clones else "uses it"
+            raise InUse(
+                f"{vm.name}'s disk {shared[0]} cannot be deleted: VM {other.name} {how}",
+                hint=f"delete {other.name} first, or vgpuctl delete-vm {vm.name} --keep-disks",
+                disk=shared[0],
+                vm=other.name,
+            )
+
+
+def not_provably_ours(snapshot: Snapshot, vm: Vm, promise: Promise) -> frozenset[str]:
+    """Return the promised carriers whose present device may be somebody else's: it stays.
+
+    An mdev's UUID proves its owner. A VF does not: without a claim from this boot, a type that is not the promised
+    one, or not known, was set by somebody else after the reboot that took ours.
+    """
+    claimed = {c.carrier for c in snapshot.claims if c.vm_uuid == vm.uuid}
+    doubtful = set()
+    for promised in promise.vgpus:
+        if promised.backend is not Backend.VENDOR_VF or promised.carrier in claimed:
+            continue
+        gpu = snapshot.gpu(promised.gpu)
+        function = gpu.function_at(promised.carrier) if gpu else None
+        if gpu is None or function is None or function.current_type is None:
+            continue
+        known = gpu.type_of(function.current_type)
+        if known is None or known.profile != promised.profile:
+            doubtful.add(promised.carrier)
+    return frozenset(doubtful)
+
+
+def removal_plan(
+    vm: Vm,
+    promise: Promise,
+    leftovers: DomainLeftovers,
+    *,
+    keep_disks: bool,
+    leave: frozenset[str] = frozenset(),
+) -> Plan:
+    """Return the steps that remove a VM; a crash in between is finished by reconcile.
+
+    `leave`: carriers whose device stays, because it is not provably ours.
+    """
     kept = replace(promise, disks=()) if keep_disks else promise
     steps: list[Step] = [SetRecord(vm.name, vm.uuid, replace(kept, state=PromiseState.REMOVING))]
-    if vm.state not in (VmState.STOPPED, VmState.CRASHED):
+    if vm.state is not VmState.STOPPED:
         steps.append(StopDomain(vm.name, vm.uuid, force=True, deadline_seconds=0))
     for vgpu in reversed(kept.vgpus):
-        steps += of(vgpu.backend).remove(vgpu)
+        if vgpu.carrier not in leave:
+            steps += of(vgpu.backend).remove(vgpu)
     steps += [RemoveVolume(d) for d in reversed(kept.disks)]
     steps.append(UndefineDomain(vm.name, vm.uuid, describe_leftovers(leftovers)))
     steps += [ReleaseClaim(v.carrier, vm.uuid) for v in reversed(kept.vgpus)]
     notes = tuple(f"disk {d.path} is kept" for d in promise.disks) if keep_disks else ()
+    notes += tuple(f"the vGPU on {c} is not {vm.name}'s: somebody else set it; it stays" for c in sorted(leave))
     return Plan(steps=tuple(steps), notes=notes, undo_on_failure=False)
 
 
@@ -71,7 +127,7 @@ def describe_leftovers(leftovers: DomainLeftovers) -> tuple[str, ...]:
 def orphan_plan(vgpu: Vgpu) -> Plan:
     """Return the steps that remove a leaked device and its claim."""
     steps: list[Step] = []
-    if vgpu.backend is not None and vgpu.present:
+    if vgpu.backend is not None:
         steps += of(vgpu.backend).remove(as_promised(vgpu))
     steps.append(ReleaseClaim(vgpu.carrier, vgpu.vm_uuid or ""))
     return Plan(steps=tuple(steps), undo_on_failure=False)

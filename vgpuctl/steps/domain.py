@@ -13,7 +13,8 @@ from vgpuctl.model.seams import DomainRecord, World
 from vgpuctl.model.vm import Promise, VmState
 from vgpuctl.model.wish import DomainDesign
 
-OFF = (VmState.STOPPED, VmState.CRASHED)
+OFF = (VmState.STOPPED,)
+"""A crashed domain is not off: with on_crash=preserve libvirt keeps its QEMU, which holds the devices."""
 _OPERATION_INVALID = 55
 
 

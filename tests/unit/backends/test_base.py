@@ -31,15 +31,16 @@ FUNCTION = "/sys/bus/pci/devices/0000:3b:00.4"
 def test_what_cannot_be_seen_is_in_use_and_not_free(tmp_path):
     host = open_host(tmp_path)
     with pytest.raises(InUse) as raised:
-        refuse_if_held(failing(host.world, 2), "0000:3b:00.4", FUNCTION)
+        refuse_if_held(failing(host.world, 3), "0000:3b:00.4", FUNCTION)
     assert "cannot be seen" in str(raised.value)
     refuse_if_held(host.world, "0000:3b:00.4", FUNCTION)
 
 
 def test_the_node_is_that_of_the_iommu_group(tmp_path):
     host = open_host(tmp_path)
-    (node,) = vfio_nodes(host.world, FUNCTION)
-    assert node.startswith("/dev/vfio/")
+    group, device = vfio_nodes(host.world, FUNCTION)
+    assert group.startswith("/dev/vfio/")
+    assert device.startswith("/dev/vfio/devices/vfio")
     assert vfio_nodes(host.world, "/sys/bus/pci/devices/0000:99:00.0") == ()
 
 

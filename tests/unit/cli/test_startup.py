@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What --version, --help and completion of names import, and how long that takes beside click alone."""
+"""What --version, --help and completion of names import; tests/bench/test_startup.py times them beside click."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
-import time
 
 import pytest
 
@@ -46,25 +42,3 @@ def test_light_command_lines_import_nothing_heavy(words: list[str], line: str | 
 def test_listing_commands_imports_no_command() -> None:
     ran = child("--help", code=_LIST)
     assert not [name for name in ran.stderr.split() if name.startswith("vgpuctl.cli.commands.")]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("words", "line"), [LIGHT_LINES[0], LIGHT_LINES[1], LIGHT_LINES[7]])
-def test_start_takes_little_more_than_click(words: list[str], line: str | None) -> None:
-    """At most 1.6 times: the best of alternate runs, and more of them while the machine is busy."""
-    more = {"_VGPUCTL_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": "0"} if line else {}
-    start = "import sys\nfrom vgpuctl.cli.entry import main\nsys.exit(main(sys.argv[1:]))"
-    ours, clicks = [], []
-    for _ in range(60):
-        ours.append(_seconds(start, words, child_environment(**more)))
-        clicks.append(_seconds("import click", [], child_environment()))
-        if len(ours) >= 10 and min(ours) <= 1.6 * min(clicks):
-            return
-    ratio = min(ours) / min(clicks)
-    pytest.fail(f"{words or line}: {ratio:.2f} times click's own import")
-
-
-def _seconds(code: str, words: list[str], environment: dict[str, str]) -> float:
-    begin = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code, *words], env=environment, stdout=subprocess.DEVNULL, check=True)
-    return time.perf_counter() - begin

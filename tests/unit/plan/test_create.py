@@ -50,7 +50,7 @@ def plan(wanted, pool=None, *, start=True):
 def test_the_steps_come_in_the_order_that_leaves_nothing_unowned(pool, words):
     steps, _ = plan(wish("A100-4C", 2), pool)
     names = [type(s).__name__ for s in steps.steps]
-    assert names == ["DefineDomain", *words, "MakeVolume", "SetType", "SetType", "StartDomain", "SetRecord"]
+    assert names == ["DefineDomain", *words, "MakeVolume", "SetType", "SetType", "SetRecord", "StartDomain"]
 
 
 def test_without_start_the_vm_is_not_started_and_still_recorded_as_ready():

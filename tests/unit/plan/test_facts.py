@@ -10,10 +10,10 @@ import pytest
 from tests.values import A4C, a100, promised, snapshot, vm
 from tests.worlds import wish
 from vgpuctl.errors import HostCannot, InUse, NoSpace, NotFound
-from vgpuctl.model.seams import HypervisorCapabilities, HypervisorStatus, ImageRecord, NetworkRecord, PoolRecord
+from vgpuctl.model.seams import HypervisorCapabilities, ImageRecord, NetworkRecord, PoolRecord
 from vgpuctl.model.vm import DiskRef
 from vgpuctl.model.wish import ExistingDisk
-from vgpuctl.plan.facts import Facts, check_facts, choose_firmware, needs_pool
+from vgpuctl.plan.facts import Facts, GpuHolders, check_facts, choose_firmware, needs_pool, refuse_held
 
 FACTS = Facts(
     capabilities=HypervisorCapabilities(kvm=True, uefi=True, emulator="/usr/bin/qemu"),
@@ -39,7 +39,7 @@ def test_a_host_that_has_everything_gives_no_warning():
         ({"network": NetworkRecord("default", False)}, HostCannot, "not active", "virsh net-start default"),
         ({"pool": PoolRecord("default", "rbd", True, None)}, HostCannot, "kind rbd", "--storage-pool"),
         ({"pool": PoolRecord("default", "dir", True, "/pool", 9, 1 << 20)}, NoSpace, "1 MiB free in /pool", "delete"),
-        ({"holders": ("Xorg (pid 7)",)}, InUse, "Xorg (pid 7)", "--force-console"),
+        ({"holders": GpuHolders(display=("Xorg (pid 7)",))}, InUse, "Xorg (pid 7)", "--force-console"),
     ],
 )
 def test_what_is_missing_is_named_with_what_mends_it(changes, kind, word, hint):
@@ -49,11 +49,21 @@ def test_what_is_missing_is_named_with_what_mends_it(changes, kind, word, hint):
     assert hint in str(raised.value.hint)
 
 
-def test_a_session_connection_cannot_give_devices():
-    look = replace(snapshot(a100()), hypervisor=HypervisorStatus(True, "qemu:///session"))
-    with pytest.raises(HostCannot) as raised:
-        check(look=look)
-    assert "qemu:///session" in str(raised.value)
+@pytest.mark.parametrize(
+    ("holders", "force", "refused"),
+    [
+        (GpuHolders(display=("Xorg (pid 7)",)), True, False),
+        (GpuHolders(display=("Xorg (pid 7)",)), False, True),
+        (GpuHolders(compute=("python (pid 8)",)), True, True),
+    ],
+)
+def test_force_console_waives_the_display_and_nothing_else(holders, force, refused):
+    if refused:
+        with pytest.raises(InUse):
+            refuse_held("0000:3b:00.0", holders, force_console=force)
+    else:
+        refuse_held("0000:3b:00.0", holders, force_console=force)
+    assert refused == bool(holders.compute or not force)
 
 
 def test_only_the_default_pool_is_made():

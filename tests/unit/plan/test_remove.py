@@ -78,6 +78,8 @@ def test_what_is_not_ours_is_refused_with_its_reason(copied):
     assert "virsh" in str(raised.value.hint)
 
 
-@pytest.mark.parametrize(("present", "steps"), [(True, ["ClearType", "ReleaseClaim"]), (False, ["ReleaseClaim"])])
+@pytest.mark.parametrize(
+    ("present", "steps"), [(True, ["ClearType", "ReleaseClaim"]), (False, ["ClearType", "ReleaseClaim"])]
+)
 def test_a_leak_is_removed_with_its_claim_last(present, steps):
     assert names(orphan_plan(taken(a100(), A4C, owner=Owner.LEAKED, present=present))) == steps

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is not ours, holds somebody's work or serves the host itself is never removed, given twice or taken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.values import A4C, a100, promised, snapshot, vm
+from tests.worlds import create, delete, mend, open_host, picture, start, stop, wish
+from vgpuctl.backends import of
+from vgpuctl.domain.metadata import promise_to_xml
+from vgpuctl.engine.observe.vms import read_vm
+from vgpuctl.errors import HostCannot, InUse
+from vgpuctl.model.gpu import Backend, Function
+from vgpuctl.model.seams import HypervisorStatus
+from vgpuctl.model.vm import DiskRef, MadeDisk, PromiseState
+from vgpuctl.plan.remove import refuse_shared_disks
+
+VF = "/sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type"
+RTX, RTX_AUDIO = "0000:d8:00.0", "0000:d8:00.1"
+
+
+class Session:
+    """A libvirt that answers for a user's session: it shows none of the host's VMs."""
+
+    def __init__(self, real):
+        self._real = real
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+    def status(self):
+        return HypervisorStatus(True, "qemu:///session", libvirt_version=10_000_000)
+
+    def domains(self):
+        return ()
+
+
+def test_a_vm_that_runs_is_never_removed_although_its_record_says_half_made(tmp_path):
+    host = open_host(tmp_path, later=1)
+    create(host.world, wish("A100-4C", name="vm"))
+    before = picture(host)
+    record = host.world.hypervisor.find_domain("vm")
+    promise = read_vm(host.world, record).promise
+    host.world.hypervisor.set_promise(record.uuid, promise_to_xml(replace(promise, state=PromiseState.MAKING)))
+    later = host.again()
+    assert [f["kind"] for f in mend(later.world, dry_run=True).data["findings"]] == ["half-made"]
+    mend(later.world)
+    assert picture(later) == before
+    record = later.world.hypervisor.find_domain("vm")
+    assert read_vm(later.world, record).promise.state is PromiseState.READY
+
+
+def test_over_a_session_connection_nothing_is_changed(tmp_path):
+    host = open_host(tmp_path)
+    create(host.world, wish("A100-4C", name="vm"), start=False)
+    before = picture(host)
+    world = replace(host.world, hypervisor=Session(host.world.hypervisor))
+    for act in (lambda: mend(world), lambda: create(world, wish("A100-4C", name="other"))):
+        with pytest.raises(HostCannot) as raised:
+            act()
+        assert raised.value.facts["check"] == "session"
+    assert picture(host) == before
+
+
+def test_a_vgpu_that_somebody_set_on_a_promised_vf_stays_when_the_vm_is_deleted(tmp_path):
+    host = open_host(tmp_path)
+    create(host.world, wish("A100-4C", name="vm"), start=False)
+    host.sim.reboot()
+    host = host.again()
+    host.world.sysfs.write(VF, "469\n")
+    mend(host.world)
+    done = delete(host.world, "vm")
+    assert host.world.sysfs.read(VF) == "469\n"
+    assert any("0000:3b:00.4" in note for note in done.notes)
+    assert not picture(host).domains
+
+
+def test_every_function_of_a_passed_through_gpu_is_taken(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    create(host.world, wish(name="vm", mode="passthrough", gpu=RTX), start=False)
+    with pytest.raises(InUse) as raised:
+        create(host.world, wish(name="other", mode="passthrough", gpu=RTX_AUDIO), start=False)
+    assert "vm" in str(raised.value)
+    start(host.world, "vm")
+    stop(host.world, "vm")
+    delete(host.world, "vm")
+    assert not picture(host).claims
+
+
+@pytest.mark.parametrize("driver", ["igb", "nvme"])
+def test_a_device_that_serves_the_host_is_not_passed_through(driver):
+    gpu = a100(vfs=0, driver=driver, display_class=False)
+    function = Function(gpu.address, gpu.path, driver=driver, iommu_group=7)
+    with pytest.raises(InUse) as raised:
+        of(Backend.PASSTHROUGH).check(snapshot(gpu), gpu, function, force_console=True)
+    assert driver in str(raised.value)
+    assert "nodedev-detach" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize("clone", [True, False])
+def test_a_disk_that_another_vm_uses_or_is_a_clone_of_is_not_deleted(clone):
+    path = "/var/lib/libvirt/images/golden.qcow2"
+    golden = vm(1, promised(a100(), A4C, 1))
+    mine = replace(golden.promise, disks=(MadeDisk("default", "golden.qcow2", path, 1 << 30),))
+    other = vm(2, promised(a100(), A4C, 2))
+    if clone:
+        disk = MadeDisk("default", "clone.qcow2", "/x/clone.qcow2", 1 << 30, base=path, base_format="qcow2")
+        other = replace(other, promise=replace(other.promise, disks=(disk,)))
+    else:
+        other = replace(other, disks=(DiskRef("disk", "vda", path, "qcow2"),))
+    with pytest.raises(InUse) as raised:
+        refuse_shared_disks(snapshot(a100(), vms=(golden, other)), golden, mine)
+    assert other.name in str(raised.value)
+    assert "--keep-disks" in str(raised.value.hint)
+    refuse_shared_disks(snapshot(a100(), vms=(golden,)), golden, mine)
+
+
+def test_the_disk_of_a_vm_is_no_base_image(tmp_path):
+    host = open_host(tmp_path)
+    made = create(host.world, wish("A100-4C", name="golden"), start=False)
+    path = made.data["disks"][0]["path"]
+    before = picture(host)
+    with pytest.raises(InUse) as raised:
+        create(host.world, wish("A100-4C", name="clone", image=path))
+    assert "golden" in str(raised.value)
+    assert "qemu-img convert" in str(raised.value.hint)
+    assert picture(host) == before
