@@ -26,7 +26,6 @@ NEVER_RAISE = {
     "processes.command",
     "processes.alive",
     "claims.all",
-    "claims.unreadable",
     "claims.stuck",
 }
 CHANGING = {

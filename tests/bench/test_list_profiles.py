@@ -40,7 +40,8 @@ def inside(tmp_path: Path) -> Iterator[list[str]]:
             child.stdin.write("\n")
             child.stdin.flush()
             assert child.stdout.readline() == "ready\n"
-            yield ["nsenter", f"--mount=/proc/{child.pid}/ns/mnt", f"--wd={tmp_path}", "--"]
+            # With --root, because entering a mount namespace leaves a chroot.
+            yield ["nsenter", f"--mount=/proc/{child.pid}/ns/mnt", f"--root=/proc/{child.pid}/root", "--"]
         finally:
             child.stdin.close()
 
@@ -58,14 +59,19 @@ def test_list_profiles(inside: list[str], bench: Tell, tmp_path: Path) -> None:
 
 
 def _check_ours(argv: list[str], env: dict[str, str]) -> None:
-    ran = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
-    profiles = json.loads(ran.stdout)["data"]
+    profiles = json.loads(_printed(argv, env))["data"]
     assert {p["profile"]: p["free"] for p in profiles} == big_host.expected_free()
     assert {p["max_per_gpu"] for p in profiles} == {big_host.largest(s) for s in big_host.SIZES}
     assert all(len(p["gpus"]) == big_host.GPUS for p in profiles)
 
 
 def _check_theirs(argv: list[str], env: dict[str, str]) -> None:
-    lines = subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = _printed(argv, env).splitlines()
     assert sum(line.startswith("  nvidia-") for line in lines) == big_host.DIRECTORIES
     assert sum(line.startswith("0000:") for line in lines) == big_host.GPUS * big_host.VFS
+
+
+def _printed(argv: list[str], env: dict[str, str]) -> str:
+    ran = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, f"{argv}: {ran.stderr}{ran.stdout}"
+    return ran.stdout

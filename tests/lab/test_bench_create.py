@@ -26,6 +26,7 @@ VOLUME = """<volume><name>{name}.qcow2</name><capacity>{size}</capacity><allocat
 <backingStore><path>{base}</path><format type='qcow2'/></backingStore></volume>"""
 
 
+@pytest.mark.slow
 @pytest.mark.deadline(1800)
 def test_create_vm_beside_a_bare_script_and_virt_install(lab: Lab, pytestconfig: pytest.Config) -> None:
     put_gpu(lab, "mdev-pf")

@@ -35,9 +35,11 @@ def join(
     by_carrier: dict[str, Vgpu] = {}
     for vm in vms:
         by_carrier.update(_promised(vm, present))
+    vm_by_uuid = {vm.uuid: vm for vm in vms}
     for claim in claims:
         if claim.carrier not in by_carrier:
-            by_carrier[claim.carrier] = _claimed(claim, vms, present, live, vms_known=vms_known)
+            vm_of_claim = vm_by_uuid.get(claim.vm_uuid)
+            by_carrier[claim.carrier] = _claimed(claim, vm_of_claim, present, live, vms_known=vms_known)
     for vm, hostdev in ((v, h) for v in vms for h in v.hostdevs if h.carrier not in by_carrier):
         found = _referred(vm, hostdev, gpus, present)
         if found is not None:
@@ -102,10 +104,9 @@ def _promised(vm: Vm, present: Mapping[str, Vgpu]) -> dict[str, Vgpu]:
 
 
 def _claimed(
-    claim: Claim, vms: tuple[Vm, ...], present: Mapping[str, Vgpu], live: frozenset[str], *, vms_known: bool
+    claim: Claim, vm: Vm | None, present: Mapping[str, Vgpu], live: frozenset[str], *, vms_known: bool
 ) -> Vgpu:
     device = present.get(claim.carrier)
-    vm = next((v for v in vms if v.uuid == claim.vm_uuid), None)
     orphan = vms_known and vm is None and claim.carrier not in live
     reason = None
     if orphan:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -71,7 +72,7 @@ def explain(exc: BaseException, settings: Settings, *, signal_status: int = 130)
         return _stopped(exc, signal_status)
     if isinstance(exc, SystemExit):
         return Failure("bug", f"something called exit({exc.code!r})", 1)
-    if isinstance(exc, OSError) and exc.filename is not None:
+    if isinstance(exc, OSError) and (exc.filename is not None or exc.errno in _HINTS):
         return _system(exc)
     return _bug(exc, settings)
 
@@ -170,14 +171,40 @@ def _interruption(exc: BaseException) -> Interrupted | None:
     return seen
 
 
+_MAY_NOT = "run it as root, or see who may: ls -ld {path}"
+_HINTS: dict[int | None, str] = {
+    errno.ENOSPC: "{place} is full: df -h {place}; df -i {place}; make room there and run it again",
+    errno.EDQUOT: "the quota on {place} is used up: make room there and run it again",
+    errno.EROFS: "{place} is mounted read-only: findmnt {place}",
+    errno.EACCES: _MAY_NOT,
+    errno.EPERM: _MAY_NOT,
+    errno.EIO: "the device below {place} fails: journalctl -k -n 20",
+    errno.EMFILE: "too many files are open: ulimit -n",
+    errno.ENFILE: "too many files are open on this host: sysctl fs.file-nr",
+    errno.ENOMEM: "this host has no memory left: free -m",
+}
+
+
 def _system(exc: OSError) -> Failure:
-    """Explain what the system refused and nobody wrapped: a full /run, a missing right."""
-    message = f"{exc.strerror}: {exc.filename}"
-    facts: dict[str, object] = {"errno": exc.errno, "path": str(exc.filename)}
-    if not isinstance(exc, PermissionError):
-        return Failure("failed", message, 1, facts=facts)
-    hint = "run it as root" if os.geteuid() else "a read-only file system, SELinux or AppArmor forbids it"
-    return Failure("no-permission", message, 6, hint, {"check": "permission", **facts})
+    """Explain what the system refused and nobody wrapped: a full /run, a missing right. The host's state, no bug."""
+    path = os.fsdecode(exc.filename) if isinstance(exc.filename, (str, bytes)) else None
+    place = _mounted_on(path) if path and path.startswith("/") else None
+    facts: dict[str, object] = {"errno": exc.errno, "path": path, "file_system": place}
+    said = exc.strerror or os.strerror(exc.errno or 0)
+    if path is None:
+        return Failure("os-error", said, 1, "df -h; findmnt; free -m show what this host lacks", facts)
+    hint = _HINTS.get(exc.errno, "see what is there: ls -ld {path}")
+    if hint is _MAY_NOT and os.geteuid() == 0:
+        hint = "root may not either, so SELinux, AppArmor or an attribute forbids it: lsattr -d {path}"
+    return Failure("os-error", f"{said}: {path}", 1, hint.format(place=place or path, path=path), facts)
+
+
+def _mounted_on(path: str) -> str:
+    """Return where the file system is mounted that holds a path, or that would."""
+    place = os.path.realpath(path)
+    while place != "/" and not os.path.ismount(place):
+        place = os.path.dirname(place)
+    return place
 
 
 def _stopped(exc: BaseException, status: int) -> Failure:

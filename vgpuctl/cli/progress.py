@@ -34,9 +34,6 @@ class Silent:
     def finished(self, number: int, text: str) -> None:
         """Say nothing."""
 
-    def waiting(self, text: str) -> None:
-        """Say nothing."""
-
     def undoing(self, text: str) -> None:
         """Say nothing."""
 
@@ -50,10 +47,6 @@ class Lines(Silent):
     def finished(self, number: int, text: str) -> None:
         """Write the step."""
         streams.write_err(f"{_count(number, self.total)} {streams.clean(text)}")
-
-    def waiting(self, text: str) -> None:
-        """Write what is waited for."""
-        streams.write_err(f"waiting: {streams.clean(text)}")
 
     def undoing(self, text: str) -> None:
         """Write what is taken back."""
@@ -77,10 +70,6 @@ class Terminal(Lines):
         """Replace it by the step as done."""
         done = _coloured("✓", self.GREEN)
         streams.write_err(f"{self.CLEAR}{done} {_count(number, self.total)} {streams.clean(text)}")
-
-    def waiting(self, text: str) -> None:
-        """Show what is waited for in the running line."""
-        self._show(f"… waiting: {streams.clean(text)}")
 
     def undoing(self, text: str) -> None:
         """Write what is taken back."""

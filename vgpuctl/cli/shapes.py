@@ -186,10 +186,13 @@ class WorkShape(TypedDict):
 
 
 class ChangedVmShape(WorkShape):
-    """A VM that was made, changed or removed, or would be in a dry run."""
+    """A VM that was made, changed or removed, or would be in a dry run.
+
+    `uuid` is null when there was no VM to remove. In a dry run `after` is what would be.
+    """
 
     name: NotRequired[str]
-    uuid: NotRequired[str]
+    uuid: NotRequired[str | None]
     state: StateWord
     vgpus: NotRequired[list[VgpuShape]]
     disks: NotRequired[list[DiskShape]]

@@ -24,12 +24,12 @@ def from_options(world: World, typed: Mapping[str, object]) -> VmWish:
     return vm.wish(vm.from_options(**typed), defaults(world))
 
 
-def from_file(world: World, path: str, *, complete: bool) -> VmWish:
-    """Return what a spec file asks for; `-` is standard input. Not `complete`: the name is enough."""
+def from_file(world: World, path: str) -> VmWish:
+    """Return what a spec file asks for; `-` is standard input. A name is enough: the VM may be there already."""
     from vgpuctl.spec import vm
 
     shown = "standard input" if path == "-" else path
-    return vm.wish(vm.parse_vm_spec(_text(path), shown), defaults(world), complete=complete)
+    return vm.wish(vm.parse_vm_spec(_text(path), shown), defaults(world), complete=False)
 
 
 def defaults(world: World) -> Defaults | None:
@@ -41,7 +41,12 @@ def defaults(world: World) -> Defaults | None:
     except FileNotFoundError:
         return None
     except OSError as exc:
-        raise InvalidInput(f"{HOST_FILE} cannot be read: {exc.strerror}", errno=exc.errno) from exc
+        raise InvalidInput(
+            f"{HOST_FILE} cannot be read: {exc.strerror}",
+            hint=f"ls -l {HOST_FILE}; a host without defaults needs no such file",
+            errno=exc.errno,
+            path=HOST_FILE,
+        ) from exc
     return parse_host_spec(text, HOST_FILE).defaults
 
 
@@ -52,8 +57,12 @@ def _text(path: str) -> str:
         with open(path, encoding="utf-8") as file:
             return file.read()
     except FileNotFoundError as exc:
-        raise NotFound(f"there is no spec file {path}") from exc
+        hint = "give the spec's path, or - to read it from standard input"
+        raise NotFound(f"there is no spec file {path}", hint=hint, path=path) from exc
     except UnicodeDecodeError as exc:
-        raise InvalidInput(f"{path} is not UTF-8 text: byte {exc.start} is wrong") from exc
+        shown = "standard input" if path == "-" else path
+        hint = f"save it as UTF-8, like: iconv -f LATIN1 -t UTF-8 {'' if path == '-' else path}".rstrip()
+        raise InvalidInput(f"{shown} is not UTF-8 text: byte {exc.start} is wrong", hint=hint) from exc
     except OSError as exc:
-        raise InvalidInput(f"{path} cannot be read: {exc.strerror}", errno=exc.errno) from exc
+        hint = f"ls -ld {path}" if path != "-" else "give the spec as a file: -f SPEC"
+        raise InvalidInput(f"{path} cannot be read: {exc.strerror}", hint=hint, errno=exc.errno, path=path) from exc

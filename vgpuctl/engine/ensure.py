@@ -7,21 +7,24 @@ so that a playbook never rebuilds a desktop by surprise.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from vgpuctl.capacity.place import select_gpus
 from vgpuctl.engine import power
 from vgpuctl.engine.create import create_vm
 from vgpuctl.engine.guards import require_libvirt
-from vgpuctl.engine.observe import Want, observe
-from vgpuctl.errors import InvalidInput, SpecDiffers
+from vgpuctl.engine.observe import Want, observe, observe_devices
+from vgpuctl.errors import InvalidInput, NotFound, SpecDiffers
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.seams import World
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import Vm
+from vgpuctl.model.vm import Vm, VmState
 from vgpuctl.model.wish import VmWish
-from vgpuctl.plan.differ import differences
+from vgpuctl.plan.differ import differences, promise_gpus, same_gpu
 from vgpuctl.plan.remove import own_promise
 from vgpuctl.plan.report import vm_value
+from vgpuctl.spec.rules import lacks
 from vgpuctl.steps.domain import OFF
 
 
@@ -37,7 +40,10 @@ def ensure_vm(
 ) -> Outcome:
     """Bring a VM to `state` ("present", "absent", "started", "stopped") and report before and after.
 
+    A wish that is only a name is enough for a VM that exists, and for one that is to be absent.
+
     Raises:
+        InvalidInput: the VM is not there, and the wish lacks what it takes to make it.
         SpecDiffers: the VM exists and differs in more than its state; facts hold before and after.
     """
     if wish.name is None:
@@ -48,11 +54,11 @@ def ensure_vm(
     before = vm_value(snapshot, vm) if vm is not None else None
     if vm is None:
         if state == "absent":
-            return Outcome(False, {"name": wish.name, "state": "absent", "before": None, "after": None})
-        made = create_vm(
-            world, wish, start=state != "stopped", dry_run=dry_run, wait_seconds=wait_seconds, progress=progress
-        )
-        return _with_sides(made, before)
+            return Outcome(False, _nothing(wish.name), warnings=snapshot.warnings, dry_run=dry_run)
+        _refuse_incomplete(wish)
+        start = state != "stopped"
+        made = create_vm(world, wish, start=start, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+        return _with_sides(made, before, "started" if start else "stopped")
     if state == "absent":
         gone = power.delete_vm(
             world,
@@ -64,18 +70,63 @@ def ensure_vm(
             progress=progress,
         )
         return replace(gone, data={**gone.data, "before": before, "after": None})
-    _refuse_differences(vm, wish)
-    return _with_sides(_to_state(world, snapshot, vm, state, dry_run, wait_seconds, progress), before)
+    _refuse_differences(world, snapshot, vm, wish)
+    return _with_sides(_to_state(world, snapshot, vm, state, dry_run, wait_seconds, progress), before, state)
 
 
-def _with_sides(outcome: Outcome, before: dict[str, object] | None) -> Outcome:
+def _nothing(name: str) -> dict[str, object]:
+    """Return the data of a VM that is not there, with the same fields as that of one that was removed."""
+    sides = {"before": None, "after": None}
+    return {"name": name, "uuid": None, "state": "absent", "vgpus": [], "disks": [], **sides}
+
+
+def _refuse_incomplete(wish: VmWish) -> None:
+    fields = {"mode": wish.mode, "profile": wish.profiles, "gpu": wish.gpu}
+    missing = lacks(fields)
+    if missing:
+        field = "profile" if wish.mode == "vgpu" else "gpu"
+        shown = "vgpuctl list-profiles" if field == "profile" else "vgpuctl list-gpus --all"
+        raise InvalidInput(
+            f"there is no VM {wish.name}, and the spec lacks {field}, without which it cannot be made: "
+            + missing[0].text,
+            hint=f"add {field}: to the spec; {shown} shows what there is",
+            vm=wish.name,
+            problems=[{"path": field, "problem": missing[0].text}],
+        )
+
+
+def _with_sides(outcome: Outcome, before: dict[str, object] | None, state: str) -> Outcome:
+    """Add what was and what is; after a dry run, what would be."""
     after = {k: v for k, v in outcome.data.items() if k != "sources"}
+    if outcome.dry_run and outcome.changed:
+        after |= _expected(after, state, made=before is None)
     return replace(outcome, data={**outcome.data, "before": before, "after": after})
 
 
-def _refuse_differences(vm: Vm, wish: VmWish) -> None:
+def _expected(now: Mapping[str, object], state: str, *, made: bool) -> dict[str, object]:
+    """Return the fields that a change of state would change."""
+    expected: dict[str, object] = {"state": str(VmState.RUNNING if state == "started" else VmState.STOPPED)}
+    vgpus = now.get("vgpus")
+    if isinstance(vgpus, list) and (made or state == "started"):
+        expected["vgpus"] = [{**v, "present": True} for v in vgpus]
+    return expected
+
+
+def _meant_gpus(world: World, snapshot: Snapshot, vm: Vm, wish: VmWish) -> frozenset[str]:
+    """Return which of the VM's GPUs a typed model means; looks at the names only when it must."""
+    if wish.gpu is None or same_gpu(vm, wish):
+        return frozenset()
+    want = Want(only=frozenset(promise_gpus(vm)))
+    named = observe_devices(world, want, vms=snapshot.vms, status=snapshot.hypervisor)
+    try:
+        return frozenset(g.address for g in select_gpus(named, wish.gpu))
+    except NotFound:
+        return frozenset()
+
+
+def _refuse_differences(world: World, snapshot: Snapshot, vm: Vm, wish: VmWish) -> None:
     power.settled(vm, own_promise(vm, "change"))
-    before, after = differences(vm, wish)
+    before, after = differences(vm, wish, _meant_gpus(world, snapshot, vm, wish))
     if before:
         what = ", ".join(f"{f}: {before[f]} -> {after[f]}" for f in sorted(before))
         raise SpecDiffers(

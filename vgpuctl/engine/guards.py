@@ -36,8 +36,9 @@ def require_libvirt(snapshot: Snapshot) -> None:
     """
     status = snapshot.hypervisor
     if not status.available:
+        reason = status.reason or "no reason given"
         raise HostCannot(
-            f"libvirt does not answer at {status.uri}: {status.reason}",
+            reason if status.uri and status.uri in reason else f"libvirt does not answer at {status.uri}: {reason}",
             hint="systemctl start libvirtd (or virtqemud.socket virtnetworkd.socket virtstoraged.socket)",
             check="libvirt",
             uri=status.uri,
@@ -53,7 +54,6 @@ def require_system(snapshot: Snapshot) -> None:
     Raises:
         HostCannot: naming the connection.
     """
-    require_libvirt(snapshot)
     uri = snapshot.hypervisor.uri
     if "/session" in uri or uri.startswith("test:"):
         raise HostCannot(
@@ -62,6 +62,7 @@ def require_system(snapshot: Snapshot) -> None:
             check="session",
             uri=uri,
         )
+    require_libvirt(snapshot)
 
 
 def refuse_stuck(snapshot: Snapshot, gpus: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from vgpuctl.engine.facts import holders_of
 from vgpuctl.engine.guards import find_vm, refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import Want, observe, observe_devices
 from vgpuctl.engine.run import carry_out
-from vgpuctl.errors import Busy, InUse, LibvirtFailed, NotFound
+from vgpuctl.errors import Busy, HostCannot, InUse, LibvirtFailed, NotFound
 from vgpuctl.model.gpu import Backend, Owner
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.seams import DomainLeftovers, World
@@ -195,6 +195,23 @@ def stop_vm(world: World, name: str, *, force: bool, dry_run: bool, wait_seconds
     return done(world, vm_value(snapshot, vm), (), plan)
 
 
+def _require_pools(world: World, promise: Promise) -> None:
+    """Refuse to begin a removal whose disks could not be deleted.
+
+    Raises:
+        HostCannot: naming the pool and the disk.
+    """
+    for disk in promise.disks:
+        if world.storage.pool(disk.pool) is None and world.storage.image(disk.path) is not None:
+            raise HostCannot(
+                f"the storage pool {disk.pool} is gone, so {disk.path} cannot be deleted",
+                hint="define the pool again (virsh pool-define-as), or delete-vm with --keep-disks",
+                check="pool",
+                pool=disk.pool,
+                path=disk.path,
+            )
+
+
 def delete_vm(
     world: World,
     name: str,
@@ -215,6 +232,7 @@ def delete_vm(
     refuse_stuck(snapshot, [v.gpu for v in promise.vgpus])
     if not keep_disks:
         refuse_shared_disks(snapshot, vm, promise)
+        _require_pools(world, promise)
     leave = not_provably_ours(snapshot, vm, promise)
     plan = removal_plan(vm, promise, leftovers_of(world, vm), keep_disks=keep_disks, leave=leave)
     steps = tuple(s.describe() for s in plan.steps)

@@ -15,8 +15,8 @@ from vgpuctl.plan import report
 def list_gpus(world: World, *, everything: bool = False) -> Answer:
     """Return every GPU; `everything` adds other SR-IOV functions and unbound endpoints."""
     snapshot = observe(world, Want(every_function=everything))
-    gpus = [g for g in snapshot.gpus if everything or g.display_class or g.types or g.functions]
-    return Answer([report.gpu_value(snapshot, g) for g in gpus], (*snapshot.warnings, *report.gpu_warnings(gpus)))
+    values = [report.gpu_value(snapshot, g) for g in snapshot.gpus]
+    return Answer(values, (*snapshot.warnings, *report.gpu_warnings(snapshot.gpus)))
 
 
 def show_gpu(world: World, address: str) -> Answer:

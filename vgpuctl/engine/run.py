@@ -108,7 +108,7 @@ def take_back(world: World, performed: Sequence[Step], progress: Progress, failu
 def _partly(failure: VgpuctlError) -> PartlyApplied:
     partly = PartlyApplied(
         f"{failure.message}; what was done could not be taken back completely",
-        hint="mend the cause, then: vgpuctl reconcile",
+        hint="; ".join(filter(None, (failure.hint, "then: vgpuctl reconcile"))),
         **{**failure.facts, "cause": failure.code},
     )
     partly.undone, partly.left = failure.undone, failure.left

@@ -5,6 +5,10 @@
 appears whole or not at all: it is written under a name that starts with a dot and then linked to its own name,
 which fails when that name exists (link(2)). Removing first compares and then unlinks; a lock on the directory
 keeps the two together, so that a claim which was given to another VM meanwhile is never taken from it.
+
+Two versions of vgpuctl may meet here: keys that this one does not know are passed over, so a field that is added
+to `Claim`, `ProcessId` or `StuckWrite` needs a default there. All claims are read in one pass, because this is
+what a look under the host lock spends its time on.
 """
 
 from __future__ import annotations
@@ -16,27 +20,48 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.lock import HostLock, make_private
 from vgpuctl.model.gpu import Backend
-from vgpuctl.model.seams import Clock, Processes
+from vgpuctl.model.seams import ClaimsRead, Clock, Processes
 from vgpuctl.model.vm import Claim, ProcessId, StuckWrite
 
 _LONGEST_FILE = 65536
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_KINDS: tuple[tuple[str, type | tuple[type, ...]], ...] = (
+    *((key, str) for key in ("gpu", "function", "vm", "vm_uuid", "command")),
+    ("profile", (str, type(None))),
+    ("framebuffer_mib", (int, type(None))),
+)
+_CLAIM, _PROCESS, _WRITE = (frozenset(f.name for f in fields(kind)) for kind in (Claim, ProcessId, StuckWrite))
 _counter = itertools.count()
 
 
 class ClaimStore:
-    """The directory /run/vgpuctl, as `seams.Claims`; also keeps the records of stuck writes."""
+    """The directory /run/vgpuctl, as `seams.Claims`; also keeps the records of stuck writes.
 
-    def __init__(self, run_dir: Path, processes: Processes, command: str, *, clock: Clock | None = None) -> None:
+    `read_only`: a captured tree. Nothing in it is made, changed or removed, and the lock is only noted: nobody else
+    changes a capture.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        processes: Processes,
+        command: str,
+        *,
+        clock: Clock | None = None,
+        read_only: bool = False,
+    ) -> None:
         self._claims = run_dir / "claims"
         self._stuck = run_dir / "stuck"
         self._processes = processes
-        self._lock = HostLock(run_dir / "lock", processes, command, clock or HostClock())
+        self._read_only = read_only
+        self._lock = HostLock(None if read_only else run_dir / "lock", processes, command, clock or HostClock())
 
     @property
     def held(self) -> bool:
@@ -49,43 +74,47 @@ class ClaimStore:
 
     def all(self) -> tuple[Claim, ...]:
         """Return every readable claim, sorted by carrier."""
-        found = (self._claim(name) for name in _names(self._claims))
-        return tuple(claim for claim in found if claim is not None)
+        return self.read().claims
 
-    def unreadable(self) -> tuple[str, ...]:
-        """Return carriers whose claim cannot be read.
-
-        A directory that cannot even be listed is itself the one entry: what is in it is not known.
-        """
-        try:
-            names = sorted(n for n in os.listdir(self._claims) if not n.startswith("."))
-        except FileNotFoundError:
-            return ()
-        except OSError:
-            return (str(self._claims),)
-        return tuple(name for name in names if self._claim(name) is None and _there(self._claims / name))
+    def read(self) -> ClaimsRead:
+        """Read every claim once, in one pass."""
+        claims: list[Claim] = []
+        unreadable: list[str] = []
+        for name, text in _files(self._claims):
+            claim = _claim(name, text)
+            if claim is not None:
+                claims.append(claim)
+            else:
+                unreadable.append(name)
+        return ClaimsRead(tuple(claims), tuple(unreadable))
 
     def add(self, claim: Claim) -> None:
-        """Write a claim; FileExistsError when the carrier is claimed already."""
+        """Write a claim; FileExistsError, with the file's path, when the carrier is claimed already."""
         _check_name(claim.carrier)
+        self._refuse_capture()
         with _directory_locked(self._claims):
             _write_new(self._claims / claim.carrier, asdict(claim))
 
     def remove(self, carrier: str, vm_uuid: str) -> None:
         """Remove a claim if it still is this VM's; one that cannot be read is nobody's to remove."""
         _check_name(carrier)
+        self._refuse_capture()
         if not self._claims.is_dir():
             return
         with _directory_locked(self._claims):
-            claim = self._claim(carrier)
+            claim = _claim(carrier, _text(self._claims / carrier))
             if claim is not None and claim.vm_uuid == vm_uuid:
                 os.unlink(self._claims / carrier)
 
     def stuck(self) -> tuple[StuckWrite, ...]:
-        """Return the writes that still wait in the kernel, after dropping those whose process is gone."""
+        """Return the writes that still wait in the kernel, after dropping those whose process is gone.
+
+        Raises:
+            OSError: the records cannot be listed.
+        """
         found: list[StuckWrite] = []
-        for name in _names(self._stuck):
-            write = _stuck_write(_loaded(self._stuck / name))
+        for name, text in _files(self._stuck):
+            write = _stuck_write(_parsed(text))
             if write is not None and self._processes.alive(write.process):
                 found.append(write)
             elif write is not None:
@@ -94,6 +123,7 @@ class ClaimStore:
 
     def record_stuck(self, write: StuckWrite) -> None:
         """Keep a write that has not come back; a record of an earlier process of that pid gives way."""
+        self._refuse_capture()
         make_private(self._stuck.parent, self._stuck)
         self._forget(str(write.process.pid))
         _write_new(self._stuck / str(write.process.pid), asdict(write))
@@ -103,29 +133,52 @@ class ClaimStore:
         self._forget(str(write.process.pid))
 
     def _forget(self, name: str) -> None:
+        if self._read_only:
+            return
         try:
             os.unlink(self._stuck / name)
         except OSError:  # gone, or not ours to remove: who reads it checks the process again
             return
 
-    def _claim(self, name: str) -> Claim | None:
-        data = _loaded(self._claims / name)
-        if not isinstance(data, dict) or data.get("carrier") != name:
-            return None
-        try:
-            process = ProcessId(**data.pop("process"))
-            return Claim(**{**data, "backend": Backend(data["backend"]), "process": process})
-        except (ValueError, KeyError, TypeError):
-            return None
+    def _refuse_capture(self) -> None:
+        if self._read_only:
+            raise PermissionError(errno.EROFS, "nothing is written here", str(self._claims.parent))
+
+
+def _claim(name: str, text: bytes) -> Claim | None:
+    """Return the claim in a file of that name, or None: what cannot be understood is never half believed."""
+    data = _parsed(text)
+    if not isinstance(data, dict) or data.get("carrier") != name:
+        return None
+    try:
+        data = _known(data, _CLAIM)
+        for key, kinds in _KINDS:
+            if not isinstance(data[key], kinds):
+                return None
+        return Claim(**{**data, "backend": Backend(data["backend"]), "process": _process(data["process"])})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _stuck_write(data: object) -> StuckWrite | None:
     if not isinstance(data, dict):
         return None
     try:
-        return StuckWrite(**{**data, "process": ProcessId(**data["process"])})
-    except (KeyError, TypeError):
+        return StuckWrite(**{**_known(data, _WRITE), "process": _process(data["process"])})
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _process(data: dict[str, Any]) -> ProcessId:
+    process = ProcessId(**_known(data, _PROCESS))
+    if not (isinstance(process.pid, int) and isinstance(process.start_ticks, int)):
+        raise TypeError("a process is two numbers")
+    return process
+
+
+def _known(data: dict[str, Any], wanted: frozenset[str]) -> dict[str, Any]:
+    """Return what this version knows of a record that another one may have written."""
+    return data if data.keys() == wanted else {key: data[key] for key in data.keys() & wanted}
 
 
 def _check_name(carrier: str) -> None:
@@ -134,27 +187,48 @@ def _check_name(carrier: str) -> None:
         raise ValueError(f"not a carrier: {carrier!r}")
 
 
-def _names(directory: Path) -> list[str]:
+def _files(directory: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield name and text of each file, sorted; of one that cannot be read, no text. One that has gone is left out.
+
+    The directory itself is no link: below a captured root it would lead to the files of the machine that looks.
+    """
     try:
-        return sorted(name for name in os.listdir(directory) if not name.startswith("."))
-    except (FileNotFoundError, PermissionError):
-        return []
-
-
-def _there(path: Path) -> bool:
-    """Say whether a file is still there: a claim that was removed meanwhile is not an unreadable one."""
-    return os.path.lexists(path)
-
-
-def _loaded(path: Path) -> object:
-    """Return a file's JSON, or None when it cannot be read or is none."""
+        opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            return json.loads(os.read(descriptor, _LONGEST_FILE))
-        finally:
-            os.close(descriptor)
-    except (OSError, ValueError):
+        for name in sorted(os.listdir(opened)):
+            if name.startswith("."):
+                continue
+            try:
+                yield name, _bytes(name, opened)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                yield name, b""
+    finally:
+        os.close(opened)
+
+
+def _bytes(path: str | Path, directory: int | None = None) -> bytes:
+    descriptor = os.open(path, _READ, dir_fd=directory)
+    try:
+        return os.read(descriptor, _LONGEST_FILE)
+    finally:
+        os.close(descriptor)
+
+
+def _text(path: Path) -> bytes:
+    try:
+        return _bytes(path)
+    except OSError:
+        return b""
+
+
+def _parsed(text: bytes) -> object:
+    try:
+        return json.loads(text.decode())
+    except (ValueError, RecursionError):
         return None
 
 
@@ -170,7 +244,10 @@ def _write_new(path: Path, data: dict[str, object]) -> None:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         finally:
             os.close(descriptor)
-        os.link(temporary, path)
+        try:
+            os.link(temporary, path)
+        except FileExistsError as error:
+            raise FileExistsError(error.errno, error.strerror, str(path)) from None
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary)

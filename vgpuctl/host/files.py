@@ -63,7 +63,7 @@ class HostFiles:
         if not self._root:
             return tuple(sorted(os.listdir(path)))
         try:
-            return tuple(sorted(os.listdir(self._resolved(path))))
+            return tuple(sorted(os.listdir(resolved(self._root, path))))
         except OSError as error:
             raise _named(error, path) from None
 
@@ -72,7 +72,7 @@ class HostFiles:
         if not self._root:
             return os.readlink(path)
         try:
-            return os.readlink(self._resolved(path, follow_last=False))
+            return os.readlink(resolved(self._root, path, follow_last=False))
         except OSError as error:
             raise _named(error, path) from None
 
@@ -96,7 +96,7 @@ class HostFiles:
         if self._parked is None:
             raise PermissionError(errno.EROFS, "nothing is written here", path)
         try:
-            real = self._resolved(path) if self._root else path
+            real = resolved(self._root, path) if self._root else path
         except OSError as error:
             raise _named(error, path) from None
         self._parked.write(real, text, path=path, gpu=gpu, deadline_seconds=deadline_seconds)
@@ -109,37 +109,38 @@ class HostFiles:
         if not self._root:
             return os.open(path, flags | os.O_CLOEXEC)
         try:
-            return os.open(self._resolved(path), flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+            return os.open(resolved(self._root, path), flags | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
             raise _named(error, path) from None
 
-    def _resolved(self, path: str, *, follow_last: bool = True) -> str:
-        """Return the real path of `path` with every link resolved below the root."""
-        done: list[str] = []
-        waiting = path.split("/")[::-1]
-        links = 0
-        while waiting:
-            part = waiting.pop()
-            if part in ("", "."):
-                continue
-            if part == "..":
-                del done[-1:]
-                continue
-            done.append(part)
-            if not waiting and not follow_last:
-                break
-            target = _target("/".join((self._root, *done)))
-            if target is None:
-                continue
-            links += 1
-            if links > _MOST_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-            if target.startswith("/"):
-                done.clear()
-            else:
-                done.pop()
-            waiting.extend(target.split("/")[::-1])
-        return "/".join((self._root, *done))
+
+def resolved(root: str, path: str, *, follow_last: bool = True) -> str:
+    """Return the real path of `path` with every link resolved below the root, as chroot would."""
+    done: list[str] = []
+    waiting = path.split("/")[::-1]
+    links = 0
+    while waiting:
+        part = waiting.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            del done[-1:]
+            continue
+        done.append(part)
+        if not waiting and not follow_last:
+            break
+        target = _target("/".join((root, *done)))
+        if target is None:
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        if target.startswith("/"):
+            done.clear()
+        else:
+            done.pop()
+        waiting.extend(target.split("/")[::-1])
+    return "/".join((root, *done))
 
 
 def _target(path: str) -> str | None:

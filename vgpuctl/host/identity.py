@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import re
 
+from vgpuctl.host.files import HostFiles
+
 _FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 _ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 def machine_id(root: str = "/") -> str | None:
-    """Return this machine's id, or None when it has none yet."""
+    """Return the id of the machine whose files lie below `root`, or None when it has none yet.
+
+    D-Bus's file mostly is an absolute link: below a captured root it leads to the capture's own /etc.
+    """
+    files = HostFiles(root, lock_held=lambda: False)
     for name in _FILES:
         try:
-            with open(root.rstrip("/") + name, encoding="ascii", errors="replace") as file:
-                text = file.read(64).strip().lower()
+            text = files.read(name).strip().lower()
         except OSError:
             continue
         if _ID.fullmatch(text):

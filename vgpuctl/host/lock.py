@@ -3,16 +3,18 @@
 
 The kernel lets go of it when its holder dies, however it dies. The file is never removed: somebody may be
 waiting on it. Its text says who holds it, for those who wait in vain; it is written after the lock is taken
-and emptied before it is given back. The descriptor is closed on exec, so no child keeps the lock.
+and emptied before it is given back; where /run is full, nobody is told, and the lock holds all the same. The
+descriptor is closed on exec, so no child keeps the lock.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from vgpuctl.errors import HostCannot, Locked
@@ -31,9 +33,9 @@ def make_private(*directories: Path) -> None:
 
 
 class HostLock:
-    """One process's handle on the lock; not for several threads."""
+    """One process's handle on the lock; not for several threads. Without a path (a captured tree) it is only noted."""
 
-    def __init__(self, path: Path, processes: Processes, command: str, clock: Clock) -> None:
+    def __init__(self, path: Path | None, processes: Processes, command: str, clock: Clock) -> None:
         self._path = path
         self._processes = processes
         self._command = command
@@ -55,32 +57,28 @@ class HostLock:
         """
         if self._held:
             raise AssertionError("the host lock is held already")
-        descriptor = self._opened()
-        try:
-            self._wait(descriptor, wait_seconds)
+        with nullcontext() if self._path is None else self._locked_file(self._path, wait_seconds):
             self._held = True
             try:
-                self._sign(descriptor)
                 yield
             finally:
                 self._held = False
-                os.ftruncate(descriptor, 0)
+
+    @contextmanager
+    def _locked_file(self, path: Path, wait_seconds: float) -> Iterator[None]:
+        descriptor = _opened(path)
+        try:
+            self._wait(descriptor, wait_seconds)
+            with suppress(OSError):
+                self._sign(descriptor)
+            try:
+                yield
+            finally:
+                with suppress(OSError):
+                    os.ftruncate(descriptor, 0)
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
             os.close(descriptor)
-
-    def _opened(self) -> int:
-        try:
-            make_private(self._path.parent)
-            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise HostCannot(
-                f"cannot open {self._path}: {error.strerror}",
-                hint="run it as root",
-                check="run-directory",
-                path=str(self._path),
-                errno=error.errno,
-            ) from error
 
     def _wait(self, descriptor: int, wait_seconds: float) -> None:
         """Try until the deadline: flock has no timeout, and an alarm belongs to the whole process."""
@@ -99,9 +97,10 @@ class HostLock:
                 return
 
     def _sign(self, descriptor: int) -> None:
+        """Say who holds the lock; a name that is left from an earlier holder is taken away first."""
+        os.ftruncate(descriptor, 0)
         this = self._processes.this()
         text = json.dumps({"pid": this.pid, "start_ticks": this.start_ticks, "command": self._command})
-        os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text.encode(), 0)
 
     def _locked(self, descriptor: int, wait_seconds: float) -> Locked:
@@ -117,3 +116,18 @@ class HostLock:
             command=command,
             waited_seconds=wait_seconds,
         )
+
+
+def _opened(path: Path) -> int:
+    try:
+        make_private(path.parent)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EROFS, errno.EDQUOT)
+        raise HostCannot(
+            f"cannot open {path}: {error.strerror}",
+            hint=f"is it full, or mounted read-only? df {path.parent.parent}" if full else "run it as root",
+            check="run-directory",
+            path=str(path),
+            errno=error.errno,
+        ) from error

@@ -45,6 +45,7 @@ class HostProcesses:
 
     def __init__(self, root: str = "/", *, argv: Sequence[str] | None = None) -> None:
         self._proc = root.rstrip("/") + "/proc"
+        self._captured = self._proc != "/proc"
         self._argv = argv
 
     def this(self) -> ProcessId:
@@ -65,8 +66,12 @@ class HostProcesses:
         return redacted([os.path.basename(argv[0]), *argv[1:]] if argv else [])
 
     def alive(self, process: ProcessId) -> bool:
-        """Say whether exactly this process still lives; a zombie does not."""
-        return self.started(process.pid) == process
+        """Say whether exactly this process still lives; a zombie does not.
+
+        In a captured tree without processes that is not known: there they count as alive, as nothing may be
+        called leaked on a guess.
+        """
+        return self.started(process.pid) == process or (self._captured and not self._has_processes())
 
     def holders(self, nodes: tuple[str, ...]) -> tuple[Holder, ...]:
         """Return who has any of these device nodes open.
@@ -93,6 +98,12 @@ class HostProcesses:
         if blind is not None and not found:
             raise PermissionError(errno.EACCES, "not every process could be looked at", blind)
         return tuple(sorted(found, key=lambda holder: holder.pid))
+
+    def _has_processes(self) -> bool:
+        try:
+            return any(name.isdecimal() for name in os.listdir(self._proc))
+        except OSError:
+            return False
 
     def _command_of(self, name: str) -> str:
         """Return a process's command line, or its kernel name when it shows none."""

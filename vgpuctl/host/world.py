@@ -10,7 +10,7 @@ from pathlib import Path
 from vgpuctl.errors import InvalidInput
 from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.clock import HostClock
-from vgpuctl.host.files import HostFiles
+from vgpuctl.host.files import HostFiles, resolved
 from vgpuctl.host.identity import machine_id
 from vgpuctl.host.nvml import HostNvml, NoNvml
 from vgpuctl.host.parked import ParkedWriter
@@ -30,7 +30,7 @@ def local_world(*, root: str = "/", connect: str | None = None, new_uuid: Callab
         raise InvalidInput(f"--root: there is no directory {root}", value=root)
     clock = HostClock()
     processes = HostProcesses(root)
-    claims = ClaimStore(Path(root, "run/vgpuctl"), processes, processes.command(), clock=clock)
+    claims = ClaimStore(_run_dir(root), processes, processes.command(), clock=clock, read_only=captured)
     parked = None if captured else ParkedWriter(claims, processes)
     nvml: Nvml = NoNvml("--root") if captured else HostNvml()
     hypervisor, storage = _libvirt(connect, clock, claims, commands=not captured, ask=not captured or bool(connect))
@@ -48,6 +48,16 @@ def local_world(*, root: str = "/", connect: str | None = None, new_uuid: Callab
         new_uuid=new_uuid or _random_uuid,
         read_only=_read_only(root, captured, identity),
     )
+
+
+def _run_dir(root: str) -> Path:
+    """Return /run/vgpuctl below the root: a captured /run may be a link, and must not lead out of the capture."""
+    if root == "/":
+        return Path("/run/vgpuctl")
+    try:
+        return Path(resolved(root, "/run/vgpuctl"))
+    except OSError as error:
+        raise InvalidInput(f"--root: {root}/run/vgpuctl cannot be followed: {error.strerror}", value=root) from error
 
 
 def _libvirt(

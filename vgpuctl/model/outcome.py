@@ -44,9 +44,6 @@ class Progress(Protocol):
     def finished(self, number: int, text: str) -> None:
         """Step `number` is done and was read back."""
 
-    def waiting(self, text: str) -> None:
-        """Something is waited for."""
-
     def undoing(self, text: str) -> None:
         """A step is taken back."""
 

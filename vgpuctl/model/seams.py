@@ -288,6 +288,17 @@ class Processes(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimsRead:
+    """Every claim, by one look. `unreadable`: carriers whose claim file cannot be understood; they count as taken.
+
+    Both are sorted by carrier.
+    """
+
+    claims: tuple[Claim, ...]
+    unreadable: tuple[str, ...]
+
+
 class Claims(Protocol):
     """The claims, the stuck writes and the host lock below /run/vgpuctl."""
 
@@ -303,23 +314,31 @@ class Claims(Protocol):
         """
 
     def all(self) -> tuple[Claim, ...]:
-        """Return every readable claim, sorted by carrier."""
+        """Return every readable claim, sorted by carrier. Errors as `read`."""
 
-    def unreadable(self) -> tuple[str, ...]:
-        """Return carriers whose claim file cannot be read: they count as taken."""
+    def read(self) -> ClaimsRead:
+        """Read every claim once.
+
+        Raises:
+            OSError: they cannot be listed, as without root; never treat that as "nothing is claimed".
+        """
 
     def add(self, claim: Claim) -> None:
         """Write a claim with O_EXCL.
 
         Raises:
-            FileExistsError: the carrier is claimed already.
+            FileExistsError: the carrier is claimed already; its `filename` is the claim's file.
         """
 
     def remove(self, carrier: str, vm_uuid: str) -> None:
         """Remove a claim if it still is this VM's; a missing one is no error."""
 
     def stuck(self) -> tuple[StuckWrite, ...]:
-        """Return the writes still waiting in the kernel, after dropping those whose process is gone."""
+        """Return the writes still waiting in the kernel, after dropping those whose process is gone.
+
+        Raises:
+            OSError: they cannot be listed, as without root; never treat that as "none".
+        """
 
 
 class Clock(Protocol):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from vgpuctl.model.seams import World
@@ -37,4 +37,3 @@ class Plan:
     steps: tuple[Step, ...]
     notes: tuple[str, ...] = ()
     undo_on_failure: bool = True
-    facts: dict[str, object] = field(default_factory=dict)

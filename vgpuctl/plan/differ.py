@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare what was typed with a VM that exists. Only typed fields count: a default never makes a difference."""
+"""Compare what was typed with a VM that exists. Only typed fields count: a default never makes a difference.
+
+A profile may be typed by its short name, the driver's full name or a type id, and a GPU by address or model. The
+record keeps both texts as they were typed, so that the same spec means the same VM, also after a driver update
+gave its types new ids.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from vgpuctl.model.vm import Vm
 from vgpuctl.model.wish import ExistingDisk, NewDisk, VmWish
@@ -13,21 +18,47 @@ from vgpuctl.model.wish import ExistingDisk, NewDisk, VmWish
 Side = dict[str, object]
 
 
-def differences(vm: Vm, wish: VmWish) -> tuple[Side, Side]:
+def differences(vm: Vm, wish: VmWish, meant_gpus: Set[str] = frozenset()) -> tuple[Side, Side]:
     """Return (before, after) of the typed fields in which the VM differs from the wish; empty when it does not.
 
     What a domain shows is compared with the domain; what it does not show (os, template, spare ports, plugin
-    parameters) with the spec that its record keeps.
+    parameters) with the spec that its record keeps. `meant_gpus`: the addresses that a typed model means on this
+    host; only the engine can say, and need not when the record keeps the same text.
     """
-    before = _observed(vm)
+    kept = _kept(vm)
+    before = _observed(vm, kept)
     after = _wanted(wish)
-    if promise_gpus(vm) == {after["gpu"]}:
+    after["profile"] = _count(_short_name(vm, kept, p) for p, n in wish.profiles for _ in range(n))
+    if same_gpu(vm, wish) or (promise_gpus(vm) and promise_gpus(vm) <= meant_gpus):
         before["gpu"] = after["gpu"]
     changed = [f for f in after if wish.typed(f) and f in before and before[f] != after[f]]
     return {f: before[f] for f in changed}, {f: after[f] for f in changed}
 
 
-def _observed(vm: Vm) -> Side:
+def same_gpu(vm: Vm, wish: VmWish) -> bool:
+    """Say whether the GPU as typed is the one that the VM has, or the text it was made with; none typed is any."""
+    return wish.gpu is None or promise_gpus(vm) == {wish.gpu} or _kept(vm).get("gpu") == wish.gpu
+
+
+def _kept(vm: Vm) -> Side:
+    return json.loads(vm.promise.spec) if vm.promise else {}
+
+
+def _short_name(vm: Vm, kept: Side, text: str) -> str:
+    """Return the profile that a typed text means on this VM: its record says it, or the full name's last word.
+
+    A VM that was made with one full name does not match another one with the same last word.
+    """
+    vgpus = vm.promise.vgpus if vm.promise else ()
+    texts = kept.get("profile")
+    typed = [str(t) for t in texts] if isinstance(texts, list) and len(texts) == len(vgpus) else [""] * len(vgpus)
+    for vgpu, was in zip(vgpus, typed, strict=True):
+        if vgpu.profile and (text in (was, vgpu.profile) or (" " not in was and text.split()[-1:] == [vgpu.profile])):
+            return vgpu.profile
+    return text
+
+
+def _observed(vm: Vm, kept: Side) -> Side:
     promise = vm.promise
     made = promise.disks if promise else ()
     clones = [d for d in made if d.base is not None]
@@ -44,18 +75,24 @@ def _observed(vm: Vm) -> Side:
         "cdrom": next((d.source for d in vm.disks if d.device == "cdrom"), None),
         "storage_pool": made[0].pool if made else None,
     }
-    return values | (json.loads(promise.spec) if promise else {})
+    shown = {f: v for f, v in kept.items() if f != "profile"}
+    gpu = kept.get("gpu") or ", ".join(sorted(promise_gpus(vm))) or None
+    return values | shown | {"gpu": gpu}
 
 
-def promise_gpus(vm: Vm) -> set[object]:
+def promise_gpus(vm: Vm) -> set[str]:
     """Return the addresses of the GPUs that a VM's vGPUs are on."""
     return {v.gpu for v in vm.promise.vgpus} if vm.promise else set()
 
 
 def kept_spec(wish: VmWish) -> str:
-    """Return, as JSON, the fields that a domain does not show: they are kept in the VM's record."""
+    """Return, as JSON, the fields that a domain does not show: they are kept in the VM's record.
+
+    The profiles are kept as typed, one text for each vGPU in the order of the promise's.
+    """
     wanted = _wanted(wish)
     kept = {f: wanted[f] for f in ("gpu", "mode", "os", "template", "hotplug_slots", "vgpu_params")}
+    kept["profile"] = [p for p, n in wish.profiles for _ in range(n)]
     return json.dumps(kept, sort_keys=True, separators=(",", ":"))
 
 
@@ -63,7 +100,6 @@ def _wanted(wish: VmWish) -> Side:
     sizes = [f"{d.size_mib} MiB" for d in wish.disks if isinstance(d, NewDisk)]
     paths = [d.path for d in wish.disks if isinstance(d, ExistingDisk)]
     return {
-        "profile": _count(p for p, n in wish.profiles for _ in range(n)),
         "memory": wish.memory_mib,
         "vcpus": wish.vcpus,
         "network": wish.network,

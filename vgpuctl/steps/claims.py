@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vgpuctl.errors import Failed, VerifyFailed
-from vgpuctl.model.seams import World
+from vgpuctl.errors import Failed, InUse, VerifyFailed
+from vgpuctl.model.seams import ClaimsRead, World
 from vgpuctl.model.vm import Claim
 
 
@@ -17,6 +17,36 @@ def _failed(carrier: str, what: str, error: OSError) -> Failed:
         carrier=carrier,
         errno=error.errno,
     )
+
+
+def _taken(world: World, wanted: Claim, path: str) -> InUse | None:
+    """Say who has the claim's carrier; None when it is this VM's already."""
+    carrier = wanted.carrier
+    try:
+        read = world.claims.read()
+    except OSError:
+        read = ClaimsRead((), (carrier,))
+    holder = next((c for c in read.claims if c.carrier == carrier), None)
+    if holder is not None and holder.vm_uuid == wanted.vm_uuid:
+        return None
+    if holder is not None:
+        return InUse(
+            f"{carrier} is claimed for VM {holder.vm}, by process {holder.process.pid}: {holder.command}",
+            hint="vgpuctl reconcile, then run the command again",
+            carrier=carrier,
+            path=path,
+            vm=holder.vm,
+            vm_uuid=holder.vm_uuid,
+            pid=holder.process.pid,
+        )
+    if carrier in read.unreadable:
+        message, hint = (
+            f"{carrier} is claimed, but for whom cannot be read: {path}",
+            f"when no vgpuctl works on it any more: rm {path}, then vgpuctl reconcile",
+        )
+    else:
+        message, hint = f"{carrier} was claimed until just now", "run the command again"
+    return InUse(message, hint=hint, carrier=carrier, path=path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +61,17 @@ class HoldClaim:
         return f"claim {self.claim.function} on GPU {self.claim.gpu} for {what}"
 
     def perform(self, world: World) -> None:
-        """Write the claim; raises FileExistsError when another VM has claimed the carrier."""
+        """Write the claim, unless it is there.
+
+        Raises:
+            InUse: another VM has claimed the carrier, or whose the claim is cannot be read; nothing was written.
+        """
         try:
             world.claims.add(self.claim)
-        except FileExistsError:
-            if not self._there(world):
-                raise
+        except FileExistsError as error:
+            taken = _taken(world, self.claim, str(error.filename))
+            if taken is not None:
+                raise taken from error
         except OSError as error:
             raise _failed(self.claim.carrier, "written", error) from error
 

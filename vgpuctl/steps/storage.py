@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import posixpath
 from contextlib import suppress
 from dataclasses import dataclass
 
-from vgpuctl.errors import Exists, LibvirtFailed, VerifyFailed
+from vgpuctl.errors import Exists, HostCannot, LibvirtFailed, VerifyFailed
 from vgpuctl.model.seams import World
 from vgpuctl.model.vm import MadeDisk
 
@@ -43,7 +44,11 @@ class MakePool:
         """See it active at its place."""
         pool = world.storage.pool(self.name)
         if pool is None or not pool.active or pool.path != self.path:
-            raise VerifyFailed(f"the storage pool {self.name} is not active at {self.path}", found=str(pool))
+            raise VerifyFailed(
+                f"the storage pool {self.name} is not active at {self.path}",
+                hint=f"virsh pool-info {self.name}; virsh pool-dumpxml {self.name} shows where it is",
+                found=str(pool),
+            )
 
     def undo(self, world: World) -> None:
         """Nothing: an empty directory pool harms nobody, and another VM may be using it already."""
@@ -75,7 +80,11 @@ class StartPool:
         """See it active."""
         pool = world.storage.pool(self.name)
         if pool is None or not pool.active:
-            raise VerifyFailed(f"the storage pool {self.name} was started but is not active")
+            raise VerifyFailed(
+                f"the storage pool {self.name} was started but is not active",
+                hint=f"virsh pool-info {self.name}; journalctl -n 20 says what libvirt met",
+                pool=self.name,
+            )
 
     def undo(self, world: World) -> None:
         """Nothing: an active pool harms nobody."""
@@ -104,7 +113,11 @@ class MakeVolume:
         wanted = (self.disk.path, self.disk.capacity_bytes, self.disk.base)
         seen = None if found is None else (found.path, found.capacity_bytes, found.backing_path)
         if seen != wanted:
-            raise VerifyFailed(f"the disk {self.disk.path} reads back as {seen}", wanted=list(wanted))
+            raise VerifyFailed(
+                f"the disk {self.disk.path} reads back as {seen or 'nothing'}",
+                hint=f"virsh vol-info --pool {self.disk.pool} {self.disk.volume}; qemu-img info {self.disk.path}",
+                wanted=list(wanted),
+            )
 
     def undo(self, world: World) -> None:
         """Delete it, if it still is at its path; its name carries the VM's uuid."""
@@ -126,16 +139,49 @@ class RemoveVolume:
         return f"delete disk {self.disk.path}"
 
     def perform(self, world: World) -> None:
-        """Delete it; one that is gone already is no error."""
-        if world.storage.pool(self.disk.pool) is not None:
-            world.storage.remove_volume(self.disk.pool, self.disk.volume)
+        """Delete it, starting its pool when that is off; a disk that is gone already is no error.
+
+        Raises:
+            HostCannot: the pool is gone or cannot be started, and the disk stays.
+        """
+        pool = world.storage.pool(self.disk.pool)
+        if pool is None:
+            if world.storage.image(self.disk.path) is not None:
+                raise self._stays("is not there any more", f"virsh pool-define-as {self._definition()}")
+            return
+        if not pool.active:
+            start = StartPool(self.disk.pool)
+            try:
+                start.perform(world)
+                start.verify(world)
+            except (LibvirtFailed, VerifyFailed) as error:
+                raise self._stays(f"cannot be started: {error.message}", "mend it") from error
+        world.storage.remove_volume(self.disk.pool, self.disk.volume)
+
+    def _definition(self) -> str:
+        return f"{self.disk.pool} dir --target {posixpath.dirname(self.disk.path)}"
+
+    def _stays(self, why: str, first: str) -> HostCannot:
+        """Return the error that names the disk: nobody would look for it once the VM is gone."""
+        name = self.disk.pool
+        return HostCannot(
+            f"the storage pool {name} {why}; the disk {self.disk.path} stays",
+            hint=f"{first}, then virsh pool-start {name}; or delete the VM with delete-vm --keep-disks",
+            check="pool",
+            pool=name,
+            path=self.disk.path,
+        )
 
     def verify(self, world: World) -> None:
         """See that it is gone."""
         if world.storage.pool(self.disk.pool) is None:
             return
         if world.storage.volume(self.disk.pool, self.disk.volume) is not None:
-            raise VerifyFailed(f"the disk {self.disk.path} was deleted but is still there")
+            raise VerifyFailed(
+                f"the disk {self.disk.path} was deleted but is still there",
+                hint=f"virsh vol-list {self.disk.pool}; ls -l {self.disk.path}",
+                path=self.disk.path,
+            )
 
     def undo(self, world: World) -> None:
         """Nothing: what is deleted is gone."""

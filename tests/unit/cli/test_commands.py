@@ -154,6 +154,32 @@ def test_ensure_vm(sim: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert sim("ensure-vm -f - --state absent --yes --json").document["data"]["state"] == "absent"
 
 
+def test_ensure_vm_by_name_alone(sim: Run, tmp_path: Path) -> None:
+    spec = tmp_path / "vm.yaml"
+    spec.write_text("name: vdi-001\n", encoding="utf-8")
+    for state in ("present", "started", "stopped"):
+        lacking = sim(f"ensure-vm -f {spec} --state {state} --json")
+        assert (lacking.status, lacking.document["error"]["facts"]["problems"][0]["path"]) == (2, "profile")
+    absent = sim(f"ensure-vm -f {spec} --state absent --json").document
+    assert absent["changed"] is False
+    assert (
+        absent["data"].items() >= {"name": "vdi-001", "uuid": None, "state": "absent", "vgpus": [], "disks": []}.items()
+    )
+    assert "vdi-001: absent\n  nothing to do" in sim(f"ensure-vm -f {spec} --state absent").out
+    assert sim("create-vm vdi-001 --profile A100-4C").status == 0
+    planned = sim(f"ensure-vm -f {spec} --state stopped --dry-run --json").document["data"]
+    assert (planned["state"], planned["after"]["state"]) == ("running", "stopped")
+    assert sim(f"ensure-vm -f {spec} --state started --json").document["changed"] is False
+
+
+def test_reconcile_leaves_missing_vgpus_to_start_vm(sim: Run) -> None:
+    assert sim("create-vm vdi-001 --profile A100-4C").status == 0
+    assert sim("sim reboot").status == 0
+    assert sim("reconcile").status == 0
+    assert sim("show-vm vdi-001 --json").document["data"]["vgpus"][0]["present"] is False
+    assert "made by start-vm" in sim("reconcile --help").out
+
+
 def test_reboot_and_reset(sim: Run) -> None:
     assert sim("create-vm vdi-001 --profile A100-4C").status == 0
     assert sim("sim reboot --json").document["changed"] is True

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -163,17 +164,36 @@ def test_v_shows_what_an_error_was_made_of(capsys: pytest.CaptureFixture[str]) -
     assert "Input/output error" in told(exc, capsys, verbose=True)[2]
 
 
-def test_no_permission_names_the_path(capsys: pytest.CaptureFixture[str]) -> None:
-    status, _, err = told(PermissionError(13, "Permission denied", "/run/vgpuctl/lock"), capsys)
-    assert status == 6
-    assert err.startswith("vgpuctl: Permission denied: /run/vgpuctl/lock   [no-permission]\n")
-    assert "hint: " in err
-
-
-def test_what_the_system_refuses_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
-    status, _, err = told(OSError(28, "No space left on device", "/run/vgpuctl/claims/x"), capsys)
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.ENOSPC, "/proc is full: df -h /proc"),
+        (errno.EDQUOT, "the quota on /proc is used up"),
+        (errno.EROFS, "/proc is mounted read-only: findmnt /proc"),
+        (errno.EACCES, "/proc/vgpuctl/claims/x"),
+        (errno.EPERM, "/proc/vgpuctl/claims/x"),
+        (errno.ELOOP, "ls -ld /proc/vgpuctl/claims/x"),
+    ],
+)
+def test_what_the_system_refuses_is_no_bug(number: int, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = "/proc/vgpuctl/claims/x"
+    for name in (path, path.encode()):
+        failure = failures.explain(OSError(number, os.strerror(number), name), Settings())
+        assert (failure.status, failure.code) == (1, "os-error")
+        assert failure.message == f"{os.strerror(number)}: {path}"
+        assert hint in str(failure.hint)
+        assert failure.facts == {"errno": number, "path": path, "file_system": "/proc"}
+    status, _, err = told(OSError(number, os.strerror(number), path), capsys)
     assert status == 1
-    assert "No space left on device: /run/vgpuctl/claims/x   [failed]" in err
+    assert err.startswith(f"vgpuctl: {os.strerror(number)}: {path}   [os-error]\n")
+
+
+def test_what_the_system_refuses_without_a_path(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = told(OSError(errno.ENOSPC, "No space left on device"), capsys, json=True)
+    error = json.loads(out)["error"]
+    assert (status, error["code"], error["facts"]["path"]) == (1, "os-error", None)
+    assert "df -h" in error["hint"]
+    assert failures.explain(OSError(errno.EBADF, "Bad file descriptor"), Settings()).code == "bug"
 
 
 def test_exit_in_library_code_is_a_bug(capsys: pytest.CaptureFixture[str]) -> None:

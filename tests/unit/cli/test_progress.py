@@ -17,7 +17,6 @@ def go(shown: progress.Silent) -> None:
     shown.started(1, "make the disk")
     shown.finished(1, "make the disk")
     shown.started(2, "start")
-    shown.waiting("the guest")
     shown.undoing("make the disk")
     shown.close()
 
@@ -26,7 +25,7 @@ def test_a_pipe_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)
     go(progress.choose(Settings()))
-    assert stream.getvalue() == "[1/2] make the disk\nwaiting: the guest\nundoing: make the disk\n"
+    assert stream.getvalue() == "[1/2] make the disk\nundoing: make the disk\n"
 
 
 def test_a_terminal_gets_a_line_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:

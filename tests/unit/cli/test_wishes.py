@@ -48,29 +48,33 @@ def test_typed_values_win_over_the_hosts_defaults() -> None:
 
 
 def test_a_host_file_that_cannot_be_read() -> None:
-    with pytest.raises(InvalidInput, match=r"host\.yaml cannot be read: Input/output error"):
+    with pytest.raises(InvalidInput, match=r"host\.yaml cannot be read: Input/output error") as raised:
         wishes.defaults(world(Files(error=OSError(5, "Input/output error"))))
+    assert "ls -l /etc/vgpuctl/host.yaml" in str(raised.value.hint)
 
 
 def test_a_spec_file(tmp_path: Path) -> None:
     path = tmp_path / "vm.yaml"
     path.write_text("name: vdi-001\nprofile: A100-4C\n", encoding="utf-8")
-    assert wishes.from_file(world(), os.fspath(path), complete=True).name == "vdi-001"
+    assert wishes.from_file(world(), os.fspath(path)).name == "vdi-001"
 
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"name": "vdi-001"}')))
-    assert wishes.from_file(world(), "-", complete=False).name == "vdi-001"
+    assert wishes.from_file(world(), "-").name == "vdi-001"
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="there is no spec file"):
-        wishes.from_file(world(), os.fspath(tmp_path / "none"), complete=True)
+    with pytest.raises(NotFound, match="there is no spec file") as absent:
+        wishes.from_file(world(), os.fspath(tmp_path / "none"))
+    assert absent.value.hint
     (tmp_path / "binary").write_bytes(b"name: \xff")
-    with pytest.raises(InvalidInput, match="not UTF-8 text: byte 6"):
-        wishes.from_file(world(), os.fspath(tmp_path / "binary"), complete=True)
-    with pytest.raises(InvalidInput, match="cannot be read: Is a directory"):
-        wishes.from_file(world(), os.fspath(tmp_path), complete=True)
+    with pytest.raises(InvalidInput, match="not UTF-8 text: byte 6") as binary:
+        wishes.from_file(world(), os.fspath(tmp_path / "binary"))
+    assert binary.value.hint == f"save it as UTF-8, like: iconv -f LATIN1 -t UTF-8 {tmp_path / 'binary'}"
+    with pytest.raises(InvalidInput, match="cannot be read: Is a directory") as directory:
+        wishes.from_file(world(), os.fspath(tmp_path))
+    assert directory.value.hint == f"ls -ld {tmp_path}"
     (tmp_path / "wrong").write_text("profil: A100-4C\n", encoding="utf-8")
     with pytest.raises(InvalidInput, match="wrong:1:1: profil: there is no such field"):
-        wishes.from_file(world(), os.fspath(tmp_path / "wrong"), complete=True)
+        wishes.from_file(world(), os.fspath(tmp_path / "wrong"))

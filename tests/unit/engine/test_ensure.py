@@ -96,3 +96,75 @@ def test_a_dry_run_changes_nothing(tmp_path):
     before = picture(host)
     assert ensure(host, wish("A100-4C", name="vm"), "present", dry_run=True).dry_run
     assert picture(host) == before
+
+
+@pytest.mark.parametrize(
+    ("profile", "gpu"),
+    [("GRID A100-4C", None), ("468", None), ("A100-4C", "A100"), ("A100-4C", "0000:3b:00.0")],
+)
+def test_what_is_typed_in_another_way_is_the_same_vm_the_second_time(tmp_path, profile, gpu):
+    host = open_host(tmp_path)
+    wanted = wish(profile, name="vm", gpu=gpu, sources={**TYPED, "gpu": "typed"} if gpu else TYPED)
+    assert ensure(host, wanted, "present").changed
+    assert not ensure(host, wanted, "present").changed
+
+
+def test_a_model_is_the_same_as_the_gpu_that_was_chosen(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    ensure(host, wish("A100-4C", name="vm", sources=TYPED), "present")
+    typed = {**TYPED, "gpu": "typed"}
+    assert not ensure(host, wish("A100-4C", name="vm", gpu="A100", sources=typed), "present").changed
+    for other in ("T4", "RTX9999"):
+        with pytest.raises(SpecDiffers) as raised:
+            ensure(host, wish("A100-4C", name="vm", gpu=other, sources=typed), "present")
+        assert raised.value.facts["before"] == {"gpu": "0000:3b:00.0"}
+
+
+def test_a_vm_that_is_absent_already_has_the_fields_of_one_that_was_removed(tmp_path):
+    host = open_host(tmp_path)
+    nothing = ensure(host, wish(name="vm"), "absent").data
+    ensure(host, wish("A100-4C", name="vm", sources=TYPED), "present")
+    gone = ensure(host, wish(name="vm"), "absent").data
+    assert nothing.keys() == gone.keys()
+    assert nothing == {**gone, "uuid": None, "before": None}
+
+
+def test_a_dry_run_shows_the_state_that_would_be(tmp_path):
+    host = open_host(tmp_path)
+    wanted = wish("A100-4C", name="vm", sources=TYPED)
+    for state, would in (("started", "running"), ("present", "running"), ("stopped", "stopped")):
+        after = ensure(host, wanted, state, dry_run=True).data["after"]
+        assert (after["state"], after["vgpus"][0]["present"]) == (would, True)
+    ensure(host, wanted, "started")
+    planned = ensure(host, wanted, "stopped", dry_run=True)
+    assert (planned.data["before"]["state"], planned.data["after"]["state"]) == ("running", "stopped")
+    host.sim.reboot()
+    planned = ensure(host, wanted, "started", dry_run=True)
+    assert (planned.data["before"]["state"], planned.data["after"]["state"]) == ("stopped", "running")
+    sides = [planned.data[side]["vgpus"][0]["present"] for side in ("before", "after")]
+    assert sides == [False, True]
+    real = ensure(host, wanted, "started")
+    assert real.data["after"] == planned.data["after"]
+    assert ensure(host, wanted, "present", dry_run=True).data["after"]["state"] == "running"
+
+
+def test_a_name_is_enough_for_a_vm_that_is_there(tmp_path):
+    host = open_host(tmp_path)
+    named = wish(name="vm", sources={"name": "typed"})
+    ensure(host, wish("A100-4C", name="vm", sources=TYPED), "present")
+    assert not ensure(host, named, "present").changed
+    assert ensure(host, named, "stopped").data["state"] == "stopped"
+    assert ensure(host, named, "started").data["state"] == "running"
+
+
+@pytest.mark.parametrize("state", ["present", "started", "stopped"])
+@pytest.mark.parametrize(("mode", "field"), [("vgpu", "profile"), ("sriov", "gpu"), ("passthrough", "gpu")])
+def test_a_name_is_too_little_for_a_vm_that_must_be_made(tmp_path, state, mode, field):
+    host = open_host(tmp_path)
+    before = picture(host)
+    with pytest.raises(InvalidInput) as raised:
+        ensure(host, wish(name="vm", mode=mode), state)
+    assert f"lacks {field}" in raised.value.message
+    assert f"add {field}:" in raised.value.hint
+    assert raised.value.facts["problems"][0]["path"] == field
+    assert picture(host) == before

@@ -92,7 +92,7 @@ def test_without_libvirt_gpus_are_shown_and_the_warning_says_what_is_missing(tmp
     host = open_host(tmp_path, text="version: 1\nlibvirt: {running: false}\ngpus:\n  - {model: A100}\n")
     answer = queries.list_gpus(host.world)
     assert len(answer.data) == 1
-    assert any("libvirt was not asked" in w for w in answer.warnings)
+    assert any("VMs are unknown" in w for w in answer.warnings)
 
 
 def test_a_bad_device_is_left_out_and_named_and_the_others_are_shown(tmp_path):

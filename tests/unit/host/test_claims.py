@@ -5,13 +5,16 @@ import json
 import multiprocessing
 import os
 import stat
-from dataclasses import replace
+import subprocess
+import sys
+from dataclasses import asdict, replace
 
 import pytest
 
 from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.model.gpu import Backend
+from vgpuctl.model.seams import ClaimsRead
 from vgpuctl.model.vm import Claim, ProcessId, StuckWrite
 
 CARRIER = "0000:3b:00.4"
@@ -32,8 +35,15 @@ def claim_of(vm, carrier=CARRIER):
     )
 
 
-def store_in(directory):
-    return ClaimStore(directory / "run", HostProcesses(), "vgpuctl create-vm")
+def store_in(directory, *, read_only=False):
+    return ClaimStore(directory / "run", HostProcesses(), "vgpuctl create-vm", read_only=read_only)
+
+
+def rewritten(directory, **changes):
+    """Change the fields of the claim's file; None takes one out."""
+    path = directory / f"run/claims/{CARRIER}"
+    data = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({key: value for key, value in data.items() if value is not None}))
 
 
 @pytest.fixture
@@ -42,7 +52,7 @@ def store(tmp_path):
 
 
 def test_nothing_there_is_nothing_claimed(store):
-    assert (store.all(), store.unreadable(), store.stuck()) == ((), (), ())
+    assert (store.all(), store.read(), store.stuck()) == ((), ClaimsRead((), ()), ())
 
 
 def test_a_claim_is_read_back_as_written(store):
@@ -50,7 +60,7 @@ def test_a_claim_is_read_back_as_written(store):
     for claim in claims:
         store.add(claim)
     assert store.all() == tuple(sorted(claims, key=lambda claim: claim.carrier))
-    assert store.unreadable() == ()
+    assert store.read() == ClaimsRead(store.all(), ())
 
 
 def test_files_are_for_root_alone(tmp_path, store):
@@ -61,8 +71,9 @@ def test_files_are_for_root_alone(tmp_path, store):
 
 def test_a_carrier_is_claimed_once(tmp_path, store):
     store.add(claim_of("a"))
-    with pytest.raises(FileExistsError):
+    with pytest.raises(FileExistsError) as caught:
         store.add(claim_of("b"))
+    assert caught.value.filename == str(tmp_path / f"run/claims/{CARRIER}")
     assert [claim.vm for claim in store.all()] == ["a"]
     assert os.listdir(tmp_path / "run/claims") == [CARRIER]
 
@@ -89,7 +100,7 @@ def test_what_cannot_be_read_counts_as_taken_and_stays(tmp_path, store, text):
     directory = tmp_path / "run/claims"
     directory.mkdir(parents=True)
     (directory / CARRIER).write_text(text, errors="surrogateescape")
-    assert (store.all(), store.unreadable()) == ((), (CARRIER,))
+    assert store.read() == ClaimsRead((), (CARRIER,))
     store.remove(CARRIER, "uuid-of-a")
     with pytest.raises(FileExistsError):
         store.add(claim_of("a"))
@@ -98,27 +109,131 @@ def test_what_cannot_be_read_counts_as_taken_and_stays(tmp_path, store, text):
 def test_a_claim_under_another_name_is_not_trusted(tmp_path, store):
     store.add(claim_of("a"))
     os.rename(tmp_path / f"run/claims/{CARRIER}", tmp_path / "run/claims/0000:3b:00.5")
-    assert (store.all(), store.unreadable()) == ((), ("0000:3b:00.5",))
+    assert store.read() == ClaimsRead((), ("0000:3b:00.5",))
 
 
-def test_a_later_versions_claim_is_not_misread(tmp_path, store):
+def test_what_a_later_version_adds_to_a_claim_is_passed_over(tmp_path, store):
     store.add(claim_of("a"))
-    path = tmp_path / f"run/claims/{CARRIER}"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "backend": "quantum"}))
-    assert store.unreadable() == (CARRIER,)
+    rewritten(tmp_path, placement_id=4, process={**asdict(claim_of("a").process), "boot_id": "x"})
+    assert store.read() == ClaimsRead((claim_of("a"),), ())
+    store.remove(CARRIER, "uuid-of-a")
+    assert store.all() == ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"backend": "quantum"},
+        {"backend": ["vendor-vf"]},
+        {"process": 7},
+        {"process": {"pid": "7", "start_ticks": 1}},
+        {"process": {"pid": 7}},
+        {"vm": 7},
+        {"gpu": None},
+        {"framebuffer_mib": "4096"},
+        {"profile": {}},
+    ],
+)
+def test_a_claim_with_a_field_of_another_kind_is_not_misread(tmp_path, store, changes):
+    store.add(claim_of("a"))
+    rewritten(tmp_path, **changes)
+    assert store.read() == ClaimsRead((), (CARRIER,))
+
+
+def test_a_claim_that_goes_while_they_are_read_is_no_unreadable_one(tmp_path, store):
+    for carrier in (CARRIER, "mtty"):
+        store.add(claim_of("a", carrier))
+    waiting = [tmp_path / "run/claims/mtty"]
+
+    def remove(event, arguments):
+        if waiting and event == "open" and arguments[0] == CARRIER:
+            waiting.pop().unlink()
+
+    sys.addaudithook(remove)
+    assert store.read() == ClaimsRead((claim_of("a"),), ())
+    assert not waiting
+
+
+def test_all_claims_are_read_in_one_pass(tmp_path, store):
+    for number in range(8):
+        store.add(claim_of(f"vm{number}", f"0000:3b:00.{number}"))
+    opened = []
+
+    def count(event, arguments):
+        if event == "open" and not isinstance(arguments[0], int):
+            opened.append(os.fspath(arguments[0]))
+
+    sys.addaudithook(count)
+    store.read()
+    mine = [path for path in opened if "0000:3b:00." in path or path.startswith(str(tmp_path))]
+    assert len(mine) == 9, "the directory and each claim once"
 
 
 def test_what_a_crash_leaves_half_written_is_no_claim(tmp_path, store):
     store.add(claim_of("a", "mtty"))
     (tmp_path / "run/claims/.4711-0").write_text('{"carrier": "0000:')
     assert [claim.carrier for claim in store.all()] == ["mtty"]
-    assert store.unreadable() == ()
+    assert store.read().unreadable == ()
 
 
 def test_a_directory_that_cannot_be_listed_is_not_empty(tmp_path, store):
     (tmp_path / "run").mkdir()
-    (tmp_path / "run/claims").write_text("")  # as closed to root as a directory of mode 0700 is to others
-    assert store.unreadable() == (str(tmp_path / "run/claims"),)
+    for name, look in (("claims", store.read), ("claims", store.all), ("stuck", store.stuck)):
+        (tmp_path / "run" / name).write_text("")
+        with pytest.raises(NotADirectoryError) as caught:
+            look()
+        assert caught.value.filename == str(tmp_path / "run" / name)
+
+
+CLOSED = """
+import os, sys
+from pathlib import Path
+from vgpuctl.host.claims import ClaimStore
+from vgpuctl.host.processes import HostProcesses
+run = Path(sys.argv[1])
+store = ClaimStore(run, HostProcesses(), "x")
+(run / "claims").mkdir(0o700)
+(run / "stuck").mkdir(0o700)
+if os.geteuid() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+else:
+    os.chmod(run, 0)
+for look in (store.read, store.stuck):
+    try:
+        print(look())
+    except PermissionError as error:
+        print(error.filename)
+"""
+
+
+def test_who_may_not_look_does_not_say_nothing_is_claimed(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir(0o700)
+    done = subprocess.run([sys.executable, "-c", CLOSED, str(run)], capture_output=True, text=True, check=True)
+    run.chmod(0o700)
+    assert done.stdout.splitlines() == [str(run / "claims"), str(run / "stuck")]
+
+
+def test_a_captured_tree_is_shown_as_it_is_and_never_changed(tmp_path, store):
+    gone = StuckWrite(ProcessId(os.getpid(), 1), "0000:3c:00.0", "/sys/y/remove", "1")
+    store.add(claim_of("a"))
+    store.record_stuck(gone)
+    before = sorted((str(p), p.stat().st_mtime_ns) for p in (tmp_path / "run").rglob("*"))
+    capture = store_in(tmp_path, read_only=True)
+    assert (capture.all(), capture.stuck()) == ((claim_of("a"),), ())
+    capture.forget_stuck(gone)
+    acts = (
+        lambda: capture.add(claim_of("b", "mtty")),
+        lambda: capture.remove(CARRIER, "uuid-of-a"),
+        lambda: capture.record_stuck(gone),
+    )
+    for act in acts:
+        with pytest.raises(OSError, match="nothing is written here"):
+            act()
+    with capture.lock(0):
+        assert capture.held
+    assert not capture.held
+    assert sorted((str(p), p.stat().st_mtime_ns) for p in (tmp_path / "run").rglob("*")) == before
 
 
 def _grab(directory, number, barrier, results):
@@ -154,7 +269,11 @@ def test_a_stuck_write_is_known_while_its_process_lives(tmp_path, store):
     store.record_stuck(gone)
     store.record_stuck(alive)
     assert store.stuck() == (alive,)
-    (tmp_path / "run/stuck/1").write_text("{")
-    assert store.stuck() == (alive,)
+    for text in ("{", '{"process": 1}', '{"process": {"pid": 1, "start_ticks": "x"}}'):
+        (tmp_path / "run/stuck/1").write_text(text)
+        assert store.stuck() == (alive,)
+    (tmp_path / "run/stuck/1").write_text(json.dumps({**asdict(alive), "since": 7}))
+    assert store.stuck() == (alive, alive)
+    (tmp_path / "run/stuck/1").unlink()
     store.forget_stuck(alive)
     assert store.stuck() == ()

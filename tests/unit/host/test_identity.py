@@ -21,6 +21,18 @@ def test_dbus_keeps_one_too(tmp_path):
     assert machine_id(str(tmp_path)) == ID
 
 
+@pytest.mark.parametrize("target", ["/etc/machine-id", "../../../../../../etc/machine-id"])
+def test_dbuss_link_leads_to_the_captures_own_file(tmp_path, target):
+    (tmp_path / "var/lib/dbus").mkdir(parents=True)
+    (tmp_path / "var/lib/dbus/machine-id").symlink_to(target)
+    assert machine_id(str(tmp_path)) is None
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/machine-id").write_text("uninitialized\n")
+    assert machine_id(str(tmp_path)) is None
+    (tmp_path / "etc/machine-id").write_text(ID)
+    assert machine_id(str(tmp_path)) == ID
+
+
 @pytest.mark.parametrize("text", [None, "", "uninitialized\n", "xyz"])
 def test_a_host_that_was_never_booted_has_none(tmp_path, text):
     (tmp_path / "etc").mkdir()

@@ -93,6 +93,16 @@ def test_a_captured_proc_is_read_below_its_root(tmp_path):
     assert processes.holders(("/dev/vfio/8",)) == ()
 
 
+def test_a_capture_without_processes_does_not_say_that_one_is_gone(tmp_path):
+    for proc in (None, tmp_path / "proc"):
+        if proc is not None:
+            proc.mkdir()
+        assert HostProcesses(str(tmp_path)).alive(ProcessId(42, 777))
+    captured(tmp_path)
+    assert not HostProcesses(str(tmp_path)).alive(ProcessId(42, 778))
+    assert not HostProcesses(str(tmp_path)).alive(ProcessId(43, 777))
+
+
 BLIND = """
 import os, sys
 from vgpuctl.host.processes import HostProcesses

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.faults import failing
 from tests.values import A4C, a100, claim, promised
 from tests.worlds import open_host
-from vgpuctl.errors import Failed, VerifyFailed
+from vgpuctl.errors import Failed, InUse, VerifyFailed
 from vgpuctl.steps.claims import HoldClaim, ReleaseClaim
 
 MINE, THEIRS = claim(promised(a100(), A4C), 1), claim(promised(a100(), A4C), 2)
@@ -30,11 +32,45 @@ def test_a_claim_is_held_seen_and_released(tmp_path):
 def test_another_vms_claim_is_neither_overwritten_nor_removed(tmp_path):
     world = open_host(tmp_path).world
     HoldClaim(THEIRS).perform(world)
-    with pytest.raises(FileExistsError):
+    with pytest.raises(InUse) as raised:
         HoldClaim(MINE).perform(world)
+    assert "claimed for VM vdi-002, by process 100: vgpuctl create-vm" in str(raised.value)
+    assert "vgpuctl reconcile" in str(raised.value.hint)
+    assert (raised.value.facts["carrier"], raised.value.facts["pid"]) == (MINE.carrier, 100)
     HoldClaim(MINE).undo(world)
     ReleaseClaim(MINE.carrier, MINE.vm_uuid).perform(world)
     assert world.claims.all() == (THEIRS,)
+
+
+def test_a_claim_that_cannot_be_read_is_somebody_elses_and_told_with_its_path(tmp_path):
+    host = open_host(tmp_path)
+    HoldClaim(THEIRS).perform(host.world)
+    file = host.sim.run_dir / "claims" / MINE.carrier
+    file.write_text("{")
+    with pytest.raises(InUse) as raised:
+        HoldClaim(MINE).perform(host.world)
+    assert f"for whom cannot be read: {file}" in str(raised.value)
+    assert f"rm {file}" in str(raised.value.hint)
+    assert raised.value.facts == {"carrier": MINE.carrier, "path": str(file)}
+    HoldClaim(MINE).undo(host.world)
+    assert file.read_text() == "{"
+
+
+@pytest.mark.parametrize(("broken", "message"), [(False, "until just now"), (True, "cannot be read")])
+def test_a_claim_that_goes_or_cannot_be_looked_at_is_an_error_of_ours_too(tmp_path, broken, message):
+    world = open_host(tmp_path).world
+
+    class Racing:
+        def add(self, claim):
+            raise FileExistsError(17, "File exists", "/run/vgpuctl/claims/x")
+
+        def read(self):
+            if broken:
+                raise OSError(5, "Input/output error")
+            return world.claims.read()
+
+    with pytest.raises(InUse, match=message):
+        HoldClaim(MINE).perform(replace(world, claims=Racing()))
 
 
 @pytest.mark.parametrize("step", [HoldClaim(MINE), ReleaseClaim(MINE.carrier, MINE.vm_uuid)])

@@ -51,7 +51,8 @@ def command(settings: Settings, path: str, state: str, dry_run: bool) -> int:
     """Make a VM equal to a spec file. Run twice, the second time changes nothing.
 
     Only the VM's state is changed in place: any other difference of a VM that exists is refused (exit 3) and
-    shown. The spec's fields are create-vm's options: docs/json/vm-spec.schema.json lists them.
+    shown. For such a VM its name is enough of a spec. The spec's fields are create-vm's options:
+    docs/json/vm-spec.schema.json lists them.
     """
 
     def act(work: Work) -> Outcome:
@@ -59,7 +60,7 @@ def command(settings: Settings, path: str, state: str, dry_run: bool) -> int:
 
         return ensure.ensure_vm(
             work.world,
-            wishes.from_file(work.world, path, complete=state != "absent"),
+            wishes.from_file(work.world, path),
             state=state,
             dry_run=dry_run,
             confirm=work.confirm,

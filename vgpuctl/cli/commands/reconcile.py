@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 def command(settings: Settings, dry_run: bool) -> int:
     """Finish or undo what a crash, a kill or a reboot interrupted.
 
-    Half-made VMs are undone, half-removed ones removed, devices that no VM and no process owns any more are
-    removed when nothing uses them, and missing vGPUs are made again. Foreign devices are left alone.
+    Half-made VMs are undone, half-removed ones removed, and devices that no VM and no process owns any more are
+    removed when nothing uses them. A record or a claim that was lost is written again. Foreign devices are left
+    alone. vGPUs that are missing after a reboot are made by start-vm.
     """
 
     def act(work: Work) -> Outcome:

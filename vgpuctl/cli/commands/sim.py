@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @make_command(
     "reboot",
     short_help=SIM_COMMANDS["reboot"],
-    examples=(("vgpuctl --host sim:a100-40 sim reboot", "then reconcile or start-vm makes the vGPUs again"),),
+    examples=(("vgpuctl --host sim:a100-40 sim reboot", "then start-vm makes the vGPUs again"),),
 )
 @click.pass_obj
 def reboot(settings: Settings) -> int:

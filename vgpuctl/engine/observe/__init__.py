@@ -2,7 +2,8 @@
 """Observe a host through its seams: one reader per source, joined by a pure function.
 
 Nothing is written and no lock is needed. A device that cannot be read is kept and named in its `problem`; it
-never stops the others from being seen, and never counts as free.
+never stops the others from being seen, and never counts as free. Claims and stuck writes that may not be read, as
+without root, are told and not taken for none.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from vgpuctl.engine.observe.pci import Found, read_gpus
 from vgpuctl.engine.observe.vms import read_vm, read_vms
 from vgpuctl.errors import Failed
 from vgpuctl.model.gpu import Gpu
-from vgpuctl.model.seams import HypervisorStatus, NvmlStatus, World
+from vgpuctl.model.seams import ClaimsRead, HypervisorStatus, NvmlStatus, World
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import Claim, Vm
+from vgpuctl.model.vm import Claim, StuckWrite, Vm
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def observe(world: World, want: Want) -> Snapshot:
         vms, problems = read_vms(world)
         warnings += problems
     else:
-        warnings.append(f"libvirt was not asked, VMs are unknown: {status.reason}")
+        warnings.append(f"VMs are unknown: {status.reason}")
     return observe_devices(world, want, vms=vms, status=status, warnings=tuple(warnings))
 
 
@@ -76,24 +77,65 @@ def observe_devices(
     """Look at the devices and claims only, and join them with VMs seen before; makes no libvirt call."""
     found = _found(world, want)
     gpus: tuple[Gpu, ...] = found.gpus
-    claims = world.claims.all()
-    live = frozenset(c.carrier for c in claims if world.processes.alive(c.process))
-    unreadable = world.claims.unreadable()
-    notes = [*warnings, *found.warnings]
-    notes += [f"the claim {c} cannot be read; its carrier counts as taken" for c in unreadable]
+    read, stuck, problems = _records(world)
+    live = _live(world, read.claims, vms)
+    notes = [*warnings, *found.warnings, *problems]
+    notes += [f"the claim on {c} cannot be read; {c} counts as taken" for c in read.unreadable]
     return Snapshot(
         gpus=gpus,
         vms=vms,
-        claims=claims,
-        vgpus=join(gpus, vms, claims, live, unreadable, vms_known=status.available),
-        stuck=world.claims.stuck(),
+        claims=read.claims,
+        vgpus=join(gpus, vms, read.claims, live, read.unreadable, vms_known=status.available),
+        stuck=stuck,
         hypervisor=status,
         nvml=found.nvml,
         machine_id=world.machine_id,
         live_claims=live,
-        unreadable_claims=unreadable,
+        unreadable_claims=read.unreadable,
         warnings=tuple(notes),
     )
+
+
+def _records(world: World) -> tuple[ClaimsRead, tuple[StuckWrite, ...], list[str]]:
+    """Read the claims and the stuck writes; what only root may see is told, anything else that fails is an error."""
+    read = ClaimsRead((), ())
+    stuck: tuple[StuckWrite, ...] = ()
+    closed: list[str] = []
+    what = "the claims"
+    try:
+        try:
+            read = world.claims.read()
+        except PermissionError as error:
+            closed.append(f"{what} ({error.filename})")
+        what = "the records of stuck writes"
+        try:
+            stuck = world.claims.stuck()
+        except PermissionError as error:
+            closed.append(f"{what} ({error.filename})")
+    except OSError as error:
+        raise Failed(
+            f"{what} cannot be read: {error.strerror or error} ({error.filename})",
+            hint=f"nothing counts as free before they can be; look at it: ls -la {error.filename}",
+            errno=error.errno,
+            path=error.filename,
+        ) from error
+    if not closed:
+        return read, stuck, []
+    text = " and ".join(closed)
+    return read, stuck, [f"{text} cannot be read without root: what they say is missing here"]
+
+
+def _live(world: World, claims: tuple[Claim, ...], vms: tuple[Vm, ...]) -> frozenset[str]:
+    """Return the carriers whose claiming process still lives.
+
+    Under the host lock only claims of VMs that were not seen are asked about: the others' processes do not change
+    what is taken, and asking about hundreds takes milliseconds.
+    """
+    if world.claims.held:
+        known = frozenset(vm.uuid for vm in vms)
+        claims = tuple(c for c in claims if c.vm_uuid not in known)
+    alive = {p: world.processes.alive(p) for p in dict.fromkeys(c.process for c in claims)}
+    return frozenset(c.carrier for c in claims if alive[c.process])
 
 
 def _found(world: World, want: Want) -> Found:

@@ -46,13 +46,17 @@ def read_gpus(world: World, want: Want) -> Found:
         try:
             gpu = _read_pci(sysfs, address, want, devices)
         except OSError as error:
-            warnings.append(f"{address} is left out: {error.strerror or error} ({error.filename or PCI})")
+            warnings.append(_left_out(address, error, PCI))
             continue
         if gpu is not None:
             gpus.append(gpu)
-    gpus += _other_parents(sysfs, want, devices)
+    gpus += _other_parents(sysfs, want, devices, warnings)
     named, status = names.add_names(world, tuple(gpus), want)
     return Found(tuple(sorted(named, key=lambda g: address_key(g.address))), status, tuple(warnings))
+
+
+def _left_out(name: str, error: OSError, path: str) -> str:
+    return f"{name} is left out: {error.strerror or error} ({error.filename or path})"
 
 
 def _candidates(sysfs: Sysfs, want: Want, warnings: list[str]) -> tuple[str, ...]:
@@ -213,7 +217,7 @@ def _group_members(sysfs: Sysfs, address: str, group: int | None) -> tuple[Group
     return tuple(members)
 
 
-def _other_parents(sysfs: Sysfs, want: Want, devices: mdev.Devices) -> list[Gpu]:
+def _other_parents(sysfs: Sysfs, want: Want, devices: mdev.Devices, warnings: list[str]) -> list[Gpu]:
     """Return the mdev parents that are no PCI function, such as the kernel's mtty."""
     gpus = []
     for name in devices.parents:
@@ -229,7 +233,10 @@ def _other_parents(sysfs: Sysfs, want: Want, devices: mdev.Devices) -> list[Gpu]
             mode=Mode.VGPU,
             display_class=True,
         )
-        gpus.append(mdev.add_types(sysfs, gpu, (Function(address=name, path=path),), want, devices))
+        try:
+            gpus.append(mdev.add_types(sysfs, gpu, (Function(address=name, path=path),), want, devices))
+        except OSError as error:
+            warnings.append(_left_out(name, error, path))
     return gpus
 
 

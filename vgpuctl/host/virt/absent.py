@@ -33,7 +33,7 @@ class AbsentHypervisor(_Absent):
 
     def status(self) -> HypervisorStatus:
         """Say that libvirt is not asked, and why."""
-        return HypervisorStatus(available=False, uri="", reason=self._reason)
+        return HypervisorStatus(available=False, uri="", reason=f"libvirt is not asked: {self._reason}")
 
     def capabilities(self) -> HypervisorCapabilities:
         """Raise HostCannot."""

@@ -61,6 +61,21 @@ def test_a_vf_that_cannot_be_listed_is_named_and_the_others_stay(tmp_path):
     assert gpu.vfs_enabled == 16
 
 
+def test_another_parent_that_cannot_be_read_is_named_and_the_others_stay(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    mdev = "/sys/bus/mdev/devices/c0ffee00-0000-4000-8000-000000000001"
+    host.sim.sysfs.write("/sys/class/mdev_bus/mtty/mdev_supported_types/mtty-1/create", mdev.rpartition("/")[2])
+
+    def fail(number, call, args):
+        if call == "sysfs.readlink" and args[0] == f"{mdev}/mdev_type":
+            raise OSError(5, "Input/output error", args[0])
+
+    look = observe(Watch(before=fail).watch(host.world), Want())
+    assert "mtty" not in {g.address for g in look.gpus}
+    assert len(look.gpus) == 6
+    assert f"mtty is left out: Input/output error ({mdev}/mdev_type)" in look.warnings
+
+
 def test_mdevs_that_cannot_be_listed_are_an_error_and_not_none(tmp_path):
     host = open_host(tmp_path, "t4")
     with pytest.raises(Failed) as raised:
