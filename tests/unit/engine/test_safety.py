@@ -7,16 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from tests.values import A4C, a100, promised, snapshot, vm
+from tests.values import A4C, a100, promised, snapshot, vm, vm_uuid
 from tests.worlds import create, delete, mend, open_host, picture, start, stop, wish
 from vgpuctl.backends import of
 from vgpuctl.domain.metadata import promise_to_xml
+from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.observe.vms import read_vm
 from vgpuctl.errors import HostCannot, InUse
 from vgpuctl.model.gpu import Backend, Function
-from vgpuctl.model.seams import HypervisorStatus
-from vgpuctl.model.vm import DiskRef, MadeDisk, PromiseState
-from vgpuctl.plan.remove import refuse_shared_disks
+from vgpuctl.model.seams import DomainLeftovers, HypervisorStatus
+from vgpuctl.model.vm import DiskRef, MadeDisk, PromiseState, VmState
+from vgpuctl.plan.choose import choose
+from vgpuctl.plan.remove import refuse_shared_disks, removal_plan
 
 VF = "/sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type"
 RTX, RTX_AUDIO = "0000:d8:00.0", "0000:d8:00.1"
@@ -128,3 +130,21 @@ def test_the_disk_of_a_vm_is_no_base_image(tmp_path):
     assert "golden" in str(raised.value)
     assert "qemu-img convert" in str(raised.value.hint)
     assert picture(host) == before
+
+
+def test_a_crashed_vm_may_still_hold_its_devices_and_is_stopped_before_they_go():
+    crashed = replace(vm(1, promised(a100(), A4C, 1)), state=VmState.CRASHED)
+    steps = [
+        type(s).__name__ for s in removal_plan(crashed, crashed.promise, DomainLeftovers(), keep_disks=False).steps
+    ]
+    assert steps.index("StopDomain") < steps.index("ClearType")
+
+
+def test_a_vf_of_a_gpu_that_is_promised_whole_is_not_given_away(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    gpu = next(g for g in observe(host.world, Want(every_function=True)).gpus if g.backend is Backend.SRIOV_VF)
+    whole = replace(promised(gpu, A4C, 1), backend=Backend.PASSTHROUGH, carrier=gpu.address, function=gpu.address)
+    look = snapshot(gpu, vms=(vm(1, whole),))
+    with pytest.raises(InUse) as raised:
+        choose(look, wish(mode="sriov", gpu=gpu.address), vm_uuid(9))
+    assert vm(1).name in str(raised.value)
