@@ -17,6 +17,7 @@ from vgpuctl.errors import NoCapacity, NotFound, Stuck
 from vgpuctl.model.address import address_key, normal_pci
 from vgpuctl.model.gpu import Gpu, Owner, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import StuckWrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +117,21 @@ def _enough(snapshot: Snapshot, gpus: Sequence[Gpu], types: Mapping[str, VgpuTyp
     return free is None or free >= count
 
 
+def stuck_error(write: StuckWrite) -> Stuck:
+    """Return the refusal to work on a GPU on which a kernel write has not come back."""
+    return Stuck(
+        f"{write.gpu}: process {write.process.pid} waits in the kernel writing {write.path}",
+        hint="it ends when the device is released; then run the command again",
+        gpu=write.gpu,
+        pid=write.process.pid,
+    )
+
+
 def _refuse_stuck(snapshot: Snapshot, gpus: Sequence[Gpu]) -> None:
     """Refuse when a kernel write is stuck on every GPU that could serve."""
     writes = {s.gpu: s for s in snapshot.stuck}
     if gpus and all(g.address in writes for g in gpus):
-        write = writes[gpus[0].address]
-        raise Stuck(
-            f"{write.gpu}: process {write.process.pid} waits in the kernel writing {write.path}",
-            hint="it ends when the device is released; then run the command again",
-            gpu=write.gpu,
-            pid=write.process.pid,
-        )
+        raise stuck_error(writes[gpus[0].address])
 
 
 def _size(item: _Item) -> int:

@@ -15,13 +15,19 @@ from vgpuctl.engine.observe import Want, observe_devices
 from vgpuctl.errors import Busy, NoCapacity
 from vgpuctl.model.seams import World
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import Claim, PromisedVgpu
+from vgpuctl.model.vm import Claim, Promise, PromisedVgpu
+from vgpuctl.plan.create import claims_for
 from vgpuctl.steps.claims import HoldClaim, ReleaseClaim
 
 LOOKS = 8
 
 Choose = Callable[[Snapshot], tuple[PromisedVgpu, ...]]
 Claims = Callable[[tuple[PromisedVgpu, ...]], tuple[Claim, ...]]
+
+
+def claims_of(world: World, name: str, promise: Promise) -> tuple[Claim, ...]:
+    """Return the claims that a VM's promise stands for, as this process would hold them."""
+    return claims_for(name, promise, world.processes.this(), world.processes.command())
 
 
 def claim_carriers(

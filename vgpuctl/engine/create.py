@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vgpuctl.domain.render import render
-from vgpuctl.engine.claim import claim_carriers
+from vgpuctl.engine.claim import claim_carriers, claims_of
 from vgpuctl.engine.facts import gather
 from vgpuctl.engine.guards import require_system, require_writable
 from vgpuctl.engine.observe import Want, observe, observe_vm
@@ -21,7 +21,7 @@ from vgpuctl.model.step import Plan
 from vgpuctl.model.vm import Claim, PromisedVgpu
 from vgpuctl.model.wish import DomainDesign, VmWish
 from vgpuctl.plan.choose import choose
-from vgpuctl.plan.create import claims_for, create_plan, make_design, template_file, vm_name
+from vgpuctl.plan.create import create_plan, make_design, template_file, vm_name
 from vgpuctl.plan.facts import Facts, check_facts
 from vgpuctl.plan.report import vm_value
 from vgpuctl.steps.claims import HoldClaim
@@ -122,7 +122,7 @@ def create_vm(
 
 
 def _planned(world: World, prepared: Prepared, *, start: bool) -> Outcome:
-    claims = claims_for(prepared.design, world.processes.this(), world.processes.command())
+    claims = claims_of(world, prepared.design.name, prepared.design.promise)
     plan = create_plan(prepared.snapshot, prepared.wish, prepared.facts, prepared.design, start=start)
     steps = (*(HoldClaim(c).describe() for c in claims), *(s.describe() for s in plan.steps))
     design = prepared.design
@@ -179,7 +179,8 @@ def _create(world: World, prepared: Prepared, *, start: bool, wait_seconds: floa
         return make_design(prepared.snapshot, wish, prepared.facts, uuid, vgpus)
 
     def claims(vgpus: tuple[PromisedVgpu, ...]) -> tuple[Claim, ...]:
-        return claims_for(with_vgpus(vgpus), world.processes.this(), world.processes.command())
+        design = with_vgpus(vgpus)
+        return claims_of(world, design.name, design.promise)
 
     def again(snapshot: Snapshot) -> tuple[PromisedVgpu, ...]:
         return choose(snapshot, wish, uuid, prepared.exclude)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from vgpuctl.errors import HostCannot, InvalidInput, NotFound, Stuck
+from vgpuctl.capacity.place import stuck_error
+from vgpuctl.errors import HostCannot, InvalidInput, NotFound
 from vgpuctl.model.seams import World
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm
@@ -74,12 +75,7 @@ def refuse_stuck(snapshot: Snapshot, gpus: Iterable[str]) -> None:
     wanted = set(gpus)
     for write in snapshot.stuck:
         if write.gpu in wanted:
-            raise Stuck(
-                f"{write.gpu}: process {write.process.pid} waits in the kernel writing {write.path}",
-                hint="it ends when the device is released; then run the command again",
-                gpu=write.gpu,
-                pid=write.process.pid,
-            )
+            raise stuck_error(write)
 
 
 def find_vm(snapshot: Snapshot, name: str) -> Vm:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 from vgpuctl.backends import of
-from vgpuctl.engine.claim import reclaim
+from vgpuctl.engine.claim import claims_of, reclaim
 from vgpuctl.engine.create import done
 from vgpuctl.engine.facts import holders_of
 from vgpuctl.engine.guards import find_vm, refuse_stuck, require_system, require_writable
@@ -18,31 +18,12 @@ from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.seams import DomainLeftovers, World
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
-from vgpuctl.model.vm import Claim, Promise, PromiseState, Vm, VmState
+from vgpuctl.model.vm import Promise, PromiseState, Vm, VmState
 from vgpuctl.plan.choose import type_id_now
 from vgpuctl.plan.facts import refuse_held
 from vgpuctl.plan.remove import not_provably_ours, own_promise, refuse_shared_disks, removal_plan
 from vgpuctl.plan.report import vm_value
 from vgpuctl.steps.domain import OFF, StartDomain, StopDomain
-
-
-def vm_claims(world: World, vm: Vm, promise: Promise) -> tuple[Claim, ...]:
-    """Return the claims that a VM's promise stands for, as this process would hold them."""
-    return tuple(
-        Claim(
-            carrier=v.carrier,
-            backend=v.backend,
-            gpu=v.gpu,
-            function=v.function,
-            vm=vm.name,
-            vm_uuid=vm.uuid,
-            profile=v.profile,
-            framebuffer_mib=v.framebuffer_mib,
-            process=world.processes.this(),
-            command=world.processes.command(),
-        )
-        for v in promise.vgpus
-    )
 
 
 def settled(vm: Vm, promise: Promise) -> None:
@@ -75,7 +56,7 @@ def start_vm(world: World, name: str, *, dry_run: bool, wait_seconds: float, pro
     plan = _start_plan(world, _with_types(world, snapshot, vm, promise), vm, promise)
     if dry_run:
         return Outcome(True, vm_value(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
-    held = reclaim(world, vm_claims(world, vm, promise), wait_seconds)
+    held = reclaim(world, claims_of(world, vm.name, promise), wait_seconds)
     try:
         snapshot, vm = look_again(world, vm)
         promise = own_promise(vm, "start")
@@ -241,7 +222,7 @@ def delete_vm(
         return Outcome(True, before, steps, snapshot.warnings, plan.notes, dry_run=True)
     running = " It is running." if vm.state is VmState.RUNNING else ""
     confirm(f"Delete VM {vm.name}?{running}", steps)
-    held = reclaim(world, vm_claims(world, vm, promise), wait_seconds)
+    held = reclaim(world, claims_of(world, vm.name, promise), wait_seconds)
     try:
         now, vm = look_again(world, vm)
         promise = own_promise(vm, "delete")

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from vgpuctl.engine.claim import reclaim
+from vgpuctl.engine.claim import claims_of, reclaim
 from vgpuctl.engine.guards import require_system, require_writable
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.observe.vms import read_vm
-from vgpuctl.engine.power import leftovers_of, vm_claims
+from vgpuctl.engine.power import leftovers_of
 from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import InUse, NotFound, VgpuctlError
 from vgpuctl.model.gpu import Owner, Vgpu
@@ -108,7 +108,7 @@ def _of_vm(world: World, snapshot: Snapshot, vm: Vm) -> list[Finding]:
         return _without_record(world, snapshot, vm)
     if any(c.vm_uuid == vm.uuid and c.carrier in snapshot.live_claims for c in snapshot.claims):
         return []
-    claims = vm_claims(world, vm, vm.promise)
+    claims = claims_of(world, vm.name, vm.promise)
     if any(w.gpu in {v.gpu for v in vm.promise.vgpus} for w in snapshot.stuck):
         return []
     if vm.promise.state is PromiseState.MAKING and vm.state not in OFF:
@@ -157,7 +157,7 @@ def _without_record(world: World, snapshot: Snapshot, vm: Vm) -> list[Finding]:
     plan = Plan((SetRecord(vm.name, vm.uuid, promise),), undo_on_failure=False)
     text = f"VM {vm.name} lost its record; {', '.join(v.carrier for v in lost)} is provably its own"
     action = f"write the record of {vm.name} again (its disks stay its own: delete-vm will leave them)"
-    return [Finding("record-lost", text, action, plan, vm_claims(world, vm, promise), vm)]
+    return [Finding("record-lost", text, action, plan, claims_of(world, vm.name, promise), vm)]
 
 
 def rebuilt(machine_id: str, vm: Vm, lost: list[Vgpu], index: Callable[[Vgpu], int]) -> Promise:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from vgpuctl.backends import of
 from vgpuctl.backends.whole import HARMLESS_DRIVERS, vfs_on_hint
 from vgpuctl.capacity.ownership import carrier_uuid
-from vgpuctl.capacity.place import place, select_gpus
+from vgpuctl.capacity.place import place, select_gpus, stuck_error
 from vgpuctl.capacity.room import room
-from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity, Stuck, VgpuctlError
+from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity, VgpuctlError
 from vgpuctl.model.gpu import Backend, Function, Gpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu
@@ -100,13 +100,7 @@ def _one_gpu(snapshot: Snapshot, wish: VmWish) -> Gpu:
     gpus = select_gpus(snapshot, wish.gpu)
     stuck = {s.gpu: s for s in snapshot.stuck}
     if len(gpus) == 1 and gpus[0].address in stuck:
-        write = stuck[gpus[0].address]
-        raise Stuck(
-            f"{gpus[0].address}: process {write.process.pid} waits in the kernel writing {write.path}",
-            hint="it ends when the device is released; then run the command again",
-            gpu=gpus[0].address,
-            pid=write.process.pid,
-        )
+        raise stuck_error(stuck[gpus[0].address])
     usable = [g for g in gpus if g.address not in stuck]
     if wish.mode == "sriov":
         with_vfs = [g for g in usable if g.backend is Backend.SRIOV_VF]

@@ -110,22 +110,22 @@ def has_system(wish: VmWish) -> bool:
     return wish.image is not None or wish.cdrom is not None or given
 
 
-def claims_for(design: DomainDesign, process: ProcessId, command: str) -> tuple[Claim, ...]:
-    """Return the claims that a design needs before anything is made."""
+def claims_for(name: str, promise: Promise, process: ProcessId, command: str) -> tuple[Claim, ...]:
+    """Return the claims that a VM's promise stands for, as a process would hold them."""
     return tuple(
         Claim(
             carrier=v.carrier,
             backend=v.backend,
             gpu=v.gpu,
             function=v.function,
-            vm=design.name,
-            vm_uuid=design.uuid,
+            vm=name,
+            vm_uuid=promise.vm_uuid,
             profile=v.profile,
             framebuffer_mib=v.framebuffer_mib,
             process=process,
             command=command,
         )
-        for v in design.promise.vgpus
+        for v in promise.vgpus
     )
 
 

@@ -101,6 +101,6 @@ def test_disks_lie_in_the_pools_directory():
 
 def test_there_is_a_claim_for_every_carrier():
     _, design = plan(wish("A100-4C", 3, name="vm"))
-    claims = claims_for(design, ProcessId(1, 2), "vgpuctl create-vm")
+    claims = claims_for(design.name, design.promise, ProcessId(1, 2), "vgpuctl create-vm")
     assert [c.carrier for c in claims] == [v.carrier for v in design.promise.vgpus]
     assert {(c.vm, c.vm_uuid, c.command) for c in claims} == {("vm", UUID, "vgpuctl create-vm")}

@@ -70,7 +70,6 @@ def test_a_uuid_is_drawn_when_there_is_none() -> None:
     assert len(normalised(xml)[1][0]) == 36
 
 
-@pytest.mark.skipif(not reading.SCHEMA.exists(), reason="libvirt's schemas are not installed")
 def test_the_schema_finds_what_an_old_libvirt_would_drop() -> None:
     reading.validate(reading.parse(domain_xml("vm", 1, mdev_device(uuid(1)))))
     wrong = mdev_device(uuid(1)).replace("model='vfio-pci'", "model='vfio-pci' color='red'")
