@@ -12,11 +12,12 @@ import errno
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from vgpuctl.errors import LibvirtFailed, Locked, VgpuctlError
 from vgpuctl.model.seams import World
+from vgpuctl.value import replace
 
 NEVER_RAISE = {
     "nvml.status",

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from vgpuctl.capacity.ownership import join
@@ -13,6 +12,7 @@ from vgpuctl.model.gpu import Backend, Function, Gpu, Mdev, Mode, Owner, Vgpu, V
 from vgpuctl.model.seams import HypervisorStatus, NvmlStatus
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, HostdevRef, ProcessId, Promise, PromisedVgpu, PromiseState, Vm, VmState
+from vgpuctl.value import replace
 
 MACHINE = "0123456789abcdef0123456789abcdef"
 A4C = VgpuType("468", "GRID A100-4C", "A100-4C", 4096, 10)

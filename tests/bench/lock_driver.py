@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from vgpuctl.cli import wishes, worlds
@@ -18,6 +17,7 @@ from vgpuctl.cli.progress import Silent
 from vgpuctl.cli.settings import Settings
 from vgpuctl.engine.create import create_vm
 from vgpuctl.model.seams import Claims
+from vgpuctl.value import replace
 
 
 class TimedClaims:

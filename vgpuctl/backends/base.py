@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from vgpuctl.errors import DeviceFailed, HostCannot, InUse, VerifyFailed, VgpuctlError
 from vgpuctl.model.gpu import Function, Gpu
-from vgpuctl.model.seams import World
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import DesignHostdev
+
+if TYPE_CHECKING:
+    from vgpuctl.model.seams import World
 
 REMOVE_DEADLINE_SECONDS = 30.0
 BUSY_RETRY_SECONDS = 5.0

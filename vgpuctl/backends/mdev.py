@@ -9,17 +9,20 @@ vfio_main.c), so holders are looked for first and a child process does the write
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vgpuctl.backends.base import REMOVE_DEADLINE_SECONDS, alias, check_params, refuse_if_held, write_failed
 from vgpuctl.errors import InUse, NoCapacity, VerifyFailed
 from vgpuctl.model.address import normal_pci
 from vgpuctl.model.gpu import Function, Gpu
-from vgpuctl.model.seams import World
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import DesignHostdev
+from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from vgpuctl.model.seams import World
 
 DEVICES = "/sys/bus/mdev/devices"
 _NO_ROOM = (errno.EIO, errno.EUSERS, errno.ENOSPC, errno.ENODEV)
@@ -40,8 +43,7 @@ def found_as(world: World, uuid: str) -> tuple[str, str] | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class MakeMdev:
+class MakeMdev(Value):
     """Create one mdev and set its parameters."""
 
     vgpu: PromisedVgpu
@@ -98,8 +100,7 @@ class MakeMdev:
             remove.verify(world)
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveMdev:
+class RemoveMdev(Value):
     """Remove one mdev that nobody holds."""
 
     vgpu: PromisedVgpu

@@ -10,7 +10,7 @@ EBUSY the vGPU's plugin has not exited yet (retried), EINVAL no number.
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vgpuctl.backends.base import (
     BUSY_PAUSE_SECONDS,
@@ -24,11 +24,14 @@ from vgpuctl.backends.base import (
 )
 from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, VerifyFailed
 from vgpuctl.model.gpu import Function, Gpu
-from vgpuctl.model.seams import World
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import DesignHostdev
+from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from vgpuctl.model.seams import World
 
 LIBVIRT_WITH_VARIANTS = 10_000_000
 
@@ -45,8 +48,7 @@ def current_type(world: World, vgpu: PromisedVgpu) -> str:
         return "0"
 
 
-@dataclass(frozen=True, slots=True)
-class SetType:
+class SetType(Value):
     """Give a VF its vGPU type, and its parameters."""
 
     vgpu: PromisedVgpu
@@ -109,8 +111,7 @@ class SetType:
             clear.verify(world)
 
 
-@dataclass(frozen=True, slots=True)
-class ClearType:
+class ClearType(Value):
     """Take the vGPU type from a VF that nobody holds."""
 
     vgpu: PromisedVgpu

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
 
 from vgpuctl.model.gpu import Backend, Function, Gpu, Owner, Vgpu
 from vgpuctl.model.vm import Claim, HostdevRef, PromiseState, Vm
+from vgpuctl.value import replace
 
 
 def carrier_uuid(vm_uuid: str, index: int) -> str:

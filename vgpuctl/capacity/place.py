@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from vgpuctl.capacity.profiles import check_combination, find
 from vgpuctl.capacity.room import Room, room, why_unknown
@@ -18,10 +17,10 @@ from vgpuctl.model.address import address_key, normal_pci
 from vgpuctl.model.gpu import Gpu, Owner, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import StuckWrite
+from vgpuctl.value import Value, replace
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(Value):
     """Where one vGPU goes."""
 
     gpu: Gpu
@@ -29,8 +28,7 @@ class Slot:
     type: VgpuType
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
+class _Item(Value):
     types: Mapping[str, VgpuType]
     text: str
 

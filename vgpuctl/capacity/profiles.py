@@ -10,17 +10,16 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from vgpuctl.errors import InvalidInput, NoCapacity, NotFound, Refused
 from vgpuctl.model.gpu import Backend, Gpu, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.value import Value
 
 _NVIDIA = re.compile(r"(?P<board>.+?)-(?:(?P<slices>[1-7])-)?(?P<gib>\d+)(?P<series>[ABCQ])(?P<suffix>4|ME)?")
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileName:
+class ProfileName(Value):
     """The parts of an NVIDIA profile name such as A100-4C or A100-1-5CME."""
 
     board: str

@@ -8,15 +8,14 @@ maximum per GPU, one vGPU on a VF, 32 time-sliced vGPUs per GPU) and the kernel'
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from vgpuctl.model.gpu import Backend, Function, Gpu, Vgpu, VgpuType
+from vgpuctl.value import Value
 
 MAX_TIME_SLICED = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(Value):
     """`free`: how many more fit now, None when the driver keeps that to itself (at least one may be tried).
 
     `functions`: where the next ones would go, in order; a PF is named once however many it takes. `reasons`: what

@@ -7,7 +7,8 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+
+from vgpuctl.value import Value, as_dict
 
 SCHEMA = "vgpuctl/1"
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -44,8 +45,8 @@ def plain(value: object) -> object:
         return [plain(item) for item in sorted(value, key=str)]
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
+    if isinstance(value, Value):
+        return plain(as_dict(value))
     return str(value)
 
 

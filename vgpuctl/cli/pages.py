@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from vgpuctl.cli.tables import Block, Pairs, Table
+from vgpuctl.value import Value
 
 Data = Mapping[str, Any]
 MANY_NAMES = 8
 _NUMBERS = frozenset({"MEMORY", "MAX/GPU", "FREE"})
 
 
-@dataclass
-class Page:
+class Page(Value):
     """Blocks for stdout and lines for stderr."""
 
-    blocks: list[Block] = field(default_factory=list)
-    asides: list[str] = field(default_factory=list)
+    blocks: Sequence[Block] = ()
+    asides: Sequence[str] = ()
 
 
 def page(kind: str, data: Any) -> Page:
@@ -45,9 +44,8 @@ def _gpus(data: Sequence[Data]) -> Page:
         )
         for gpu in data
     )  # fmt: skip
-    found = Page([Table(headers, rows, frozenset({"MEMORY", "NUMA", "IOMMU"}))])
-    found.asides += [f"{gpu['address']}: {problem}" for gpu in data for problem in gpu.get("problems", ())]
-    return found
+    problems = [f"{gpu['address']}: {problem}" for gpu in data for problem in gpu.get("problems", ())]
+    return Page([Table(headers, rows, frozenset({"MEMORY", "NUMA", "IOMMU"}))], problems)
 
 
 def _gpu(data: Data) -> Page:

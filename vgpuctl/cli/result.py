@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from vgpuctl.model.outcome import Confirm, Progress
     from vgpuctl.model.seams import World
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Value):
     """What is printed: `data` for programs and, through `text`, for people. `raw` is printed as it is."""
 
     data: object
@@ -22,8 +22,7 @@ class Result:
     raw: str | None = None
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(Value):
     """What a changing command gets from the command line beside its own arguments."""
 
     world: World

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TextIO
 
 from vgpuctl.cli.streams import clean
+from vgpuctl.value import Value
 
 GAP = "  "
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Value):
     """Rows under headers. `right` names the headers whose columns are numbers."""
 
     headers: tuple[str, ...]
@@ -20,8 +20,7 @@ class Table:
     right: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class Pairs:
+class Pairs(Value):
     """Names and values, one a line."""
 
     items: tuple[tuple[str, str], ...]
@@ -31,7 +30,7 @@ Block = Table | Pairs | str
 """What a page is made of."""
 
 
-def plain(blocks: list[Block]) -> str:
+def plain(blocks: Sequence[Block]) -> str:
     """Return the page as text without colour or boxes: the same columns at every width."""
     return "".join(f"{_plain_block(block)}\n" for block in blocks)
 
@@ -55,7 +54,7 @@ def _plain_row(row: tuple[str, ...], widths: list[int], table: Table) -> str:
     return GAP.join(cells).rstrip()
 
 
-def show(blocks: list[Block], stream: TextIO) -> None:
+def show(blocks: Sequence[Block], stream: TextIO) -> None:
     """Print the page on a terminal."""
     from rich.console import Console
     from rich.table import Table as RichTable

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from vgpuctl.engine.observe import Want, observe_devices
 from vgpuctl.errors import Busy, NoCapacity
-from vgpuctl.model.seams import World
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, Promise, PromisedVgpu
 from vgpuctl.plan.create import claims_for
 from vgpuctl.steps.claims import HoldClaim, ReleaseClaim
+
+if TYPE_CHECKING:
+    from vgpuctl.model.seams import World
 
 LOOKS = 8
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vgpuctl.domain.render import render
 from vgpuctl.engine.claim import claim_carriers, claims_of
@@ -15,7 +15,6 @@ from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import Exists, NoCapacity, VgpuctlError
 from vgpuctl.model.address import normal_pci
 from vgpuctl.model.outcome import Outcome, Progress
-from vgpuctl.model.seams import World
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan
 from vgpuctl.model.vm import Claim, PromisedVgpu
@@ -25,10 +24,13 @@ from vgpuctl.plan.create import create_plan, make_design, template_file, vm_name
 from vgpuctl.plan.facts import Facts, check_facts
 from vgpuctl.plan.report import vm_value
 from vgpuctl.steps.claims import HoldClaim
+from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from vgpuctl.model.seams import World
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Value):
     """A new VM, planned: nothing is written yet."""
 
     snapshot: Snapshot

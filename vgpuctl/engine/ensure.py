@@ -8,7 +8,7 @@ so that a playbook never rebuilds a desktop by surprise.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.place import select_gpus
 from vgpuctl.engine import power
@@ -17,7 +17,6 @@ from vgpuctl.engine.guards import require_libvirt
 from vgpuctl.engine.observe import Want, observe, observe_devices
 from vgpuctl.errors import InvalidInput, NotFound, SpecDiffers
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
-from vgpuctl.model.seams import World
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm, VmState
 from vgpuctl.model.wish import VmWish
@@ -26,6 +25,10 @@ from vgpuctl.plan.remove import own_promise
 from vgpuctl.plan.report import vm_value
 from vgpuctl.spec.rules import lacks
 from vgpuctl.steps.domain import OFF
+from vgpuctl.value import replace
+
+if TYPE_CHECKING:
+    from vgpuctl.model.seams import World
 
 
 def ensure_vm(

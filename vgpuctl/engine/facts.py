@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import errno
 import re
+from typing import TYPE_CHECKING
 
 from vgpuctl.domain.templates import builtin_names, builtin_template
 from vgpuctl.errors import Failed, NotFound
-from vgpuctl.model.seams import World
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import ExistingDisk, VmWish
 from vgpuctl.plan.facts import Facts, GpuHolders
+
+if TYPE_CHECKING:
+    from vgpuctl.model.seams import World
 
 TEMPLATE_DIR = "/etc/vgpuctl/templates"
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.place import stuck_error
 from vgpuctl.errors import HostCannot, InvalidInput, NotFound
-from vgpuctl.model.seams import World
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm
+
+if TYPE_CHECKING:
+    from vgpuctl.model.seams import World
 
 
 def require_writable(world: World) -> None:

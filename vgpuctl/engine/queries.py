@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from vgpuctl.capacity.place import select_gpus
 from vgpuctl.engine.guards import find_vm
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.model.address import gpu_address
 from vgpuctl.model.outcome import Answer
-from vgpuctl.model.seams import World
 from vgpuctl.plan import report
+
+if TYPE_CHECKING:
+    from vgpuctl.model.seams import World
 
 
 def list_gpus(world: World, *, everything: bool = False) -> Answer:

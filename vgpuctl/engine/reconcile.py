@@ -8,7 +8,7 @@ says it is half made or half removed while no process works on it. What is forei
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from vgpuctl.engine.claim import claims_of, reclaim
 from vgpuctl.engine.guards import require_system, require_writable
@@ -19,17 +19,19 @@ from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import InUse, NotFound, VgpuctlError
 from vgpuctl.model.gpu import Owner, Vgpu
 from vgpuctl.model.outcome import Outcome, Progress
-from vgpuctl.model.seams import World
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan
 from vgpuctl.model.vm import Claim, Promise, PromiseState, Vm
 from vgpuctl.plan.remove import as_promised, not_provably_ours, orphan_plan, refuse_shared_disks, removal_plan
 from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.steps.domain import OFF, SetRecord
+from vgpuctl.value import Value, replace
+
+if TYPE_CHECKING:
+    from vgpuctl.model.seams import World
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Value):
     """One thing that is not as it should be, and what mends it (None: only told)."""
 
     kind: str

@@ -9,13 +9,16 @@ something cannot be undone, the claims and the domain that say whose it is are k
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Exists, Interrupted, InUse, PartlyApplied, Refused, Temporary, VgpuctlError
 from vgpuctl.model.outcome import Progress
-from vgpuctl.model.seams import World
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.steps.domain import DefineDomain, StartDomain
+
+if TYPE_CHECKING:
+    from vgpuctl.model.seams import World
 
 _OWNERS = (HoldClaim, DefineDomain)
 

@@ -13,15 +13,15 @@ import os
 import pwd
 import re
 import stat
-from dataclasses import dataclass
+
+from vgpuctl.value import Value
 
 _SETTING = re.compile(r"^\s*(user|group|dynamic_ownership)\s*=\s*\"?([^\"#\s]+)\"?", re.M)
 _USERS = ("libvirt-qemu", "qemu")  # Debian and Ubuntu; Red Hat, SUSE, Arch
 _ACL = "system.posix_acl_access"
 
 
-@dataclass(frozen=True, slots=True)
-class QemuUser:
+class QemuUser(Value):
     """Who opens disk images. `owns_files`: libvirt gives image files to this user."""
 
     name: str

@@ -20,7 +20,6 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from vgpuctl.host.lock import HostLock, make_private
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.seams import ClaimsRead, Clock, Processes
 from vgpuctl.model.vm import Claim, ProcessId, StuckWrite
+from vgpuctl.value import as_dict, field_names
 
 _LONGEST_FILE = 65536
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -37,7 +37,7 @@ _KINDS: tuple[tuple[str, type | tuple[type, ...]], ...] = (
     ("profile", (str, type(None))),
     ("framebuffer_mib", (int, type(None))),
 )
-_CLAIM, _PROCESS, _WRITE = (frozenset(f.name for f in fields(kind)) for kind in (Claim, ProcessId, StuckWrite))
+_CLAIM, _PROCESS, _WRITE = (frozenset(field_names(kind)) for kind in (Claim, ProcessId, StuckWrite))
 _counter = itertools.count()
 
 
@@ -93,7 +93,7 @@ class ClaimStore:
         _check_name(claim.carrier)
         self._refuse_capture()
         with _directory_locked(self._claims):
-            _write_new(self._claims / claim.carrier, asdict(claim))
+            _write_new(self._claims / claim.carrier, as_dict(claim))
 
     def remove(self, carrier: str, vm_uuid: str) -> None:
         """Remove a claim if it still is this VM's; one that cannot be read is nobody's to remove."""
@@ -126,7 +126,7 @@ class ClaimStore:
         self._refuse_capture()
         make_private(self._stuck.parent, self._stuck)
         self._forget(str(write.process.pid))
-        _write_new(self._stuck / str(write.process.pid), asdict(write))
+        _write_new(self._stuck / str(write.process.pid), as_dict(write))
 
     def forget_stuck(self, write: StuckWrite) -> None:
         """Drop the record of a write that came back after all."""

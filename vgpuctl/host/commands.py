@@ -11,15 +11,15 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from vgpuctl.value import Value
 
 _DIRECTORIES = ("/usr/bin", "/usr/local/bin", "/bin", "/usr/sbin", "/sbin", "/usr/libexec")
 _REAP_SECONDS = 2.0
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Value):
     """What a command that ended by itself left."""
 
     rc: int

@@ -8,8 +8,9 @@ None means "not known", never zero.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from vgpuctl.value import Value
 
 
 class Backend(StrEnum):
@@ -40,8 +41,7 @@ class Owner(StrEnum):
     LEAKED = "leaked"
 
 
-@dataclass(frozen=True, slots=True)
-class VgpuType:
+class VgpuType(Value):
     """One vGPU type of one GPU, as its driver describes it.
 
     `type_id` is what the kernel interface wants: the type directory's name (`nvidia-468`) for mdev, the
@@ -55,16 +55,14 @@ class VgpuType:
     max_per_gpu: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Mdev:
+class Mdev(Value):
     """An mdev that exists: /sys/bus/mdev/devices/<uuid>."""
 
     uuid: str
     type_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(Value):
     """A device that can carry vGPUs, or be one: a PF, a VF or another mdev parent.
 
     `available` maps type ids to how many the driver says can be made here now (mdev: available_instances;
@@ -82,8 +80,7 @@ class Function:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Value):
     """A device that carries vGPUs or is passed through.
 
     `functions` are the possible parents or carriers in the order the kernel numbers them: the device itself
@@ -121,8 +118,7 @@ class Gpu:
         return next((f for f in self.functions if f.address == address), None)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupMember:
+class GroupMember(Value):
     """An endpoint that shares the IOMMU group of a GPU."""
 
     address: str
@@ -130,8 +126,7 @@ class GroupMember:
     same_slot: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Vgpu:
+class Vgpu(Value):
     """A carrier that is taken: by a device that exists, by a promise, by a claim, or by several of these.
 
     `carrier` is the mdev's UUID, or the address of the VF or function. `present` says that the device is

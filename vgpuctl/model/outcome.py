@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from vgpuctl.value import Value
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+
+class Outcome(Value):
     """The result of a changing command, or of its dry run.
 
     `data` is the JSON `data` object. `steps` are the plan's lines; with `changed` they were carried out, in a
@@ -24,8 +24,7 @@ class Outcome:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Value):
     """The result of a command that only looks: `data` is the JSON `data`, a list for list-commands."""
 
     data: Mapping[str, object] | Sequence[Mapping[str, object]]

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Protocol
 
 from vgpuctl.model.vm import Claim, ProcessId, StuckWrite, VmState
+from vgpuctl.value import Value
 
 
 class Sysfs(Protocol):
@@ -48,8 +48,7 @@ class Sysfs(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class NvmlStatus:
+class NvmlStatus(Value):
     """Whether NVML can be asked. `reason` says what is missing: absent, too-old, a function's name."""
 
     available: bool
@@ -57,8 +56,7 @@ class NvmlStatus:
     driver_version: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NvmlVgpuType:
+class NvmlVgpuType(Value):
     """A vGPU type by NVML: framebuffer and maximum of the same-size mode; `max_per_vm` 1 or 16."""
 
     type_id: int
@@ -68,8 +66,7 @@ class NvmlVgpuType:
     max_per_vm: int = 16
 
 
-@dataclass(frozen=True, slots=True)
-class NvmlGpu:
+class NvmlGpu(Value):
     """What NVML says of one GPU: product name, whole framebuffer, every type it supports."""
 
     model: str
@@ -87,8 +84,7 @@ class Nvml(Protocol):
         """Return what NVML knows of a GPU by normal PCI address; None when it is not to be had."""
 
 
-@dataclass(frozen=True, slots=True)
-class HypervisorStatus:
+class HypervisorStatus(Value):
     """Whether libvirt answers. Versions are libvirt's numbers: major * 1000000 + minor * 1000 + release."""
 
     available: bool
@@ -98,8 +94,7 @@ class HypervisorStatus:
     qemu_version: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DomainRecord:
+class DomainRecord(Value):
     """One domain: `xml` is the inactive (config) XML; `live_xml` the running one's, None when it is off."""
 
     name: str
@@ -109,8 +104,7 @@ class DomainRecord:
     live_xml: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DomainLeftovers:
+class DomainLeftovers(Value):
     """What a domain keeps outside its XML and volumes, all removed by undefine."""
 
     nvram: str | None = None
@@ -120,8 +114,7 @@ class DomainLeftovers:
     checkpoints: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class HypervisorCapabilities:
+class HypervisorCapabilities(Value):
     """What new domains may use on this host. `uefi`: libvirt finds a firmware by itself for x86_64 q35."""
 
     kvm: bool
@@ -130,8 +123,7 @@ class HypervisorCapabilities:
     arch: str = "x86_64"
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkRecord:
+class NetworkRecord(Value):
     """A libvirt network."""
 
     name: str
@@ -185,8 +177,7 @@ class Hypervisor(Protocol):
         """Return one network by name, or None."""
 
 
-@dataclass(frozen=True, slots=True)
-class PoolRecord:
+class PoolRecord(Value):
     """A storage pool; `path` is its directory (None for kinds without one), sizes None while inactive."""
 
     name: str
@@ -197,8 +188,7 @@ class PoolRecord:
     available_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeRecord:
+class VolumeRecord(Value):
     """A volume of a pool."""
 
     pool: str
@@ -209,8 +199,7 @@ class VolumeRecord:
     backing_path: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ImageRecord:
+class ImageRecord(Value):
     """A disk image or ISO on the host. `firmware` is what its partition table needs to boot.
 
     `problem` says why QEMU's user cannot read it (the directory or file and the user), else None.
@@ -260,8 +249,7 @@ class Storage(Protocol):
         """Look at an image file without changing it; None when there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Value):
     """A process that has a device node open."""
 
     pid: int
@@ -288,8 +276,7 @@ class Processes(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimsRead:
+class ClaimsRead(Value):
     """Every claim, by one look. `unreadable`: carriers whose claim file cannot be understood; they count as taken.
 
     Both are sorted by carrier.
@@ -354,8 +341,7 @@ class Clock(Protocol):
         """Let a short time pass between two looks at a condition."""
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(Value):
     """One host. `read_only` is the reason why changing commands are refused, None when they are not."""
 
     name: str

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from vgpuctl.model.gpu import Gpu, Vgpu
 from vgpuctl.model.seams import HypervisorStatus, NvmlStatus
 from vgpuctl.model.vm import Claim, StuckWrite, Vm
+from vgpuctl.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Value):
     """What exists and whose it is.
 
     `vgpus` is every carrier that is taken, by a device, a promise or a claim. `live_claims` names the carriers

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from vgpuctl.model.seams import World
+from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from vgpuctl.model.seams import World
 
 
 class Step(Protocol):
-    """A frozen dataclass made by a backend or by `vgpuctl.steps`.
+    """A value made by a backend or by `vgpuctl.steps`.
 
     `perform` changes the host and is not repeated; `verify` reads back and raises VerifyFailed when the host
     does not show what was meant; `undo` removes only what `perform` made, only if it still reads as written,
@@ -30,8 +32,7 @@ class Step(Protocol):
         """Take it back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Value):
     """Steps in the order in which they are done, and what people are told beside them."""
 
     steps: tuple[Step, ...]

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from vgpuctl.model.gpu import Backend
+from vgpuctl.value import Value
 
 
 class VmState(StrEnum):
@@ -27,8 +27,7 @@ class PromiseState(StrEnum):
     REMOVING = "removing"
 
 
-@dataclass(frozen=True, slots=True)
-class PromisedVgpu:
+class PromisedVgpu(Value):
     """One vGPU that a VM owns, made or not. `params` is the driver's vgpu_params text, empty when unset."""
 
     index: int
@@ -41,8 +40,7 @@ class PromisedVgpu:
     params: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MadeDisk:
+class MadeDisk(Value):
     """A volume that vgpuctl makes for a VM, and deletes with it. `base` is the image it is a clone of."""
 
     pool: str
@@ -53,8 +51,7 @@ class MadeDisk:
     base_format: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
+class Promise(Value):
     """The record in a domain's own metadata (namespace urn:vgpuctl:1).
 
     `vm_uuid` and `machine_id` are compared with the domain and the host that hold it: a record that was
@@ -71,8 +68,7 @@ class Promise:
     reserve: str = "always"
 
 
-@dataclass(frozen=True, slots=True)
-class HostdevRef:
+class HostdevRef(Value):
     """A `<hostdev>` of a domain: `carrier` is an mdev UUID (lower case) or a normal PCI address."""
 
     kind: str
@@ -81,8 +77,7 @@ class HostdevRef:
     alias: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DiskRef:
+class DiskRef(Value):
     """A `<disk>` of a domain."""
 
     device: str
@@ -91,8 +86,7 @@ class DiskRef:
     format: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Vm:
+class Vm(Value):
     """One domain, read from libvirt's inactive (config) XML.
 
     `promise` is set only when the record is this VM's own on this host; a foreign or copied record is in
@@ -113,16 +107,14 @@ class Vm:
     copied_promise: Promise | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessId:
+class ProcessId(Value):
     """A process that no later one is mistaken for: pid, and start time in clock ticks since boot."""
 
     pid: int
     start_ticks: int
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Value):
     """The file /run/vgpuctl/claims/<carrier>: who has the carrier, before the device exists."""
 
     carrier: str
@@ -137,8 +129,7 @@ class Claim:
     command: str
 
 
-@dataclass(frozen=True, slots=True)
-class StuckWrite:
+class StuckWrite(Value):
     """A kernel write that outlived its deadline: /run/vgpuctl/stuck/<pid>."""
 
     process: ProcessId

@@ -4,27 +4,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from vgpuctl.model.vm import Promise
+from vgpuctl.value import NOTHING, Value
 
 
-@dataclass(frozen=True, slots=True)
-class NewDisk:
+class NewDisk(Value):
     """A disk to make, thin, of this size."""
 
     size_mib: int
 
 
-@dataclass(frozen=True, slots=True)
-class ExistingDisk:
+class ExistingDisk(Value):
     """A disk image that exists; vgpuctl never deletes it."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class VmWish:
+class VmWish(Value):
     """A VM as asked for, every value filled in; made by `vgpuctl.spec`, read by `vgpuctl.plan`.
 
     `profiles` holds (profile, count). `sources` says for each field where its value came from: "typed",
@@ -48,15 +45,14 @@ class VmWish:
     vgpu_params: tuple[tuple[str, str], ...]
     template: str
     force_console: bool
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = NOTHING
 
     def typed(self, name: str) -> bool:
         """Say whether the field was typed, not filled from defaults."""
         return self.sources.get(name) == "typed"
 
 
-@dataclass(frozen=True, slots=True)
-class DesignDisk:
+class DesignDisk(Value):
     """A disk or CD-ROM of a design: `device` is "disk" or "cdrom", `format` as QEMU names it ("qcow2", "raw")."""
 
     device: str
@@ -64,8 +60,7 @@ class DesignDisk:
     format: str
 
 
-@dataclass(frozen=True, slots=True)
-class DesignHostdev:
+class DesignHostdev(Value):
     """A host device of a design: `kind` "mdev" (carrier a UUID) or "pci" (carrier an address)."""
 
     kind: str
@@ -74,8 +69,7 @@ class DesignHostdev:
     alias: str
 
 
-@dataclass(frozen=True, slots=True)
-class DomainDesign:
+class DomainDesign(Value):
     """Everything a domain template gets to see. `firmware` "uefi" or "bios"; `boot` device kinds in order."""
 
     name: str

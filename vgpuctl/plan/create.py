@@ -7,8 +7,6 @@ reconcile take the VM for a half-made one.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from vgpuctl.backends import of
 from vgpuctl.domain.render import render
 from vgpuctl.errors import InvalidInput
@@ -22,6 +20,7 @@ from vgpuctl.plan.facts import DEFAULT_POOL_PATH, Facts, choose_firmware, needs_
 from vgpuctl.spec.fields import DEFAULT_DISK_GIB
 from vgpuctl.steps.domain import DefineDomain, SetRecord, StartDomain
 from vgpuctl.steps.storage import MakePool, MakeVolume, StartPool
+from vgpuctl.value import replace
 
 MIB = 1 << 20
 

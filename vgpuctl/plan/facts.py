@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from vgpuctl.errors import HostCannot, InUse, NoSpace, NotFound
 from vgpuctl.model.seams import HypervisorCapabilities, ImageRecord, NetworkRecord, PoolRecord
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import ExistingDisk, VmWish
+from vgpuctl.value import NOTHING, Value
 
 DEFAULT_POOL = "default"
 DEFAULT_POOL_PATH = "/var/lib/libvirt/images"
@@ -18,8 +18,7 @@ POOL_RESERVE_BYTES = 64 << 20
 POOL_KINDS = ("dir", "fs", "netfs")
 
 
-@dataclass(frozen=True, slots=True)
-class GpuHolders:
+class GpuHolders(Value):
     """Who has a GPU open: through its display nodes (/dev/dri), and through its compute nodes (/dev/nvidiaN)."""
 
     display: tuple[str, ...] = ()
@@ -38,8 +37,7 @@ def refuse_held(gpu: str, holders: GpuHolders, *, force_console: bool) -> None:
         raise InUse(f"{gpu} is held by {', '.join(who)}", hint=hint, gpu=gpu, holders=list(who))
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Value):
     """`files` maps every path the wish names (image, disks, cdrom) to what is there, None for nothing.
 
     `holders`: who has the GPU of a passthrough wish open.
@@ -49,7 +47,7 @@ class Facts:
     network: NetworkRecord | None
     pool: PoolRecord | None
     template: str
-    files: Mapping[str, ImageRecord | None] = field(default_factory=dict)
+    files: Mapping[str, ImageRecord | None] = NOTHING
     holders: GpuHolders = GpuHolders()
 
 

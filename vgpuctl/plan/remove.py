@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from vgpuctl.backends import of
 from vgpuctl.errors import Foreign, InUse
 from vgpuctl.model.gpu import Backend, Vgpu
@@ -15,6 +13,7 @@ from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm, VmState
 from vgpuctl.steps.claims import ReleaseClaim
 from vgpuctl.steps.domain import SetRecord, StopDomain, UndefineDomain
 from vgpuctl.steps.storage import RemoveVolume
+from vgpuctl.value import replace
 
 
 def own_promise(vm: Vm, doing: str) -> Promise:

@@ -7,12 +7,12 @@ lxml is imported inside the functions, so that looking at a simulated host stays
 from __future__ import annotations
 
 import uuid as uuids
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.sim.libvirt_errors import Code, VirError
+from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from lxml.etree import RelaxNG, _Element
@@ -23,8 +23,7 @@ _KIB = {"b": 1 / 1024, "bytes": 1 / 1024, "kib": 1, "k": 1, "mib": 1024, "m": 10
 _MACHINES = {"q35": "pc-q35-8.2", "pc": "pc-i440fx-8.2"}
 
 
-@dataclass(frozen=True, slots=True)
-class WantedDevice:
+class WantedDevice(Value):
     """A host device that a domain wants: `carrier` an mdev's UUID or a PCI address."""
 
     kind: str

@@ -11,9 +11,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
+
+from vgpuctl.value import Value
 
 CALLS = (
     "sysfs-read",
@@ -45,8 +46,7 @@ KINDS = ("error", "lost", "park")
 DEFAULT_CODE = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Value):
     """One fault of the scenario, met by this call."""
 
     index: int

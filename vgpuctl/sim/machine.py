@@ -8,15 +8,15 @@ a host that was used before needs neither the scenario's YAML nor the table of m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from vgpuctl.value import NOTHING, Value
 
 ROOT = "/sys/devices"
 PORT_CLASS = "0x060400"
 
 
-@dataclass(frozen=True, slots=True)
-class SimType:
+class SimType(Value):
     """A vGPU type. `key` is the mdev directory's name, `number` the id that vendor VFIO and NVML use."""
 
     key: str
@@ -30,8 +30,7 @@ class SimType:
     description: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SimFunction:
+class SimFunction(Value):
     """A device: `kind` is pf, vf, extra (another endpoint of the GPU's slot), port or parent (no PCI)."""
 
     address: str
@@ -47,8 +46,7 @@ class SimFunction:
     serial: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SimGpu:
+class SimGpu(Value):
     """A GPU and the rule its driver follows: `nvidia` (one size at a time) or `counter` (shared units)."""
 
     address: str
@@ -67,7 +65,7 @@ class SimGpu:
     header: bool = True
     configurable: bool = True
     nvml: bool = False
-    by_number: Mapping[int, SimType] = field(default_factory=dict)
+    by_number: Mapping[int, SimType] = NOTHING
 
     @property
     def own(self) -> SimFunction:
@@ -80,8 +78,7 @@ class SimGpu:
         return tuple(f for f in self.functions if f.kind == "vf")
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Value):
     """The whole host. `slots` are all functions by the first two directories of their paths."""
 
     scenario: Mapping[str, Any]

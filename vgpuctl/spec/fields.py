@@ -7,11 +7,10 @@ It imports nothing heavy, because `vgpuctl --help` and shell completion need it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from vgpuctl.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class SpecField:
+class SpecField(Value):
     """One field: `name` in a spec file, `option` on the command line ("" = a spec file only)."""
 
     name: str

@@ -7,56 +7,33 @@ never silently ignored by an older vgpuctl.
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, WithJsonSchema
+from typing import Any
 
 from vgpuctl.spec.fields import DEFAULTABLE
-from vgpuctl.spec.read import KNOWN_KEYS, invalid, load
-from vgpuctl.spec.values import STRICT, FilePath, Memory, OsKind, ResourceName, Vcpus, help_of
+from vgpuctl.spec.read import parse
+from vgpuctl.spec.shape import Key, Shape
+from vgpuctl.spec.values import key
+from vgpuctl.value import Value
 
 VERSION = 1
 
 
-def _version(value: object) -> object:
-    if value != VERSION or isinstance(value, bool | float):
-        raise ValueError(f"this vgpuctl reads version {VERSION} of host.yaml, written 'version: {VERSION}'")
-    return value
-
-
-def _or_none(value: object) -> object:
-    """Take `defaults:` with every line below it commented out as no defaults."""
-    return {} if value is None else value
-
-
-class Defaults(BaseModel):
+class Defaults(Value):
     """What fills a field that a VM spec or a command line leaves out."""
 
-    model_config = STRICT
-
-    image: FilePath | None = Field(None, description=help_of("image"))
-    memory: Memory | None = Field(None, description=help_of("memory"))
-    vcpus: Vcpus | None = Field(None, description=help_of("vcpus"))
-    network: ResourceName | None = Field(None, description=help_of("network"))
-    os: OsKind | None = Field(None, description=help_of("os"))
-    storage_pool: ResourceName | None = Field(None, description=help_of("storage_pool"))
+    image: str | None = None
+    memory: str | None = None
+    vcpus: int | None = None
+    network: str | None = None
+    os: str | None = None
+    storage_pool: str | None = None
 
 
-class HostSpec(BaseModel):
+class HostSpec(Value):
     """The host file /etc/vgpuctl/host.yaml."""
 
-    model_config = STRICT
-
-    version: Annotated[int, BeforeValidator(_version), WithJsonSchema({"const": VERSION})] = Field(
-        description="the version of this file's format"
-    )
-    defaults: Annotated[Defaults, BeforeValidator(_or_none)] = Field(
-        default_factory=Defaults, description="fill what is not typed for a new VM"
-    )
-
-
-KNOWN_KEYS[("HostSpec",)] = tuple(HostSpec.model_fields)
-KNOWN_KEYS[("HostSpec", "defaults")] = DEFAULTABLE
+    version: int
+    defaults: Defaults = Defaults()
 
 
 def parse_host_spec(text: str, name: str) -> HostSpec:
@@ -65,8 +42,31 @@ def parse_host_spec(text: str, name: str) -> HostSpec:
     Raises:
         InvalidInput: each problem as `file:line:column: path: what is wrong`.
     """
-    document = load(text, name)
-    try:
-        return HostSpec.model_validate(document.value)
-    except ValidationError as exc:
-        raise invalid(exc, document) from exc
+    given: dict[str, Any] = parse(text, name, HOST)
+    return HostSpec(**given)
+
+
+def _version(value: object) -> object:
+    if value != VERSION or isinstance(value, bool | float):
+        raise ValueError(f"this vgpuctl reads version {VERSION} of host.yaml, written 'version: {VERSION}'")
+    return value
+
+
+def _defaults(value: object) -> Defaults:
+    given: dict[str, Any] = DEFAULTS.check(value)
+    return Defaults(**given)
+
+
+DEFAULTS = Shape(
+    "Defaults",
+    "What fills a field that a VM spec or a command line leaves out.",
+    tuple(key(field) for field in DEFAULTABLE),
+)
+HOST = Shape(
+    "HostSpec",
+    "The host file /etc/vgpuctl/host.yaml.",
+    (
+        Key("version", _version, "the version of this file's format", {"const": VERSION}, required=True),
+        Key("defaults", _defaults, "fill what is not typed for a new VM", shape=DEFAULTS),
+    ),
+)

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
 from vgpuctl.errors import InvalidInput
-from vgpuctl.spec.rules import Contradiction, Problem, suggest
+from vgpuctl.spec.rules import Problem, Refused, shown_path
+from vgpuctl.spec.shape import Shape
+from vgpuctl.value import NOTHING, Value
 
 Path = tuple[str | int, ...]
 
@@ -36,22 +36,20 @@ _WORDS: dict[str, object] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Value):
     """A place in a text, counted from 1 as editors do."""
 
     line: int
     column: int
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Value):
     """A text that was read: its value, and where each value and each key stands in it."""
 
     name: str
     value: object
-    values: Mapping[Path, Position] = field(default_factory=dict)
-    keys: Mapping[Path, Position] = field(default_factory=dict)
+    values: Mapping[Path, Position] = NOTHING
+    keys: Mapping[Path, Position] = NOTHING
 
     def position(self, path: Path, *, of_key: bool = False) -> Position:
         """Return the position of a value or its key; of the nearest one around it when it is not there."""
@@ -68,9 +66,8 @@ class Document:
         return shown_path(path)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A problem at a place: what `invalid` makes its message and its facts of."""
+class Found(Value):
+    """A problem at a place: what `refusal` makes its message and its facts of."""
 
     line: int
     column: int
@@ -104,61 +101,31 @@ def load(text: str, name: str) -> Document:
     return Document(name, value, walk.values, walk.keys)
 
 
-def invalid(error: ValidationError, document: Document, more: tuple[Problem, ...] = ()) -> InvalidInput:
-    """Turn what pydantic found, and `more` of the rules' own, into one error with every place."""
-    found = []
-    for problem, at_key in [*problems_of(error), *((extra, False) for extra in more)]:
-        position = document.position(problem.path, of_key=at_key)
-        entry = Found(position.line, position.column, document.shown(problem.path), problem.text)
-        if entry not in found:
-            found.append(entry)
-    return refusal(document.name, found)
+def parse(text: str, name: str, shape: Shape) -> dict[str, object]:
+    """Read a text and check it against a shape; `name` is the file's, for messages.
+
+    Raises:
+        InvalidInput: each problem as `file:line:column: path: what is wrong`.
+    """
+    document = load(text, name)
+    try:
+        return shape.check(document.value)
+    except Refused as exc:
+        raise refusal(name, [_placed(document, problem) for problem in exc.problems]) from exc
 
 
 def refusal(name: str, found: list[Found]) -> InvalidInput:
     """Return one InvalidInput that lists the problems in the order of the text."""
-    ordered = sorted(found, key=lambda entry: (entry.line, entry.column))
+    ordered = sorted(dict.fromkeys(found), key=lambda entry: (entry.line, entry.column))
     lines = [_line(name, entry) for entry in ordered]
     facts = [{"file": name, "line": e.line, "column": e.column, "path": e.path, "problem": e.text} for e in ordered]
     message = lines[0] if len(lines) == 1 else "\n".join([f"{name} has {len(lines)} problems", *lines])
     return InvalidInput(message, problems=facts)
 
 
-def problems_of(error: ValidationError) -> list[tuple[Problem, bool]]:
-    """Return what pydantic found in our words; the flag says that the key is meant, not its value."""
-    model = error.title
-    found: list[tuple[Problem, bool]] = []
-    for entry in error.errors(include_url=False, include_input=True):
-        path, kind = entry["loc"], entry["type"]
-        cause = entry.get("ctx", {}).get("error")
-        if isinstance(cause, Contradiction):
-            found += [(Problem((*path, *problem.path), problem.text), False) for problem in cause.problems]
-        elif kind == "extra_forbidden":
-            found.append((Problem(path, _unknown(path, model)), True))
-        elif kind == "missing":
-            found.append((Problem(path, "it is missing"), False))
-        elif kind in ("model_type", "model_attributes_type", "dict_type"):
-            found.append((Problem(path, "a mapping of fields (key: value) is due here"), False))
-        else:
-            found.append((Problem(path, str(cause) if cause is not None else entry["msg"]), False))
-    return found
-
-
-def shown_path(path: Path) -> str:
-    """Return a path as people read it: `disk[1]`, `defaults.memory`."""
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
-
-
-def _unknown(path: Path, model: str) -> str:
-    known = KNOWN_KEYS.get((model, *path[:-1]), ())
-    return f"there is no such field{suggest(str(path[-1]), known)}"
-
-
-KNOWN_KEYS: dict[tuple[str | int, ...], tuple[str, ...]] = {}
-"""(model's name, path within it) -> its fields, for "did you mean"; the models enter themselves."""
+def _placed(document: Document, problem: Problem) -> Found:
+    position = document.position(problem.path, of_key=problem.at_key)
+    return Found(position.line, position.column, document.shown(problem.path), problem.text)
 
 
 def _line(name: str, entry: Found) -> str:

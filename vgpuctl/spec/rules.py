@@ -3,8 +3,7 @@
 
 Each rule takes one value as it came in and returns it in its one spelling, or raises ValueError with a
 sentence that says what to write. `contradictions` and `lacks` judge fields together. Nothing here knows
-where a value came from: whoever calls adds `file:line:column` or the option's name. No pydantic, so this
-stays light.
+where a value came from: whoever calls adds `file:line:column` or the option's name.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from vgpuctl.model.address import normal_pci
 from vgpuctl.spec.fields import MAX_VGPUS_PER_VM, MODES, NAME_PATTERN, OS_KINDS
 from vgpuctl.spec.sizes import disk_mib, memory_mib, render_size
+from vgpuctl.value import Value
 
 SMALLEST_MEMORY_MIB = 64
 MOST_VCPUS = 4096
@@ -34,16 +33,17 @@ _QUOTE_ADDRESS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Value):
     """One thing that is wrong: the path of the field in the spec (empty: the whole) and a sentence."""
 
     path: tuple[str | int, ...]
     text: str
+    at_key: bool = False
+    """The key itself is wrong, not its value."""
 
 
-class Contradiction(ValueError):
-    """Fields that cannot be meant together."""
+class Refused(ValueError):
+    """A value with several problems, or with problems inside it."""
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         super().__init__("; ".join(problem.text for problem in problems))
@@ -54,6 +54,14 @@ def suggest(word: str, known: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)` for the nearest known word, or nothing."""
     near = difflib.get_close_matches(word.lower().replace("-", "_"), list(known), 1, 0.6)
     return f" (did you mean '{near[0]}'?)" if near else ""
+
+
+def shown_path(path: tuple[str | int, ...]) -> str:
+    """Return a path as people read it: `disk[1]`, `defaults.memory`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
 
 
 def as_text(value: object) -> str:
@@ -303,6 +311,8 @@ def _quoted(text: str) -> str:
 
 
 def _shown(value: object) -> str:
+    if value is None:
+        return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
     return _quoted(value) if isinstance(value, str) else str(value)[:60]

@@ -10,67 +10,42 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Self
-
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from typing import TYPE_CHECKING, Any
 
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.wish import ExistingDisk, NewDisk, VmWish
 from vgpuctl.spec import rules
 from vgpuctl.spec.fields import DEFAULTABLE, FIELD, VM_FIELDS
-from vgpuctl.spec.host import Defaults
-from vgpuctl.spec.read import KNOWN_KEYS, invalid, load, problems_of, shown_path
+from vgpuctl.spec.shape import Shape
 from vgpuctl.spec.sizes import disk_mib, memory_mib
-from vgpuctl.spec.values import (
-    STRICT,
-    Disks,
-    FilePath,
-    GpuText,
-    HotplugSlots,
-    Memory,
-    ModeText,
-    Name,
-    OsKind,
-    Params,
-    Profiles,
-    ResourceName,
-    TemplateName,
-    Truth,
-    Vcpus,
-    help_of,
-)
+from vgpuctl.spec.values import key
+from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from vgpuctl.spec.host import Defaults
 
 PROFILE_HINT = "vgpuctl list-profiles shows what this host can make"
 
 
-class VmSpec(BaseModel):
+class VmSpec(Value):
     """A VM as asked for. A field that is left out, or null, is not asked for."""
 
-    model_config = STRICT
-
-    name: Name | None = Field(None, description="the VM's name; without one vgpu-<8 digits of its uuid>")
-    profile: Profiles | None = Field(None, description=help_of("profile"))
-    gpu: GpuText | None = Field(None, description=help_of("gpu"))
-    mode: ModeText | None = Field(None, description=help_of("mode"))
-    memory: Memory | None = Field(None, description=help_of("memory"))
-    vcpus: Vcpus | None = Field(None, description=help_of("vcpus"))
-    image: FilePath | None = Field(None, description=help_of("image"))
-    disk: Disks | None = Field(None, description=help_of("disk"))
-    cdrom: FilePath | None = Field(None, description=help_of("cdrom"))
-    network: ResourceName | None = Field(None, description=help_of("network"))
-    os: OsKind | None = Field(None, description=help_of("os"))
-    storage_pool: ResourceName | None = Field(None, description=help_of("storage_pool"))
-    hotplug_slots: HotplugSlots | None = Field(None, description=help_of("hotplug_slots"))
-    vgpu_params: Params | None = Field(None, description=help_of("vgpu_params"))
-    template: TemplateName | None = Field(None, description=help_of("template"))
-    force_console: Truth | None = Field(None, description=help_of("force_console"))
-
-    @model_validator(mode="after")
-    def _together(self) -> Self:
-        found = rules.contradictions(self.given())
-        if found:
-            raise rules.Contradiction(found)
-        return self
+    name: str | None = None
+    profile: tuple[str, ...] | None = None
+    gpu: str | None = None
+    mode: str | None = None
+    memory: str | None = None
+    vcpus: int | None = None
+    image: str | None = None
+    disk: tuple[str, ...] | None = None
+    cdrom: str | None = None
+    network: str | None = None
+    os: str | None = None
+    storage_pool: str | None = None
+    hotplug_slots: int | None = None
+    vgpu_params: Mapping[str, str] | None = None
+    template: str | None = None
+    force_console: bool | None = None
 
     def given(self) -> dict[str, object]:
         """Return the fields that were given, by name."""
@@ -87,7 +62,7 @@ class VmSpec(BaseModel):
 
 _ORDER = ("name", *(entry.name for entry in VM_FIELDS))
 _FLAGS = tuple(entry.name for entry in VM_FIELDS if entry.flag)
-KNOWN_KEYS[("VmSpec",)] = _ORDER
+VM = Shape("VmSpec", str(VmSpec.__doc__), tuple(key(field) for field in _ORDER), rules.contradictions)
 
 
 def parse_vm_spec(text: str, name: str) -> VmSpec:
@@ -96,11 +71,10 @@ def parse_vm_spec(text: str, name: str) -> VmSpec:
     Raises:
         InvalidInput: each problem as `file:line:column: path: what is wrong`.
     """
-    document = load(text, name)
-    try:
-        return VmSpec.model_validate(document.value)
-    except ValidationError as exc:
-        raise invalid(exc, document, _beside(exc, document.value)) from exc
+    from vgpuctl.spec.read import parse  # a YAML reader, which options do not need
+
+    given: dict[str, Any] = parse(text, name, VM)
+    return VmSpec(**given)
 
 
 def from_options(**typed: object) -> VmSpec:
@@ -117,12 +91,13 @@ def from_options(**typed: object) -> VmSpec:
         if value is not None and value != () and not (value is False and name in _FLAGS)
     }
     try:
-        return VmSpec.model_validate(given)
-    except ValidationError as exc:
-        found = [problem for problem, _ in problems_of(exc)] + list(_beside(exc, given))
-    options = [(_option(problem.path), problem.text) for problem in dict.fromkeys(found)]
-    lines = [f"{option}: {text}" if option else text for option, text in options]
-    raise InvalidInput("\n".join(lines), problems=[{"option": option, "problem": text} for option, text in options])
+        checked: dict[str, Any] = VM.check(given)
+    except rules.Refused as exc:
+        options = list(dict.fromkeys((_option(problem.path), problem.text) for problem in exc.problems))
+        lines = [f"{option}: {text}" if option else text for option, text in options]
+        problems = [{"option": option, "problem": text} for option, text in options]
+        raise InvalidInput("\n".join(lines), problems=problems) from exc
+    return VmSpec(**checked)
 
 
 def wish(spec: VmSpec, defaults: Defaults | None = None, *, complete: bool = True) -> VmWish:
@@ -197,13 +172,6 @@ def _brings_system(given: Mapping[str, object]) -> bool:
     return "cdrom" in given or rules.is_path(str(first))
 
 
-def _beside(error: ValidationError, value: object) -> tuple[rules.Problem, ...]:
-    """Judge fields together although one alone is wrong already, so that one look shows every problem."""
-    if any(isinstance(e.get("ctx", {}).get("error"), rules.Contradiction) for e in error.errors()):
-        return ()
-    return rules.contradictions(value) if isinstance(value, Mapping) else ()
-
-
 def _number(name: str, value: object) -> object:
     """Turn the digits of a numeric option into a number; anything else is left for the rules to refuse."""
     numeric = name in ("vcpus", "hotplug_slots") and isinstance(value, str)
@@ -216,4 +184,4 @@ def _option(path: tuple[str | int, ...]) -> str:
     name = str(path[0])
     if name == "name":
         return "NAME"
-    return FIELD[name].option if name in FIELD else shown_path(path)
+    return FIELD[name].option if name in FIELD else rules.shown_path(path)

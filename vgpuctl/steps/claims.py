@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from vgpuctl.errors import Failed, InUse, VerifyFailed
 from vgpuctl.model.seams import ClaimsRead, World
 from vgpuctl.model.vm import Claim
+from vgpuctl.value import Value
 
 
 def _failed(carrier: str, what: str, error: OSError) -> Failed:
@@ -49,8 +48,7 @@ def _taken(world: World, wanted: Claim, path: str) -> InUse | None:
     return InUse(message, hint=hint, carrier=carrier, path=path)
 
 
-@dataclass(frozen=True, slots=True)
-class HoldClaim:
+class HoldClaim(Value):
     """Claim one carrier for a VM."""
 
     claim: Claim
@@ -89,8 +87,7 @@ class HoldClaim:
         world.claims.remove(self.claim.carrier, self.claim.vm_uuid)
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseClaim:
+class ReleaseClaim(Value):
     """Give up a VM's claim on a carrier."""
 
     carrier: str

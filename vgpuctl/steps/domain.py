@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from vgpuctl.domain.compare import missing
 from vgpuctl.domain.metadata import promise_to_xml
 from vgpuctl.domain.parse import parse
@@ -12,6 +10,7 @@ from vgpuctl.errors import Busy, InUse, LibvirtFailed, VerifyFailed
 from vgpuctl.model.seams import DomainRecord, World
 from vgpuctl.model.vm import Promise, VmState
 from vgpuctl.model.wish import DomainDesign
+from vgpuctl.value import Value
 
 OFF = (VmState.STOPPED,)
 """A crashed domain is not off: with on_crash=preserve libvirt keeps its QEMU, which holds the devices."""
@@ -25,8 +24,7 @@ def _read(world: World, uuid: str, name: str) -> DomainRecord:
     return record
 
 
-@dataclass(frozen=True, slots=True)
-class DefineDomain:
+class DefineDomain(Value):
     """Define the domain that refers to everything else, with its record in state `making`."""
 
     design: DomainDesign
@@ -60,8 +58,7 @@ class DefineDomain:
             undefine.verify(world)
 
 
-@dataclass(frozen=True, slots=True)
-class SetRecord:
+class SetRecord(Value):
     """Write the VM's record into its metadata; `was` is put back by undo."""
 
     name: str
@@ -94,8 +91,7 @@ class SetRecord:
                 raise
 
 
-@dataclass(frozen=True, slots=True)
-class StartDomain:
+class StartDomain(Value):
     """Start the VM."""
 
     name: str
@@ -133,8 +129,7 @@ class StartDomain:
             stop.verify(world)
 
 
-@dataclass(frozen=True, slots=True)
-class StopDomain:
+class StopDomain(Value):
     """Stop the VM: ask the guest and wait, or pull the plug."""
 
     name: str
@@ -172,8 +167,7 @@ class StopDomain:
         """Nothing: a stopped VM is not started behind its user's back."""
 
 
-@dataclass(frozen=True, slots=True)
-class UndefineDomain:
+class UndefineDomain(Value):
     """Remove the domain's definition with its NVRAM, TPM, managed save and snapshot metadata."""
 
     name: str

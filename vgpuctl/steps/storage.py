@@ -5,19 +5,21 @@ from __future__ import annotations
 
 import posixpath
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Exists, HostCannot, LibvirtFailed, VerifyFailed
-from vgpuctl.model.seams import World
 from vgpuctl.model.vm import MadeDisk
+from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from vgpuctl.model.seams import World
 
 GIB = 1 << 30
 POOL_DEADLINE_SECONDS = 10.0
 POOL_PAUSE_SECONDS = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class MakePool:
+class MakePool(Value):
     """Make libvirt's usual directory pool where a fresh host has none."""
 
     name: str
@@ -54,8 +56,7 @@ class MakePool:
         """Nothing: an empty directory pool harms nobody, and another VM may be using it already."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartPool:
+class StartPool(Value):
     """Start a pool that is defined but inactive."""
 
     name: str
@@ -90,8 +91,7 @@ class StartPool:
         """Nothing: an active pool harms nobody."""
 
 
-@dataclass(frozen=True, slots=True)
-class MakeVolume:
+class MakeVolume(Value):
     """Make a VM's disk: empty and thin, or a linked clone of a base image."""
 
     disk: MadeDisk
@@ -128,8 +128,7 @@ class MakeVolume:
             remove.verify(world)
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveVolume:
+class RemoveVolume(Value):
     """Delete a disk that vgpuctl made; never a base image."""
 
     disk: MadeDisk

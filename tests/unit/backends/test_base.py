@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import replace
 
 import pytest
 
@@ -13,6 +12,7 @@ from tests.values import A4C, a100, promised
 from tests.worlds import open_host
 from vgpuctl.backends.base import alias, check_params, refuse_if_held, vfio_nodes, write_failed
 from vgpuctl.errors import InUse, VerifyFailed
+from vgpuctl.value import replace
 
 
 class _Shows:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import replace
 
 import pytest
 
@@ -15,6 +14,7 @@ from vgpuctl.backends.vendor_vf import ClearType, SetType
 from vgpuctl.errors import Busy, DeviceFailed, HostCannot, InUse, NoCapacity, VerifyFailed
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.seams import HypervisorStatus
+from vgpuctl.value import replace
 
 FAULT = """version: 1
 gpus:

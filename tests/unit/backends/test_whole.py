@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.values import A4C, a100, changed, promised, snapshot, vm
@@ -12,6 +10,7 @@ from vgpuctl.backends import of
 from vgpuctl.backends.whole import vfs_off_hint, vfs_on_hint
 from vgpuctl.errors import HostCannot, InUse, Refused
 from vgpuctl.model.gpu import Backend, Function, GroupMember, Mode
+from vgpuctl.value import replace
 
 OWN = Function("0000:3b:00.0", "/sys/bus/pci/devices/0000:3b:00.0", iommu_group=5)
 PLAIN = replace(

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -14,6 +13,7 @@ from tests.values import A4C, T2Q, a100, changed, claim, promised, t4, vm, vm_uu
 from vgpuctl.capacity.ownership import carrier_uuid, join
 from vgpuctl.model.gpu import Backend, Mode, Owner
 from vgpuctl.model.vm import HostdevRef
+from vgpuctl.value import replace
 
 NOBODY: frozenset[str] = frozenset()
 

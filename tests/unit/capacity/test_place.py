@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +14,7 @@ from vgpuctl.errors import NoCapacity, NotFound, Refused, Stuck
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import StuckWrite
+from vgpuctl.value import field_names, replace
 
 
 class Counting(Snapshot):
@@ -176,7 +175,7 @@ def test_many_vgpus_on_a_nearly_full_host_are_refused_without_trying_every_combi
         gpu, used = _filled(f"0000:{n + 16:02x}:00.0", A4C, 10 if n == 0 else 9, first=100 * n)
         gpus.append(gpu)
         vms += used
-    look = Counting(**{f.name: getattr(found, f.name) for found in [snapshot(*gpus, vms=vms)] for f in fields(found)})
+    look = Counting(**{f: getattr(found, f) for found in [snapshot(*gpus, vms=vms)] for f in field_names(found)})
     with pytest.raises(NoCapacity):
         place(look, [("A100-4C", 16)], None)
     assert len(place(look, [("A100-4C", 15)], None)) == 15

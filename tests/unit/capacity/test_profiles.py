@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +11,7 @@ from tests.values import A4C, T2Q, a100, claim, promised, snapshot, t4, vm
 from vgpuctl.capacity.profiles import check_combination, find, parse_name
 from vgpuctl.errors import InvalidInput, NoCapacity, NotFound, Refused
 from vgpuctl.model.gpu import VgpuType
+from vgpuctl.value import replace
 
 
 @pytest.mark.parametrize("text", ["A100-4C", "GRID A100-4C", "468"])

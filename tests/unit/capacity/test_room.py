@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +10,7 @@ from hypothesis import strategies as st
 from tests.values import A4C, A5C, T2Q, T4Q, a100, changed, t4, taken, with_mdevs
 from vgpuctl.capacity.room import MAX_TIME_SLICED, room
 from vgpuctl.model.gpu import Backend, Owner, VgpuType
+from vgpuctl.value import replace
 
 
 def test_an_empty_gpu_takes_the_maximum_of_the_type():

@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpuctl.cli import document
 from vgpuctl.model.gpu import Owner
+from vgpuctl.value import Value
 
 
-@dataclass
-class Thing:
+class Thing(Value):
     """Something that is no JSON type."""
 
     size: int

@@ -150,7 +150,7 @@ def test_reconcile() -> None:
 @pytest.mark.parametrize("kind", ["list-gpus", "list-profiles", "list-vms"])
 def test_an_empty_list_is_said_beside(kind: str) -> None:
     page = pages.page(kind, [])
-    assert page.blocks == []
+    assert not page.blocks
     assert page.asides[0].startswith("no ")
 
 

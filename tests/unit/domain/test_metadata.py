@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from hypothesis import given
 from lxml import etree
@@ -13,6 +11,7 @@ from tests.unit.domain.designs import mdev, passthrough, promises, vendor_vf
 from vgpuctl.domain.metadata import promise_from_xml, promise_to_xml
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.vm import Promise, PromisedVgpu
+from vgpuctl.value import field_names, replace
 
 GOOD = promise_to_xml(vendor_vf().promise)
 
@@ -41,7 +40,7 @@ def test_the_element_stands_alone_without_a_prefix() -> None:
 def test_none_and_empty_differ() -> None:
     (vgpu,) = vendor_vf().promise.vgpus
     for profile in (None, ""):
-        changed = dataclasses.replace(vendor_vf().promise, vgpus=(dataclasses.replace(vgpu, profile=profile),))
+        changed = replace(vendor_vf().promise, vgpus=(replace(vgpu, profile=profile),))
         assert promise_from_xml(promise_to_xml(changed)).vgpus[0].profile == profile
 
 
@@ -56,9 +55,9 @@ def test_what_a_later_version_adds_is_passed_over() -> None:
 def test_control_characters_are_refused(bad: str) -> None:
     plain = vendor_vf().promise
     with pytest.raises(InvalidInput, match="cannot keep"):
-        promise_to_xml(dataclasses.replace(plain, spec=f"a{bad}"))
+        promise_to_xml(replace(plain, spec=f"a{bad}"))
     with pytest.raises(InvalidInput, match="profile") as caught:
-        promise_to_xml(dataclasses.replace(plain, vgpus=(dataclasses.replace(plain.vgpus[0], profile=bad),)))
+        promise_to_xml(replace(plain, vgpus=(replace(plain.vgpus[0], profile=bad),)))
     assert caught.value.message.isprintable()
 
 
@@ -94,6 +93,6 @@ def test_entities_are_not_expanded() -> None:
 def test_each_backend_and_missing_values_read_back() -> None:
     for design in (mdev(), passthrough()):
         assert promise_from_xml(promise_to_xml(design.promise)) == design.promise
-    assert PromisedVgpu.__dataclass_fields__.keys() == {
+    assert set(field_names(PromisedVgpu)) == {
         "index", "backend", "gpu", "function", "carrier", "profile", "framebuffer_mib", "params",
     }, "a new field must be written and read too"  # fmt: skip

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from vgpuctl.domain.metadata import promise_to_xml
 from vgpuctl.domain.parse import has_console, hostdevs_of, parse
 from vgpuctl.errors import LibvirtFailed
 from vgpuctl.model.vm import DiskRef, HostdevRef, Vm, VmState
+from vgpuctl.value import replace
 
 FILES = Path(__file__).parents[2] / "golden" / "domain" / "libvirt-9.0"
 
@@ -121,8 +121,8 @@ def test_the_record_is_its_own_only_with_this_uuid_on_this_host() -> None:
     own = read(domain(rest=f"<metadata>{promise_to_xml(promise)}</metadata>"))
     assert (own.promise, own.copied_promise) == (promise, None)
     for copied in (
-        dataclasses.replace(promise, vm_uuid=UUID.replace("4", "5")),
-        dataclasses.replace(promise, machine_id="0" * 32),
+        replace(promise, vm_uuid=UUID.replace("4", "5")),
+        replace(promise, machine_id="0" * 32),
     ):
         vm = read(domain(rest=f"<metadata>{promise_to_xml(copied)}</metadata>"))
         assert (vm.promise, vm.copied_promise) == (None, copied)

@@ -7,7 +7,6 @@ gave back for them after virDomainDefineXMLFlags with VALIDATE; the lab asks a n
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from vgpuctl.domain.templates import builtin_template
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.vm import VmState
 from vgpuctl.model.wish import DesignDisk, DesignHostdev, DomainDesign
+from vgpuctl.value import field_names, replace
 
 FILES = Path(__file__).parents[2] / "golden" / "domain"
 SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
@@ -84,7 +84,7 @@ def test_what_is_rendered_is_valid_and_reads_back(schema: etree.RelaxNG, design:
 
 @given(designs(), st.integers(0, 16))
 def test_there_is_a_port_for_every_device_and_the_spare_ones(design: DomainDesign, slots: int) -> None:
-    root = etree.fromstring(made(dataclasses.replace(design, hotplug_slots=slots)))
+    root = etree.fromstring(made(replace(design, hotplug_slots=slots)))
     devices = root.find("devices")
     assert devices is not None
     virtio_disks = devices.findall("disk/target[@bus='virtio']")
@@ -95,13 +95,13 @@ def test_there_is_a_port_for_every_device_and_the_spare_ones(design: DomainDesig
 
 
 def test_a_network_boot_and_a_cdrom_boot_keep_their_order() -> None:
-    root = etree.fromstring(made(dataclasses.replace(vendor_vf(), boot=("cdrom", "disk", "network"))))
+    root = etree.fromstring(made(replace(vendor_vf(), boot=("cdrom", "disk", "network"))))
     assert [boot.get("dev") for boot in root.iterfind("os/boot")] == ["cdrom", "hd", "network"]
 
 
 def test_an_unknown_numa_node_pins_nothing() -> None:
     for node in (None, -1):
-        assert "numatune" not in made(dataclasses.replace(vendor_vf(), numa_node=node))
+        assert "numatune" not in made(replace(vendor_vf(), numa_node=node))
 
 
 @pytest.mark.parametrize(
@@ -120,25 +120,25 @@ def test_an_unknown_numa_node_pins_nothing() -> None:
 )
 def test_no_value_becomes_markup(hostile: str) -> None:
     plain = vendor_vf()
-    design = dataclasses.replace(
+    design = replace(
         plain,
         name=hostile,
         network=hostile,
         emulator="/" + hostile,
         disks=(DesignDisk("disk", "/" + hostile, "qcow2"),),
         hostdevs=(DesignHostdev("mdev", "0d9a1a3e-52c4-5c8e-9b6f-0f3c5d7e9a11", False, hostile),),
-        promise=dataclasses.replace(plain.promise, spec=hostile),
+        promise=replace(plain.promise, spec=hostile),
     )
     xml = made(design)
     tags = [element.tag for element in etree.fromstring(xml).iter()]
-    harmless = dataclasses.replace(
+    harmless = replace(
         design,
         name="a",
         network="a",
         emulator="/a",
         disks=(DesignDisk("disk", "/a", "qcow2"),),
-        hostdevs=(dataclasses.replace(design.hostdevs[0], alias="a"),),
-        promise=dataclasses.replace(plain.promise, spec="a"),
+        hostdevs=(replace(design.hostdevs[0], alias="a"),),
+        promise=replace(plain.promise, spec="a"),
     )
     assert tags == [element.tag for element in etree.fromstring(made(harmless)).iter()]
     assert missing(design, xml) == ()
@@ -147,7 +147,7 @@ def test_no_value_becomes_markup(hostile: str) -> None:
 @pytest.mark.parametrize("bad", ["a\x00", "a\x1b", "\ud800", "\uffff"])
 def test_a_character_that_xml_cannot_hold_is_refused(bad: str) -> None:
     with pytest.raises(InvalidInput, match=r"vm\.xml\.j2 is at fault"):
-        made(dataclasses.replace(vendor_vf(), network=bad))
+        made(replace(vendor_vf(), network=bad))
 
 
 @pytest.mark.parametrize("address", ["0000:3b:00", "x' y='", "", "0000:3B:00.0"])
@@ -155,7 +155,7 @@ def test_only_a_pci_address_becomes_attributes(address: str) -> None:
     with pytest.raises(ValueError, match="is not a PCI address"):
         pci(address)
     with pytest.raises(InvalidInput, match=r"vm\.xml\.j2:[0-9]+ is at fault: .* is not a PCI address"):
-        made(dataclasses.replace(vendor_vf(), hostdevs=(DesignHostdev("pci", address, False, "ua-a"),)))
+        made(replace(vendor_vf(), hostdevs=(DesignHostdev("pci", address, False, "ua-a"),)))
 
 
 @pytest.mark.parametrize(
@@ -190,8 +190,8 @@ def test_disk_names_go_on_after_z() -> None:
 def test_the_template_documents_every_variable() -> None:
     text = (Path(__file__).parents[3] / "docs" / "templates.md").read_text(encoding="utf-8")
     header = TEMPLATE[: TEMPLATE.index("#}")]
-    for field in dataclasses.fields(DomainDesign):
-        if field.name != "promise":
-            assert f"vm.{field.name}" in header
-            assert f"`vm.{field.name}`" in text
+    for field in field_names(DomainDesign):
+        if field != "promise":
+            assert f"vm.{field}" in header
+            assert f"`vm.{field}`" in text
     assert "/etc/vgpuctl/templates" in header

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.faults import CHANGING, counted, failing
@@ -13,6 +11,7 @@ from tests.worlds import create, open_host, wish
 from vgpuctl.engine.claim import narrow, reclaim
 from vgpuctl.errors import Busy, Failed, NoCapacity
 from vgpuctl.model.vm import ProcessId
+from vgpuctl.value import replace
 
 DEAD = ProcessId(1, 1)
 

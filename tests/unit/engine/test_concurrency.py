@@ -6,7 +6,6 @@ from __future__ import annotations
 import multiprocessing
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from vgpuctl.host.clock import HostClock
 from vgpuctl.model.seams import World
 from vgpuctl.model.vm import Claim, PromisedVgpu
 from vgpuctl.plan.choose import choose
+from vgpuctl.value import replace
 
 CALLERS = 20
 TEN_SLOTS = "version: 1\nnvidia: {nvml: %s}\ngpus:\n  - {model: A100}\n"

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from tests.worlds import Host, create, delete, open_host, picture, start, wish
 from vgpuctl.engine import queries
 from vgpuctl.errors import Exists, HostCannot, InvalidInput, NoCapacity, NotFound, Refused, VgpuctlError
 from vgpuctl.model.wish import NewDisk
+from vgpuctl.value import replace
 
 SMALL_L40S = "version: 1\ngpus:\n  - {model: L40S, count: 2}\n"
 FULL_POOL = "storage: {filesystem_gib: 10, used_gib: 10, pools: [{name: default}]}"

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.worlds import WAIT_SECONDS, Host, Silent, open_host, picture, wish, yes
@@ -12,6 +10,7 @@ from vgpuctl.engine.ensure import ensure_vm
 from vgpuctl.errors import Foreign, InvalidInput, SpecDiffers
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.wish import VmWish
+from vgpuctl.value import replace
 
 TYPED = {"profile": "typed", "memory": "typed", "vcpus": "typed"}
 

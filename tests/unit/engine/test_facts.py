@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.worlds import open_host
 from vgpuctl.engine.facts import TEMPLATE_DIR, read_template
 from vgpuctl.errors import Failed, NotFound
+from vgpuctl.value import replace
 
 
 class _Tree:

@@ -7,7 +7,6 @@ import errno
 import time
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from tests.worlds import create, open_host, wish
@@ -15,6 +14,7 @@ from vgpuctl.engine import queries
 from vgpuctl.engine.claim import narrow
 from vgpuctl.engine.observe import Want, observe, observe_devices
 from vgpuctl.plan.choose import choose
+from vgpuctl.value import replace
 
 GPUS, VFS, TYPES = 16, 32, 40
 DEVICES = "/sys/bus/pci/devices"

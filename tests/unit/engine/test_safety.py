@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.values import A4C, a100, promised, snapshot, vm, vm_uuid
@@ -19,6 +17,7 @@ from vgpuctl.model.seams import DomainLeftovers, HypervisorStatus
 from vgpuctl.model.vm import DiskRef, MadeDisk, PromiseState, VmState
 from vgpuctl.plan.choose import choose
 from vgpuctl.plan.remove import refuse_shared_disks, removal_plan
+from vgpuctl.value import replace
 
 VF = "/sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type"
 RTX, RTX_AUDIO = "0000:d8:00.0", "0000:d8:00.1"

@@ -7,7 +7,6 @@ import os
 import stat
 import subprocess
 import sys
-from dataclasses import asdict, replace
 
 import pytest
 
@@ -16,6 +15,7 @@ from vgpuctl.host.processes import HostProcesses
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.seams import ClaimsRead
 from vgpuctl.model.vm import Claim, ProcessId, StuckWrite
+from vgpuctl.value import as_dict, replace
 
 CARRIER = "0000:3b:00.4"
 
@@ -114,7 +114,7 @@ def test_a_claim_under_another_name_is_not_trusted(tmp_path, store):
 
 def test_what_a_later_version_adds_to_a_claim_is_passed_over(tmp_path, store):
     store.add(claim_of("a"))
-    rewritten(tmp_path, placement_id=4, process={**asdict(claim_of("a").process), "boot_id": "x"})
+    rewritten(tmp_path, placement_id=4, process={**as_dict(claim_of("a").process), "boot_id": "x"})
     assert store.read() == ClaimsRead((claim_of("a"),), ())
     store.remove(CARRIER, "uuid-of-a")
     assert store.all() == ()
@@ -272,7 +272,7 @@ def test_a_stuck_write_is_known_while_its_process_lives(tmp_path, store):
     for text in ("{", '{"process": 1}', '{"process": {"pid": 1, "start_ticks": "x"}}'):
         (tmp_path / "run/stuck/1").write_text(text)
         assert store.stuck() == (alive,)
-    (tmp_path / "run/stuck/1").write_text(json.dumps({**asdict(alive), "since": 7}))
+    (tmp_path / "run/stuck/1").write_text(json.dumps({**as_dict(alive), "since": 7}))
     assert store.stuck() == (alive, alive)
     (tmp_path / "run/stuck/1").unlink()
     store.forget_stuck(alive)

@@ -5,11 +5,11 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict
 
 import pytest
 
 from vgpuctl.host.nvml import HostNvml, NoNvml, bus_id
+from vgpuctl.value import as_dict
 
 ADDRESS = "0000:3b:00.0"
 LIBRARY = r"""
@@ -49,11 +49,11 @@ int nvmlVgpuTypeGetMaxInstancesPerVm(u t, u *n) { *n = t == 468 ? 16 : 1; return
 """
 ASK = """
 import sys
-from dataclasses import asdict
+from vgpuctl.value import as_dict
 from vgpuctl.host.nvml import HostNvml
 nvml = HostNvml()
 gpu = nvml.gpu(sys.argv[1])
-print([asdict(nvml.status()), gpu and asdict(gpu)])
+print([as_dict(nvml.status()), gpu and as_dict(gpu)])
 """
 needs_compiler = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
 
@@ -150,7 +150,7 @@ def test_what_is_no_pci_device_is_not_asked_about():
 
 
 def test_nvml_that_is_not_asked_says_why():
-    assert asdict(NoNvml("--root").status()) == {"available": False, "reason": "--root", "driver_version": None}
+    assert as_dict(NoNvml("--root").status()) == {"available": False, "reason": "--root", "driver_version": None}
     assert NoNvml("--root").gpu(ADDRESS) is None
 
 

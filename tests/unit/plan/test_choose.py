@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.values import A4C, ME, T2Q, a100, promised, snapshot, t4, vm, vm_uuid
@@ -14,6 +12,7 @@ from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity, Stuck
 from vgpuctl.model.gpu import Backend, Function, GroupMember, Mode
 from vgpuctl.model.vm import StuckWrite
 from vgpuctl.plan.choose import choose, type_id_now
+from vgpuctl.value import replace
 
 UUID = vm_uuid(77)
 PLAIN = a100(backend=Backend.SRIOV_VF, mode=Mode.SRIOV, types=(), vfs=2)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.values import a100, snapshot, vm_uuid
@@ -16,6 +14,7 @@ from vgpuctl.model.wish import ExistingDisk, NewDisk
 from vgpuctl.plan.choose import choose
 from vgpuctl.plan.create import claims_for, create_plan, has_system, made_disks, make_design, vm_name
 from vgpuctl.plan.facts import Facts
+from vgpuctl.value import replace
 
 UUID = vm_uuid(0xABCDEF)
 GIB = 1 << 30

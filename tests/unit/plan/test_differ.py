@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.values import A4C, A5C, a100, promised, vm
 from tests.worlds import wish
 from vgpuctl.model.wish import NewDisk
 from vgpuctl.plan.differ import differences, kept_spec
+from vgpuctl.value import replace
 
 FIELDS = ("profile", "memory", "vcpus", "network", "gpu", "os", "template", "hotplug_slots", "vgpu_params", "disk")
 WANTED = wish("A100-4C", name="vdi-001", sources=dict.fromkeys(FIELDS, "typed"), disks=(NewDisk(1024),))

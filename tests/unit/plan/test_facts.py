@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.values import A4C, a100, promised, snapshot, vm
@@ -14,6 +12,7 @@ from vgpuctl.model.seams import HypervisorCapabilities, ImageRecord, NetworkReco
 from vgpuctl.model.vm import DiskRef
 from vgpuctl.model.wish import ExistingDisk
 from vgpuctl.plan.facts import Facts, GpuHolders, check_facts, choose_firmware, needs_pool, refuse_held
+from vgpuctl.value import replace
 
 FACTS = Facts(
     capabilities=HypervisorCapabilities(kvm=True, uefi=True, emulator="/usr/bin/qemu"),

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.values import A4C, a100, promised, taken, vm
@@ -13,6 +11,7 @@ from vgpuctl.model.gpu import Owner
 from vgpuctl.model.seams import DomainLeftovers
 from vgpuctl.model.vm import MadeDisk, PromiseState, VmState
 from vgpuctl.plan.remove import describe_leftovers, orphan_plan, own_promise, removal_plan
+from vgpuctl.value import replace
 
 DISK = MadeDisk("default", "vm.qcow2", "/pool/vm.qcow2", 1, base="/srv/base.qcow2")
 OURS = vm(1, promised(a100(), A4C, 0), promised(a100(), A4C, 1, index=1))

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tests.values import A4C, A5C, ME, a100, changed, promised, snapshot, vm
 from vgpuctl.model.vm import StuckWrite
 from vgpuctl.plan.report import explain_value, gpu_details, gpu_value, owner_of, profile_values, vm_value
+from vgpuctl.value import replace
 
 
 def test_vfs_in_use_are_counted_once():

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.faults import failing
@@ -12,6 +10,7 @@ from tests.values import A4C, a100, claim, promised
 from tests.worlds import open_host
 from vgpuctl.errors import Failed, InUse, VerifyFailed
 from vgpuctl.steps.claims import HoldClaim, ReleaseClaim
+from vgpuctl.value import replace
 
 MINE, THEIRS = claim(promised(a100(), A4C), 1), claim(promised(a100(), A4C), 2)
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.faults import failing
@@ -15,6 +13,7 @@ from vgpuctl.engine.create import prepare
 from vgpuctl.errors import Busy, Exists, InUse, LibvirtFailed, VerifyFailed
 from vgpuctl.model.vm import PromiseState, VmState
 from vgpuctl.steps.domain import DefineDomain, SetRecord, StartDomain, StopDomain, UndefineDomain
+from vgpuctl.value import replace
 
 
 def defined(world, name="vm"):

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.worlds import open_host, picture
 from vgpuctl.errors import Exists, HostCannot, LibvirtFailed, VerifyFailed
 from vgpuctl.model.vm import MadeDisk
 from vgpuctl.steps.storage import MakePool, MakeVolume, RemoveVolume, StartPool
+from vgpuctl.value import field_names, replace
 
 POOL = "/var/lib/libvirt/images"
 DISK = MadeDisk("default", "vm.qcow2", f"{POOL}/vm.qcow2", 1 << 30)
@@ -162,4 +161,4 @@ class _Off:
 
 
 def _fields(disk):
-    return {name: getattr(disk, name) for name in disk.__slots__}
+    return {name: getattr(disk, name) for name in field_names(disk)}

@@ -8,8 +8,6 @@ without root, are told and not taken for none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from vgpuctl.capacity.ownership import join
 from vgpuctl.engine.observe.pci import Found, read_gpus
 from vgpuctl.engine.observe.vms import read_vm, read_vms
@@ -18,10 +16,10 @@ from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.seams import ClaimsRead, HypervisorStatus, NvmlStatus, World
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, StuckWrite, Vm
+from vgpuctl.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(Value):
     """How much to read.
 
     `types`: the vGPU types and what can be made now (thousands of files on a large mdev host).

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.profiles import means
 from vgpuctl.model.gpu import Function, Gpu, Mdev, VgpuType
 from vgpuctl.model.seams import Sysfs
+from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.engine.observe import Want
@@ -27,8 +27,7 @@ _MAX_INSTANCE = re.compile(r"max_instance=(\d+)")
 _OTHER_MEMORY = re.compile(r"^(?:high_gm_size|memory size):\s*(\d+)\s*(MB|GB)", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Devices:
+class Devices(Value):
     """Every mdev parent's kernel name, and the UUIDs of the mdevs on each."""
 
     parents: tuple[str, ...]

@@ -8,11 +8,11 @@ the number of VFs.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vgpuctl.model.gpu import Backend, Gpu, VgpuType
 from vgpuctl.model.seams import NvmlGpu, NvmlStatus, Sysfs, World
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.engine.observe import Want

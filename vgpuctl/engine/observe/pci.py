@@ -9,13 +9,13 @@ Sources: Linux Documentation/ABI/testing/sysfs-bus-pci, sysfs-bus-vfio-mdev; NVI
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vgpuctl.engine.observe import mdev, names, vendor
 from vgpuctl.model.address import address_key, normal_pci
 from vgpuctl.model.gpu import Backend, Function, Gpu, GroupMember, Mode
 from vgpuctl.model.seams import NvmlStatus, Sysfs, World
+from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.engine.observe import Want
@@ -27,8 +27,7 @@ _GPU_CLASSES = ("0x03", "0x12")
 _BRIDGE_CLASS = "0x06"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Value):
     """The GPUs, and what could not be seen."""
 
     gpus: tuple[Gpu, ...]

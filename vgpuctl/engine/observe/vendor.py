@@ -9,11 +9,11 @@ maxima come from NVML (see `names`), which is why they stay unknown without it.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vgpuctl.model.gpu import Function, Gpu, VgpuType
 from vgpuctl.model.seams import Sysfs
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.engine.observe import Want

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from vgpuctl.domain.parse import hostdevs_of, parse
 from vgpuctl.errors import LibvirtFailed
 from vgpuctl.model.seams import DomainRecord, World
 from vgpuctl.model.vm import Vm
+from vgpuctl.value import replace
 
 
 def read_vm(world: World, record: DomainRecord) -> Vm:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.faults import counted
@@ -14,6 +12,7 @@ from vgpuctl.engine.observe import Want, observe, observe_devices
 from vgpuctl.errors import Failed
 from vgpuctl.model.seams import ClaimsRead
 from vgpuctl.model.vm import ProcessId
+from vgpuctl.value import replace
 
 WANT = Want(models=False)
 

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tests.worlds import create, open_host, wish
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.observe.vms import read_vm
 from vgpuctl.model.seams import DomainRecord
 from vgpuctl.model.vm import VmState
+from vgpuctl.value import replace
 
 
 class _With:
