@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vgpuctl.errors import LibvirtFailed, Locked, VgpuctlError
-from vgpuctl.model.seams import World
+from vgpuctl.model.world import World
 from vgpuctl.value import replace
 
 NEVER_RAISE = {

@@ -9,7 +9,7 @@ from typing import Any
 
 from vgpuctl.capacity.ownership import join
 from vgpuctl.model.gpu import Backend, Function, Gpu, Mdev, Mode, Owner, Vgpu, VgpuType
-from vgpuctl.model.seams import HypervisorStatus, NvmlStatus
+from vgpuctl.model.records import HypervisorStatus, NvmlStatus
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, HostdevRef, ProcessId, Promise, PromisedVgpu, PromiseState, Vm, VmState
 from vgpuctl.value import replace

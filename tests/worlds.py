@@ -20,9 +20,10 @@ from vgpuctl.engine.reconcile import reconcile
 from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.seams import Holder, World
+from vgpuctl.model.records import Holder
 from vgpuctl.model.vm import ProcessId
 from vgpuctl.model.wish import VmWish
+from vgpuctl.model.world import World
 from vgpuctl.sim import SimWorld, open_world
 
 WAIT_SECONDS = 30.0

@@ -11,7 +11,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from vgpuctl.model.seams import World
+from vgpuctl.model.world import World
 
 VARIABLE = "VGPUCTL_CONTRACT"
 FORMS = ("mdev-pf", "mdev-vf", "vendor-vf", "sriov-vf")

@@ -23,6 +23,8 @@ NOT_MIRRORED = {
     "vgpuctl/errors.py": PLAIN_VALUES,
     "vgpuctl/model/gpu.py": PLAIN_VALUES,
     "vgpuctl/model/outcome.py": PLAIN_VALUES,
+    "vgpuctl/model/records.py": PLAIN_VALUES,
+    "vgpuctl/model/world.py": PLAIN_VALUES,
     "vgpuctl/model/seams.py": "protocols: tests/contract holds both halves to them",
     "vgpuctl/model/snapshot.py": PLAIN_VALUES,
     "vgpuctl/model/step.py": PLAIN_VALUES,

@@ -15,7 +15,7 @@ from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import DesignHostdev
 
 if TYPE_CHECKING:
-    from vgpuctl.model.seams import World
+    from vgpuctl.model.world import World
 
 REMOVE_DEADLINE_SECONDS = 30.0
 BUSY_RETRY_SECONDS = 5.0

@@ -22,7 +22,7 @@ from vgpuctl.model.wish import DesignHostdev
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.model.seams import World
+    from vgpuctl.model.world import World
 
 DEVICES = "/sys/bus/mdev/devices"
 _NO_ROOM = (errno.EIO, errno.EUSERS, errno.ENOSPC, errno.ENODEV)

@@ -31,7 +31,7 @@ from vgpuctl.model.wish import DesignHostdev
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.model.seams import World
+    from vgpuctl.model.world import World
 
 LIBVIRT_WITH_VARIANTS = 10_000_000
 

@@ -9,7 +9,7 @@ from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from vgpuctl.model.outcome import Confirm, Progress
-    from vgpuctl.model.seams import World
+    from vgpuctl.model.world import World
 
 
 class Result(Value):

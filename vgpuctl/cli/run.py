@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from vgpuctl.cli.settings import Settings
     from vgpuctl.cli.signals import Guard
     from vgpuctl.model.outcome import Answer, Outcome
-    from vgpuctl.model.seams import World
     from vgpuctl.model.wish import VmWish
+    from vgpuctl.model.world import World
 
 
 def answer(settings: Settings, kind: str, ask: Callable[[World], Answer]) -> int:

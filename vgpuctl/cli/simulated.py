@@ -8,6 +8,7 @@ machine's, below the simulated host's own /run, so that several vgpuctl processe
 from __future__ import annotations
 
 from importlib import resources
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from vgpuctl import sim
@@ -16,8 +17,12 @@ from vgpuctl.errors import InvalidInput
 from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.processes import HostProcesses
-from vgpuctl.model.seams import Holder, Processes, World
+from vgpuctl.model.records import Holder
 from vgpuctl.model.vm import ProcessId, StuckWrite
+from vgpuctl.model.world import World
+
+if TYPE_CHECKING:
+    from vgpuctl.model.seams import Processes
 
 PREFIX = "sim:"
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from vgpuctl.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
-    from vgpuctl.model.seams import World
     from vgpuctl.model.wish import VmWish
+    from vgpuctl.model.world import World
     from vgpuctl.spec.host import Defaults
 
 HOST_FILE = "/etc/vgpuctl/host.yaml"

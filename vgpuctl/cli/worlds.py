@@ -12,7 +12,7 @@ from vgpuctl.cli.settings import DEFAULT_HOST, Settings
 from vgpuctl.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from vgpuctl.model.seams import World
+    from vgpuctl.model.world import World
 
 _LOCAL_URI = re.compile(r"[a-z][a-z0-9]*(\+unix)?:///.*", re.ASCII)
 

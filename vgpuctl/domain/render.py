@@ -9,39 +9,74 @@ line and not by libvirt.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pickle import PickleError
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from jinja2 import StrictUndefined, TemplateSyntaxError
+import jinja2
+from jinja2 import BytecodeCache, FunctionLoader, StrictUndefined, TemplateSyntaxError
+from jinja2 import Template as Compiled
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from lxml import etree
 from markupsafe import Markup
 
+from vgpuctl import __version__
 from vgpuctl.domain.metadata import promise_to_xml
 from vgpuctl.errors import InvalidInput, VgpuctlError
 from vgpuctl.model.address import is_pci, pci_parts
 from vgpuctl.model.wish import DomainDesign
+from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from jinja2.bccache import Bucket
+
+    from vgpuctl.model.seams import Scratch
 
 _SOURCE_NAME = "<template>"
 """The file name that jinja2 gives to a template made from a string; its frames bear it in a traceback."""
 
 
-def render(design: DomainDesign, template_text: str, template: str = "vm.xml.j2") -> str:
-    """Return the domain's XML; `template` is the template's name or path, for messages.
+class Template(Value):
+    """A template that was read and compiled; `name` is its file's, for messages."""
+
+    name: str
+    compiled: Compiled
+
+
+def compile_template(text: str, name: str = "vm.xml.j2", scratch: Scratch | None = None) -> Template:
+    """Compile a template, or take its compiled form from `scratch`; compiling costs more than all else of jinja2.
+
+    Raises:
+        InvalidInput: the template is at fault; says where.
+    """
+    environment = _environment(scratch)
+
+    def load(wanted: str) -> str | None:
+        return text if wanted == name else None
+
+    try:
+        source = FunctionLoader(load).load(environment, name, environment.make_globals(None))
+    except TemplateSyntaxError as exc:
+        raise _refusal(name, exc.lineno, str(exc.message)) from exc
+    return Template(name, source)
+
+
+def render(design: DomainDesign, template: Template) -> str:
+    """Return the domain's XML.
 
     Raises:
         InvalidInput: the template is at fault; says where.
     """
     record = Markup(promise_to_xml(design.promise))  # noqa: S704 - lxml escaped it
     try:
-        text = _environment().from_string(template_text).render(vm=design, promise=record)
-    except TemplateSyntaxError as exc:
-        raise _refusal(template, exc.lineno, str(exc.message)) from exc
+        text = template.compiled.render(vm=design, promise=record)
     except VgpuctlError:
         raise
     except Exception as exc:  # a template's expressions can raise anything
         line = _line(exc.__traceback__)
-        raise _refusal(template, line, f"{exc}" or type(exc).__name__) from exc
-    _check(text, template)
+        raise _refusal(template.name, line, f"{exc}" or type(exc).__name__) from exc
+    _check(text, template.name)
     return text
 
 
@@ -65,9 +100,32 @@ def pci(address: str) -> Markup:
     )
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
+class _Kept(BytecodeCache):
+    """Compiled templates in the scratch; jinja2 itself compares the source's checksum and Python's version."""
+
+    def __init__(self, scratch: Scratch) -> None:
+        self._scratch = scratch
+
+    def get_cache_key(self, name: str, filename: str | None = None) -> str:
+        return f"{name}-jinja2-{jinja2.__version__}-vgpuctl-{__version__}"
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        data = self._scratch.read(bucket.key)
+        if data is not None:
+            with suppress(ValueError, EOFError, TypeError, AttributeError, ImportError, IndexError, PickleError):
+                bucket.bytecode_from_string(data)
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._scratch.keep(bucket.key, bucket.bytecode_to_string())
+
+
+def _environment(scratch: Scratch | None) -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
-        undefined=StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True
+        undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        bytecode_cache=_Kept(scratch) if scratch is not None else None,
     )
     environment.globals["disk_name"] = disk_name
     environment.filters["pci"] = pci

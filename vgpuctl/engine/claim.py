@@ -20,7 +20,7 @@ from vgpuctl.plan.create import claims_for
 from vgpuctl.steps.claims import HoldClaim, ReleaseClaim
 
 if TYPE_CHECKING:
-    from vgpuctl.model.seams import World
+    from vgpuctl.model.world import World
 
 LOOKS = 8
 

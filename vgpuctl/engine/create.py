@@ -20,14 +20,14 @@ from vgpuctl.model.step import Plan
 from vgpuctl.model.vm import Claim, PromisedVgpu
 from vgpuctl.model.wish import DomainDesign, VmWish
 from vgpuctl.plan.choose import choose
-from vgpuctl.plan.create import create_plan, make_design, template_file, vm_name
+from vgpuctl.plan.create import create_plan, make_design, vm_name
 from vgpuctl.plan.facts import Facts, check_facts
 from vgpuctl.plan.report import vm_value
 from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.model.seams import World
+    from vgpuctl.model.world import World
 
 
 class Prepared(Value):
@@ -84,7 +84,7 @@ def refuse_existing(snapshot: Snapshot, name: str) -> None:
 def render_xml(world: World, wish: VmWish) -> str:
     """Return the domain XML that create-vm would define; writes nothing."""
     prepared = prepare(world, wish)
-    return render(prepared.design, prepared.facts.template, template_file(wish))
+    return render(prepared.design, prepared.facts.template)
 
 
 def create_vm(

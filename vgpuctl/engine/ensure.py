@@ -28,7 +28,7 @@ from vgpuctl.steps.domain import OFF
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
-    from vgpuctl.model.seams import World
+    from vgpuctl.model.world import World
 
 
 def ensure_vm(

@@ -7,6 +7,7 @@ import errno
 import re
 from typing import TYPE_CHECKING
 
+from vgpuctl.domain.render import compile_template
 from vgpuctl.domain.templates import builtin_names, builtin_template
 from vgpuctl.errors import Failed, NotFound
 from vgpuctl.model.vm import PromisedVgpu
@@ -14,7 +15,7 @@ from vgpuctl.model.wish import ExistingDisk, VmWish
 from vgpuctl.plan.facts import Facts, GpuHolders
 
 if TYPE_CHECKING:
-    from vgpuctl.model.seams import World
+    from vgpuctl.model.world import World
 
 TEMPLATE_DIR = "/etc/vgpuctl/templates"
 
@@ -27,7 +28,7 @@ def gather(world: World, wish: VmWish, vgpus: tuple[PromisedVgpu, ...]) -> Facts
         capabilities=world.hypervisor.capabilities(),
         network=world.hypervisor.network(wish.network),
         pool=world.storage.pool(wish.storage_pool),
-        template=read_template(world, wish.template),
+        template=compile_template(read_template(world, wish.template), f"{wish.template}.xml.j2", world.scratch),
         files={p: world.storage.image(p) for p in paths},
         holders=holders_of(world, vgpus) if wish.mode == "passthrough" else GpuHolders(),
     )

@@ -13,7 +13,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm
 
 if TYPE_CHECKING:
-    from vgpuctl.model.seams import World
+    from vgpuctl.model.world import World
 
 
 def require_writable(world: World) -> None:

@@ -15,10 +15,11 @@ from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import Busy, HostCannot, InUse, LibvirtFailed, NotFound
 from vgpuctl.model.gpu import Backend, Owner
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
-from vgpuctl.model.seams import DomainLeftovers, World
+from vgpuctl.model.records import DomainLeftovers
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import Promise, PromiseState, Vm, VmState
+from vgpuctl.model.world import World
 from vgpuctl.plan.choose import type_id_now
 from vgpuctl.plan.facts import refuse_held
 from vgpuctl.plan.remove import not_provably_ours, own_promise, refuse_shared_disks, removal_plan

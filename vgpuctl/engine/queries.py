@@ -13,7 +13,7 @@ from vgpuctl.model.outcome import Answer
 from vgpuctl.plan import report
 
 if TYPE_CHECKING:
-    from vgpuctl.model.seams import World
+    from vgpuctl.model.world import World
 
 
 def list_gpus(world: World, *, everything: bool = False) -> Answer:

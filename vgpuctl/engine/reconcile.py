@@ -28,7 +28,7 @@ from vgpuctl.steps.domain import OFF, SetRecord
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
-    from vgpuctl.model.seams import World
+    from vgpuctl.model.world import World
 
 
 class Finding(Value):

@@ -18,7 +18,7 @@ from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.steps.domain import DefineDomain, StartDomain
 
 if TYPE_CHECKING:
-    from vgpuctl.model.seams import World
+    from vgpuctl.model.world import World
 
 _OWNERS = (HoldClaim, DefineDomain)
 

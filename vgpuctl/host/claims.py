@@ -21,14 +21,17 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.lock import HostLock, make_private
 from vgpuctl.model.gpu import Backend
-from vgpuctl.model.seams import ClaimsRead, Clock, Processes
+from vgpuctl.model.records import ClaimsRead
 from vgpuctl.model.vm import Claim, ProcessId, StuckWrite
 from vgpuctl.value import as_dict, field_names
+
+if TYPE_CHECKING:
+    from vgpuctl.model.seams import Clock, Processes
 
 _LONGEST_FILE = 65536
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

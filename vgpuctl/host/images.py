@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable
 
 from vgpuctl.host import access, partitions
-from vgpuctl.model.seams import ImageRecord
+from vgpuctl.model.records import ImageRecord
 
 _QCOW2_MAGIC = b"QFI\xfb"
 _DEADLINE_SECONDS = 30.0

@@ -16,9 +16,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vgpuctl.errors import HostCannot, Locked
-from vgpuctl.model.seams import Clock, Processes
+
+if TYPE_CHECKING:
+    from vgpuctl.model.seams import Clock, Processes
 
 _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 0.05

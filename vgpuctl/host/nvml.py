@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from vgpuctl.model.address import is_pci, pci_parts
-from vgpuctl.model.seams import NvmlGpu, NvmlStatus, NvmlVgpuType
+from vgpuctl.model.records import NvmlGpu, NvmlStatus, NvmlVgpuType
 
 ABSENT = "absent"
 TOO_OLD = "too-old"
@@ -29,6 +29,7 @@ NEEDED = (
 )
 """What libnvidia-ml must offer, in its own names."""
 
+_LIBRARY = "libnvidia-ml.so.1"
 _MIB = 1 << 20
 _MOST_PER_VM = 16
 
@@ -90,6 +91,13 @@ def bus_id(address: str) -> str:
 
 
 def _pynvml() -> Any:
+    """Return pynvml, or raise ImportError; its thousands of lines are read only where the driver's library is."""
+    from ctypes import CDLL
+
+    try:
+        CDLL(_LIBRARY)
+    except OSError as exc:
+        raise ImportError(str(exc)) from exc
     import pynvml
 
     return pynvml

@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Sequence
 
-from vgpuctl.model.seams import Holder
+from vgpuctl.model.records import Holder
 from vgpuctl.model.vm import ProcessId
 
 _GONE = (errno.ENOENT, errno.ESRCH)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InvalidInput
 from vgpuctl.host.claims import ClaimStore
@@ -15,7 +16,11 @@ from vgpuctl.host.identity import machine_id
 from vgpuctl.host.nvml import HostNvml, NoNvml
 from vgpuctl.host.parked import ParkedWriter
 from vgpuctl.host.processes import HostProcesses
-from vgpuctl.model.seams import Hypervisor, Nvml, Storage, World
+from vgpuctl.host.scratch import HostScratch
+from vgpuctl.model.world import World
+
+if TYPE_CHECKING:
+    from vgpuctl.model.seams import Hypervisor, Nvml, Storage
 
 
 def local_world(*, root: str = "/", connect: str | None = None, new_uuid: Callable[[], str] | None = None) -> World:
@@ -46,6 +51,7 @@ def local_world(*, root: str = "/", connect: str | None = None, new_uuid: Callab
         clock=clock,
         machine_id=identity or "",
         new_uuid=new_uuid or _random_uuid,
+        scratch=None if captured else HostScratch(_run_dir(root) / "scratch"),
         read_only=_read_only(root, captured, identity),
     )
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The outside worlds as small protocols: the only way from the program to a host, real or simulated.
 
-`World` bundles one host's seams and is handed in by whoever starts the program. The real half lives in
+Imported for types alone: a Protocol is costly to make.
+
+`World` (`model.world`) bundles one host's seams and is handed in by whoever starts the program. The real half lives in
 `vgpuctl.host`, the simulated one in `vgpuctl.sim`; neither knows the other, and contract tests hold them equal.
 
 Two rules hold for every implementation: a call that changes the host, and every libvirt call, raises
@@ -11,12 +13,24 @@ call returns was read now, not remembered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from vgpuctl.model.vm import Claim, ProcessId, StuckWrite, VmState
-from vgpuctl.value import Value
+from vgpuctl.model.records import (
+    ClaimsRead,
+    DomainLeftovers,
+    DomainRecord,
+    Holder,
+    HypervisorCapabilities,
+    HypervisorStatus,
+    ImageRecord,
+    NetworkRecord,
+    NvmlGpu,
+    NvmlStatus,
+    PoolRecord,
+    VolumeRecord,
+)
+from vgpuctl.model.vm import Claim, ProcessId, StuckWrite
 
 
 class Sysfs(Protocol):
@@ -48,32 +62,6 @@ class Sysfs(Protocol):
         """
 
 
-class NvmlStatus(Value):
-    """Whether NVML can be asked. `reason` says what is missing: absent, too-old, a function's name."""
-
-    available: bool
-    reason: str | None = None
-    driver_version: str | None = None
-
-
-class NvmlVgpuType(Value):
-    """A vGPU type by NVML: framebuffer and maximum of the same-size mode; `max_per_vm` 1 or 16."""
-
-    type_id: int
-    name: str
-    framebuffer_mib: int
-    max_per_gpu: int
-    max_per_vm: int = 16
-
-
-class NvmlGpu(Value):
-    """What NVML says of one GPU: product name, whole framebuffer, every type it supports."""
-
-    model: str
-    framebuffer_mib: int
-    types: Mapping[int, NvmlVgpuType]
-
-
 class Nvml(Protocol):
     """NVIDIA's management library; every answer may be missing."""
 
@@ -82,52 +70,6 @@ class Nvml(Protocol):
 
     def gpu(self, address: str) -> NvmlGpu | None:
         """Return what NVML knows of a GPU by normal PCI address; None when it is not to be had."""
-
-
-class HypervisorStatus(Value):
-    """Whether libvirt answers. Versions are libvirt's numbers: major * 1000000 + minor * 1000 + release."""
-
-    available: bool
-    uri: str
-    reason: str | None = None
-    libvirt_version: int | None = None
-    qemu_version: int | None = None
-
-
-class DomainRecord(Value):
-    """One domain: `xml` is the inactive (config) XML; `live_xml` the running one's, None when it is off."""
-
-    name: str
-    uuid: str
-    state: VmState
-    xml: str
-    live_xml: str | None = None
-
-
-class DomainLeftovers(Value):
-    """What a domain keeps outside its XML and volumes, all removed by undefine."""
-
-    nvram: str | None = None
-    tpm: bool = False
-    managed_save: bool = False
-    snapshots: tuple[str, ...] = ()
-    checkpoints: tuple[str, ...] = ()
-
-
-class HypervisorCapabilities(Value):
-    """What new domains may use on this host. `uefi`: libvirt finds a firmware by itself for x86_64 q35."""
-
-    kvm: bool
-    uefi: bool
-    emulator: str
-    arch: str = "x86_64"
-
-
-class NetworkRecord(Value):
-    """A libvirt network."""
-
-    name: str
-    active: bool
 
 
 class Hypervisor(Protocol):
@@ -177,43 +119,6 @@ class Hypervisor(Protocol):
         """Return one network by name, or None."""
 
 
-class PoolRecord(Value):
-    """A storage pool; `path` is its directory (None for kinds without one), sizes None while inactive."""
-
-    name: str
-    kind: str
-    active: bool
-    path: str | None
-    capacity_bytes: int | None = None
-    available_bytes: int | None = None
-
-
-class VolumeRecord(Value):
-    """A volume of a pool."""
-
-    pool: str
-    name: str
-    path: str
-    capacity_bytes: int
-    format: str | None = None
-    backing_path: str | None = None
-
-
-class ImageRecord(Value):
-    """A disk image or ISO on the host. `firmware` is what its partition table needs to boot.
-
-    `problem` says why QEMU's user cannot read it (the directory or file and the user), else None.
-    `firmware`: "uefi" (only an EFI system partition), "bios" (only boot code), "both", "none" (an empty
-    disk) or "unknown" (not a disk image, or no tool to look).
-    """
-
-    path: str
-    format: str
-    virtual_size_bytes: int
-    firmware: str = "unknown"
-    problem: str | None = None
-
-
 class Storage(Protocol):
     """libvirt's storage pools, and images that people name by path. Errors as Hypervisor's."""
 
@@ -249,13 +154,6 @@ class Storage(Protocol):
         """Look at an image file without changing it; None when there is none."""
 
 
-class Holder(Value):
-    """A process that has a device node open."""
-
-    pid: int
-    command: str
-
-
 class Processes(Protocol):
     """The host's processes."""
 
@@ -274,16 +172,6 @@ class Processes(Protocol):
         Raises:
             PermissionError: not every process could be looked at; never treat that as "nobody".
         """
-
-
-class ClaimsRead(Value):
-    """Every claim, by one look. `unreadable`: carriers whose claim file cannot be understood; they count as taken.
-
-    Both are sorted by carrier.
-    """
-
-    claims: tuple[Claim, ...]
-    unreadable: tuple[str, ...]
 
 
 class Claims(Protocol):
@@ -328,6 +216,16 @@ class Claims(Protocol):
         """
 
 
+class Scratch(Protocol):
+    """Bytes that may be lost at any time. No method raises."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return what was kept under a name, or None."""
+
+    def keep(self, name: str, data: bytes) -> None:
+        """Keep bytes under a name if that can be done."""
+
+
 class Clock(Protocol):
     """Time."""
 
@@ -339,19 +237,3 @@ class Clock(Protocol):
 
     def pause(self, seconds: float) -> None:
         """Let a short time pass between two looks at a condition."""
-
-
-class World(Value):
-    """One host. `read_only` is the reason why changing commands are refused, None when they are not."""
-
-    name: str
-    sysfs: Sysfs
-    nvml: Nvml
-    hypervisor: Hypervisor
-    storage: Storage
-    processes: Processes
-    claims: Claims
-    clock: Clock
-    machine_id: str
-    new_uuid: Callable[[], str]
-    read_only: str | None = None

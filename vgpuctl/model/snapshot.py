@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from vgpuctl.model.gpu import Gpu, Vgpu
-from vgpuctl.model.seams import HypervisorStatus, NvmlStatus
+from vgpuctl.model.records import HypervisorStatus, NvmlStatus
 from vgpuctl.model.vm import Claim, StuckWrite, Vm
 from vgpuctl.value import Value
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.model.seams import World
+    from vgpuctl.model.world import World
 
 
 class Step(Protocol):

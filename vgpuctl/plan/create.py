@@ -90,11 +90,6 @@ def make_design(
     )
 
 
-def template_file(wish: VmWish) -> str:
-    """Return the file name of the template, for its errors."""
-    return f"{wish.template}.xml.j2"
-
-
 def _boot_order(wish: VmWish) -> tuple[str, ...]:
     if wish.cdrom is not None:
         return ("cdrom", "hd")
@@ -130,7 +125,7 @@ def claims_for(name: str, promise: Promise, process: ProcessId, command: str) ->
 
 def create_plan(snapshot: Snapshot, wish: VmWish, facts: Facts, design: DomainDesign, *, start: bool) -> Plan:
     """Return the steps after the claims: define, storage, devices, record as ready, start."""
-    steps: list[Step] = [DefineDomain(design, render(design, facts.template, template_file(wish)))]
+    steps: list[Step] = [DefineDomain(design, render(design, facts.template))]
     if design.promise.disks:
         if facts.pool is None:
             steps.append(MakePool(wish.storage_pool, DEFAULT_POOL_PATH))

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vgpuctl.domain.render import Template
 from vgpuctl.errors import HostCannot, InUse, NoSpace, NotFound
-from vgpuctl.model.seams import HypervisorCapabilities, ImageRecord, NetworkRecord, PoolRecord
+from vgpuctl.model.records import HypervisorCapabilities, ImageRecord, NetworkRecord, PoolRecord
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import ExistingDisk, VmWish
@@ -46,7 +47,7 @@ class Facts(Value):
     capabilities: HypervisorCapabilities
     network: NetworkRecord | None
     pool: PoolRecord | None
-    template: str
+    template: Template
     files: Mapping[str, ImageRecord | None] = NOTHING
     holders: GpuHolders = GpuHolders()
 

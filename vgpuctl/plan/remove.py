@@ -6,7 +6,7 @@ from __future__ import annotations
 from vgpuctl.backends import of
 from vgpuctl.errors import Foreign, InUse
 from vgpuctl.model.gpu import Backend, Vgpu
-from vgpuctl.model.seams import DomainLeftovers
+from vgpuctl.model.records import DomainLeftovers
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm, VmState

@@ -4,13 +4,7 @@
 from __future__ import annotations
 
 from vgpuctl.errors import Exists
-from vgpuctl.model.seams import (
-    DomainLeftovers,
-    DomainRecord,
-    HypervisorCapabilities,
-    HypervisorStatus,
-    NetworkRecord,
-)
+from vgpuctl.model.records import DomainLeftovers, DomainRecord, HypervisorCapabilities, HypervisorStatus, NetworkRecord
 from vgpuctl.model.vm import VmState
 from vgpuctl.sim import assign, domain_xml
 from vgpuctl.sim.core import Core

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from vgpuctl.model.address import normal_pci
-from vgpuctl.model.seams import NvmlGpu, NvmlStatus, NvmlVgpuType
+from vgpuctl.model.records import NvmlGpu, NvmlStatus, NvmlVgpuType
 from vgpuctl.sim.core import Core, Met
 from vgpuctl.sim.machine import SimGpu, SimType
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import posixpath
 
 from vgpuctl.errors import Exists, NoSpace
-from vgpuctl.model.seams import ImageRecord, PoolRecord, VolumeRecord
+from vgpuctl.model.records import ImageRecord, PoolRecord, VolumeRecord
 from vgpuctl.sim.core import Core
 from vgpuctl.sim.libvirt_errors import Code, VirError, changing, looking
 from vgpuctl.sim.state import SimFile, SimPool, State

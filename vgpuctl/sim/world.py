@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpuctl.errors import HostCannot, NotFound
-from vgpuctl.model.seams import Holder
+from vgpuctl.model.records import Holder
 from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.sim.core import Core
 from vgpuctl.sim.host_tree import vfio_name

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from vgpuctl.errors import Failed, InUse, VerifyFailed
-from vgpuctl.model.seams import ClaimsRead, World
+from vgpuctl.model.records import ClaimsRead
 from vgpuctl.model.vm import Claim
+from vgpuctl.model.world import World
 from vgpuctl.value import Value
 
 

@@ -7,9 +7,10 @@ from vgpuctl.domain.compare import missing
 from vgpuctl.domain.metadata import promise_to_xml
 from vgpuctl.domain.parse import parse
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, VerifyFailed
-from vgpuctl.model.seams import DomainRecord, World
+from vgpuctl.model.records import DomainRecord
 from vgpuctl.model.vm import Promise, VmState
 from vgpuctl.model.wish import DomainDesign
+from vgpuctl.model.world import World
 from vgpuctl.value import Value
 
 OFF = (VmState.STOPPED,)

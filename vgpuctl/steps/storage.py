@@ -12,7 +12,7 @@ from vgpuctl.model.vm import MadeDisk
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.model.seams import World
+    from vgpuctl.model.world import World
 
 GIB = 1 << 30
 POOL_DEADLINE_SECONDS = 10.0

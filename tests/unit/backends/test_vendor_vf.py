@@ -13,7 +13,7 @@ from vgpuctl.backends import of
 from vgpuctl.backends.vendor_vf import ClearType, SetType
 from vgpuctl.errors import Busy, DeviceFailed, HostCannot, InUse, NoCapacity, VerifyFailed
 from vgpuctl.model.gpu import Backend
-from vgpuctl.model.seams import HypervisorStatus
+from vgpuctl.model.records import HypervisorStatus
 from vgpuctl.value import replace
 
 FAULT = """version: 1

@@ -8,17 +8,19 @@ gave back for them after virDomainDefineXMLFlags with VALIDATE; the lab asks a n
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from lxml import etree
 
 from tests.unit.domain.designs import GOLDEN, designs, vendor_vf
 from vgpuctl.domain.compare import missing
 from vgpuctl.domain.parse import parse
-from vgpuctl.domain.render import disk_name, pci, render
+from vgpuctl.domain.render import compile_template, disk_name, pci, render
 from vgpuctl.domain.templates import builtin_template
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.vm import VmState
@@ -37,7 +39,7 @@ def schema() -> etree.RelaxNG:
 
 
 def made(design: DomainDesign) -> str:
-    return render(design, TEMPLATE)
+    return render(design, compile_template(TEMPLATE))
 
 
 def free_ports(xml: str) -> int:
@@ -176,7 +178,7 @@ def test_only_a_pci_address_becomes_attributes(address: str) -> None:
 )
 def test_a_broken_template_is_named_with_its_line(text: str, where: str, what: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        render(vendor_vf(), text, "mine.xml.j2")
+        render(vendor_vf(), compile_template(text, "mine.xml.j2"))
     assert caught.value.message.startswith(f"the domain template {where}is at fault")
     assert what in caught.value.message
 
@@ -195,3 +197,46 @@ def test_the_template_documents_every_variable() -> None:
             assert f"vm.{field}" in header
             assert f"`vm.{field}`" in text
     assert "/etc/vgpuctl/templates" in header
+
+
+class Scratch:
+    """Bytes by name, as the host would keep them."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    def read(self, name: str) -> bytes | None:
+        return self.kept.get(name)
+
+    def keep(self, name: str, data: bytes) -> None:
+        self.kept[name] = data
+
+
+def test_a_compiled_template_is_taken_from_the_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = Scratch()
+    first = render(vendor_vf(), compile_template(TEMPLATE, "vm.xml.j2", scratch))
+    monkeypatch.setattr(ImmutableSandboxedEnvironment, "compile", None)
+    assert render(vendor_vf(), compile_template(TEMPLATE, "vm.xml.j2", scratch)) == first == made_without(scratch)
+
+
+def made_without(scratch: Scratch) -> str:
+    (kept,) = scratch.kept
+    assert kept.startswith("vm.xml.j2-jinja2-")
+    return (FILES / "vendor-vf.xml").read_text(encoding="utf-8").rstrip("\n")
+
+
+@pytest.mark.parametrize("spoil", [lambda d: b"", lambda d: d[:30], lambda d: d[:-20], lambda d: b"junk" + d])
+def test_a_spoilt_scratch_is_made_anew(spoil: Callable[[bytes], bytes]) -> None:
+    scratch = Scratch()
+    compile_template(TEMPLATE, "vm.xml.j2", scratch)
+    ((name, good),) = scratch.kept.items()
+    scratch.kept[name] = spoil(good)
+    assert render(vendor_vf(), compile_template(TEMPLATE, "vm.xml.j2", scratch)) == made(vendor_vf())
+    assert scratch.kept[name] == good
+
+
+def test_another_text_under_the_same_name_is_compiled_anew() -> None:
+    scratch = Scratch()
+    compile_template(TEMPLATE, "vm.xml.j2", scratch)
+    other = compile_template("<domain>other</domain>", "vm.xml.j2", scratch)
+    assert render(vendor_vf(), other) == "<domain>other</domain>"

@@ -18,8 +18,8 @@ from vgpuctl.engine.create import create_vm
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.errors import Locked, VgpuctlError
 from vgpuctl.host.clock import HostClock
-from vgpuctl.model.seams import World
 from vgpuctl.model.vm import Claim, PromisedVgpu
+from vgpuctl.model.world import World
 from vgpuctl.plan.choose import choose
 from vgpuctl.value import replace
 

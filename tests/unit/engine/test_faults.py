@@ -17,7 +17,7 @@ import pytest
 from tests.faults import CHANGING, NEVER_RAISE, counted, dying, failing, outcome
 from tests.worlds import Host, create, delete, mend, open_host, picture, start, wish
 from vgpuctl.errors import VerifyFailed
-from vgpuctl.model.seams import World
+from vgpuctl.model.world import World
 
 VENDOR_VF = "version: 1\ngpus:\n  - {model: A100, vfs: {total: 2, enabled: 2}}\n"
 MDEV_PF = "version: 1\ngpus:\n  - {model: T4, profiles: [T4-2Q, T4-4Q]}\n"

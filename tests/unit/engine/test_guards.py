@@ -9,7 +9,7 @@ from tests.values import a100, snapshot, vm
 from tests.worlds import open_host
 from vgpuctl.engine.guards import find_vm, require_libvirt, require_writable
 from vgpuctl.errors import HostCannot, InvalidInput, NotFound
-from vgpuctl.model.seams import HypervisorStatus
+from vgpuctl.model.records import HypervisorStatus
 from vgpuctl.value import replace
 
 DOWN = replace(snapshot(a100()), hypervisor=HypervisorStatus(False, "qemu:///system", "no socket"))

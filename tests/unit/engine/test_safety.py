@@ -13,7 +13,7 @@ from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.observe.vms import read_vm
 from vgpuctl.errors import HostCannot, InUse
 from vgpuctl.model.gpu import Backend, Function
-from vgpuctl.model.seams import DomainLeftovers, HypervisorStatus
+from vgpuctl.model.records import DomainLeftovers, HypervisorStatus
 from vgpuctl.model.vm import DiskRef, MadeDisk, PromiseState, VmState
 from vgpuctl.plan.choose import choose
 from vgpuctl.plan.remove import refuse_shared_disks, removal_plan

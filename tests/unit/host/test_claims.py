@@ -13,7 +13,7 @@ import pytest
 from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.model.gpu import Backend
-from vgpuctl.model.seams import ClaimsRead
+from vgpuctl.model.records import ClaimsRead
 from vgpuctl.model.vm import Claim, ProcessId, StuckWrite
 from vgpuctl.value import as_dict, replace
 

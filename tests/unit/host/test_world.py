@@ -10,7 +10,7 @@ import pytest
 
 from vgpuctl.errors import HostCannot, InvalidInput
 from vgpuctl.host.world import local_world
-from vgpuctl.model.seams import World
+from vgpuctl.model.world import World
 
 ID = "3d1219c7c4c5404aaa1f6d2a48adfda4"
 

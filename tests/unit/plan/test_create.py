@@ -7,8 +7,9 @@ import pytest
 
 from tests.values import a100, snapshot, vm_uuid
 from tests.worlds import wish
+from vgpuctl.domain.render import compile_template
 from vgpuctl.domain.templates import builtin_template
-from vgpuctl.model.seams import HypervisorCapabilities, ImageRecord, NetworkRecord, PoolRecord
+from vgpuctl.model.records import HypervisorCapabilities, ImageRecord, NetworkRecord, PoolRecord
 from vgpuctl.model.vm import ProcessId, PromiseState
 from vgpuctl.model.wish import ExistingDisk, NewDisk
 from vgpuctl.plan.choose import choose
@@ -27,7 +28,7 @@ def facts(pool: PoolRecord | None = None) -> Facts:
         capabilities=HypervisorCapabilities(kvm=True, uefi=True, emulator="/usr/bin/qemu-system-x86_64"),
         network=NetworkRecord("default", True),
         pool=pool,
-        template=builtin_template("vm") or "",
+        template=compile_template(builtin_template("vm") or ""),
         files={IMAGE.path: IMAGE, "/srv/old.raw": ImageRecord("/srv/old.raw", "raw", GIB)},
     )
 

@@ -7,8 +7,9 @@ import pytest
 
 from tests.values import A4C, a100, promised, snapshot, vm
 from tests.worlds import wish
+from vgpuctl.domain.render import compile_template
 from vgpuctl.errors import HostCannot, InUse, NoSpace, NotFound
-from vgpuctl.model.seams import HypervisorCapabilities, ImageRecord, NetworkRecord, PoolRecord
+from vgpuctl.model.records import HypervisorCapabilities, ImageRecord, NetworkRecord, PoolRecord
 from vgpuctl.model.vm import DiskRef
 from vgpuctl.model.wish import ExistingDisk
 from vgpuctl.plan.facts import Facts, GpuHolders, check_facts, choose_firmware, needs_pool, refuse_held
@@ -18,7 +19,7 @@ FACTS = Facts(
     capabilities=HypervisorCapabilities(kvm=True, uefi=True, emulator="/usr/bin/qemu"),
     network=NetworkRecord("default", True),
     pool=PoolRecord("default", "dir", True, "/pool", 100 << 30, 50 << 30),
-    template="",
+    template=compile_template(""),
 )
 VGPUS = (promised(a100(), A4C),)
 

@@ -8,7 +8,7 @@ import pytest
 from tests.values import A4C, a100, promised, taken, vm
 from vgpuctl.errors import Foreign
 from vgpuctl.model.gpu import Owner
-from vgpuctl.model.seams import DomainLeftovers
+from vgpuctl.model.records import DomainLeftovers
 from vgpuctl.model.vm import MadeDisk, PromiseState, VmState
 from vgpuctl.plan.remove import describe_leftovers, orphan_plan, own_promise, removal_plan
 from vgpuctl.value import replace

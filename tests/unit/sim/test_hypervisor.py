@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.sim.hosts import MakeHost, domain_xml, libvirt_refused, pci_device, run_vm, set_type, uuid
 from vgpuctl.errors import Exists, HostCannot
-from vgpuctl.model.seams import DomainLeftovers, NetworkRecord
+from vgpuctl.model.records import DomainLeftovers, NetworkRecord
 from vgpuctl.model.vm import VmState
 
 PROMISE = "<vgpuctl:promise xmlns:vgpuctl='urn:vgpuctl:1' state='{}'><spec>a  b\n &amp; é</spec></vgpuctl:promise>"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.sim.hosts import GPU, MakeHost
-from vgpuctl.model.seams import NvmlStatus, NvmlVgpuType
+from vgpuctl.model.records import NvmlStatus, NvmlVgpuType
 
 
 def test_types_with_framebuffer_and_maximum(make: MakeHost) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.sim.hosts import MakeHost, libvirt_refused
 from vgpuctl.errors import Exists, NoSpace
-from vgpuctl.model.seams import ImageRecord, PoolRecord, VolumeRecord
+from vgpuctl.model.records import ImageRecord, PoolRecord, VolumeRecord
 from vgpuctl.sim.storage import THIN_BYTES
 
 GIB = 1 << 30

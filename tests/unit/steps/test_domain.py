@@ -7,7 +7,7 @@ import pytest
 
 from tests.faults import failing
 from tests.worlds import create, open_host, picture, wish
-from vgpuctl.domain.render import render
+from vgpuctl.domain.render import compile_template, render
 from vgpuctl.domain.templates import builtin_template
 from vgpuctl.engine.create import prepare
 from vgpuctl.errors import Busy, Exists, InUse, LibvirtFailed, VerifyFailed
@@ -18,7 +18,7 @@ from vgpuctl.value import replace
 
 def defined(world, name="vm"):
     design = prepare(world, wish("A100-4C", name=name)).design
-    step = DefineDomain(design, render(design, builtin_template("vm") or ""))
+    step = DefineDomain(design, render(design, compile_template(builtin_template("vm") or "")))
     step.perform(world)
     return step
 
@@ -46,7 +46,7 @@ def test_a_name_that_is_taken_is_somebody_elses_and_is_not_undone(tmp_path):
     first = defined(host.world)
     other = replace(first.design, uuid="99999999-8888-4777-8666-555555555555")
     other = replace(other, promise=replace(other.promise, vm_uuid=other.uuid))
-    second = DefineDomain(other, render(other, builtin_template("vm") or ""))
+    second = DefineDomain(other, render(other, compile_template(builtin_template("vm") or "")))
     with pytest.raises(Exists):
         second.perform(host.world)
     second.undo(host.world)

@@ -13,7 +13,7 @@ from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
     from vgpuctl.model.outcome import Answer
-    from vgpuctl.model.seams import World
+    from vgpuctl.model.world import World
 
 
 @make_command(

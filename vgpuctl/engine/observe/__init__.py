@@ -13,9 +13,10 @@ from vgpuctl.engine.observe.pci import Found, read_gpus
 from vgpuctl.engine.observe.vms import read_vm, read_vms
 from vgpuctl.errors import Failed
 from vgpuctl.model.gpu import Gpu
-from vgpuctl.model.seams import ClaimsRead, HypervisorStatus, NvmlStatus, World
+from vgpuctl.model.records import ClaimsRead, HypervisorStatus, NvmlStatus
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, StuckWrite, Vm
+from vgpuctl.model.world import World
 from vgpuctl.value import Value
 
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.profiles import means
 from vgpuctl.model.gpu import Function, Gpu, Mdev, VgpuType
-from vgpuctl.model.seams import Sysfs
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.engine.observe import Want
+    from vgpuctl.model.seams import Sysfs
 
 DEVICES = "/sys/bus/mdev/devices"
 PARENTS = "/sys/class/mdev_bus"

@@ -11,11 +11,13 @@ import re
 from typing import TYPE_CHECKING
 
 from vgpuctl.model.gpu import Backend, Gpu, VgpuType
-from vgpuctl.model.seams import NvmlGpu, NvmlStatus, Sysfs, World
+from vgpuctl.model.records import NvmlGpu, NvmlStatus
+from vgpuctl.model.world import World
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.engine.observe import Want
+    from vgpuctl.model.seams import Sysfs
 
 NVIDIA = "10de"
 _MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)

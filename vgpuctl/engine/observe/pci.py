@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 from vgpuctl.engine.observe import mdev, names, vendor
 from vgpuctl.model.address import address_key, normal_pci
 from vgpuctl.model.gpu import Backend, Function, Gpu, GroupMember, Mode
-from vgpuctl.model.seams import NvmlStatus, Sysfs, World
+from vgpuctl.model.records import NvmlStatus
+from vgpuctl.model.world import World
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.engine.observe import Want
+    from vgpuctl.model.seams import Sysfs
 
 PCI = "/sys/bus/pci/devices"
 MDEV_BUS = "/sys/class/mdev_bus"

@@ -12,11 +12,11 @@ import re
 from typing import TYPE_CHECKING
 
 from vgpuctl.model.gpu import Function, Gpu, VgpuType
-from vgpuctl.model.seams import Sysfs
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.engine.observe import Want
+    from vgpuctl.model.seams import Sysfs
 
 _LINE = re.compile(r"^\s*(\d+)\s*:\s*(\S.*?)\s*$", re.MULTILINE)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from vgpuctl.domain.parse import hostdevs_of, parse
 from vgpuctl.errors import LibvirtFailed
-from vgpuctl.model.seams import DomainRecord, World
+from vgpuctl.model.records import DomainRecord
 from vgpuctl.model.vm import Vm
+from vgpuctl.model.world import World
 from vgpuctl.value import replace
 
 

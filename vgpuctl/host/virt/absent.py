@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from vgpuctl.errors import HostCannot
-from vgpuctl.model.seams import (
+from vgpuctl.model.records import (
     DomainLeftovers,
     DomainRecord,
     HypervisorCapabilities,

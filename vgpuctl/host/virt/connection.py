@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from vgpuctl.errors import HostCannot, InvalidInput, LibvirtFailed, VgpuctlError
 from vgpuctl.host.virt import numbers
-from vgpuctl.model.seams import HypervisorStatus
+from vgpuctl.model.records import HypervisorStatus
 
 if TYPE_CHECKING:
     from libvirt import libvirtError as libvirtError

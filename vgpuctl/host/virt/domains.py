@@ -13,18 +13,12 @@ from typing import TYPE_CHECKING
 from vgpuctl.errors import Exists, LibvirtFailed
 from vgpuctl.host.virt import documents, numbers
 from vgpuctl.host.virt.connection import Connection, code_of
-from vgpuctl.model.seams import (
-    Clock,
-    DomainLeftovers,
-    DomainRecord,
-    HypervisorCapabilities,
-    HypervisorStatus,
-    NetworkRecord,
-)
+from vgpuctl.model.records import DomainLeftovers, DomainRecord, HypervisorCapabilities, HypervisorStatus, NetworkRecord
 from vgpuctl.model.vm import VmState
 
 if TYPE_CHECKING:
     from vgpuctl.host.virt.connection import virConnect, virDomain
+    from vgpuctl.model.seams import Clock
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 _UNDEFINE = (

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 from vgpuctl.errors import Exists, LibvirtFailed, NoSpace
 from vgpuctl.host.virt import documents, numbers
 from vgpuctl.host.virt.connection import Connection, code_of
-from vgpuctl.model.seams import Clock, ImageRecord, PoolRecord, VolumeRecord
+from vgpuctl.model.records import ImageRecord, PoolRecord, VolumeRecord
 
 if TYPE_CHECKING:
     from vgpuctl.host.virt.connection import virConnect, virStoragePool, virStorageVol
+    from vgpuctl.model.seams import Clock
 
 _DIRECTORY_KINDS = ("dir", "fs", "netfs")
 _TAKEN = (

@@ -10,7 +10,7 @@ from tests.values import A4C, a100, claim, promised, vm
 from tests.worlds import open_host
 from vgpuctl.engine.observe import Want, observe, observe_devices
 from vgpuctl.errors import Failed
-from vgpuctl.model.seams import ClaimsRead
+from vgpuctl.model.records import ClaimsRead
 from vgpuctl.model.vm import ProcessId
 from vgpuctl.value import replace
 

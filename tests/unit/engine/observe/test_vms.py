@@ -6,7 +6,7 @@ from __future__ import annotations
 from tests.worlds import create, open_host, wish
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.observe.vms import read_vm
-from vgpuctl.model.seams import DomainRecord
+from vgpuctl.model.records import DomainRecord
 from vgpuctl.model.vm import VmState
 from vgpuctl.value import replace
 

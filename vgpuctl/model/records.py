@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the outside worlds answer: one record for each kind of thing that a seam reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from vgpuctl.model.vm import Claim, VmState
+from vgpuctl.value import Value
+
+
+class NvmlStatus(Value):
+    """Whether NVML can be asked. `reason` says what is missing: absent, too-old, a function's name."""
+
+    available: bool
+    reason: str | None = None
+    driver_version: str | None = None
+
+
+class NvmlVgpuType(Value):
+    """A vGPU type by NVML: framebuffer and maximum of the same-size mode; `max_per_vm` 1 or 16."""
+
+    type_id: int
+    name: str
+    framebuffer_mib: int
+    max_per_gpu: int
+    max_per_vm: int = 16
+
+
+class NvmlGpu(Value):
+    """What NVML says of one GPU: product name, whole framebuffer, every type it supports."""
+
+    model: str
+    framebuffer_mib: int
+    types: Mapping[int, NvmlVgpuType]
+
+
+class HypervisorStatus(Value):
+    """Whether libvirt answers. Versions are libvirt's numbers: major * 1000000 + minor * 1000 + release."""
+
+    available: bool
+    uri: str
+    reason: str | None = None
+    libvirt_version: int | None = None
+    qemu_version: int | None = None
+
+
+class DomainRecord(Value):
+    """One domain: `xml` is the inactive (config) XML; `live_xml` the running one's, None when it is off."""
+
+    name: str
+    uuid: str
+    state: VmState
+    xml: str
+    live_xml: str | None = None
+
+
+class DomainLeftovers(Value):
+    """What a domain keeps outside its XML and volumes, all removed by undefine."""
+
+    nvram: str | None = None
+    tpm: bool = False
+    managed_save: bool = False
+    snapshots: tuple[str, ...] = ()
+    checkpoints: tuple[str, ...] = ()
+
+
+class HypervisorCapabilities(Value):
+    """What new domains may use on this host. `uefi`: libvirt finds a firmware by itself for x86_64 q35."""
+
+    kvm: bool
+    uefi: bool
+    emulator: str
+    arch: str = "x86_64"
+
+
+class NetworkRecord(Value):
+    """A libvirt network."""
+
+    name: str
+    active: bool
+
+
+class PoolRecord(Value):
+    """A storage pool; `path` is its directory (None for kinds without one), sizes None while inactive."""
+
+    name: str
+    kind: str
+    active: bool
+    path: str | None
+    capacity_bytes: int | None = None
+    available_bytes: int | None = None
+
+
+class VolumeRecord(Value):
+    """A volume of a pool."""
+
+    pool: str
+    name: str
+    path: str
+    capacity_bytes: int
+    format: str | None = None
+    backing_path: str | None = None
+
+
+class ImageRecord(Value):
+    """A disk image or ISO on the host. `firmware` is what its partition table needs to boot.
+
+    `problem` says why QEMU's user cannot read it (the directory or file and the user), else None.
+    `firmware`: "uefi" (only an EFI system partition), "bios" (only boot code), "both", "none" (an empty
+    disk) or "unknown" (not a disk image, or no tool to look).
+    """
+
+    path: str
+    format: str
+    virtual_size_bytes: int
+    firmware: str = "unknown"
+    problem: str | None = None
+
+
+class Holder(Value):
+    """A process that has a device node open."""
+
+    pid: int
+    command: str
+
+
+class ClaimsRead(Value):
+    """Every claim, by one look. `unreadable`: carriers whose claim file cannot be understood; they count as taken.
+
+    Both are sorted by carrier.
+    """
+
+    claims: tuple[Claim, ...]
+    unreadable: tuple[str, ...]

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One host's outside worlds together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from vgpuctl.model.seams import Claims, Clock, Hypervisor, Nvml, Processes, Scratch, Storage, Sysfs
+
+
+class World(Value):
+    """One host. `read_only` is the reason why changing commands are refused, None when they are not."""
+
+    name: str
+    sysfs: Sysfs
+    nvml: Nvml
+    hypervisor: Hypervisor
+    storage: Storage
+    processes: Processes
+    claims: Claims
+    clock: Clock
+    machine_id: str
+    new_uuid: Callable[[], str]
+    scratch: Scratch | None = None
+    read_only: str | None = None
