@@ -55,7 +55,8 @@ def vgpuctl(job: dict[str, str]) -> int:
     sys.path[:0] = ["/opt/vgpuctl/src", "/opt/vgpuctl/lib"]
     from vgpuctl.cli.entry import main
 
-    return main(["create-vm", job["name"], "--profile", job["profile"]])
+    sys.argv = ["vgpuctl", "create-vm", job["name"], "--profile", job["profile"]]
+    return main()
 
 
 def watched(way: Callable[[dict[str, str]], int], job: dict[str, str], answer: str) -> int:

@@ -6,6 +6,7 @@ Signals are handled before click is imported, so that Ctrl-C during the start is
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,12 +17,20 @@ if TYPE_CHECKING:
     from vgpuctl.cli.settings import Settings
 
 
+_GARBAGE = 200_000
+"""Objects made before the first search for garbage: a command that is over in a second needs none, neither while it
+imports nor when it ends (a tenth of create-vm's own time)."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit status; without arguments, the process's own."""
     if arguments is not None:
         with signals.handled() as guard:
             return _run(list(arguments), guard)
-    return _run(sys.argv[1:], signals.install())
+    gc.set_threshold(_GARBAGE)
+    status = _run(sys.argv[1:], signals.install())
+    gc.freeze()
+    return status
 
 
 def _run(words: list[str], guard: signals.Guard) -> int:

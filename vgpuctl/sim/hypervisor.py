@@ -50,9 +50,10 @@ class SimHypervisor:
             return tuple(self._record(state, state.domains[uuid]) for _, uuid in sorted(state.names.items()))
 
     def find_domain(self, name_or_uuid: str) -> DomainRecord | None:
-        """Return one domain by exact name or uuid."""
+        """Return one domain by uuid, else by exact name."""
         with looking(self._core, "find-domain", name_or_uuid) as state:
-            domain = state.domains.get(state.names.get(name_or_uuid, name_or_uuid.lower()))
+            by_name = state.domains.get(state.names.get(name_or_uuid, ""))
+            domain = state.domains.get(name_or_uuid.lower(), by_name)
             return self._record(state, domain) if domain is not None else None
 
     def leftovers(self, uuid: str) -> DomainLeftovers:

@@ -72,7 +72,7 @@ class LibvirtHypervisor:
         return tuple(sorted(found, key=lambda record: record.name))
 
     def find_domain(self, name_or_uuid: str) -> DomainRecord | None:
-        """Return one domain by exact name or uuid, or None."""
+        """Return one domain by uuid, else by exact name, or None."""
         failure = f"cannot look up VM {name_or_uuid}"
         with self._connection.calling("virDomainLookupByName", failure, vm=name_or_uuid) as connect:
             return self._connection.sought(
@@ -207,10 +207,12 @@ class LibvirtHypervisor:
             yield domain
 
     def _looked_up(self, connect: virConnect, name_or_uuid: str) -> virDomain:
-        by_name = partial(connect.lookupByName, name_or_uuid)
-        if _UUID.fullmatch(name_or_uuid) is None:
-            return by_name()
-        return self._connection.sought(numbers.VIR_ERR_NO_DOMAIN, by_name) or connect.lookupByUUIDString(name_or_uuid)
+        if _UUID.fullmatch(name_or_uuid) is not None:
+            by_uuid = partial(connect.lookupByUUIDString, name_or_uuid)
+            found = self._connection.sought(numbers.VIR_ERR_NO_DOMAIN, by_uuid)
+            if found is not None:
+                return found
+        return connect.lookupByName(name_or_uuid)
 
     def _off(self, domain: virDomain) -> bool:
         return not self._connection.sought(numbers.VIR_ERR_NO_DOMAIN, domain.isActive)
@@ -219,12 +221,13 @@ class LibvirtHypervisor:
 def _record(domain: virDomain) -> DomainRecord:
     """Read one domain; raises when it is gone."""
     number, _reason = domain.state(0)
+    active = number != numbers.VIR_DOMAIN_SHUTOFF and domain.isActive()
     return DomainRecord(
         name=domain.name(),
         uuid=domain.UUIDString(),
         state=numbers.STATES.get(number, VmState.UNKNOWN),
         xml=domain.XMLDesc(numbers.VIR_DOMAIN_XML_INACTIVE),
-        live_xml=domain.XMLDesc(0) if domain.isActive() else None,
+        live_xml=domain.XMLDesc(0) if active else None,
     )
 
 

@@ -36,9 +36,13 @@ def test_a_domain_is_found_by_name_or_uuid(hypervisor, key):
     assert hypervisor.find_domain(key).uuid == FIRST
 
 
-def test_a_name_that_looks_like_a_uuid_wins(hypervisor):
+def test_a_uuid_wins_over_a_name_that_looks_like_it(hypervisor):
     hypervisor.define(definition(name=FIRST))
-    assert hypervisor.find_domain(FIRST).uuid == SECOND
+    assert hypervisor.find_domain(FIRST).uuid == FIRST
+    hypervisor.undefine(SECOND)
+    other = "00000000-0000-4000-8000-000000000000"
+    hypervisor.define(definition(name=other))
+    assert hypervisor.find_domain(other).uuid == SECOND
 
 
 @pytest.mark.parametrize("key", ["fir", "FIRST", SECOND, ""])
