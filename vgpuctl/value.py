@@ -28,21 +28,22 @@ class Value:
 
     _fields: ClassVar[tuple[str, ...]] = ()
     _required: ClassVar[frozenset[str]] = frozenset()
+    _known: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls) -> None:
         own = [name for name, kind in cls.__annotations__.items() if not str(kind).startswith("ClassVar")]
         cls._fields = (*cls._fields, *own)
         cls._required = cls._required.union(name for name in own if name not in cls.__dict__)
+        cls._known = frozenset(cls._fields)
 
     def __init__(self, *args: Any, **named: Any) -> None:
         kind = type(self)
-        given = dict(zip(kind._fields, args, strict=False))
-        if len(args) > len(kind._fields) or given.keys() & named.keys():
-            raise TypeError(f"{kind.__name__} takes each of {', '.join(kind._fields)} once")
+        given = dict(zip(kind._fields, args, strict=False)) if args else {}
         given.update(named)
-        if not kind._required <= given.keys() or not given.keys() <= set(kind._fields):
-            wrong = sorted((kind._required - given.keys()) | (given.keys() - set(kind._fields)))
-            raise TypeError(f"{kind.__name__}: missing or unknown: {', '.join(wrong)}")
+        once = len(given) == len(args) + len(named)
+        if not once or not kind._known.issuperset(given) or not kind._required.issubset(given):
+            words = ", ".join([*kind._fields[: len(args)], *named])
+            raise TypeError(f"{kind.__name__} takes each of {', '.join(kind._fields)} once; given: {words}")
         self.__dict__.update(given)
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -6,13 +6,14 @@ begins when standard input ends, so that several can begin together.
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from vgpuctl.cli import wishes, worlds
+from vgpuctl.cli import entry, wishes, worlds
 from vgpuctl.cli.progress import Silent
 from vgpuctl.cli.settings import Settings
 from vgpuctl.engine.create import create_vm
@@ -43,6 +44,7 @@ class TimedClaims:
 
 def main(host: str, prefix: str, count: int) -> None:
     """Make the VMs and print the times."""
+    gc.set_threshold(entry.GARBAGE_THRESHOLD)
     held: list[tuple[float, float]] = []
     sys.stdin.read()
     for number in range(count):

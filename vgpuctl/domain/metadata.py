@@ -162,12 +162,12 @@ def _digits(number: int | None) -> str | None:
 
 
 def _text(element: etree._Element, key: str) -> str | None:
-    value = element.get(key)
-    return None if value is None else str(value)
+    value: str | None = element.get(key)
+    return value
 
 
 def _need(element: etree._Element, key: str) -> str:
-    value = _text(element, key)
+    value: str | None = element.get(key)
     if value is None:
         raise ValueError(f"the record's {etree.QName(element).localname} has no {key}")
     return value

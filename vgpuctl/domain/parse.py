@@ -29,6 +29,9 @@ _UNIT_BYTES = {
 _MIB = 1024**2
 
 
+_PARSER = etree.XMLParser(resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True)
+
+
 def parse(xml: str, state: VmState, machine_id: str) -> Vm:
     """Read a domain's inactive XML.
 
@@ -81,9 +84,8 @@ def has_console(xml: str) -> bool:
 
 
 def _root(xml: str) -> etree._Element:
-    parser = etree.XMLParser(resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True)
     try:
-        root = etree.fromstring(xml, parser)
+        root = etree.fromstring(xml, _PARSER)
     except (etree.XMLSyntaxError, ValueError) as exc:
         raise LibvirtFailed(f"a domain's XML cannot be read: {exc}") from exc
     if root.tag != "domain":
@@ -103,7 +105,7 @@ def _promise(root: etree._Element) -> Promise | None:
 def _hostdevs(devices: etree._Element | None) -> Iterator[HostdevRef]:
     for entry in () if devices is None else devices.iterchildren("hostdev", "interface", "disk"):
         tag, kind = entry.tag, entry.get("type")
-        if (tag == "interface" and kind != "hostdev") or (tag == "disk" and kind != "nvme"):
+        if tag != "hostdev" and kind != ("hostdev" if tag == "interface" else "nvme"):
             continue
         source = entry.find("source")
         address = None if source is None else source.find("address")

@@ -79,11 +79,11 @@ class ClaimStore:
         """Return every readable claim, sorted by carrier."""
         return self.read().claims
 
-    def read(self) -> ClaimsRead:
-        """Read every claim once, in one pass."""
+    def read(self, carriers: frozenset[str] | None = None) -> ClaimsRead:
+        """Read every claim once, in one pass, or those on some carriers alone."""
         claims: list[Claim] = []
         unreadable: list[str] = []
-        for name, text in _files(self._claims):
+        for name, text in _files(self._claims, carriers):
             claim = _claim(name, text)
             if claim is not None:
                 claims.append(claim)
@@ -190,7 +190,7 @@ def _check_name(carrier: str) -> None:
         raise ValueError(f"not a carrier: {carrier!r}")
 
 
-def _files(directory: Path) -> Iterator[tuple[str, bytes]]:
+def _files(directory: Path, wanted: frozenset[str] | None = None) -> Iterator[tuple[str, bytes]]:
     """Yield name and text of each file, sorted; of one that cannot be read, no text. One that has gone is left out.
 
     The directory itself is no link: below a captured root it would lead to the files of the machine that looks.
@@ -201,7 +201,7 @@ def _files(directory: Path) -> Iterator[tuple[str, bytes]]:
         return
     try:
         for name in sorted(os.listdir(opened)):
-            if name.startswith("."):
+            if name.startswith(".") or (wanted is not None and name not in wanted):
                 continue
             try:
                 yield name, _bytes(name, opened)

@@ -191,8 +191,8 @@ class Claims(Protocol):
     def all(self) -> tuple[Claim, ...]:
         """Return every readable claim, sorted by carrier. Errors as `read`."""
 
-    def read(self) -> ClaimsRead:
-        """Read every claim once.
+    def read(self, carriers: frozenset[str] | None = None) -> ClaimsRead:
+        """Read every claim once, or those on `carriers` alone.
 
         Raises:
             OSError: they cannot be listed, as without root; never treat that as "nothing is claimed".

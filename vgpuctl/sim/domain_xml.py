@@ -42,10 +42,9 @@ def parse(xml: str) -> _Element:
 
 
 def unparse(element: _Element) -> str:
-    """Return an element as text."""
+    """Return an element as text, without white space between elements: every look at the host parses all of them."""
     from lxml import etree
 
-    etree.indent(element)
     return etree.tostring(element, encoding="unicode")
 
 

@@ -125,27 +125,26 @@ class Journal:
     def _read_tail(self, size: int) -> None:
         data = os.pread(self._file, size - self._offset, self._offset)
         end = data.rfind(b"\n") + 1
-        lines = data[:end].splitlines()
         try:
-            for line, value in zip(lines, _values(lines), strict=True):
-                if self._offset == 0:
+            for value in _values(data[:end]):
+                if self.lines == 0:
                     self._restart(value)
                 else:
                     self._apply(value)
-                self._offset += len(line) + 1
                 self.lines += 1
+            self._offset += end
         except (ValueError, LookupError, TypeError, AttributeError) as exc:
             raise Damaged(f"{self.path}, line {self.lines + 1}: {exc}") from exc
 
 
-def _values(lines: list[bytes]) -> Iterator[Any]:
+def _values(text: bytes) -> Iterator[Any]:
     """Parse whole lines: all at once, which is four times as fast; one by one when that fails, to find which."""
     try:
-        values = json.loads(b"[" + b",".join(lines) + b"]")
+        values = json.loads(b"[" + text.rstrip(b"\n").replace(b"\n", b",") + b"]")
     except ValueError:
         values = []
-    if len(values) == len(lines):
+    if len(values) == text.count(b"\n"):
         yield from values
     else:
-        for line in lines:
+        for line in text.splitlines():
             yield json.loads(line)

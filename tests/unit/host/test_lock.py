@@ -185,3 +185,21 @@ def test_read_and_write_belong_together_only_with_the_lock(tmp_path):
     assert (codes, found) == ({0}, meant)
     codes, found, meant = _counted(tmp_path, locked=False)
     assert codes != {0} or found != meant, "the race is not one: this test would pass without a lock"
+
+
+def test_the_holder_is_scheduled_first_and_only_meanwhile(tmp_path):
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    store = store_in(tmp_path)
+    with store.lock(0):
+        assert os.getpriority(os.PRIO_PROCESS, 0) == -20
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+def test_who_may_not_hurry_holds_it_all_the_same(tmp_path, monkeypatch):
+    def refused(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "setpriority", refused)
+    store = store_in(tmp_path)
+    with store.lock(0):
+        assert store.held

@@ -29,6 +29,7 @@ class Want(Value):
     `profiles`: read what can be made now only of types that one of these texts names.
     `known`: GPUs seen a moment ago; what does not change is taken from them (names, types, NVML), and of the
     availability files only those of `type_ids` are read. This is the look under the host lock: milliseconds.
+    `carriers`: the claims on these alone.
     """
 
     types: bool = False
@@ -38,6 +39,7 @@ class Want(Value):
     type_ids: frozenset[str] | None = None
     known: tuple[Gpu, ...] = ()
     profiles: frozenset[str] | None = None
+    carriers: frozenset[str] | None = None
 
 
 def observe(world: World, want: Want) -> Snapshot:
@@ -61,8 +63,13 @@ def observe_vm(world: World, uuid: str) -> Snapshot:
     status = world.hypervisor.status()
     record = world.hypervisor.find_domain(uuid)
     vms = () if record is None else (read_vm(world, record),)
-    only = frozenset(v.gpu for vm in vms if vm.promise is not None for v in vm.promise.vgpus)
-    return observe_devices(world, Want(models=False, only=only), vms=vms, status=status)
+    promised = [v for vm in vms if vm.promise is not None for v in vm.promise.vgpus]
+    want = Want(
+        models=False,
+        only=frozenset(v.gpu for v in promised),
+        carriers=frozenset(v.carrier for v in promised),
+    )
+    return observe_devices(world, want, vms=vms, status=status)
 
 
 def observe_devices(
@@ -76,7 +83,7 @@ def observe_devices(
     """Look at the devices and claims only, and join them with VMs seen before; makes no libvirt call."""
     found = _found(world, want)
     gpus: tuple[Gpu, ...] = found.gpus
-    read, stuck, problems = _records(world)
+    read, stuck, problems = _records(world, want)
     live = _live(world, read.claims, vms)
     notes = [*warnings, *found.warnings, *problems]
     notes += [f"the claim on {c} cannot be read; {c} counts as taken" for c in read.unreadable]
@@ -95,7 +102,7 @@ def observe_devices(
     )
 
 
-def _records(world: World) -> tuple[ClaimsRead, tuple[StuckWrite, ...], list[str]]:
+def _records(world: World, want: Want) -> tuple[ClaimsRead, tuple[StuckWrite, ...], list[str]]:
     """Read the claims and the stuck writes; what only root may see is told, anything else that fails is an error."""
     read = ClaimsRead((), ())
     stuck: tuple[StuckWrite, ...] = ()
@@ -103,7 +110,7 @@ def _records(world: World) -> tuple[ClaimsRead, tuple[StuckWrite, ...], list[str
     what = "the claims"
     try:
         try:
-            read = world.claims.read()
+            read = world.claims.read(want.carriers)
         except PermissionError as error:
             closed.append(f"{what} ({error.filename})")
         what = "the records of stuck writes"

@@ -9,60 +9,52 @@ NVIDIA VF shows `pci-NNN`, which is no type, and the function is then named in `
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.profiles import means
 from vgpuctl.model.gpu import Function, Gpu, Mdev, VgpuType
-from vgpuctl.value import Value, replace
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.engine.observe import Want
     from vgpuctl.model.seams import Sysfs
 
-DEVICES = "/sys/bus/mdev/devices"
 PARENTS = "/sys/class/mdev_bus"
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 _FRAMEBUFFER = re.compile(r"framebuffer=(\d+)M")
 _MAX_INSTANCE = re.compile(r"max_instance=(\d+)")
 _OTHER_MEMORY = re.compile(r"^(?:high_gm_size|memory size):\s*(\d+)\s*(MB|GB)", re.MULTILINE)
 
 
-class Devices(Value):
-    """Every mdev parent's kernel name, and the UUIDs of the mdevs on each."""
-
-    parents: tuple[str, ...]
-    on_parent: Mapping[str, tuple[str, ...]]
-
-    def is_parent(self, name: str) -> bool:
-        """Say whether a function is registered as an mdev parent."""
-        return name in self.parents
+def parents(sysfs: Sysfs) -> tuple[str, ...]:
+    """Return the kernel's name of everything that is registered as an mdev parent."""
+    try:
+        return sysfs.listdir(PARENTS)
+    except FileNotFoundError:
+        return ()
 
 
-def read_devices(sysfs: Sysfs) -> Devices:
-    """Read which mdevs exist; their links say on which parent without opening a file."""
-    on_parent: dict[str, list[str]] = {}
-    for uuid in _list(sysfs, DEVICES):
+def _mdevs(sysfs: Sysfs, function: Function, entries: Iterable[str]) -> Iterator[Mdev]:
+    """Read the types of a function's mdevs, which are directories in its own, named by their UUIDs."""
+    for uuid in sorted(entry for entry in entries if _UUID.fullmatch(entry)):
         try:
-            parent = sysfs.readlink(f"{DEVICES}/{uuid}").split("/")[-2]
-        except FileNotFoundError:
-            continue
-        on_parent.setdefault(parent, []).append(uuid)
-    return Devices(_list(sysfs, PARENTS), {p: tuple(u) for p, u in on_parent.items()})
-
-
-def _mdevs(sysfs: Sysfs, uuids: tuple[str, ...]) -> Iterator[Mdev]:
-    """Read the types of a function's mdevs: only of the GPUs that are looked at, which are few under the lock."""
-    for uuid in uuids:
-        try:
-            type_id = sysfs.readlink(f"{DEVICES}/{uuid}/mdev_type").rpartition("/")[2]
+            type_id = sysfs.readlink(f"{function.path}/{uuid}/mdev_type").rpartition("/")[2]
         except FileNotFoundError:
             continue
         yield Mdev(uuid.lower(), type_id)
 
 
-def add_types(sysfs: Sysfs, gpu: Gpu, functions: tuple[Function, ...], want: Want, devices: Devices) -> Gpu:
-    """Return the GPU with its functions' mdevs, and with its types when they are wanted."""
-    placed = tuple(replace(f, mdevs=tuple(_mdevs(sysfs, devices.on_parent.get(f.address, ())))) for f in functions)
+def add_types(
+    sysfs: Sysfs, gpu: Gpu, functions: tuple[Function, ...], entries: Sequence[Iterable[str]], want: Want
+) -> Gpu:
+    """Return the GPU with its functions' mdevs, and with its types when they are wanted.
+
+    `entries`: what is in the directory of each function.
+    """
+    placed = tuple(
+        replace(f, mdevs=tuple(_mdevs(sysfs, f, names))) for f, names in zip(functions, entries, strict=True)
+    )
     in_use = frozenset(m.type_id for f in placed for m in f.mdevs)
     if not want.types:
         types = tuple(_read_type(sysfs, placed, t, name_only=True) for t in sorted(in_use))
@@ -137,10 +129,3 @@ def _optional(sysfs: Sysfs, path: str) -> str:
         return sysfs.read(path).strip()
     except FileNotFoundError:
         return ""
-
-
-def _list(sysfs: Sysfs, path: str) -> tuple[str, ...]:
-    try:
-        return sysfs.listdir(path)
-    except FileNotFoundError:
-        return ()

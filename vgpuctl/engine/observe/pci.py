@@ -42,16 +42,16 @@ def read_gpus(world: World, want: Want) -> Found:
     sysfs = world.sysfs
     warnings: list[str] = []
     gpus: list[Gpu] = []
-    devices = mdev.read_devices(sysfs)
+    parents = mdev.parents(sysfs)
     for address in _candidates(sysfs, want, warnings):
         try:
-            gpu = _read_pci(sysfs, address, want, devices)
+            gpu = _read_pci(sysfs, address, want, parents)
         except OSError as error:
             warnings.append(_left_out(address, error, PCI))
             continue
         if gpu is not None:
             gpus.append(gpu)
-    gpus += _other_parents(sysfs, want, devices, warnings)
+    gpus += _other_parents(sysfs, want, parents, warnings)
     named, status = names.add_names(world, tuple(gpus), want)
     return Found(tuple(sorted(named, key=lambda g: address_key(g.address))), status, tuple(warnings))
 
@@ -72,11 +72,11 @@ def _candidates(sysfs: Sysfs, want: Want, warnings: list[str]) -> tuple[str, ...
         return ()
 
 
-def _read_pci(sysfs: Sysfs, address: str, want: Want, devices: mdev.Devices) -> Gpu | None:
+def _read_pci(sysfs: Sysfs, address: str, want: Want, parents: tuple[str, ...]) -> Gpu | None:
     path = f"{PCI}/{address}"
     pci_class = sysfs.read(f"{path}/class").strip()
     display = pci_class.startswith(_GPU_CLASSES)
-    if not (display or want.every_function or want.only or devices.is_parent(address)):
+    if not (display or want.every_function or want.only or address in parents):
         return None
     if pci_class.startswith(_BRIDGE_CLASS):
         return None
@@ -89,7 +89,7 @@ def _read_pci(sysfs: Sysfs, address: str, want: Want, devices: mdev.Devices) -> 
         listed = "sriov_totalvfs" in entries or driver in (None, "vfio-pci")
         if not listed:
             return None
-    return _gpu(sysfs, address, entries, driver, want, devices, display=display)
+    return _gpu(sysfs, address, entries, driver, want, display=display)
 
 
 def _gpu(
@@ -98,7 +98,6 @@ def _gpu(
     entries: frozenset[str],
     driver: str | None,
     want: Want,
-    devices: mdev.Devices,
     *,
     display: bool,
 ) -> Gpu:
@@ -128,7 +127,7 @@ def _gpu(
         group_members=_group_members(sysfs, address, group) if not vfs else (),
         problems=problems,
     )
-    return _with_backend(sysfs, gpu, own, vfs, entries, vf_entries, want, devices)
+    return _with_backend(sysfs, gpu, own, vfs, entries, vf_entries, want)
 
 
 def _with_backend(
@@ -139,12 +138,11 @@ def _with_backend(
     entries: frozenset[str],
     vf_entries: tuple[frozenset[str], ...],
     want: Want,
-    devices: mdev.Devices,
 ) -> Gpu:
     """Decide what the GPU offers from the directories that exist, per card and never per host."""
     if "mdev_supported_types" in entries:
         gpu = replace(gpu, backend=Backend.MDEV_PF, mode=Mode.VGPU)
-        return mdev.add_types(sysfs, gpu, (own,), want, devices)
+        return mdev.add_types(sysfs, gpu, (own,), (entries,), want)
     if any("nvidia" in e for e in vf_entries):
         gpu = replace(gpu, backend=Backend.VENDOR_VF, mode=Mode.VGPU)
         offering = tuple((f, "nvidia" in e) for f, e in zip(vfs, vf_entries, strict=True))
@@ -155,7 +153,7 @@ def _with_backend(
             f if "mdev_supported_types" in e else replace(f, problem="offers no vGPU types (no mdev_supported_types)")
             for f, e in zip(vfs, vf_entries, strict=True)
         )
-        return mdev.add_types(sysfs, gpu, marked, want, devices)
+        return mdev.add_types(sysfs, gpu, marked, vf_entries, want)
     if vfs:
         return replace(gpu, backend=Backend.SRIOV_VF, mode=Mode.SRIOV, functions=vfs)
     if gpu.driver == "vfio-pci" or gpu.vfs_total == 0:
@@ -218,10 +216,10 @@ def _group_members(sysfs: Sysfs, address: str, group: int | None) -> tuple[Group
     return tuple(members)
 
 
-def _other_parents(sysfs: Sysfs, want: Want, devices: mdev.Devices, warnings: list[str]) -> list[Gpu]:
+def _other_parents(sysfs: Sysfs, want: Want, parents: tuple[str, ...], warnings: list[str]) -> list[Gpu]:
     """Return the mdev parents that are no PCI function, such as the kernel's mtty."""
     gpus = []
-    for name in devices.parents:
+    for name in parents:
         if normal_pci(name) is not None or (want.only is not None and name not in want.only):
             continue
         path = f"{MDEV_BUS}/{name}"
@@ -235,7 +233,8 @@ def _other_parents(sysfs: Sysfs, want: Want, devices: mdev.Devices, warnings: li
             display_class=True,
         )
         try:
-            gpus.append(mdev.add_types(sysfs, gpu, (Function(address=name, path=path),), want, devices))
+            entries = sysfs.listdir(path)
+            gpus.append(mdev.add_types(sysfs, gpu, (Function(address=name, path=path),), (entries,), want))
         except OSError as error:
             warnings.append(_left_out(name, error, path))
     return gpus

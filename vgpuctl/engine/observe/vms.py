@@ -14,7 +14,7 @@ from vgpuctl.value import replace
 def read_vm(world: World, record: DomainRecord) -> Vm:
     """Turn one domain into a Vm; devices of the running domain that its config lacks are added."""
     vm = parse(record.xml, record.state, world.machine_id)
-    if record.live_xml is None:
+    if record.live_xml in (None, record.xml):
         return vm
     known = {h.carrier for h in vm.hostdevs}
     plugged = tuple(h for h in hostdevs_of(record.live_xml) if h.carrier not in known)

@@ -63,7 +63,7 @@ def test_a_vf_that_cannot_be_listed_is_named_and_the_others_stay(tmp_path):
 
 def test_another_parent_that_cannot_be_read_is_named_and_the_others_stay(tmp_path):
     host = open_host(tmp_path, "mixed")
-    mdev = "/sys/bus/mdev/devices/c0ffee00-0000-4000-8000-000000000001"
+    mdev = "/sys/class/mdev_bus/mtty/c0ffee00-0000-4000-8000-000000000001"
     host.sim.sysfs.write("/sys/class/mdev_bus/mtty/mdev_supported_types/mtty-1/create", mdev.rpartition("/")[2])
 
     def fail(number, call, args):

@@ -25,7 +25,7 @@ class Records:
     def __init__(self, read=None, stuck=None):
         self._read, self._stuck = read, stuck
 
-    def read(self):
+    def read(self, carriers=None):
         if self._read is not None:
             raise self._read
         return ClaimsRead((), ("0000:3b:00.4",))
