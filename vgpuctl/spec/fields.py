@@ -26,6 +26,7 @@ class SpecField(Value):
 
 MODES = ("vgpu", "sriov", "passthrough")
 OS_KINDS = ("linux", "generic")
+GPU_MODES = ("vgpu", "sriov", "passthrough", "unmanaged")
 
 VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(

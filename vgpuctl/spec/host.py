@@ -7,13 +7,15 @@ never silently ignored by an older vgpuctl.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from vgpuctl.spec.fields import DEFAULTABLE
+from vgpuctl.spec import rules
+from vgpuctl.spec.fields import DEFAULTABLE, GPU_MODES
 from vgpuctl.spec.read import parse
-from vgpuctl.spec.shape import Key, Shape
+from vgpuctl.spec.shape import Key, Shape, by_name
 from vgpuctl.spec.values import key
-from vgpuctl.value import Value
+from vgpuctl.value import NOTHING, Value
 
 VERSION = 1
 
@@ -29,11 +31,36 @@ class Defaults(Value):
     storage_pool: str | None = None
 
 
+class GpuSpec(Value):
+    """What a GPU is set up for. `vfs` None: as many as the driver makes by itself; `cordoned`: no new vGPUs on it."""
+
+    mode: str | None = None
+    vfs: int | None = None
+    cordoned: bool = False
+
+
+class VgpuSpec(Value):
+    """A vGPU without a VM, made again after each boot: its profile, and where it is (an mdev's UUID or a VF)."""
+
+    profile: str
+    gpu: str
+    carrier: str
+
+
+class BootSpec(Value):
+    """How restoring after a boot goes about it. `deadline_seconds`: how long drivers and VFs are waited for."""
+
+    deadline_seconds: int = 300
+
+
 class HostSpec(Value):
-    """The host file /etc/vgpuctl/host.yaml."""
+    """The host file /etc/vgpuctl/host.yaml. `gpus` by PCI address, `vgpus` by name."""
 
     version: int
     defaults: Defaults = Defaults()
+    gpus: Mapping[str, GpuSpec] = NOTHING
+    vgpus: Mapping[str, VgpuSpec] = NOTHING
+    boot: BootSpec = BootSpec()
 
 
 def parse_host_spec(text: str, name: str) -> HostSpec:
@@ -57,10 +84,55 @@ def _defaults(value: object) -> Defaults:
     return Defaults(**given)
 
 
+def _gpus(value: object) -> dict[str, GpuSpec]:
+    given: Any = by_name(rules.pci_address, GPU)(value)
+    return {address: GpuSpec(**entry) for address, entry in given.items()}
+
+
+def _vgpus(value: object) -> dict[str, VgpuSpec]:
+    given: Any = by_name(rules.name, VGPU)(value)
+    return {name: VgpuSpec(**entry) for name, entry in given.items()}
+
+
+def _boot(value: object) -> BootSpec:
+    given: dict[str, Any] = BOOT.check(value)
+    return BootSpec(**given)
+
+
 DEFAULTS = Shape(
     "Defaults",
     "What fills a field that a VM spec or a command line leaves out.",
     tuple(key(field) for field in DEFAULTABLE),
+)
+GPU = Shape(
+    "Gpu",
+    "What a GPU is set up for; vgpuctl set-mode and cordon write it.",
+    (
+        Key("mode", rules.gpu_mode, "what the GPU is set up for", {"enum": list(GPU_MODES), "type": "string"}),
+        Key("vfs", rules.vfs, "how many virtual functions are on", {"minimum": 0, "maximum": 256, "type": "integer"}),
+        Key("cordoned", rules.truth, "true: nothing new is placed on it", {"type": "boolean"}),
+    ),
+)
+VGPU = Shape(
+    "Vgpu",
+    "A vGPU without a VM; vgpuctl create-vgpu writes it.",
+    (
+        Key("profile", rules.profile, "the vGPU profile", {"minLength": 1, "type": "string"}, required=True),
+        Key("gpu", rules.pci_address, "the GPU's PCI address", {"type": "string"}, required=True),
+        Key("carrier", rules.carrier, "the mdev's UUID, or the VF's PCI address", {"type": "string"}, required=True),
+    ),
+)
+BOOT = Shape(
+    "Boot",
+    "How restoring after a boot goes about it.",
+    (
+        Key(
+            "deadline_seconds",
+            rules.deadline_seconds,
+            "how long drivers and VFs are waited for; 300 when it is left out",
+            {"minimum": 1, "maximum": 3600, "type": "integer"},
+        ),
+    ),
 )
 HOST = Shape(
     "HostSpec",
@@ -68,5 +140,8 @@ HOST = Shape(
     (
         Key("version", _version, "the version of this file's format", {"const": VERSION}, required=True),
         Key("defaults", _defaults, "fill what is not typed for a new VM", shape=DEFAULTS),
+        Key("gpus", _gpus, "what each GPU is set up for, by PCI address (in quotes)", entries=GPU),
+        Key("vgpus", _vgpus, "vGPUs without a VM, by name", entries=VGPU),
+        Key("boot", _boot, "restoring after a boot", shape=BOOT),
     ),
 )

@@ -61,7 +61,7 @@ class Document(Value):
 
     def shown(self, path: Path) -> str:
         """Return a path as people read it, `disk[1]`; parts that the text does not have are left out."""
-        while path and path not in self.values and path not in self.keys and len(path) > 1:
+        while len(path) > 1 and isinstance(path[-1], int) and path not in self.values:
             path = path[:-1]
         return shown_path(path)
 

@@ -13,13 +13,15 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from vgpuctl.model.address import normal_pci
-from vgpuctl.spec.fields import MAX_VGPUS_PER_VM, MODES, NAME_PATTERN, OS_KINDS
+from vgpuctl.spec.fields import GPU_MODES, MAX_VGPUS_PER_VM, MODES, NAME_PATTERN, OS_KINDS
 from vgpuctl.spec.sizes import disk_mib, memory_mib, render_size
 from vgpuctl.value import Value
 
 SMALLEST_MEMORY_MIB = 64
 MOST_VCPUS = 4096
 MOST_HOTPLUG_SLOTS = 16
+MOST_VFS = 256
+_UUID_PATTERN = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 TEMPLATE_PATTERN = r"[A-Za-z0-9_-]{1,64}"
 PARAM_PATTERN = r"[a-z_]+=[!-+\--~]+"
 _UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
@@ -126,7 +128,26 @@ def choice(allowed: tuple[str, ...]) -> Callable[[object], str]:
     return rule
 
 
+def pci_address(value: object) -> str:
+    """Return a PCI address in the kernel's spelling."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise ValueError(f"{_shown(value)} {_QUOTE_ADDRESS}")
+    text = as_text(value)
+    address = normal_pci(text)
+    if address is None:
+        raise ValueError(f"{_quoted(text)} is not a PCI address: write it like 0000:3b:00.0")
+    return address
+
+
+def carrier(value: object) -> str:
+    """Return an mdev's UUID in lower case, or a PCI address in the kernel's spelling."""
+    if isinstance(value, str) and re.fullmatch(_UUID_PATTERN, value, re.ASCII):
+        return value.lower()
+    return pci_address(value)
+
+
 mode = choice(MODES)
+gpu_mode = choice(GPU_MODES)
 os_kind = choice(OS_KINDS)
 
 
@@ -201,6 +222,8 @@ def whole_number(least: int, most: int) -> Callable[[object], int]:
 
 vcpus = whole_number(1, MOST_VCPUS)
 hotplug_slots = whole_number(0, MOST_HOTPLUG_SLOTS)
+vfs = whole_number(0, MOST_VFS)
+deadline_seconds = whole_number(1, 3600)
 
 
 def truth(value: object) -> bool:

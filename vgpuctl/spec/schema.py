@@ -43,6 +43,8 @@ def _mapping(shape: Shape) -> dict[str, Any]:
 
 def _value(key: Key) -> dict[str, Any]:
     body = _mapping(key.shape) if key.shape is not None else dict(key.schema)
+    if key.entries is not None:
+        body = {"type": "object", "additionalProperties": {"anyOf": [_mapping(key.entries), {"type": "null"}]}}
     if not key.required:
         body = {"anyOf": [*body.get("anyOf", [body]), {"type": "null"}]}
     return {**body, "description": key.help}

@@ -21,13 +21,17 @@ Together = Callable[[Mapping[str, object]], tuple[Problem, ...]]
 
 
 class Key(Value):
-    """One key: its rule, its help, and the JSON Schema of its value (`shape`: of the mapping it holds)."""
+    """One key: its rule, its help, and the JSON Schema of its value.
+
+    `shape`: of the mapping that it holds; `entries`: of each entry of the mapping from names that it holds.
+    """
 
     name: str
     rule: Rule
     help: str
     schema: Mapping[str, Any] = NOTHING
     shape: Shape | None = None
+    entries: Shape | None = None
     required: bool = False
 
 
@@ -77,6 +81,31 @@ def problems_below(part: str | int, error: ValueError) -> list[Problem]:
     if isinstance(error, Refused):
         return [Problem((part, *problem.path), problem.text, problem.at_key) for problem in error.problems]
     return [Problem((part,), str(error))]
+
+
+def by_name(name_rule: Rule, shape: Shape) -> Rule:
+    """Return the rule of a mapping from names to mappings of one shape; null stands for an empty one."""
+
+    def named(value: object) -> dict[str, dict[str, object]]:
+        if not isinstance(value, Mapping):
+            raise Refused((Problem((), "a mapping of names (name: {...}) is due here"),))
+        found: list[Problem] = []
+        checked: dict[str, dict[str, object]] = {}
+        for name, entry in value.items():
+            try:
+                key = str(name_rule(name))
+                if key in checked:
+                    raise ValueError(f"'{key}' is there twice")
+                checked[key] = shape.check({} if entry is None else entry)
+            except Refused as exc:
+                found += problems_below(str(name), exc)
+            except ValueError as exc:
+                found.append(Problem((str(name),), str(exc), at_key=True))
+        if found:
+            raise Refused(tuple(found))
+        return checked
+
+    return named
 
 
 def one_or_more(rule: Rule) -> Rule:

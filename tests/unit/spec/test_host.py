@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from vgpuctl.errors import InvalidInput
-from vgpuctl.spec.host import Defaults, HostSpec, parse_host_spec
+from vgpuctl.spec.host import BootSpec, Defaults, GpuSpec, HostSpec, VgpuSpec, parse_host_spec
 
 NAME = "/etc/vgpuctl/host.yaml"
 
@@ -45,4 +45,42 @@ def test_defaults_may_be_missing(text: str) -> None:
 def test_what_is_refused_names_its_place(text: str, message: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         parse_host_spec(text, NAME)
+    assert caught.value.message.startswith(message)
+
+
+def test_gpus_vgpus_and_boot_are_read() -> None:
+    text = """version: 1
+gpus:
+  "3B:00.0": {mode: vgpu, vfs: 16}
+  "0000:af:00.0": {cordoned: true}
+vgpus:
+  kiosk: {profile: A100-4C, gpu: "0000:3b:00.0", carrier: 66740E39-cd28-5e55-be21-b2c22066fb9f}
+boot: {deadline_seconds: 60}
+"""
+    spec = parse_host_spec(text, NAME)
+    assert spec.gpus == {
+        "0000:3b:00.0": GpuSpec(mode="vgpu", vfs=16),
+        "0000:af:00.0": GpuSpec(cordoned=True),
+    }
+    assert spec.vgpus == {"kiosk": VgpuSpec("A100-4C", "0000:3b:00.0", "66740e39-cd28-5e55-be21-b2c22066fb9f")}
+    assert spec.boot == BootSpec(60)
+    assert parse_host_spec("version: 1\ngpus:\n", NAME).gpus == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gpus: [1]", f"{NAME}:2:7: gpus: a mapping of names"),
+        ("gpus:\n  nonsense: {}", f"{NAME}:3:3: gpus.nonsense: 'nonsense' is not a PCI address"),
+        ("gpus:\n  '3b:00.0': {mod: vgpu}", f"{NAME}:3:15: gpus.3b:00.0.mod: there is no such field (did you mean"),
+        ("gpus:\n  '3b:00.0': {mode: vgpus}", f"{NAME}:3:21: gpus.3b:00.0.mode: 'vgpus' is not vgpu, sriov"),
+        ("gpus:\n  '3b:00.0': {vfs: -1}", f"{NAME}:3:20: gpus.3b:00.0.vfs: -1 is not between 0 and 256"),
+        ("gpus:\n  '3b:00.0':\n  '0000:3b:00.0':", f"{NAME}:4:3: gpus.0000:3b:00.0: '0000:3b:00.0' is there twice"),
+        ("vgpus:\n  a: {profile: P}", f"{NAME} has 2 problems\n{NAME}:3:6: vgpus.a.gpu: it is missing"),
+        ("boot: {deadline_seconds: 0}", f"{NAME}:2:26: boot.deadline_seconds: 0 is not between 1 and 3600"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_in_gpus_names_its_place(text: str, message: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_host_spec(f"version: 1\n{text}", NAME)
     assert caught.value.message.startswith(message)
