@@ -93,6 +93,8 @@ def kept_spec(wish: VmWish) -> str:
     wanted = _wanted(wish)
     kept = {f: wanted[f] for f in ("gpu", "mode", "os", "template", "hotplug_slots", "vgpu_params")}
     kept["profile"] = [p for p, n in wish.profiles for _ in range(n)]
+    if wish.force_console:
+        kept["force_console"] = True
     return json.dumps(kept, sort_keys=True, separators=(",", ":"))
 
 

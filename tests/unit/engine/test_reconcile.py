@@ -7,8 +7,13 @@ import re
 
 import pytest
 
+from tests.faults import Watch
 from tests.worlds import Host, create, delete, mend, open_host, picture, wish
+from vgpuctl.domain.metadata import promise_to_xml
+from vgpuctl.domain.parse import parse
 from vgpuctl.engine import queries
+from vgpuctl.model.vm import PromiseState
+from vgpuctl.value import replace
 
 
 def kinds(host: Host, *, dry_run: bool = False) -> list[str]:
@@ -91,3 +96,43 @@ def test_foreign_devices_are_never_touched(tmp_path):
     before = picture(host)
     assert kinds(host.again()) == []
     assert picture(host) == before
+
+
+def test_a_vm_that_another_vgpuctl_finished_meanwhile_is_left_alone(tmp_path):
+    host = open_host(tmp_path)
+    uuid = create(host.world, wish("A100-4C", name="vm"), start=False).data["uuid"]
+    record = host.world.hypervisor.find_domain(uuid)
+    ready = parse(record.xml, record.state, host.world.machine_id).promise
+    host.world.hypervisor.set_promise(uuid, promise_to_xml(replace(ready, state=PromiseState.MAKING)))
+    later = host.again()
+    before = picture(later)
+    watch = Watch(before=lambda number, call, args: finished(call))
+
+    def finished(call):
+        if call == "hypervisor.find_domain" and "hypervisor.find_domain" not in watch.calls[:-1]:
+            host.world.hypervisor.set_promise(uuid, promise_to_xml(ready))
+
+    done = mend(watch.watch(later.world))
+    assert [f["kind"] for f in done.data["findings"]] == ["half-made"]
+    after = picture(later)
+    assert (after.types, after.files, after.domains.keys()) == (before.types, before.files, before.domains.keys())
+    assert queries.show_vm(later.world, "vm").data["record"] == "ready"
+
+
+def test_a_claim_whose_vm_appeared_meanwhile_is_left_alone(tmp_path):
+    host = open_host(tmp_path)
+    uuid = create(host.world, wish("A100-4C", name="vm"), start=False).data["uuid"]
+    xml = host.world.hypervisor.find_domain(uuid).xml
+    host.world.hypervisor.undefine(uuid)
+    later = host.again()
+    before = picture(later)
+    watch = Watch(before=lambda number, call, args: appeared(call))
+
+    def appeared(call):
+        if call == "hypervisor.find_domain" and "hypervisor.find_domain" not in watch.calls[:-1]:
+            host.world.hypervisor.define(xml)
+
+    assert [f["kind"] for f in mend(watch.watch(later.world)).data["findings"]] == ["leaked"]
+    after = picture(later)
+    assert (after.types, after.claims) == (before.types, before.claims)
+    assert queries.show_vm(later.world, "vm").data["vgpus"][0]["present"]

@@ -13,7 +13,7 @@ from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.observe.vms import read_vm
 from vgpuctl.errors import HostCannot, InUse
 from vgpuctl.model.gpu import Backend, Function
-from vgpuctl.model.records import DomainLeftovers, HypervisorStatus
+from vgpuctl.model.records import DomainLeftovers, Holder, HypervisorStatus
 from vgpuctl.model.vm import DiskRef, MadeDisk, PromiseState, VmState
 from vgpuctl.plan.choose import choose
 from vgpuctl.plan.remove import refuse_shared_disks, removal_plan
@@ -147,3 +147,33 @@ def test_a_vf_of_a_gpu_that_is_promised_whole_is_not_given_away(tmp_path):
     with pytest.raises(InUse) as raised:
         choose(look, wish(mode="sriov", gpu=gpu.address), vm_uuid(9))
     assert vm(1).name in str(raised.value)
+
+
+class ShownByXorg:
+    """Files and processes of a host on which Xorg has begun to show its screen on every GPU."""
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def listdir(self, path):
+        return ("card0",) if path.endswith("/drm") else self._inner.listdir(path)
+
+    def holders(self, nodes):
+        return (Holder(7, "Xorg"),) if "/dev/dri/card0" in nodes else ()
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_stopped_vm_gets_a_gpu_that_shows_the_hosts_screen_only_if_it_was_made_so(tmp_path, force):
+    host = open_host(tmp_path, "mixed")
+    create(host.world, wish(name="vm", mode="passthrough", gpu=RTX, force_console=force), start=False)
+    before = picture(host)
+    shown = replace(host.world, processes=ShownByXorg(host.world.processes), sysfs=ShownByXorg(host.world.sysfs))
+    if force:
+        start(shown, "vm")
+        return
+    with pytest.raises(InUse, match=r"Xorg \(pid 7\)"):
+        start(shown, "vm")
+    assert picture(host) == before
