@@ -1,0 +1,143 @@
+"""What happens to a host after the first day: other tools, restarts, full disks, kills, each on the real thing."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+
+import pytest
+
+from tests.lab.machine import Lab
+from tests.lab.vgpuctl_in import IGB, call, leftovers, must, put_gpu, use_defaults
+
+KILLS = 12
+# Kills the command after so many seconds, unless it was done before; prints whether it was killed.
+KILL_AFTER = r"""
+import signal, subprocess, sys
+child = subprocess.Popen(["vgpuctl", *sys.argv[2:]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+try:
+    child.wait(float(sys.argv[1]))
+except subprocess.TimeoutExpired:
+    child.kill()
+print(int(child.wait() == -signal.SIGKILL))
+"""
+# Restarts libvirtd while six VMs are made one after the other.
+RESTART = r"""
+import json, subprocess, sys
+answers = []
+for number in range(6):
+    child = subprocess.Popen(["vgpuctl", "--json", "create-vm", f"vm-{number}", "--profile", "A100-4C", "--no-start"],
+                             stdout=subprocess.PIPE, text=True)
+    if number in (1, 3):
+        subprocess.run(["systemctl", "restart", "libvirtd"], check=True)
+    out, _ = child.communicate()
+    answers.append([child.returncode, json.loads(out)["ok"]])
+print(json.dumps(answers))
+"""
+
+
+@pytest.mark.quick
+@pytest.mark.deadline(900)
+def test_whenever_it_is_killed_reconcile_leaves_a_whole_vm_or_nothing(lab: Lab) -> None:
+    put_gpu(lab, "mdev-vf")
+    use_defaults(lab)
+    before = leftovers(lab)
+    seed = int(os.environ.get("VGPUCTL_SEED") or random.randrange(2**32))
+    print(f"VGPUCTL_SEED={seed}")
+    chance = random.Random(seed)
+    left = 0
+    for number in range(KILLS):
+        there = bool(must(lab, "list-vms"))
+        words = ("delete-vm", "vm", "--yes") if there else ("create-vm", "vm", "--profile", "A100-4C", "--no-start")
+        lab.run(["python3", "-c", KILL_AFTER, f"{chance.uniform(0.8, 3):.2f}", *words], timeout=120)
+        left += bool(must(lab, "reconcile", "--dry-run")["findings"])
+        must(lab, "reconcile")
+        vms = must(lab, "list-vms")
+        assert [(vm["owner"], [v["present"] for v in vm["vgpus"]]) for vm in vms] in ([], [("ours", [True])]), (
+            f"seed {seed}, kill {number}"
+        )
+        if not vms:
+            assert leftovers(lab) == before, f"seed {seed}, kill {number}"
+        assert must(lab, "reconcile")["findings"] == []
+    assert left, "the kills left nothing to mend, so they prove nothing"
+
+
+@pytest.mark.quick
+@pytest.mark.deadline(600)
+def test_libvirtd_restarted_while_vms_are_made_leaves_whole_vms_and_nothing_else(lab: Lab) -> None:
+    put_gpu(lab, "vendor-vf")
+    use_defaults(lab)
+    answers = json.loads(lab.run(["python3", "-c", RESTART], timeout=500).stdout)
+    assert all(ok == (status == 0) for status, ok in answers)
+    must(lab, "reconcile")
+    vms = must(lab, "list-vms")
+    assert len(vms) == sum(ok for _, ok in answers)
+    assert all(len(vm["vgpus"]) == 1 and vm["vgpus"][0]["present"] for vm in vms)
+    assert len(lab.run("ls /run/vgpuctl/claims").stdout.split()) == len(vms)
+    disks = lab.run("ls /var/lib/libvirt/images").stdout.split()
+    assert len(disks) == len(vms) + 1
+
+
+@pytest.mark.quick
+@pytest.mark.deadline(600)
+def test_a_vm_redefined_without_its_record_and_a_clone_of_it_are_seen_as_what_they_are(lab: Lab) -> None:
+    put_gpu(lab, "mdev-pf")
+    use_defaults(lab)
+    made = must(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--no-start")
+    xml = lab.run("virsh dumpxml --inactive vm-1").stdout
+    other = re.sub(r"<uuid>.*?</uuid>", "", xml, count=1).replace("<name>vm-1</name>", "<name>copy</name>")
+    lab.run("cat > /root/copy.xml", stdin=re.sub(r"<mac address=.*?/>", "", other))
+    lab.run("virsh define /root/copy.xml")
+    rows = {vm["name"]: vm for vm in must(lab, "list-vms")}
+    assert (rows["vm-1"]["owner"], rows["copy"]["owner"]) == ("ours", "copy")
+    assert call(lab, "delete-vm", "copy")[0] == 3
+    lab.run("virsh undefine copy")
+    lab.run("cat > /root/plain.xml", stdin=re.sub(r"<metadata>.*?</metadata>", "", xml, flags=re.DOTALL))
+    lab.run("virsh undefine vm-1 && virsh define /root/plain.xml")
+    (row,) = must(lab, "list-vms")
+    assert [v["carrier"] for v in row["vgpus"]] == [made["vgpus"][0]["carrier"]]
+    assert [f["kind"] for f in must(lab, "reconcile")["findings"]] == ["record-lost"]
+    (row,) = must(lab, "list-vms")
+    assert row["owner"] == "ours"
+    must(lab, "start-vm", "vm-1")
+    must(lab, "delete-vm", "vm-1")
+    assert lab.run("ls /run/vgpuctl/claims /sys/bus/mdev/devices", check=False).stdout.split("\n")[1] == ""
+
+
+@pytest.mark.quick
+@pytest.mark.deadline(600)
+def test_a_full_pool_and_a_full_run_directory_are_said_and_leave_nothing(lab: Lab) -> None:
+    put_gpu(lab, "vendor-vf")
+    use_defaults(lab)
+    before = leftovers(lab)
+    lab.run(
+        """mkdir /mnt/small && mount -t tmpfs -o size=1M small /mnt/small
+        virsh pool-define-as small dir --target /mnt/small && virsh pool-start small"""
+    )
+    lab.run("head -c 1048576 /dev/zero > /mnt/small/full || true")
+    status, full = call(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--storage-pool", "small", "--no-start")
+    assert (status, full["error"]["code"]) == (4, "no-space"), full
+    lab.run("head -c 4G /dev/zero > /run/full || true", timeout=120)
+    status, document = call(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--no-start")
+    lab.run("rm /run/full")
+    assert status in (1, 6)
+    assert "No space left" in document["error"]["message"]
+    assert leftovers(lab) == before
+    must(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--no-start")
+
+
+@pytest.mark.quick
+@pytest.mark.deadline(600)
+def test_a_vm_with_a_vgpu_that_cannot_be_saved_keeps_it_and_its_claim(lab: Lab) -> None:
+    put_gpu(lab, "mdev-pf")
+    use_defaults(lab)
+    made = must(lab, "create-vm", "vm-1", "--profile", "A100-4C")
+    saved = lab.run("virsh managedsave vm-1", check=False, timeout=120)
+    now = must(lab, "show-vm", "vm-1")
+    assert saved.returncode != 0
+    assert (now["state"], now["vgpus"]) == ("running", made["vgpus"])
+    assert must(lab, "reconcile")["findings"] == []
+    gpu = next(g for g in must(lab, "list-gpus") if g["address"] == IGB)
+    assert [v["vm"] for v in gpu["vgpus"]] == ["vm-1"]
