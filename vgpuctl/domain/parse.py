@@ -46,25 +46,25 @@ def parse(xml: str, state: VmState, machine_id: str) -> Vm:
     uuid = (root.findtext("uuid") or "").strip().lower()
     promise = _promise(root)
     own = promise is not None and promise.vm_uuid == uuid and promise.machine_id == machine_id
-    devices = root.find("devices")
+    devices = _child(root, "devices")
     interfaces = [] if devices is None else devices.findall("interface")
-    macs = (mac.get("address") for entry in interfaces if (mac := entry.find("mac")) is not None)
+    macs = (mac.get("address") for entry in interfaces if (mac := _child(entry, "mac")) is not None)
     sources = (
         source.get("network")
         for entry in interfaces
-        if entry.get("type") == "network" and (source := entry.find("source")) is not None
+        if entry.get("type") == "network" and (source := _child(entry, "source")) is not None
     )
     return Vm(
         name=root.findtext("name") or "",
         uuid=uuid,
         state=state,
-        memory_mib=_memory_mib(root.find("memory")),
+        memory_mib=_memory_mib(_child(root, "memory")),
         vcpus=_whole(root.findtext("vcpu"), 1),
         hostdevs=tuple(_hostdevs(devices)),
         disks=tuple(_disks(devices)),
         networks=tuple(str(name) for name in sources if name is not None),
         mac_addresses=tuple(str(mac).lower() for mac in macs if mac is not None),
-        firmware=_firmware(root.find("os")),
+        firmware=_firmware(_child(root, "os")),
         promise=promise if own else None,
         copied_promise=None if own else promise,
     )
@@ -93,9 +93,14 @@ def _root(xml: str) -> etree._Element:
     return root
 
 
+def _child(element: etree._Element, tag: str) -> etree._Element | None:
+    """Return the first child of that tag; find() takes twice as long, and every listing asks thousands of times."""
+    return next(element.iterchildren(tag), None)
+
+
 def _promise(root: etree._Element) -> Promise | None:
-    metadata = root.find("metadata")
-    record = None if metadata is None else metadata.find(ROOT_TAG)
+    metadata = _child(root, "metadata")
+    record = None if metadata is None else _child(metadata, ROOT_TAG)
     try:
         return None if record is None else promise_of(record)
     except ValueError:
@@ -107,13 +112,13 @@ def _hostdevs(devices: etree._Element | None) -> Iterator[HostdevRef]:
         tag, kind = entry.tag, entry.get("type")
         if tag != "hostdev" and kind != ("hostdev" if tag == "interface" else "nvme"):
             continue
-        source = entry.find("source")
-        address = None if source is None else source.find("address")
+        source = _child(entry, "source")
+        address = None if source is None else _child(source, "address")
         carrier = None if address is None else _carrier(address)
         if source is None or carrier is None:
             continue
         managed = (source if tag == "disk" else entry).get("managed") == "yes"
-        alias = entry.find("alias")
+        alias = _child(entry, "alias")
         name = None if alias is None else alias.get("name")
         mdev = tag == "hostdev" and kind == "mdev"
         yield HostdevRef("mdev" if mdev else "pci", carrier, managed, None if name is None else str(name))
@@ -134,7 +139,7 @@ def _carrier(address: etree._Element) -> str | None:
 
 def _disks(devices: etree._Element | None) -> Iterator[DiskRef]:
     for entry in () if devices is None else devices.iterchildren("disk"):
-        source, driver, target = entry.find("source"), entry.find("driver"), entry.find("target")
+        source, driver, target = _child(entry, "source"), _child(entry, "driver"), _child(entry, "target")
         path = None
         if source is not None:
             path = source.get("file") or source.get("dev") or source.get("dir")
@@ -162,6 +167,6 @@ def _whole(text: str | None, otherwise: int) -> int:
 def _firmware(element: etree._Element | None) -> str:
     if element is None:
         return "bios"
-    loader = element.find("loader")
+    loader = _child(element, "loader")
     flash = loader is not None and loader.get("type") == "pflash"
     return "uefi" if element.get("firmware") == "efi" or flash else "bios"
