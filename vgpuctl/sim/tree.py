@@ -88,7 +88,8 @@ class Tree:
         Raises:
             OSError: ENOENT, ENOTDIR or ELOOP.
         """
-        folder, name = posixpath.split(posixpath.normpath(path) if ".." not in path else path.rstrip("/"))
+        odd = ("//" in path or "/." in path) and ".." not in path
+        folder, _, name = (posixpath.normpath(path) if odd else path.rstrip("/")).rpartition("/")
         if not name:
             return "/", self._root
         where, parent = self._folder(folder, path, 0)
@@ -120,4 +121,4 @@ class Tree:
             if depth > _LONGEST:
                 raise fail(errno.ELOOP, path)
             return self._folder(node.target, path, depth + 1)
-        return posixpath.join(where, name), node
+        return f"{where}/{name}" if where != "/" else f"/{name}", node
