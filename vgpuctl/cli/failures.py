@@ -37,6 +37,7 @@ class Failure:
     undone: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     traceback: str | None = None
+    changed: bool = False
 
 
 def report(exc: BaseException, settings: Settings, *, signal_status: int = 130) -> int:
@@ -46,7 +47,7 @@ def report(exc: BaseException, settings: Settings, *, signal_status: int = 130) 
         if settings.json:
             from vgpuctl.cli import document
 
-            text = document.failure(settings.kind, _error(failure), changed=bool(failure.left))
+            text = document.failure(settings.kind, _error(failure), changed=failure.changed or bool(failure.left))
             streams.write_out(text)
             if failure.traceback:
                 streams.write_err(failure.traceback)
@@ -84,6 +85,7 @@ def _known(exc: VgpuctlError, settings: Settings) -> Failure:
         status = 128 + exc.signal_number
         hint = hint or (LEFT_HINT if exc.left else None)
     found = Failure(exc.code, exc.message, status, hint, dict(exc.facts), list(exc.undone), list(exc.left))
+    found.changed = exc.changed
     if settings.verbose and exc.__cause__ is not None:
         import traceback
 

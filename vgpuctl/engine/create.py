@@ -42,7 +42,8 @@ class Prepared(Value):
     exclude: frozenset[str]
 
 
-def _want(wish: VmWish) -> Want:
+def looked_for(wish: VmWish) -> Want:
+    """Return how much must be read to plan a VM."""
     by_model = wish.gpu is not None and normal_pci(wish.gpu) is None
     return Want(
         types=wish.mode == "vgpu",
@@ -55,7 +56,7 @@ def _want(wish: VmWish) -> Want:
 def prepare(world: World, wish: VmWish, exclude: frozenset[str] = frozenset()) -> Prepared:
     """Look at the host and plan a new VM; raises what stands against it before anything is written."""
     uuid = world.new_uuid()
-    snapshot = observe(world, _want(wish))
+    snapshot = observe(world, looked_for(wish))
     require_system(snapshot)
     refuse_existing(snapshot, vm_name(wish, uuid))
     vgpus = choose(snapshot, wish, uuid, exclude)
@@ -175,7 +176,7 @@ def _create(world: World, prepared: Prepared, *, start: bool, wait_seconds: floa
     looks = iter([prepared.snapshot])
 
     def look() -> Snapshot:
-        return next(looks, None) or observe(world, _want(wish))
+        return next(looks, None) or observe(world, looked_for(wish))
 
     def with_vgpus(vgpus: tuple[PromisedVgpu, ...]) -> DomainDesign:
         return make_design(prepared.snapshot, wish, prepared.facts, uuid, vgpus)

@@ -23,6 +23,7 @@ from vgpuctl.sim.nvml import SimNvml
 from vgpuctl.sim.state import FIRST_PID, State
 from vgpuctl.sim.storage import SimStorage
 from vgpuctl.sim.sysfs import SimSysfs
+from vgpuctl.sim.turns import in_turn
 
 SCENARIOS = ("a100-40", "t4", "a16", "l40s-x4", "mixed", "empty")
 """The built-in scenarios."""
@@ -30,6 +31,7 @@ _BUILT_IN = Path(__file__).parent / "scenarios"
 CONSOLE_PID = FIRST_PID - 1
 
 
+@in_turn
 class SimWorld:
     """One simulated host. `name` is the scenario as it was typed."""
 
