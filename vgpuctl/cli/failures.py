@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import click
@@ -40,9 +40,17 @@ class Failure:
     changed: bool = False
 
 
-def report(exc: BaseException, settings: Settings, *, signal_status: int = 130) -> int:
-    """Tell the user what went wrong and return the exit status."""
+def report(
+    exc: BaseException,
+    settings: Settings,
+    *,
+    signal_status: int = 130,
+    told: Callable[[Failure], None] | None = None,
+) -> int:
+    """Tell the user what went wrong, and `told` too, and return the exit status."""
     failure = explain(exc, settings, signal_status=signal_status)
+    if told is not None:
+        told(failure)
     try:
         if settings.json:
             from vgpuctl.cli import document

@@ -34,6 +34,10 @@ class Job(Value):
     held: tuple[HoldClaim, ...]
     plan: Plan
 
+    def lines(self) -> tuple[str, ...]:
+        """Return its steps for people, each with the VM's name."""
+        return tuple(f"{self.name}: {step.describe()}" for step in (*self.held, *self.plan.steps))
+
 
 class Crew:
     """The threads at work. When `work` returns, `made` and `failed` are complete; `stopped` is the signal that came."""
@@ -53,7 +57,7 @@ class Crew:
     def work(self) -> None:
         """Make the VMs; returns when no thread works any more. The claims of those not begun are given back."""
         try:
-            self._progress.planned(tuple(job.name for job in self._waiting))
+            self._progress.planned(tuple(line for job in self._waiting for line in job.lines()))
             while not self._finished():
                 pass
         finally:

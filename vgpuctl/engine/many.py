@@ -75,7 +75,7 @@ def ensure_many(
     data = _data(seen, names, frozenset(crew.made))
     if crew.failed or crew.stopped is not None:
         raise _failure(crew, data, names)
-    steps = tuple(line for job in jobs for line in _lines(job))
+    steps = tuple(line for job in jobs for line in job.lines())
     return Outcome(True, data, steps, (*batch.warnings, *seen.warnings), _notes(jobs))
 
 
@@ -147,7 +147,7 @@ class _Batch:
         jobs = self._jobs(self.snapshot, held, start=start)
         new = {d.name: _absent(d) for d in self.designs}
         data = _data(self.snapshot, names, frozenset(), new) | {"sources": sources(self.wish)}
-        steps = tuple(line for job in jobs for line in _lines(job))
+        steps = tuple(line for job in jobs for line in job.lines())
         return Outcome(True, data, steps, self.warnings, _notes(jobs), dry_run=True)
 
     def claimed(self, wait_seconds: float, *, start: bool) -> tuple[Job, ...]:
@@ -195,15 +195,10 @@ def _flat(choices: Choices) -> tuple[PromisedVgpu, ...]:
     return tuple(vgpu for vgpus in choices for vgpu in vgpus)
 
 
-def _lines(job: Job) -> list[str]:
-    return [f"{job.name}: {step.describe()}" for step in (*job.held, *job.plan.steps)]
-
-
 def _notes(jobs: tuple[Job, ...]) -> tuple[str, ...]:
     """Return what people must know: of the first VM, the others are like it."""
-    first = jobs[0].plan.notes
-    more = f" (and the {len(jobs) - 1} others)" if len(jobs) > 1 else ""
-    return tuple(f"{note}{more}" for note in first)
+    more = f"; the same holds for {len(jobs) - 1} more" if len(jobs) > 1 else ""
+    return tuple(f"{note}{more}" for note in jobs[0].plan.notes)
 
 
 def _elsewhere(world: World, wish: VmWish, crew: Crew, *, start: bool, wait_seconds: float) -> None:
