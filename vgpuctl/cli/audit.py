@@ -55,7 +55,7 @@ class Note:
         planned = self.progress.steps if self.progress is not None else ()
         return AuditEntry(
             command=self._kind,
-            arguments=redacted(["vgpuctl", *self._settings.words], LONGEST_ARGUMENTS),
+            arguments=redacted(["vgpuctl", *self._settings.words], LONGEST_TEXT),
             host=world.name,
             uid=os.getuid(),
             login_uid=_login_uid(),
@@ -64,14 +64,14 @@ class Note:
             exit_status=status,
             changed=failure.changed or bool(failure.left) if failure is not None else bool(outcome and outcome.changed),
             duration_seconds=round(time.monotonic() - self._begun, 3),
-            message=failure.message if failure is not None else None,
+            message=redacted(failure.message.split(" "), LONGEST_TEXT) if failure is not None else None,
             plan=outcome.steps if outcome is not None else planned,
             undone=tuple(failure.undone) if failure is not None else (),
             left=tuple(failure.left) if failure is not None else (),
         )
 
 
-LONGEST_ARGUMENTS = 4000
+LONGEST_TEXT = 4000
 
 
 def _login_uid() -> int | None:
