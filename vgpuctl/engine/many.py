@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vgpuctl.engine.claim import claim_carriers, claims_of
-from vgpuctl.engine.create import create_vm, looked_for, sources
+from vgpuctl.engine.create import create_vm, looked_for, planned_vgpu, sources
 from vgpuctl.engine.crew import Crew, Job
 from vgpuctl.engine.ensure import refuse_differences, refuse_incomplete
 from vgpuctl.engine.facts import gather
@@ -71,12 +71,11 @@ def ensure_many(
     crew = Crew(world, jobs, parallel, progress)
     crew.work()
     _elsewhere(world, wish, crew, start=start, wait_seconds=wait_seconds)
-    seen = observe(world, Want(models=False))
-    data = _data(seen, names, frozenset(crew.made))
+    data, warnings = _now(world, names, crew, batch)
     if crew.failed or crew.stopped is not None:
         raise _failure(crew, data, names)
     steps = tuple(line for job in jobs for line in job.lines())
-    return Outcome(True, data, steps, (*batch.warnings, *seen.warnings), _notes(jobs))
+    return Outcome(True, data, steps, (*batch.warnings, *warnings), _notes(jobs))
 
 
 def _missing(world: World, snapshot: Snapshot, wish: VmWish, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -145,7 +144,7 @@ class _Batch:
         """Return what would be done."""
         held = [HoldClaim(c) for c in self._claims(())]
         jobs = self._jobs(self.snapshot, held, start=start)
-        new = {d.name: _absent(d) for d in self.designs}
+        new = {d.name: _planned(d) for d in self.designs}
         data = _data(self.snapshot, names, frozenset(), new) | {"sources": sources(self.wish)}
         steps = tuple(line for job in jobs for line in job.lines())
         return Outcome(True, data, steps, self.warnings, _notes(jobs), dry_run=True)
@@ -224,27 +223,25 @@ def _elsewhere(world: World, wish: VmWish, crew: Crew, *, start: bool, wait_seco
             crew.made.append(name)
 
 
-def _absent(design: DomainDesign) -> dict[str, object]:
+def _now(world: World, names: tuple[str, ...], crew: Crew, batch: _Batch) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Look again; what was made was read back, so a look that fails now is a warning, no failure."""
+    made = frozenset(crew.made)
+    try:
+        seen = observe(world, Want(models=False))
+    except VgpuctlError as error:
+        rows = [_planned(d, present=True) | {"state": "unknown"} for d in batch.designs if d.name in made]
+        warning = f"the host could not be looked at again: {error}; VMs that were there before are not listed"
+        return {"vms": rows, "failed": []}, (warning,)
+    return _data(seen, names, made), seen.warnings
+
+
+def _planned(design: DomainDesign, *, present: bool = False) -> dict[str, object]:
     return {
         "name": design.name,
         "uuid": design.uuid,
         "state": "absent",
         "changed": True,
-        "vgpus": [
-            {
-                "carrier": v.carrier,
-                "profile": v.profile,
-                "gpu": v.gpu,
-                "function": v.function,
-                "backend": str(v.backend),
-                "framebuffer_mib": v.framebuffer_mib,
-                "vm": design.name,
-                "owner": "ours",
-                "present": False,
-                "reason": None,
-            }
-            for v in design.promise.vgpus
-        ],
+        "vgpus": [planned_vgpu(v, design.name) | {"present": present} for v in design.promise.vgpus],
     }
 
 

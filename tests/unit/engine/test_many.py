@@ -175,6 +175,41 @@ def test_a_signal_is_told_with_what_is_there(tmp_path):
     assert len(ensure(host.world, wish("A100-4C"), names(8)).data["vms"]) == 8
 
 
+@pytest.mark.parametrize(("count", "fits"), [(9, True), (10, False)])
+def test_what_another_takes_between_the_look_and_the_lock_is_chosen_around(tmp_path, count, fits):
+    host = open_host(tmp_path)
+    other = open_host(tmp_path).world
+    came = []
+
+    def meanwhile(number, call, args):
+        if call == "claims.lock" and not came:
+            came.append(create(other, wish("A100-4C", name="other")))
+
+    watched = Watch(before=meanwhile).watch(host.world)
+    if fits:
+        assert len(ensure(watched, wish("A100-4C"), names(count)).data["vms"]) == count
+    else:
+        with pytest.raises(NoCapacity, match="9 fit now"):
+            ensure(watched, wish("A100-4C"), names(count))
+    assert came
+    assert len(picture(host).claims) == len(picture(host).types) == (10 if fits else 1)
+
+
+def test_a_host_that_cannot_be_looked_at_afterwards_is_a_warning(tmp_path):
+    host = open_host(tmp_path)
+
+    def fail(number, call, args):
+        if call == "hypervisor.domains" and len(picture(host).running) == 2:
+            raise VgpuctlError("libvirt is gone")
+
+    made = ensure(Watch(before=fail).watch(host.world), wish("A100-4C"), names(2))
+    assert [(vm["name"], vm["state"], vm["changed"]) for vm in made.data["vms"]] == [
+        ("vm-1", "unknown", True),
+        ("vm-2", "unknown", True),
+    ]
+    assert "libvirt is gone" in made.warnings[-1]
+
+
 def make_three(world):
     return ensure(world, wish("T4-4Q"), names(3), parallel=1)
 
