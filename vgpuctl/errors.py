@@ -23,10 +23,17 @@ class VgpuctlError(Exception):
         self.facts: dict[str, object] = facts
         self.undone: list[str] = []
         self.left: list[str] = []
+        self.changed = False
 
 
 class Failed(VgpuctlError):
     """The work failed and was undone (exit 1)."""
+
+
+class SomeFailed(Failed):
+    """Some of several VMs could not be made, and were undone; the others are there."""
+
+    code = "some-failed"
 
 
 class LibvirtFailed(Failed):

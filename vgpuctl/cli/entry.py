@@ -40,6 +40,7 @@ def _run(words: list[str], guard: signals.Guard) -> int:
         from vgpuctl.cli.settings import Settings
 
         settings = Settings()
+        settings.words = tuple(words)
         return app.run(settings, words)
     except BaseException as exc:  # noqa: BLE001
         guard.close()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import click
@@ -37,16 +37,25 @@ class Failure:
     undone: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     traceback: str | None = None
+    changed: bool = False
 
 
-def report(exc: BaseException, settings: Settings, *, signal_status: int = 130) -> int:
-    """Tell the user what went wrong and return the exit status."""
+def report(
+    exc: BaseException,
+    settings: Settings,
+    *,
+    signal_status: int = 130,
+    told: Callable[[Failure], None] | None = None,
+) -> int:
+    """Tell the user what went wrong, and `told` too, and return the exit status."""
     failure = explain(exc, settings, signal_status=signal_status)
+    if told is not None:
+        told(failure)
     try:
         if settings.json:
             from vgpuctl.cli import document
 
-            text = document.failure(settings.kind, _error(failure), changed=bool(failure.left))
+            text = document.failure(settings.kind, _error(failure), changed=failure.changed or bool(failure.left))
             streams.write_out(text)
             if failure.traceback:
                 streams.write_err(failure.traceback)
@@ -84,6 +93,7 @@ def _known(exc: VgpuctlError, settings: Settings) -> Failure:
         status = 128 + exc.signal_number
         hint = hint or (LEFT_HINT if exc.left else None)
     found = Failure(exc.code, exc.message, status, hint, dict(exc.facts), list(exc.undone), list(exc.left))
+    found.changed = exc.changed
     if settings.verbose and exc.__cause__ is not None:
         import traceback
 

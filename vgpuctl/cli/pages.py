@@ -151,6 +151,8 @@ def _changed(data: Data) -> Page:
         return Page([str(data["xml"]).rstrip()])
     if data.get("dry_run"):
         return _dry_run(data)
+    if "vms" in data:
+        return _several(data)
     blocks: list[Block] = []
     if "name" in data:
         state = data.get("state")
@@ -160,6 +162,16 @@ def _changed(data: Data) -> Page:
     if not data["steps"]:
         blocks.append("nothing to do" if not blocks else "  nothing to do")
     return Page(blocks or [f"{len(data['steps'])} steps done"])
+
+
+def _several(data: Data) -> Page:
+    """Several VMs: each in a line, and how many of them are new."""
+    rows = tuple(
+        (vm["name"], vm["state"], "made" if vm["changed"] else "was there", vgpus_text(vm["vgpus"]))
+        for vm in data["vms"]
+    )
+    new = sum(vm["changed"] for vm in data["vms"])
+    return Page([Table(("NAME", "STATE", "THIS TIME", "VGPUS"), rows), "", f"{len(rows)} VMs, {new} of them made now"])
 
 
 def _reconciled(data: Data) -> Page:

@@ -17,10 +17,13 @@ class Silent:
     def __init__(self, guard: Guard | None = None) -> None:
         self.guard = guard
         self.total = 0
+        self.failed = 0
+        self.steps: tuple[str, ...] = ()
 
     def planned(self, steps: tuple[str, ...]) -> None:
         """Remember how many there are."""
         self.total = len(steps)
+        self.steps = steps
 
     def started(self, number: int, text: str) -> None:
         """Stop here when a signal came and nobody took notice.
@@ -37,6 +40,15 @@ class Silent:
     def undoing(self, text: str) -> None:
         """Say nothing."""
 
+    def tallied(self, done: int, total: int, failed: int, text: str) -> None:
+        """Stop here when a signal came and nobody took notice.
+
+        Raises:
+            Interrupted: a signal came.
+        """
+        if self.guard is not None:
+            self.guard.check()
+
     def close(self) -> None:
         """Nothing is left on the screen."""
 
@@ -51,6 +63,11 @@ class Lines(Silent):
     def undoing(self, text: str) -> None:
         """Write what is taken back."""
         streams.write_err(f"undoing: {streams.clean(text)}")
+
+    def tallied(self, done: int, total: int, failed: int, text: str) -> None:
+        """Write which VM is done."""
+        streams.write_err(f"{_count(done, total)} {streams.clean(text)}")
+        super().tallied(done, total, failed, text)
 
 
 class Terminal(Lines):
@@ -74,6 +91,14 @@ class Terminal(Lines):
     def undoing(self, text: str) -> None:
         """Write what is taken back."""
         streams.write_err(f"{self.CLEAR}{_coloured('↶', self.YELLOW)} undoing: {streams.clean(text)}")
+
+    def tallied(self, done: int, total: int, failed: int, text: str) -> None:
+        """Show how many are done on a line that changes; a VM that failed gets a line that stays."""
+        if failed > self.failed:
+            self.failed = failed
+            streams.write_err(f"{self.CLEAR}{_coloured('✗', self.YELLOW)} {streams.clean(text)}")
+        self._show(f"… {done} of {total} done, {failed} failed: {streams.clean(text)}")
+        Silent.tallied(self, done, total, failed, text)
 
     def close(self) -> None:
         """Remove a line that is still running."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import Confirm, Progress
+    from vgpuctl.model.outcome import Confirm, ManyProgress
     from vgpuctl.model.world import World
 
 
@@ -26,6 +26,6 @@ class Work(Value):
     """What a changing command gets from the command line beside its own arguments."""
 
     world: World
-    progress: Progress
+    progress: ManyProgress
     confirm: Confirm
     wait_seconds: float

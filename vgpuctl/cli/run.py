@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from vgpuctl.cli.failures import Failure
     from vgpuctl.cli.result import Result, Work
     from vgpuctl.cli.settings import Settings
     from vgpuctl.cli.signals import Guard
@@ -30,18 +31,22 @@ def answer(settings: Settings, kind: str, ask: Callable[[World], Answer]) -> int
 
 
 def change(settings: Settings, kind: str, act: Callable[[Work], Outcome]) -> int:
-    """Run a command that changes the host, or its dry run."""
+    """Run a command that changes the host, or its dry run; the host's audit journal hears of the former."""
+    from vgpuctl.cli import audit
+
+    note = audit.Note(settings, kind)
 
     def work(guard: Guard) -> Result:
         from vgpuctl.cli import confirm, progress, worlds
         from vgpuctl.cli.result import Result, Work
 
-        world = worlds.open_world_to_change(settings)
-        shown = progress.choose(settings, guard)
+        note.world = world = worlds.open_world_to_change(settings)
+        note.progress = shown = progress.choose(settings, guard)
         try:
             outcome = act(Work(world, shown, confirm.Question(settings), settings.wait))
         finally:
             shown.close()
+        note.outcome = outcome
         data = {
             **outcome.data,
             "steps": list(outcome.steps),
@@ -50,11 +55,18 @@ def change(settings: Settings, kind: str, act: Callable[[Work], Outcome]) -> int
         }
         return Result(data, outcome.changed, outcome.warnings, outcome.notes)
 
-    return perform(settings, kind, work)
+    status = perform(settings, kind, work, note.failed)
+    note.write(status)
+    return status
 
 
-def perform(settings: Settings, kind: str, work: Callable[[Guard], Result]) -> int:
-    """Do the work and print its result, or why there is none. Returns the exit status."""
+def perform(
+    settings: Settings,
+    kind: str,
+    work: Callable[[Guard], Result],
+    told: Callable[[Failure], None] | None = None,
+) -> int:
+    """Do the work and print its result, or why there is none, which `told` hears too. Returns the exit status."""
     from vgpuctl.cli import failures, signals
 
     settings.kind = kind
@@ -65,7 +77,7 @@ def perform(settings: Settings, kind: str, work: Callable[[Guard], Result]) -> i
             return publish(settings, result)
         except BaseException as exc:  # noqa: BLE001
             guard.close()
-            return failures.report(exc, settings, signal_status=guard.status)
+            return failures.report(exc, settings, signal_status=guard.status, told=told)
 
 
 def publish(settings: Settings, result: Result) -> int:

@@ -22,7 +22,7 @@ LONGEST_WAIT_SECONDS = 1e9
 class Settings:
     """What the global options say. `kind` is the command that runs, for the JSON document.
 
-    A plain class: importing dataclasses is a tenth of the program's start.
+    `words` is the command line. A plain class: importing dataclasses is a tenth of the program's start.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Settings:
         self.wait = wait
         self.verbose = verbose
         self.kind = "vgpuctl"
+        self.words: tuple[str, ...] = ()
 
 
 class Seconds(click.types.FloatParamType):

@@ -201,6 +201,41 @@ class ChangedVmShape(WorkShape):
     after: NotRequired[dict[str, object] | None]
 
 
+class ManyVmShape(TypedDict):
+    """One of several VMs: as it is, or with the state `absent` as it would be. `changed`: this command made it."""
+
+    name: str
+    uuid: str
+    state: StateWord
+    changed: bool
+    vgpus: list[VgpuShape]
+    owner: NotRequired[VmOwnerWord]
+    record: NotRequired[Literal["making", "ready", "removing"] | None]
+    memory_mib: NotRequired[int]
+    vcpus: NotRequired[int]
+    disks: NotRequired[list[DiskShape]]
+
+
+class FailedVmShape(TypedDict):
+    """One of several VMs that could not be made."""
+
+    name: str
+    code: str
+    message: str
+    hint: str | None
+
+
+class ManyVmsShape(WorkShape):
+    """What --count asks for: every VM in the order of the names.
+
+    When one fails there is an error instead, whose `facts` hold the same `vms` and `failed`.
+    """
+
+    vms: list[ManyVmShape]
+    failed: list[FailedVmShape]
+    sources: NotRequired[dict[str, SourceShape]]
+
+
 class FindingShape(TypedDict):
     """Something that is not as it should be, and what reconcile does about it."""
 
@@ -246,8 +281,8 @@ KINDS: dict[str, object] = {
     "show-gpu": GpuDetailsShape,
     "list-profiles": list[ProfileShape],
     "explain": ExplainShape,
-    "create-vm": ChangedVmShape | XmlShape,
-    "ensure-vm": ChangedVmShape,
+    "create-vm": ChangedVmShape | ManyVmsShape | XmlShape,
+    "ensure-vm": ChangedVmShape | ManyVmsShape,
     "delete-vm": ChangedVmShape,
     "start-vm": ChangedVmShape,
     "stop-vm": ChangedVmShape,

@@ -44,6 +44,7 @@ def open_simulated(settings: Settings) -> World:
         clock=HostClock(),
         machine_id=host.machine_id,
         new_uuid=lambda: str(uuid4()),
+        audit=host.audit,
     )
 
 

@@ -24,6 +24,23 @@ def from_options(world: World, typed: Mapping[str, object]) -> VmWish:
     return vm.wish(vm.from_options(**typed), defaults(world))
 
 
+def many_from_options(world: World, typed: Mapping[str, object], count: int) -> tuple[VmWish, tuple[str, ...]]:
+    """Return what create-vm's options ask for, and the names of the `count` VMs that are to be so."""
+    from vgpuctl.spec import names, vm
+
+    pattern = typed.get("name")
+    found = names.numbered(None if pattern is None else str(pattern), count)
+    return vm.wish(vm.from_options(**{**typed, "name": None}), defaults(world)), found
+
+
+def many_from_file(world: World, path: str, count: int) -> tuple[VmWish, tuple[str, ...]]:
+    """Return what a spec file asks for whose name is a pattern, and the names of the `count` VMs."""
+    from vgpuctl.spec import names, vm
+
+    spec = vm.parse_vm_spec(_text(path), "standard input" if path == "-" else path, vm.NUMBERED)
+    return vm.wish(spec, defaults(world), complete=False), names.numbered(spec.name, count)
+
+
 def from_file(world: World, path: str) -> VmWish:
     """Return what a spec file asks for; `-` is standard input. A name is enough: the VM may be there already."""
     from vgpuctl.spec import vm

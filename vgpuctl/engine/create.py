@@ -42,7 +42,8 @@ class Prepared(Value):
     exclude: frozenset[str]
 
 
-def _want(wish: VmWish) -> Want:
+def looked_for(wish: VmWish) -> Want:
+    """Return how much must be read to plan a VM."""
     by_model = wish.gpu is not None and normal_pci(wish.gpu) is None
     return Want(
         types=wish.mode == "vgpu",
@@ -55,7 +56,7 @@ def _want(wish: VmWish) -> Want:
 def prepare(world: World, wish: VmWish, exclude: frozenset[str] = frozenset()) -> Prepared:
     """Look at the host and plan a new VM; raises what stands against it before anything is written."""
     uuid = world.new_uuid()
-    snapshot = observe(world, _want(wish))
+    snapshot = observe(world, looked_for(wish))
     require_system(snapshot)
     refuse_existing(snapshot, vm_name(wish, uuid))
     vgpus = choose(snapshot, wish, uuid, exclude)
@@ -132,14 +133,15 @@ def _planned(world: World, prepared: Prepared, *, start: bool) -> Outcome:
         "name": design.name,
         "uuid": design.uuid,
         "state": "absent",
-        "vgpus": [_planned_vgpu(v, design.name) for v in design.promise.vgpus],
+        "vgpus": [planned_vgpu(v, design.name) for v in design.promise.vgpus],
         "disks": _planned_disks(design),
         "sources": sources(prepared.wish),
     }
     return Outcome(True, data, steps, prepared.warnings, plan.notes, dry_run=True)
 
 
-def _planned_vgpu(vgpu: PromisedVgpu, name: str) -> dict[str, object]:
+def planned_vgpu(vgpu: PromisedVgpu, name: str) -> dict[str, object]:
+    """Return the value of a vGPU that is promised to a VM and not made yet."""
     return {
         "carrier": vgpu.carrier,
         "profile": vgpu.profile,
@@ -175,7 +177,7 @@ def _create(world: World, prepared: Prepared, *, start: bool, wait_seconds: floa
     looks = iter([prepared.snapshot])
 
     def look() -> Snapshot:
-        return next(looks, None) or observe(world, _want(wish))
+        return next(looks, None) or observe(world, looked_for(wish))
 
     def with_vgpus(vgpus: tuple[PromisedVgpu, ...]) -> DomainDesign:
         return make_design(prepared.snapshot, wish, prepared.facts, uuid, vgpus)
@@ -218,7 +220,7 @@ def _unseen(design: DomainDesign) -> dict[str, object]:
         "name": design.name,
         "uuid": design.uuid,
         "state": "unknown",
-        "vgpus": [_planned_vgpu(v, design.name) | {"present": True} for v in design.promise.vgpus],
+        "vgpus": [planned_vgpu(v, design.name) | {"present": True} for v in design.promise.vgpus],
         "disks": _planned_disks(design),
     }
 

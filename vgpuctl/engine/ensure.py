@@ -58,7 +58,7 @@ def ensure_vm(
     if vm is None:
         if state == "absent":
             return Outcome(False, _nothing(wish.name), warnings=snapshot.warnings, dry_run=dry_run)
-        _refuse_incomplete(wish)
+        refuse_incomplete(wish)
         start = state != "stopped"
         made = create_vm(world, wish, start=start, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
         return _with_sides(made, before, "started" if start else "stopped")
@@ -73,7 +73,7 @@ def ensure_vm(
             progress=progress,
         )
         return replace(gone, data={**gone.data, "before": before, "after": None})
-    _refuse_differences(world, snapshot, vm, wish)
+    refuse_differences(world, snapshot, vm, wish)
     return _with_sides(_to_state(world, snapshot, vm, state, dry_run, wait_seconds, progress), before, state)
 
 
@@ -83,7 +83,12 @@ def _nothing(name: str) -> dict[str, object]:
     return {"name": name, "uuid": None, "state": "absent", "vgpus": [], "disks": [], **sides}
 
 
-def _refuse_incomplete(wish: VmWish) -> None:
+def refuse_incomplete(wish: VmWish) -> None:
+    """Refuse a wish that is not enough to make a VM.
+
+    Raises:
+        InvalidInput: naming the field that it lacks.
+    """
     fields = {"mode": wish.mode, "profile": wish.profiles, "gpu": wish.gpu}
     missing = lacks(fields)
     if missing:
@@ -127,7 +132,14 @@ def _meant_gpus(world: World, snapshot: Snapshot, vm: Vm, wish: VmWish) -> froze
         return frozenset()
 
 
-def _refuse_differences(world: World, snapshot: Snapshot, vm: Vm, wish: VmWish) -> None:
+def refuse_differences(world: World, snapshot: Snapshot, vm: Vm, wish: VmWish) -> None:
+    """Refuse a VM that is there and differs from the wish in more than its state.
+
+    Raises:
+        SpecDiffers: facts hold before and after.
+        Busy: the VM is half made or half removed.
+        Foreign: vgpuctl did not make it.
+    """
     power.settled(vm, own_promise(vm, "change"))
     before, after = differences(vm, wish, _meant_gpus(world, snapshot, vm, wish))
     if before:

@@ -24,8 +24,8 @@ _SECRET_IN_URI = re.compile(r"(\w+://)[^/@\s]*@")
 _COMMAND_LENGTH = 200
 
 
-def redacted(argv: Sequence[str]) -> str:
-    """Join a command line for records that others read, without passwords and the like."""
+def redacted(argv: Sequence[str], longest: int = _COMMAND_LENGTH) -> str:
+    """Join a command line for records that others read, without passwords and the like, in so many characters."""
     words: list[str] = []
     hide_next = False
     for word in argv:
@@ -37,7 +37,7 @@ def redacted(argv: Sequence[str]) -> str:
         else:
             words.append(_SECRET_IN_URI.sub(r"\1***@", word))
         hide_next = option is not None and option[2] is None
-    return " ".join(words)[:_COMMAND_LENGTH]
+    return " ".join(words)[:longest]
 
 
 class HostProcesses:

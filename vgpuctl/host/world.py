@@ -13,6 +13,7 @@ from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.files import HostFiles, resolved
 from vgpuctl.host.identity import machine_id
+from vgpuctl.host.journal import JournalSocket
 from vgpuctl.host.nvml import HostNvml, NoNvml
 from vgpuctl.host.parked import ParkedWriter
 from vgpuctl.host.processes import HostProcesses
@@ -53,6 +54,7 @@ def local_world(*, root: str = "/", connect: str | None = None, new_uuid: Callab
         new_uuid=new_uuid or _random_uuid,
         scratch=None if captured else HostScratch(_run_dir(root) / "scratch"),
         read_only=_read_only(root, captured, identity),
+        audit=None if captured else JournalSocket(),
     )
 
 

@@ -56,3 +56,10 @@ class Confirm(Protocol):
         Raises:
             NeedsConfirmation: the answer is no, or nobody can be asked.
         """
+
+
+class ManyProgress(Progress, Protocol):
+    """Told how making several VMs goes on."""
+
+    def tallied(self, done: int, total: int, failed: int, text: str) -> None:
+        """One more of `total` VMs is done, `failed` of those without success; `text` says which."""

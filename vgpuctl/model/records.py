@@ -133,3 +133,27 @@ class ClaimsRead(Value):
 
     claims: tuple[Claim, ...]
     unreadable: tuple[str, ...]
+
+
+class AuditEntry(Value):
+    """One command that may have changed the host, after it ended.
+
+    `login_uid` is who logged in, kept by the kernel over sudo and su; None where it does not say. `arguments` are
+    without secrets. `result` is "ok" or the error's code, `message` the error's. `plan` are the steps that were to be
+    done, as far as the command came to plan them; `undone` and `left` the steps taken back, and what remains.
+    """
+
+    command: str
+    arguments: str
+    host: str
+    uid: int
+    login_uid: int | None
+    sudo_user: str | None
+    result: str
+    exit_status: int
+    changed: bool
+    duration_seconds: float
+    message: str | None = None
+    plan: tuple[str, ...] = ()
+    undone: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from vgpuctl.model.records import (
+    AuditEntry,
     ClaimsRead,
     DomainLeftovers,
     DomainRecord,
@@ -237,3 +238,10 @@ class Clock(Protocol):
 
     def pause(self, seconds: float) -> None:
         """Let a short time pass between two looks at a condition."""
+
+
+class Audit(Protocol):
+    """Where the host keeps who changed it, and how that ended. No method raises."""
+
+    def record(self, entry: AuditEntry) -> None:
+        """Keep one entry if that can be done."""

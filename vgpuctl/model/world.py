@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.model.seams import Claims, Clock, Hypervisor, Nvml, Processes, Scratch, Storage, Sysfs
+    from vgpuctl.model.seams import Audit, Claims, Clock, Hypervisor, Nvml, Processes, Scratch, Storage, Sysfs
 
 
 class World(Value):
@@ -27,3 +27,4 @@ class World(Value):
     new_uuid: Callable[[], str]
     scratch: Scratch | None = None
     read_only: str | None = None
+    audit: Audit | None = None

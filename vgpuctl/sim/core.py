@@ -9,6 +9,7 @@ disk when it returns or none.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,6 +59,7 @@ class Core:
         self.machine_id = ""
         self.digest = ""
         self.lock_held: Callable[[], bool] = lambda: False
+        self.turn = threading.RLock()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chmod(directory, 0o700)
         self.journal = Journal(directory, self._restart, lambda records: self.state.apply(records))

@@ -11,10 +11,12 @@ from vgpuctl.sim.core import Core
 from vgpuctl.sim.libvirt_errors import Code, VirError, changing, down, explained, looking, require
 from vgpuctl.sim.machine import version_number
 from vgpuctl.sim.state import SimDomain, State
+from vgpuctl.sim.turns import in_turn
 
 EMULATOR = "/usr/bin/qemu-system-x86_64"
 
 
+@in_turn
 class SimHypervisor:
     """libvirt's domains and networks on the simulated host."""
 

@@ -7,10 +7,12 @@ from vgpuctl.model.address import normal_pci
 from vgpuctl.model.records import NvmlGpu, NvmlStatus, NvmlVgpuType
 from vgpuctl.sim.core import Core, Met
 from vgpuctl.sim.machine import SimGpu, SimType
+from vgpuctl.sim.turns import in_turn
 
 PRESENT = "present"
 
 
+@in_turn
 class SimNvml:
     """NVML as the scenario has it: present, or missing for the reason it names."""
 

@@ -10,11 +10,13 @@ from vgpuctl.model.records import ImageRecord, PoolRecord, VolumeRecord
 from vgpuctl.sim.core import Core
 from vgpuctl.sim.libvirt_errors import Code, VirError, changing, looking
 from vgpuctl.sim.state import SimFile, SimPool, State
+from vgpuctl.sim.turns import in_turn
 
 THIN_BYTES = 200 << 10
 """What an empty qcow2 image takes on the disk."""
 
 
+@in_turn
 class SimStorage:
     """libvirt's pools, and the images that the scenario lists. Files of this machine are never looked at."""
 

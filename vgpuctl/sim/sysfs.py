@@ -16,11 +16,13 @@ from vgpuctl.sim.journal import Record
 from vgpuctl.sim.rules import WouldPark
 from vgpuctl.sim.state import Parked
 from vgpuctl.sim.tree import Dir, File, Link, Tree, fail
+from vgpuctl.sim.turns import in_turn
 
 START_TICKS = 1
 """Simulated processes all started at the same tick; their pids are never used again."""
 
 
+@in_turn
 class SimSysfs:
     """/sys, /proc, /dev and /etc of the simulated host."""
 

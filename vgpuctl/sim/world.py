@@ -16,6 +16,7 @@ from typing import Any
 from vgpuctl.errors import HostCannot, NotFound
 from vgpuctl.model.records import Holder
 from vgpuctl.model.vm import ProcessId, StuckWrite
+from vgpuctl.sim.audit import SimAudit
 from vgpuctl.sim.core import Core
 from vgpuctl.sim.host_tree import vfio_name
 from vgpuctl.sim.hypervisor import EMULATOR, SimHypervisor
@@ -23,6 +24,7 @@ from vgpuctl.sim.nvml import SimNvml
 from vgpuctl.sim.state import FIRST_PID, State
 from vgpuctl.sim.storage import SimStorage
 from vgpuctl.sim.sysfs import SimSysfs
+from vgpuctl.sim.turns import in_turn
 
 SCENARIOS = ("a100-40", "t4", "a16", "l40s-x4", "mixed", "empty")
 """The built-in scenarios."""
@@ -30,6 +32,7 @@ _BUILT_IN = Path(__file__).parent / "scenarios"
 CONSOLE_PID = FIRST_PID - 1
 
 
+@in_turn
 class SimWorld:
     """One simulated host. `name` is the scenario as it was typed."""
 
@@ -42,6 +45,7 @@ class SimWorld:
         self.nvml = SimNvml(core)
         self.hypervisor = SimHypervisor(core)
         self.storage = SimStorage(core)
+        self.audit = SimAudit(core.directory)
         self.run_dir: Path = core.directory / "run"
         for directory in (self.run_dir, core.directory / "etc", core.directory / "etc" / "vgpuctl"):
             directory.mkdir(mode=0o700, exist_ok=True)
@@ -103,6 +107,7 @@ class SimWorld:
         """Forget everything that happened, and read the scenario again."""
         with self._core.journal.locked():
             self._core.forget(_digest(self._text), _compile(self._text, self._file))
+            self.audit.forget()
             self._empty_run()
             _remove(self._core.directory / "etc" / "vgpuctl")
             (self._core.directory / "etc" / "vgpuctl").mkdir(mode=0o700)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.wish import ExistingDisk, NewDisk, VmWish
-from vgpuctl.spec import rules
+from vgpuctl.spec import names, rules
 from vgpuctl.spec.fields import DEFAULTABLE, FIELD, VM_FIELDS
 from vgpuctl.spec.shape import Shape
 from vgpuctl.spec.sizes import disk_mib, memory_mib
 from vgpuctl.spec.values import key
-from vgpuctl.value import Value
+from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.spec.host import Defaults
@@ -65,7 +65,11 @@ _FLAGS = tuple(entry.name for entry in VM_FIELDS if entry.flag)
 VM = Shape("VmSpec", str(VmSpec.__doc__), tuple(key(field) for field in _ORDER), rules.contradictions)
 
 
-def parse_vm_spec(text: str, name: str) -> VmSpec:
+NUMBERED = replace(VM, keys=tuple(replace(k, rule=names.pattern) if k.name == "name" else k for k in VM.keys))
+"""The same for several VMs: the name is a pattern (`vgpuctl.spec.names`)."""
+
+
+def parse_vm_spec(text: str, name: str, shape: Shape = VM) -> VmSpec:
     """Read a VM spec from YAML or JSON text; `name` is the file's, for messages.
 
     Raises:
@@ -73,7 +77,7 @@ def parse_vm_spec(text: str, name: str) -> VmSpec:
     """
     from vgpuctl.spec.read import parse  # a YAML reader, which options do not need
 
-    given: dict[str, Any] = parse(text, name, VM)
+    given: dict[str, Any] = parse(text, name, shape)
     return VmSpec(**given)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vgpuctl.cli import complete, run, wishes
+from vgpuctl.cli import complete, many, run, wishes
 from vgpuctl.cli.command import command as make_command
 from vgpuctl.cli.settings import Settings
 from vgpuctl.spec.fields import VM_FIELDS, SpecField
@@ -55,6 +55,10 @@ def _field_options(function: Callable[..., int]) -> Callable[..., int]:
             "vgpuctl create-vm vdi-001 --profile A100-4C --image /var/lib/libvirt/images/debian.qcow2",
             "one that boots a clone of an image",
         ),
+        (
+            "vgpuctl --host sim:a100-40 create-vm 'vdi-{:03}' --count 5 --profile A100-4C",
+            "vdi-001 to vdi-005, unless they are there",
+        ),
         ("vgpuctl --host sim:a100-40 create-vm vdi-001 --profile A100-4C:2 --dry-run", "what would be done"),
     ),
 )
@@ -63,14 +67,41 @@ def _field_options(function: Callable[..., int]) -> Callable[..., int]:
 @click.option("--no-start", is_flag=True, help="Make the VM and its vGPUs, and leave it off.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and where each value came from.")
 @click.option("--print-xml", is_flag=True, help="Only print the domain XML that would be defined.")
+@many.options
 @click.pass_obj
-def command(settings: Settings, /, no_start: bool, dry_run: bool, print_xml: bool, **typed: object) -> int:
+def command(
+    settings: Settings,
+    /,
+    no_start: bool,
+    dry_run: bool,
+    print_xml: bool,
+    count: int | None,
+    parallel: int | None,
+    **typed: object,
+) -> int:
     """Make and start a VM with a vGPU, a plain virtual function or a whole GPU.
 
     Places the vGPU, makes its device, disk and domain, starts it and reads everything back; what fails is undone.
     Without --image, --disk and --cdrom the VM gets an empty 40 GiB disk and boots from the network. Without
     NAME it is vgpu-<8 digits of its uuid>. 'defaults:' in /etc/vgpuctl/host.yaml fill what is not typed.
+
+    With --count N, NAME is a pattern such as 'vdi-{:03}', and N such VMs are to be there: those that are and do not
+    differ are left alone, the others are made, all or none being given room. One that fails is undone by itself.
     """
+    at_once = many.checked(count, parallel, print_xml=print_xml)
+    if count is not None:
+        wanted = count
+        return run.change(
+            settings,
+            "create-vm",
+            lambda work: many.ensure(
+                work,
+                wishes.many_from_options(work.world, typed, wanted),
+                start=not no_start,
+                parallel=at_once,
+                dry_run=dry_run,
+            ),
+        )
     if print_xml:
         return run.print_xml(settings, lambda world: wishes.from_options(world, typed))
 

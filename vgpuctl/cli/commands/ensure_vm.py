@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpuctl.cli import run, wishes
+from vgpuctl.cli import many, run, wishes
 from vgpuctl.cli.command import command as make_command
 from vgpuctl.cli.settings import Settings
 
@@ -25,6 +25,10 @@ STATES = ("present", "absent", "started", "stopped")
         (
             "echo '{name: vdi-001, profile: A100-4C}' | vgpuctl --host sim:a100-40 ensure-vm -f -",
             "the spec from standard input",
+        ),
+        (
+            "echo '{name: \"vdi-{:03}\", profile: A100-4C}' | vgpuctl --host sim:a100-40 ensure-vm -f - --count 5",
+            "five of them",
         ),
         ("vgpuctl ensure-vm -f vdi-001.yaml --state absent --yes", "remove it, if it is there"),
     ),
@@ -46,14 +50,31 @@ STATES = ("present", "absent", "started", "stopped")
     help="present: made and started if it is not there, otherwise left on or off as it is.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and what differs.")
+@many.options
 @click.pass_obj
-def command(settings: Settings, path: str, state: str, dry_run: bool) -> int:
+def command(settings: Settings, path: str, state: str, dry_run: bool, count: int | None, parallel: int | None) -> int:
     """Make a VM equal to a spec file. Run twice, the second time changes nothing.
 
     Only the VM's state is changed in place: any other difference of a VM that exists is refused (exit 3) and
     shown. For such a VM its name is enough of a spec. The spec's fields are create-vm's options:
     docs/json/vm-spec.schema.json lists them.
+
+    With --count N the spec's name is a pattern such as 'vdi-{:03}', and N such VMs are to be there.
     """
+    at_once = many.checked(count, parallel, state=state)
+    if count is not None:
+        wanted = count
+        return run.change(
+            settings,
+            "ensure-vm",
+            lambda work: many.ensure(
+                work,
+                wishes.many_from_file(work.world, path, wanted),
+                start=True,
+                parallel=at_once,
+                dry_run=dry_run,
+            ),
+        )
 
     def act(work: Work) -> Outcome:
         from vgpuctl.engine import ensure

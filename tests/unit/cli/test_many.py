@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several VMs with one command: options, pages, documents, and a signal in the middle."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.unit.cli.conftest import Ran, child_environment
+from vgpuctl.cli import schemas
+
+HOST = ("--host", "sim:a100-40")
+FIVE = ("create-vm", "vdi-{:03}", "--count", "5", "--profile", "A100-4C")
+NAMES = [f"vdi-{n:03d}" for n in range(1, 6)]
+Vgpuctl = Callable[..., Ran]
+
+
+def test_create_vm_makes_them_and_then_leaves_them(vgpuctl: Vgpuctl) -> None:
+    ran = vgpuctl(*HOST, "--json", *FIVE, "--parallel", "2")
+    assert ran.status == 0
+    jsonschema.validate(ran.document, schemas.document_schema("create-vm"))
+    data = ran.document["data"]
+    assert [(vm["name"], vm["changed"]) for vm in data["vms"]] == [(name, True) for name in NAMES]
+    assert data["failed"] == []
+    again = vgpuctl(*HOST, "--json", *FIVE).document
+    assert again["changed"] is False
+    assert [vm["changed"] for vm in again["data"]["vms"]] == [False] * 5
+
+
+def test_ensure_vm_reads_the_pattern_from_the_spec(vgpuctl: Vgpuctl, tmp_path: Path) -> None:
+    spec = tmp_path / "vdi.yaml"
+    spec.write_text("name: vdi-{:03}\nprofile: A100-4C\nvcpus: 1\n")
+    ran = vgpuctl(*HOST, "--json", "ensure-vm", "-f", str(spec), "--count", "3")
+    jsonschema.validate(ran.document, schemas.document_schema("ensure-vm"))
+    assert [vm["name"] for vm in ran.document["data"]["vms"]] == NAMES[:3]
+    spec.write_text("name: vdi-{:03}\nprofile: A100-4C\nvcpus: 2\n")
+    differs = vgpuctl(*HOST, "--json", "ensure-vm", "-f", str(spec), "--count", "4")
+    assert differs.status == 3
+    assert [vm["vm"] for vm in differs.document["error"]["facts"]["vms"]] == NAMES[:3]
+    spec.write_text("name: vdi\nprofile: A100-4C\n")
+    plain = vgpuctl(*HOST, "ensure-vm", "-f", str(spec), "--count", "4")
+    assert plain.status == 2
+    assert "vdi-{:03}" in plain.err
+
+
+def test_people_see_a_line_for_each_and_a_table(vgpuctl: Vgpuctl) -> None:
+    ran = vgpuctl(*HOST, *FIVE)
+    assert ran.out.splitlines()[0].split() == ["NAME", "STATE", "THIS", "TIME", "VGPUS"]
+    assert "5 VMs, 5 of them made now" in ran.out
+    lines = [line for line in ran.err.splitlines() if line.startswith("[")]
+    assert [line.split("]")[0] for line in lines] == [f"[{n}/5" for n in range(1, 6)]
+    assert {line.split()[1] for line in lines} == {f"{name}:" for name in NAMES}
+
+
+def test_a_dry_run_shows_the_plan_for_all(vgpuctl: Vgpuctl) -> None:
+    ran = vgpuctl(*HOST, "--json", *FIVE, "--dry-run")
+    jsonschema.validate(ran.document, schemas.document_schema("create-vm"))
+    assert [vm["state"] for vm in ran.document["data"]["vms"]] == ["absent"] * 5
+    assert vgpuctl(*HOST, "--json", "list-vms").document["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("create-vm", "vdi", "--count", "2", "--profile", "A100-4C"), "'vdi-{:03}' --count 2"),
+        (("create-vm", "--count", "2", "--profile", "A100-4C"), "'vdi-{:03}' --count 2"),
+        (("create-vm", "vdi-{}", "--count", "0", "--profile", "A100-4C"), "--count"),
+        (("create-vm", "vdi-{}", "--profile", "A100-4C"), "not a VM name"),
+        (("create-vm", "vdi", "--parallel", "2", "--profile", "A100-4C"), "--count"),
+        (("create-vm", "vdi-{}", "--count", "2", "--print-xml", "--profile", "A100-4C"), "--print-xml"),
+        (("ensure-vm", "-f", "x.yaml", "--count", "2", "--state", "absent"), "--state absent"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(vgpuctl: Vgpuctl, words: tuple[str, ...], says: str) -> None:
+    ran = vgpuctl(*HOST, *words)
+    assert ran.status == 2
+    assert says in ran.err
+
+
+def test_some_that_fail_are_named_with_the_reason_and_the_others_are_there(vgpuctl: Vgpuctl, tmp_path: Path) -> None:
+    scenario = tmp_path / "broken.yaml"
+    scenario.write_text("version: 1\ngpus: [{model: A100}]\nfaults:\n  - {on: start, match: vdi-002, code: 38}\n")
+    host = ("--host", f"sim:{scenario}")
+    ran = vgpuctl(*host, "--json", *FIVE)
+    assert ran.status == 1
+    jsonschema.validate(ran.document, schemas.document_schema("create-vm"))
+    error = ran.document["error"]
+    assert (ran.document["changed"], error["code"], error["left"]) == (True, "some-failed", [])
+    assert [(f["name"], f["code"]) for f in error["facts"]["failed"]] == [("vdi-002", "libvirt-failed")]
+    assert [vm["name"] for vm in error["facts"]["vms"]] == [n for n in NAMES if n != "vdi-002"]
+    text = vgpuctl(*host, *FIVE)
+    assert "1 of 5 VMs could not be made" in text.err
+    assert "vdi-002: cannot start VM vdi-002" in text.err
+
+
+def test_what_cannot_be_undone_is_status_5_and_says_what_is_left(vgpuctl: Vgpuctl, tmp_path: Path) -> None:
+    scenario = tmp_path / "broken.yaml"
+    faults = "  - {on: start, match: vdi-002, code: 38}\n  - {on: undefine, match: vdi-002, code: 38}\n"
+    scenario.write_text(f"version: 1\ngpus: [{{model: A100}}]\nfaults:\n{faults}")
+    ran = vgpuctl("--host", f"sim:{scenario}", "--json", *FIVE)
+    assert ran.status == 5
+    assert all(line.startswith("vdi-002: ") for line in ran.document["error"]["left"])
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_in_the_middle_leaves_whole_vms_and_the_same_command_goes_on(
+    vgpuctl: Vgpuctl, number: signal.Signals, status: int
+) -> None:
+    command = [sys.executable, "-m", "vgpuctl", *HOST, "-v", "--json", *FIVE, "--parallel", "1"]
+    with subprocess.Popen(
+        command, env=child_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("[1/5]")
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=60)
+    document = json.loads(out)
+    assert process.returncode == status
+    assert document["error"]["code"] == "interrupted"
+    assert document["error"]["left"] == []
+    there = [vm["name"] for vm in document["error"]["facts"]["vms"]]
+    assert 1 <= len(there) <= 5
+    listed = vgpuctl(*HOST, "--json", "list-vms").document["data"]
+    assert [(vm["name"], vm["state"]) for vm in listed] == [(name, "running") for name in there]
+    assert vgpuctl(*HOST, "--json", "reconcile", "--dry-run").document["data"]["findings"] == []
+    assert len(vgpuctl(*HOST, "--json", *FIVE).document["data"]["vms"]) == 5

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--count and --parallel: several VMs with one command, the same for create-vm and ensure-vm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from vgpuctl.cli.result import Work
+    from vgpuctl.model.outcome import Outcome
+    from vgpuctl.model.wish import VmWish
+
+MOST_VMS, MOST_PARALLEL, PARALLEL = 1000, 64, 4
+
+
+def options(function: Callable[..., int]) -> Callable[..., int]:
+    """Add both options to a command."""
+    parallel = click.option(
+        "--parallel",
+        metavar="P",
+        type=click.IntRange(1, MOST_PARALLEL),
+        help=f"With --count: how many VMs are made at the same time. [{PARALLEL}]",
+    )
+    count = click.option(
+        "--count",
+        metavar="N",
+        type=click.IntRange(1, MOST_VMS),
+        help="See to it that N such VMs are there; the name is a pattern such as 'vdi-{:03}'.",
+    )
+    return count(parallel(function))
+
+
+def checked(count: int | None, parallel: int | None, *, print_xml: bool = False, state: str = "present") -> int:
+    """Return how many VMs are made at the same time.
+
+    Raises:
+        click.UsageError: options that do not go together.
+    """
+    if count is None and parallel is not None:
+        raise click.UsageError("--parallel is for several VMs: say how many with --count")
+    if count is not None and print_xml:
+        raise click.UsageError("--print-xml shows one VM: leave --count out and give one name")
+    if count is not None and state != "present":
+        raise click.UsageError(f"--count makes what is not there yet; --state {state} is for one VM")
+    return parallel or PARALLEL
+
+
+def ensure(work: Work, wanted: tuple[VmWish, tuple[str, ...]], *, start: bool, parallel: int, dry_run: bool) -> Outcome:
+    """See to it that the VMs of these names are there."""
+    from vgpuctl.engine import many
+
+    wish, names = wanted
+    return many.ensure_many(
+        work.world,
+        wish,
+        names,
+        start=start,
+        parallel=parallel,
+        dry_run=dry_run,
+        wait_seconds=work.wait_seconds,
+        progress=work.progress,
+    )

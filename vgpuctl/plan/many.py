@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Choose the carriers of several equal VMs at once: each as if those before it were there already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vgpuctl.errors import InUse, NoCapacity
+from vgpuctl.model.gpu import Owner, Vgpu
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import PromisedVgpu
+from vgpuctl.model.wish import VmWish
+from vgpuctl.plan.choose import choose
+from vgpuctl.value import replace
+
+Choices = tuple[tuple[PromisedVgpu, ...], ...]
+
+
+def choose_many(snapshot: Snapshot, wish: VmWish, vms: Sequence[tuple[str, str]]) -> Choices:
+    """Return the vGPUs of each of these VMs (name, uuid), in their order.
+
+    Raises:
+        NoCapacity: they do not all fit; `fits` says how many do now.
+        VgpuctlError: what `choose` says of the first one.
+    """
+    chosen: list[tuple[PromisedVgpu, ...]] = []
+    for name, uuid in vms:
+        try:
+            vgpus = choose(snapshot, wish, uuid)
+        except (NoCapacity, InUse) as error:
+            if isinstance(error, InUse) and not chosen:
+                raise
+            raise _too_many(error, wish, len(chosen), len(vms)) from error
+        chosen.append(vgpus)
+        snapshot = replace(snapshot, vgpus=(*snapshot.vgpus, *(_as_taken(v, name, uuid) for v in vgpus)))
+    return tuple(chosen)
+
+
+def _too_many(error: NoCapacity | InUse, wish: VmWish, fits: int, wanted: int) -> NoCapacity:
+    """Say how many fit; what stands in the way of the next one is told when nothing fits at all."""
+    what = ", ".join(p if n == 1 else f"{p}:{n}" for p, n in wish.profiles) or f"mode {wish.mode}"
+    seen = {name: error.facts[name] for name in ("gpus", "details") if name in error.facts and not fits}
+    return NoCapacity(
+        f"no room for {wanted} VMs with {what}: {fits} fit now; none was made",
+        hint="; ".join(filter(None, (f"ask for {fits} new ones, or make room first" if fits else None, error.hint))),
+        fits=fits,
+        wanted=wanted,
+        **seen,
+    )
+
+
+def _as_taken(vgpu: PromisedVgpu, name: str, uuid: str) -> Vgpu:
+    return Vgpu(
+        carrier=vgpu.carrier,
+        gpu=vgpu.gpu,
+        function=vgpu.function,
+        owner=Owner.OURS,
+        present=False,
+        backend=vgpu.backend,
+        profile=vgpu.profile,
+        framebuffer_mib=vgpu.framebuffer_mib,
+        vm=name,
+        vm_uuid=uuid,
+    )
