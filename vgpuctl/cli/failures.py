@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import click
 
-from vgpuctl.cli import streams
+from vgpuctl.cli import consult, streams
 from vgpuctl.cli.settings import Settings
 from vgpuctl.errors import Interrupted, PartlyApplied, VgpuctlError
 
@@ -99,6 +99,7 @@ def text_lines(failure: Failure, *, verbose: bool = False) -> Iterator[str]:
     yield from (f"  {line}" for line in _fact_lines(failure, verbose=verbose))
     yield from _undone_lines(failure, verbose=verbose)
     yield from _list_lines("left", failure.left)
+    yield from (f"  {line}" for line in consult.lines(failure.facts))
     if failure.hint:
         yield f"  hint: {streams.clean(failure.hint)}"
     if failure.traceback:
@@ -123,6 +124,8 @@ def _undone_lines(failure: Failure, *, verbose: bool) -> Iterator[str]:
 
 def _fact_lines(failure: Failure, *, verbose: bool) -> Iterator[str]:
     for name, value in failure.facts.items():
+        if name == consult.FACT:
+            continue
         if name in LINES_FACTS and isinstance(value, (list, tuple)):
             yield from (streams.clean(str(item)) for item in value)
         elif verbose or (name not in QUIET_FACTS and _adds_something(value, failure)):

@@ -55,7 +55,7 @@ def change(settings: Settings, kind: str, act: Callable[[Work], Outcome]) -> int
 
 def perform(settings: Settings, kind: str, work: Callable[[Guard], Result]) -> int:
     """Do the work and print its result, or why there is none. Returns the exit status."""
-    from vgpuctl.cli import failures, signals
+    from vgpuctl.cli import consult, failures, signals
 
     settings.kind = kind
     with signals.handled() as guard:
@@ -65,6 +65,7 @@ def perform(settings: Settings, kind: str, work: Callable[[Guard], Result]) -> i
             return publish(settings, result)
         except BaseException as exc:  # noqa: BLE001
             guard.close()
+            consult.add_findings(exc, settings)
             return failures.report(exc, settings, signal_status=guard.status)
 
 
@@ -79,7 +80,7 @@ def publish(settings: Settings, result: Result) -> int:
             streams.write_out(
                 document.success(settings.kind, result.data, changed=result.changed, warnings=result.warnings)
             )
-            return 0
+            return result.status
         if result.raw is not None:
             streams.write_out(result.raw)
         else:
@@ -91,7 +92,7 @@ def publish(settings: Settings, result: Result) -> int:
         streams.write_err(f"warning: {streams.clean(warning)}")
     for note in result.notes:
         streams.write_err(f"note: {streams.clean(note)}")
-    return 0
+    return result.status
 
 
 def _print_page(kind: str, data: object) -> None:

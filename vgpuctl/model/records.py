@@ -133,3 +133,11 @@ class ClaimsRead(Value):
 
     claims: tuple[Claim, ...]
     unreadable: tuple[str, ...]
+
+
+class FilePermissions(Value):
+    """Whose a file or directory is: owner and group by number, `mode` the permission bits (0o755)."""
+
+    mode: int
+    owner: int
+    group: int

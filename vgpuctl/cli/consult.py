@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""After a command failed: the doctor's checks that explain such a failure look, and what they found is added to it.
+
+Nothing here may fail a second time or hide the failure: whatever goes wrong while looking is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from vgpuctl.cli import streams
+from vgpuctl.errors import VgpuctlError
+
+if TYPE_CHECKING:
+    from vgpuctl.cli.settings import Settings
+
+FACT = "doctor"
+MOST_LINES = 2
+_EXPLAINABLE = (1, 4, 6, 75)
+"""Exit statuses of failures that a host's state may explain; what was typed, and a refusal, need no doctor."""
+
+
+def add_findings(exc: BaseException, settings: Settings) -> None:
+    """Add the fact `doctor` to an error: what the checks that explain it found wrong. Never raises."""
+    if not isinstance(exc, VgpuctlError) or exc.status not in _EXPLAINABLE or settings.kind == FACT:
+        return
+    with suppress(Exception, KeyboardInterrupt):
+        from vgpuctl.doctor import catalogue
+
+        lacking = exc.facts.get("check")
+        word = lacking if isinstance(lacking, str) else None
+        if not catalogue.explaining(exc.code, word):
+            return
+        from vgpuctl.cli import worlds
+        from vgpuctl.engine import diagnose
+
+        found = diagnose.explain_failure(worlds.open_world(settings), exc.code, word)
+        if found:
+            exc.facts[FACT] = found
+
+
+def lines(facts: Mapping[str, object]) -> Iterator[str]:
+    """Yield what people read of it: the worst one or two findings, each in a line with its first value."""
+    found = facts.get(FACT)
+    if not isinstance(found, list):
+        return
+    ordered = sorted(found, key=lambda row: row["verdict"] != "fail")
+    for row in ordered[:MOST_LINES]:
+        seen = f": {row['evidence'][0]}" if row["evidence"] else ""
+        yield streams.clean(f"doctor: {row['id']}{seen}")
+    if len(found) > MOST_LINES:
+        yield f"doctor: and {len(found) - MOST_LINES} more: vgpuctl doctor {' '.join(r['id'] for r in ordered)}"
