@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vgpuctl.model.world import World
 
 Row = dict[str, object]
+Examined = tuple[tuple[Check, Finding], ...]
 MENDABLE = "leftovers"
 BAD = (Verdict.FAIL, Verdict.WARN)
 NOTHING_TO_FIX = "--fix mends what reconcile mends, and there is nothing of that; each check says what else to do"
@@ -35,12 +36,7 @@ def diagnose(world: World, ids: tuple[str, ...] = ()) -> dict[str, object]:
     Raises:
         NotFound: there is no check of that id.
     """
-    checks = chosen(ids)
-    findings = judged(look_at(world, checks), checks)
-    return {
-        "verdict": worst(findings).value,
-        "checks": [_row(check, finding) for check, finding in zip(checks, findings, strict=True)],
-    }
+    return _data(_examined(world, ids))
 
 
 def mend(
@@ -53,9 +49,9 @@ def mend(
         NeedsConfirmation: the answer is no, or nobody can be asked.
         VgpuctlError: as reconcile.
     """
-    data = diagnose(world, ids)
-    found = _leftovers(world, ids)
-    if not any(finding.verdict is Verdict.WARN for finding in found):
+    found = _examined(world, ids)
+    data = _data(found)
+    if not any(check.id == MENDABLE and finding.verdict is Verdict.WARN for check, finding in found):
         return Outcome(False, data, notes=(NOTHING_TO_FIX,), dry_run=dry_run)
     planned = reconcile(world, dry_run=True, wait_seconds=wait_seconds, progress=progress)
     if dry_run or not planned.steps:
@@ -66,10 +62,16 @@ def mend(
     return Outcome(done.changed, diagnose(world, ids), done.steps, done.warnings)
 
 
-def _leftovers(world: World, ids: tuple[str, ...]) -> tuple[Finding, ...]:
-    """Judge the one check that has something to mend, if it was asked for."""
-    checks = tuple(check for check in chosen(ids) if check.id == MENDABLE)
-    return judged(look_at(world, checks), checks) if checks else ()
+def _examined(world: World, ids: tuple[str, ...]) -> Examined:
+    checks = chosen(ids)
+    return tuple(zip(checks, judged(look_at(world, checks), checks), strict=True))
+
+
+def _data(found: Examined) -> dict[str, object]:
+    return {
+        "verdict": worst(tuple(finding for _, finding in found)).value,
+        "checks": [_row(check, finding) for check, finding in found],
+    }
 
 
 def explain_failure(world: World, code: str, lacking: str | None) -> list[Row]:
