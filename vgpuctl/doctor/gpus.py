@@ -36,6 +36,24 @@ def _driver(look: Look, snapshot: Snapshot) -> Finding:
     return ok(*shortened(seen))
 
 
+def _vgpu_driver(look: Look, snapshot: Snapshot) -> Finding:
+    bound = [g for g in snapshot.gpus if g.vendor_id == NVIDIA and g.driver == "nvidia" and g.backend is not None]
+    if not bound:
+        return not_applicable("no GPU that could show vGPUs now has NVIDIA's driver")
+    without = [
+        f"{g.address} ({g.model}): driver nvidia, {g.vfs_enabled} of {g.vfs_total} VFs, no vGPU interface"
+        for g in bound
+        if g.backend not in _VGPU
+    ]
+    if without:
+        return warn(
+            *shortened(without),
+            fix="the driver for bare machines carries no vGPUs: install NVIDIA's vGPU host driver (vGPU for KVM); some"
+            " boards need displaymodeselector first",
+        )
+    return ok(f"{len(bound)} GPU(s) with NVIDIA's driver show vGPUs")
+
+
 def _vfs(look: Look, snapshot: Snapshot) -> Finding:
     able = [g for g in snapshot.gpus if g.vfs_total and g.display_class and g.driver not in (None, "vfio-pci")]
     if not able:
@@ -116,6 +134,13 @@ CHECKS = (
         looks_at="`driver` of each GPU",
         judge=judged_by_host(_driver),
         explains=("mode", "gpu-missing"),
+    ),
+    Check(
+        id="vgpu-driver",
+        title="NVIDIA's driver is the one that carries vGPUs",
+        looks_at="`nvidia/` and `mdev_supported_types/` of GPUs and VFs",
+        judge=judged_by_host(_vgpu_driver),
+        explains=("mode",),
     ),
     Check(
         id="vfs",

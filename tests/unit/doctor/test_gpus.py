@@ -9,6 +9,7 @@ from tests.unit.doctor.looks import judge, said
 from tests.values import A4C, a100, changed, snapshot, t4, taken
 from vgpuctl.doctor.check import Verdict
 from vgpuctl.doctor.gpus import shortened
+from vgpuctl.model.gpu import Backend
 from vgpuctl.model.records import NvmlStatus
 
 
@@ -25,8 +26,21 @@ def test_the_driver_of_a_gpu(driver, verdict):
 
 
 def test_a_host_without_a_gpu_has_no_driver_to_miss():
-    for name in ("gpu-driver", "vfs", "functions", "vgpu-types", "nvml"):
+    for name in ("gpu-driver", "vgpu-driver", "vfs", "functions", "vgpu-types", "nvml"):
         assert judge(name, snapshot()).verdict is Verdict.NOT_APPLICABLE
+
+
+def test_nvidias_driver_with_vgpus():
+    assert judge("vgpu-driver", snapshot(a100(), t4())).verdict is Verdict.OK
+    off = a100(backend=None, vfs_enabled=0)
+    assert judge("vgpu-driver", snapshot(off)).verdict is Verdict.NOT_APPLICABLE, "not known while VFs are off"
+
+
+@pytest.mark.parametrize("gpu", [t4(backend=Backend.PASSTHROUGH), a100(backend=Backend.SRIOV_VF)])
+def test_nvidias_driver_without_vgpus_is_a_warning(gpu):
+    found = judge("vgpu-driver", snapshot(gpu))
+    assert found.verdict is Verdict.WARN
+    assert gpu.address in said(found)
 
 
 def test_vfs_are_on():
