@@ -6,25 +6,28 @@ Nothing here may fail a second time or hide the failure: whatever goes wrong whi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from vgpuctl.cli import streams
+from vgpuctl.cli.failures import DOCTOR_FACT
 from vgpuctl.errors import VgpuctlError
 
 if TYPE_CHECKING:
     from vgpuctl.cli.settings import Settings
 
-FACT = "doctor"
 MOST_LINES = 2
 _EXPLAINABLE = (1, 4, 6, 75)
 """Exit statuses of failures that a host's state may explain; what was typed, and a refusal, need no doctor."""
 
 
 def add_findings(exc: BaseException, settings: Settings) -> None:
-    """Add the fact `doctor` to an error: what the checks that explain it found wrong. Never raises."""
-    if not isinstance(exc, VgpuctlError) or exc.status not in _EXPLAINABLE or settings.kind == FACT:
+    """Add the fact `doctor` to an error: what the checks that explain it found wrong. Never raises.
+
+    A signal ends the looking: libvirt may hang.
+    """
+    if not isinstance(exc, VgpuctlError) or exc.status not in _EXPLAINABLE or settings.kind == "doctor":
         return
     with suppress(Exception, KeyboardInterrupt):
         from vgpuctl.doctor import catalogue
@@ -38,12 +41,11 @@ def add_findings(exc: BaseException, settings: Settings) -> None:
 
         found = diagnose.explain_failure(worlds.open_world(settings), exc.code, word)
         if found:
-            exc.facts[FACT] = found
+            exc.facts[DOCTOR_FACT] = found
 
 
-def lines(facts: Mapping[str, object]) -> Iterator[str]:
-    """Yield what people read of it: the worst one or two findings, each in a line with its first value."""
-    found = facts.get(FACT)
+def lines(found: object) -> Iterator[str]:
+    """Yield what people read of the fact: the worst one or two findings, each in a line with its first value."""
     if not isinstance(found, list):
         return
     ordered = sorted(found, key=lambda row: row["verdict"] != "fail")

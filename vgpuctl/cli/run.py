@@ -55,7 +55,7 @@ def change(settings: Settings, kind: str, act: Callable[[Work], Outcome]) -> int
 
 def perform(settings: Settings, kind: str, work: Callable[[Guard], Result]) -> int:
     """Do the work and print its result, or why there is none. Returns the exit status."""
-    from vgpuctl.cli import consult, failures, signals
+    from vgpuctl.cli import failures, signals
 
     settings.kind = kind
     with signals.handled() as guard:
@@ -64,8 +64,11 @@ def perform(settings: Settings, kind: str, work: Callable[[Guard], Result]) -> i
             guard.close()
             return publish(settings, result)
         except BaseException as exc:  # noqa: BLE001
+            if not guard.received:
+                from vgpuctl.cli import consult
+
+                consult.add_findings(exc, settings)
             guard.close()
-            consult.add_findings(exc, settings)
             return failures.report(exc, settings, signal_status=guard.status)
 
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +13,10 @@ import jsonschema
 import pytest
 
 from tests.unit.cli.conftest import Ran, child, child_environment
-from vgpuctl.cli import consult, schemas
+from vgpuctl.cli import consult, failures, run, schemas
+from vgpuctl.cli.result import Result
 from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.signals import Guard
 from vgpuctl.doctor.catalogue import CHECKS
 from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity
 
@@ -96,7 +100,31 @@ def test_the_hosts_ids_complete(vgpuctl: Run) -> None:
 )
 def test_a_look_that_fails_or_finds_nothing_adds_nothing(exc: BaseException, settings: Settings) -> None:
     consult.add_findings(exc, settings)
-    assert consult.FACT not in getattr(exc, "facts", {})
+    assert failures.DOCTOR_FACT not in getattr(exc, "facts", {})
+
+
+class Signalled(HostCannot):
+    """A failure that meets a signal as soon as somebody looks at its facts, the first time."""
+
+    @property
+    def facts(self) -> dict[str, object]:  # type: ignore[override]
+        if not self.met:
+            self.met = True
+            os.kill(os.getpid(), signal.SIGINT)
+        return self.seen
+
+    @facts.setter
+    def facts(self, value: dict[str, object]) -> None:
+        self.seen, self.met = value, False
+
+
+def test_a_signal_while_looking_ends_the_looking_and_the_failure_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(guard: Guard) -> Result:
+        raise Signalled("no IOMMU", check="iommu")
+
+    assert run.perform(Settings(host="sim:a100-40", json=True), "create-vm", work) == 6
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["message"], error["facts"]) == ("no IOMMU", {"check": "iommu"})
 
 
 def test_people_see_the_worst_two() -> None:
@@ -104,9 +132,9 @@ def test_people_see_the_worst_two() -> None:
         {"id": name, "verdict": verdict, "evidence": [f"{name} seen"], "fix": "mend it"}
         for name, verdict in (("a", "warn"), ("b", "fail"), ("c", "warn"))
     ]
-    assert list(consult.lines({"doctor": rows})) == [
+    assert list(consult.lines(rows)) == [
         "doctor: b: b seen",
         "doctor: a: a seen",
         "doctor: and 1 more: vgpuctl doctor b a c",
     ]
-    assert list(consult.lines({"doctor": "no list"})) == []
+    assert list(consult.lines("no list")) == []
