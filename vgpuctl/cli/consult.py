@@ -44,13 +44,18 @@ def add_findings(exc: BaseException, settings: Settings) -> None:
             exc.facts[DOCTOR_FACT] = found
 
 
-def lines(found: object) -> Iterator[str]:
-    """Yield what people read of the fact: the worst one or two findings, each in a line with its first value."""
+def lines(found: object, message: str) -> Iterator[str]:
+    """Yield what people read of the fact: the worst one or two findings, each in a line.
+
+    A line has the first value seen, or what to do when the error's message told that value already.
+    """
     if not isinstance(found, list):
         return
     ordered = sorted(found, key=lambda row: row["verdict"] != "fail")
     for row in ordered[:MOST_LINES]:
-        seen = f": {row['evidence'][0]}" if row["evidence"] else ""
-        yield streams.clean(f"doctor: {row['id']}{seen}")
+        seen = next(iter(row["evidence"]), "")
+        paths = [word for word in seen.split() if word.startswith("/")]
+        told = row["fix"] and paths and all(path in message for path in paths)
+        yield streams.clean(f"doctor: {row['id']}: {row['fix'] if told else seen}")
     if len(found) > MOST_LINES:
         yield f"doctor: and {len(found) - MOST_LINES} more: vgpuctl doctor {' '.join(r['id'] for r in ordered)}"

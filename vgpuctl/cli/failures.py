@@ -113,7 +113,7 @@ def _doctor_lines(failure: Failure) -> Iterator[str]:
     if DOCTOR_FACT in failure.facts:
         from vgpuctl.cli import consult
 
-        yield from (f"  {line}" for line in consult.lines(failure.facts[DOCTOR_FACT]))
+        yield from (f"  {line}" for line in consult.lines(failure.facts[DOCTOR_FACT], failure.message))
 
 
 def _list_lines(title: str, items: Sequence[str]) -> Iterator[str]:

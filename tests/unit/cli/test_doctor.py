@@ -132,9 +132,15 @@ def test_people_see_the_worst_two() -> None:
         {"id": name, "verdict": verdict, "evidence": [f"{name} seen"], "fix": "mend it"}
         for name, verdict in (("a", "warn"), ("b", "fail"), ("c", "warn"))
     ]
-    assert list(consult.lines(rows)) == [
+    assert list(consult.lines(rows, "it failed")) == [
         "doctor: b: b seen",
         "doctor: a: a seen",
         "doctor: and 1 more: vgpuctl doctor b a c",
     ]
-    assert list(consult.lines("no list")) == []
+    assert list(consult.lines("no list", "")) == []
+
+
+def test_people_see_what_to_do_where_the_message_has_the_value_already() -> None:
+    row = {"id": "a", "verdict": "fail", "evidence": ["process 7 writes /sys/x (GPU y)"], "fix": "stop it"}
+    assert list(consult.lines([row], "process 7 waits in /sys/x")) == ["doctor: a: stop it"]
+    assert list(consult.lines([row], "the device is busy")) == ["doctor: a: process 7 writes /sys/x (GPU y)"]
