@@ -45,6 +45,15 @@ def hosts(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> li
     return [CompletionItem(value, help=text) for value, text in found if value.startswith(incomplete)]
 
 
+def checks(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the doctor's checks."""
+    from click.shell_completion import CompletionItem
+
+    from vgpuctl.doctor.catalogue import CHECKS
+
+    return [CompletionItem(check.id, help=check.title) for check in CHECKS if check.id.startswith(incomplete)]
+
+
 def _live(
     ctx: click.Context, incomplete: str, query: str, item: Callable[[dict[str, Any]], tuple[str, str]]
 ) -> list[CompletionItem]:

@@ -21,6 +21,9 @@ LINES_FACTS = ("lines", "reasons", "details")
 QUIET_FACTS = ("call", "cause", "check", "errno", "libvirt_code", "subject")
 """Facts for programs: people see them with -v."""
 
+DOCTOR_FACT = "doctor"
+"""The fact that vgpuctl.cli.consult adds; it has lines of its own."""
+
 LONGEST_FACT = 200
 LEFT_HINT = "'vgpuctl reconcile' finishes or undoes what is left"
 
@@ -109,10 +112,18 @@ def text_lines(failure: Failure, *, verbose: bool = False) -> Iterator[str]:
     yield from (f"  {line}" for line in _fact_lines(failure, verbose=verbose))
     yield from _undone_lines(failure, verbose=verbose)
     yield from _list_lines("left", failure.left)
+    yield from _doctor_lines(failure)
     if failure.hint:
         yield f"  hint: {streams.clean(failure.hint)}"
     if failure.traceback:
         yield failure.traceback.rstrip()
+
+
+def _doctor_lines(failure: Failure) -> Iterator[str]:
+    if DOCTOR_FACT in failure.facts:
+        from vgpuctl.cli import consult
+
+        yield from (f"  {line}" for line in consult.lines(failure.facts[DOCTOR_FACT], failure.message))
 
 
 def _list_lines(title: str, items: Sequence[str]) -> Iterator[str]:
@@ -133,6 +144,8 @@ def _undone_lines(failure: Failure, *, verbose: bool) -> Iterator[str]:
 
 def _fact_lines(failure: Failure, *, verbose: bool) -> Iterator[str]:
     for name, value in failure.facts.items():
+        if name == DOCTOR_FACT:
+            continue
         if name in LINES_FACTS and isinstance(value, (list, tuple)):
             yield from (streams.clean(str(item)) for item in value)
         elif verbose or (name not in QUIET_FACTS and _adds_something(value, failure)):

@@ -186,6 +186,19 @@ def _reconciled(data: Data) -> Page:
     return Page(blocks)
 
 
+def _examined(data: Data) -> Page:
+    """Show what is wrong with evidence and fix, and everything else in one line each."""
+    rows = tuple((check["verdict"], check["id"], check["title"]) for check in data["checks"])
+    blocks: list[Block] = [Table(("VERDICT", "CHECK", "WHAT SHOULD BE"), rows)]
+    for check in data["checks"]:
+        if check["verdict"] in ("fail", "warn", "unknown"):
+            blocks += ["", f"{check['id']} ({check['verdict']}):", *(f"  {line}" for line in check["evidence"])]
+            blocks += [f"  fix: {check['fix']}"] if check["fix"] else []
+    if data["dry_run"]:
+        blocks += ["", *_dry_run(data).blocks]
+    return Page(blocks)
+
+
 def _dry_run(data: Data) -> Page:
     steps = list(data["steps"])
     width = len(str(len(steps)))
@@ -217,6 +230,7 @@ _PAGES: dict[str, Callable[[Any], Page]] = {
     "explain": _explain,
     "list-vms": _vms,
     "reconcile": _reconciled,
+    "doctor": _examined,
     "show-vm": _vm,
     "sim-list-scenarios": _scenarios,
     "sim-reboot": _rebooted,

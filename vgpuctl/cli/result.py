@@ -13,13 +13,17 @@ if TYPE_CHECKING:
 
 
 class Result(Value):
-    """What is printed: `data` for programs and, through `text`, for people. `raw` is printed as it is."""
+    """What is printed: `data` for programs and, through `text`, for people. `raw` is printed as it is.
+
+    `status` is the exit status of a command that worked and has bad news: the result is printed all the same.
+    """
 
     data: object
     changed: bool = False
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     raw: str | None = None
+    status: int = 0
 
 
 class Work(Value):

@@ -76,6 +76,10 @@ def perform(
             guard.close()
             return publish(settings, result)
         except BaseException as exc:  # noqa: BLE001
+            if not guard.received:
+                from vgpuctl.cli import consult
+
+                consult.add_findings(exc, settings)
             guard.close()
             return failures.report(exc, settings, signal_status=guard.status, told=told)
 
@@ -91,7 +95,7 @@ def publish(settings: Settings, result: Result) -> int:
             streams.write_out(
                 document.success(settings.kind, result.data, changed=result.changed, warnings=result.warnings)
             )
-            return 0
+            return result.status
         if result.raw is not None:
             streams.write_out(result.raw)
         else:
@@ -103,7 +107,7 @@ def publish(settings: Settings, result: Result) -> int:
         streams.write_err(f"warning: {streams.clean(warning)}")
     for note in result.notes:
         streams.write_err(f"note: {streams.clean(note)}")
-    return 0
+    return result.status
 
 
 def _print_page(kind: str, data: object) -> None:

@@ -250,6 +250,28 @@ class ReconcileShape(WorkShape):
     findings: list[FindingShape]
 
 
+class CheckShape(TypedDict):
+    """What one check of this host found. `evidence`: the values seen; `fix`: a command or a sentence.
+
+    `explains`: the error codes, and the `check` facts of errors, at which it looks by itself.
+    """
+
+    id: str
+    title: str
+    looks_at: str
+    verdict: Literal["ok", "warn", "fail", "unknown", "not-applicable"]
+    evidence: list[str]
+    fix: str | None
+    explains: list[str]
+
+
+class DoctorShape(WorkShape):
+    """The verdict on this host is its worst check's; with "fail" the exit status is 6."""
+
+    verdict: Literal["ok", "warn", "fail", "unknown", "not-applicable"]
+    checks: list[CheckShape]
+
+
 class XmlShape(TypedDict):
     """The domain XML that create-vm --print-xml would define."""
 
@@ -289,6 +311,7 @@ KINDS: dict[str, object] = {
     "list-vms": list[VmRowShape],
     "show-vm": VmShape,
     "reconcile": ReconcileShape,
+    "doctor": DoctorShape,
     "sim-reboot": SimShape,
     "sim-reset": SimShape,
     "sim-list-scenarios": list[ScenarioShape],

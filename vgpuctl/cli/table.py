@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list-vms": ("list_vms", "List the VMs and their vGPUs."),
     "show-vm": ("show_vm", "Show one VM with its vGPUs and disks."),
     "reconcile": ("reconcile", "Finish or undo what a crash or a reboot interrupted."),
+    "doctor": ("doctor", "Check this host, and say what is wrong and what to do."),
     "sim": ("sim", "Reboot or reset a simulated host, or list the scenarios."),
     "completion": ("completion", "Print the completion script of a shell."),
 }
@@ -29,10 +30,12 @@ SIM_COMMANDS: dict[str, str] = {
 
 SYNONYMS: dict[str, str] = {
     "apply": "ensure-vm",
+    "check": "doctor",
     "create": "create-vm",
     "delete": "delete-vm",
     "destroy": "delete-vm",
     "destroy-vm": "delete-vm",
+    "diagnose": "doctor",
     "fix": "reconcile",
     "gpus": "list-gpus",
     "kill": "stop-vm",

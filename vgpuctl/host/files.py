@@ -13,6 +13,8 @@ import os
 from collections.abc import Callable
 from typing import Protocol
 
+from vgpuctl.model.records import FilePermissions
+
 _CHUNK = 8192
 _PAGE = 4096
 _MOST_LINKS = 40  # as the kernel, path_resolution(7)
@@ -75,6 +77,14 @@ class HostFiles:
             return os.readlink(resolved(self._root, path, follow_last=False))
         except OSError as error:
             raise _named(error, path) from None
+
+    def permissions(self, path: str) -> FilePermissions:
+        """Return whose a file is and who may do what."""
+        try:
+            found = os.stat(resolved(self._root, path) if self._root else path)
+        except OSError as error:
+            raise _named(error, path) from None
+        return FilePermissions(found.st_mode & 0o7777, found.st_uid, found.st_gid)
 
     def write(self, path: str, text: str) -> None:
         """Write `text` in one write call."""

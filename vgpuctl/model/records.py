@@ -157,3 +157,11 @@ class AuditEntry(Value):
     plan: tuple[str, ...] = ()
     undone: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
+
+
+class FilePermissions(Value):
+    """Whose a file or directory is: owner and group by number, `mode` the permission bits (0o755)."""
+
+    mode: int
+    owner: int
+    group: int

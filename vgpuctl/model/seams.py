@@ -21,6 +21,7 @@ from vgpuctl.model.records import (
     ClaimsRead,
     DomainLeftovers,
     DomainRecord,
+    FilePermissions,
     Holder,
     HypervisorCapabilities,
     HypervisorStatus,
@@ -48,6 +49,9 @@ class Sysfs(Protocol):
 
     def readlink(self, path: str) -> str:
         """Return a symbolic link's text; callers mostly want its last component."""
+
+    def permissions(self, path: str) -> FilePermissions:
+        """Return whose a file or directory is and who may do what; a link is followed."""
 
     def write(self, path: str, text: str) -> None:
         """Write `text` in one write call (a plain write: for creating, which the kernel never parks)."""

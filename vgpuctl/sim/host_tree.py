@@ -13,6 +13,8 @@ from vgpuctl.sim.state import State
 from vgpuctl.sim.tree import Dir, File, Link, Node, fixed, text
 
 VFIO_DEV_SINCE = (6, 1)
+MEMORY_KIB = 512 << 20
+"""The host's memory; what VMs use of it is not counted."""
 
 
 def root(state: State, machine_id: str) -> Dir:
@@ -161,11 +163,19 @@ def _pci_files(gpu: SimGpu, function: SimFunction) -> dict[str, Node]:
         "subsystem_device": text("0x0000"),
         "numa_node": text(gpu.numa_node),
         "enable": text(1),
+        "resource": text(_resource(function)),
         "subsystem": Link("/sys/bus/pci"),
     }
     if function.device_class.startswith("0x0300"):
         made["boot_vga"] = text(1 if gpu.console and function.kind == "pf" else 0)
     return made
+
+
+def _resource(function: SimFunction) -> str:
+    """Return start, end and flags of 6 BARs, the ROM and 6 VF BARs: one of 16 MiB, at an address of its own."""
+    start = (0x38 << 40) + (function.serial << 24)
+    none = f"0x{0:016x} 0x{0:016x} 0x{0:016x}"
+    return "\n".join([f"0x{start:016x} 0x{start + (1 << 24) - 1:016x} 0x{0x14220C:016x}", *[none] * 12])
 
 
 def _driver_files(state: State, gpu: SimGpu, function: SimFunction) -> dict[str, Node]:
@@ -215,6 +225,9 @@ def _proc(state: State) -> Mapping[str, Node]:
     made: dict[str, Node] = {
         "cmdline": text("BOOT_IMAGE=/vmlinuz ro" + (" intel_iommu=on iommu=pt" if scenario["iommu"] else "")),
         "sys": fixed({"kernel": fixed({"osrelease": text(scenario["kernel"])})}),
+        "meminfo": text(
+            f"MemTotal: {MEMORY_KIB:>14} kB\nMemFree: {MEMORY_KIB:>15} kB\nMemAvailable: {MEMORY_KIB:>10} kB"
+        ),
         "driver": fixed({}),
     }
     bound = [gpu for gpu in state.machine.gpus.values() if gpu.nvml and state.driver(gpu.own) == "nvidia"]

@@ -9,6 +9,7 @@ import posixpath
 from pathlib import Path
 
 from vgpuctl.errors import Stuck
+from vgpuctl.model.records import FilePermissions
 from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.sim.core import Change, Core, Met
 from vgpuctl.sim.host_tree import root
@@ -69,6 +70,20 @@ class SimSysfs:
         if not isinstance(node, Link):
             raise fail(errno.EINVAL, path)
         return _relative(node.target, posixpath.dirname(where))
+
+    def permissions(self, path: str) -> FilePermissions:
+        """Return who may do what; everything is root's. The mode of what is really kept is the real one."""
+        self._look("sysfs-read", path)
+        real = self._real(path) or self._run(path)
+        if real is not None:
+            try:
+                return FilePermissions(real.stat().st_mode & 0o7777, 0, 0)
+            except OSError as exc:
+                raise fail(exc.errno or errno.EIO, path) from None
+        _, node = self._find(path)
+        if not isinstance(node, File):
+            return FilePermissions(0o755, 0, 0)
+        return FilePermissions((0o444 if node.show else 0) | (0o200 if node.store else 0), 0, 0)
 
     # ---------------------------------------------------------------- writing
 
@@ -150,6 +165,11 @@ class SimSysfs:
         if plain == "/etc/machine-id" or not f"{plain}/".startswith("/etc/"):
             return None
         return self._core.directory / plain.lstrip("/")
+
+    def _run(self, path: str) -> Path | None:
+        """Return the real directory or file behind a path at or below /run/vgpuctl."""
+        inside = f"{posixpath.normpath(path)}/".removeprefix("/run/vgpuctl/")
+        return self._core.directory / "run" / inside if not inside.startswith("/") else None
 
     def _write_real(self, path: str, text: str, change: Change) -> bool:
         real = self._real(path)

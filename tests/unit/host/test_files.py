@@ -149,3 +149,16 @@ def test_the_real_root_costs_one_open_for_each_read(tmp_path):
     sys.addaudithook(count)
     files_below("/").read(f"{tmp_path}/f")
     assert len(opened) == 1
+
+
+@pytest.mark.parametrize("real_root", [True, False])
+def test_permissions_are_those_of_what_a_link_leads_to(tree, real_root):
+    (tree / "sys/vendor").symlink_to("devices/pci0000:00/0000:3b:00.0/vendor")
+    (tree / "sys/devices/pci0000:00/0000:3b:00.0/vendor").chmod(0o640)
+    prefix = str(tree) if real_root else ""
+    files = files_below("/" if real_root else tree)
+    seen = files.permissions(f"{prefix}/sys/vendor")
+    assert (seen.mode, seen.owner, seen.group) == (0o640, os.getuid(), os.getgid())
+    with pytest.raises(FileNotFoundError) as caught:
+        files.permissions(f"{prefix}/sys/none")
+    assert caught.value.filename == f"{prefix}/sys/none"

@@ -53,3 +53,12 @@ def test_etc_does_not_lead_out(make: MakeHost, tmp_path: Path) -> None:
     host = make("a100-40")
     with pytest.raises(OSError, match="No such file"):
         host.sysfs.read("/etc/../../secret")
+
+
+def test_permissions_of_what_is_kept_are_real_and_all_else_is_the_kernels(make: MakeHost, tmp_path: Path) -> None:
+    host = make("a100-40")
+    (tmp_path / "host.state" / "etc" / "vgpuctl" / "host.yaml").touch(mode=0o600)
+    assert host.sysfs.permissions("/etc/vgpuctl/host.yaml").mode == 0o600
+    assert host.sysfs.permissions("/run/vgpuctl").mode == 0o700
+    assert host.sysfs.permissions(PF).mode == 0o755
+    refused(errno.ENOENT, lambda: host.sysfs.permissions("/run/vgpuctl/none"))

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hook, the unit that restores, and libvirt-guests."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.doctor.looks import judge, said
+from tests.values import A4C, a100, promised, snapshot, t4, vm
+from vgpuctl.doctor.boot import GUESTS, GUESTS_UNIT, HOOK, HOOKS, OWN_HOOK, UNIT, WANTS
+from vgpuctl.doctor.check import Text, Verdict
+from vgpuctl.model.gpu import Backend
+from vgpuctl.model.records import FilePermissions
+
+GPU = a100()
+RUNS = FilePermissions(0o755, 0, 0)
+HOST = snapshot(GPU, vms=(vm(1, promised(GPU, A4C)),))
+
+
+def test_a_hook_of_its_own_or_in_libvirts_file():
+    own = judge("start-hook", HOST, folders={HOOKS: ("vgpuctl",)}, permissions={OWN_HOOK: RUNS})
+    line = judge("start-hook", HOST, files={HOOK: "#!/bin/sh\nexec vgpuctl hook\n"}, permissions={HOOK: RUNS})
+    assert (own.verdict, line.verdict) == (Verdict.OK, Verdict.OK)
+
+
+def test_no_hook_is_a_warning():
+    found = judge("start-hook", HOST, files={HOOK: "#!/bin/sh\n"}, folders={HOOKS: ("other",)})
+    assert found.verdict is Verdict.WARN
+    assert "vgpuctl install-host" in said(found)
+
+
+def test_a_hook_that_libvirt_may_not_run_fails():
+    held = FilePermissions(0o644, 0, 0)
+    found = judge("start-hook", HOST, folders={HOOKS: ("vgpuctl",)}, permissions={OWN_HOOK: held})
+    assert (found.verdict, found.fix) == (Verdict.FAIL, f"chmod 755 {OWN_HOOK}")
+
+
+def test_hooks_that_cannot_be_read_are_unknown():
+    closed = Text(problem=f"{HOOK}: Permission denied")
+    assert judge("start-hook", HOST, files={HOOK: closed}).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize("folder", ["/etc/systemd/system", "/usr/lib/systemd/system"])
+def test_the_unit_may_be_in_any_of_systemds_places(folder):
+    assert judge("restore-unit", HOST, folders={folder: (UNIT,)}).verdict is Verdict.OK
+
+
+def test_no_unit_is_a_warning():
+    found = judge("restore-unit", HOST, folders={"/etc/systemd/system": ()})
+    assert (found.verdict, found.fix) == (Verdict.WARN, "vgpuctl install-host")
+
+
+def test_what_a_reboot_leaves_needs_neither():
+    whole = snapshot(t4(backend=Backend.PASSTHROUGH))
+    for name in ("start-hook", "restore-unit"):
+        assert judge(name, whole).verdict is Verdict.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("ON_SHUTDOWN=shutdown\n", Verdict.OK),
+        ("ON_SHUTDOWN=suspend\nON_SHUTDOWN='shutdown'\n", Verdict.OK),
+        ("ON_SHUTDOWN=suspend\n", Verdict.WARN),
+        ("#ON_SHUTDOWN=shutdown\n", Verdict.WARN),
+    ],
+)
+@pytest.mark.parametrize("path", GUESTS)
+def test_what_libvirt_guests_does_at_shutdown(path, line, verdict):
+    found = judge("libvirt-guests", HOST, files={path: line}, folders={WANTS: (GUESTS_UNIT,)})
+    assert found.verdict is verdict
+    assert path in said(found)
+
+
+def test_libvirt_guests_that_is_off_or_has_nothing_to_stop_does_not_matter():
+    assert judge("libvirt-guests", HOST, files={GUESTS[0]: "ON_SHUTDOWN=suspend\n"}).verdict is Verdict.OK
+    idle = judge("libvirt-guests", snapshot(GPU, vms=(vm(1),)), folders={WANTS: (GUESTS_UNIT,)})
+    assert idle.verdict is Verdict.NOT_APPLICABLE
+    assert judge("libvirt-guests", HOST, folders={WANTS: (GUESTS_UNIT,)}).verdict is Verdict.UNKNOWN

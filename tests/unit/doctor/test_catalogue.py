@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list of checks: ids, who explains what, and the document that lists them."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from vgpuctl.doctor.catalogue import CHECKS, chosen, explaining, worst
+from vgpuctl.doctor.check import Finding, Verdict
+from vgpuctl.errors import NotFound, VgpuctlError
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "docs" / "doctor.md"
+HEAD = "| check | what should be | what it looks at | errors it explains |\n|---|---|---|---|\n"
+
+
+def table() -> str:
+    rows = []
+    for check in CHECKS:
+        explains = ", ".join(f"`{word}`" for word in check.explains) or "-"
+        rows.append(f"| `{check.id}` | {check.title} | {check.looks_at} | {explains} |\n")
+    return HEAD + "".join(rows)
+
+
+def test_the_document_lists_every_check():
+    text = PAGE.read_text(encoding="utf-8")
+    if os.environ.get("VGPUCTL_REGENERATE"):
+        before, _, rest = text.partition("| check |")
+        after = rest.partition("\n\n")[2]
+        PAGE.write_text(f"{before}{table()}\n{after}", encoding="utf-8")
+        text = PAGE.read_text(encoding="utf-8")
+    assert table() in text, "run the tests with VGPUCTL_REGENERATE=1"
+
+
+def test_ids_are_short_words_and_each_is_there_once():
+    ids = [check.id for check in CHECKS]
+    assert len(ids) == len(set(ids))
+    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", name) for name in ids)
+
+
+def test_what_a_check_explains_is_an_error_that_exists():
+    kinds: list[type[VgpuctlError]] = [VgpuctlError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    codes = {kind.code for kind in kinds}
+    sources = "\n".join(path.read_text() for path in (ROOT / "vgpuctl").rglob("*.py"))
+    lacking = set(re.findall(r'check="([a-z-]+)"', sources))
+    assert {word for check in CHECKS for word in check.explains} <= codes | lacking
+
+
+def test_the_checks_are_chosen_by_id_in_the_order_of_the_list():
+    assert [check.id for check in chosen(("libvirt", "iommu"))] == ["iommu", "libvirt"]
+    assert chosen(()) == CHECKS
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"), [("iomu", "did you mean iommu?"), ("xyz", "vgpuctl doctor lists the checks")]
+)
+def test_an_unknown_check_is_refused_with_the_nearest(typed, hint):
+    with pytest.raises(NotFound) as caught:
+        chosen((typed,))
+    assert caught.value.hint == hint
+
+
+def test_an_error_is_explained_by_its_code_or_by_what_is_lacking():
+    assert [check.id for check in explaining("host-cannot", "iommu")] == ["iommu"]
+    assert "stuck-writes" in [check.id for check in explaining("stuck", None)]
+    assert explaining("usage", None) == ()
+
+
+def test_a_host_is_as_its_worst_finding():
+    found = [Finding(verdict) for verdict in Verdict]
+    assert worst(tuple(found)) is Verdict.FAIL
+    assert worst((Finding(Verdict.OK), Finding(Verdict.UNKNOWN))) is Verdict.UNKNOWN
+    assert worst((Finding(Verdict.OK), Finding(Verdict.NOT_APPLICABLE))) is Verdict.OK
+    assert worst(()) is Verdict.NOT_APPLICABLE

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPUs' drivers, VFs, types, and NVML."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.doctor.looks import judge, said
+from tests.values import A4C, a100, changed, snapshot, t4, taken
+from vgpuctl.doctor.check import Verdict
+from vgpuctl.doctor.gpus import shortened
+from vgpuctl.model.gpu import Backend
+from vgpuctl.model.records import NvmlStatus
+
+
+@pytest.mark.parametrize(
+    ("driver", "verdict"),
+    [("nvidia", Verdict.OK), ("vfio-pci", Verdict.OK), ("nouveau", Verdict.FAIL), (None, Verdict.WARN)],
+)
+def test_the_driver_of_a_gpu(driver, verdict):
+    found = judge("gpu-driver", snapshot(t4(), a100(driver=driver)))
+    assert found.verdict is verdict
+    assert f"driver {driver or 'none'}" in said(found)
+    if verdict is not Verdict.OK:
+        assert t4().address not in said(found), "only what is wrong is told"
+
+
+def test_a_host_without_a_gpu_has_no_driver_to_miss():
+    for name in ("gpu-driver", "vgpu-driver", "vfs", "functions", "vgpu-types", "nvml"):
+        assert judge(name, snapshot()).verdict is Verdict.NOT_APPLICABLE
+
+
+def test_nvidias_driver_with_vgpus():
+    assert judge("vgpu-driver", snapshot(a100(), t4())).verdict is Verdict.OK
+    off = a100(backend=None, vfs_enabled=0)
+    assert judge("vgpu-driver", snapshot(off)).verdict is Verdict.NOT_APPLICABLE, "not known while VFs are off"
+
+
+@pytest.mark.parametrize("gpu", [t4(backend=Backend.PASSTHROUGH), a100(backend=Backend.SRIOV_VF)])
+def test_nvidias_driver_without_vgpus_is_a_warning(gpu):
+    found = judge("vgpu-driver", snapshot(gpu))
+    assert found.verdict is Verdict.WARN
+    assert gpu.address in said(found)
+
+
+def test_vfs_are_on():
+    assert judge("vfs", snapshot(a100(), t4())).verdict is Verdict.OK
+
+
+def test_vfs_that_are_off_fail_with_the_command_that_turns_them_on():
+    off = a100(backend=None, vfs_enabled=0, functions=(), types=())
+    found = judge("vfs", snapshot(off))
+    assert found.verdict is Verdict.FAIL
+    assert found.fix == "/usr/lib/nvidia/sriov-manage -e 0000:3b:00.0"
+    other = judge("vfs", snapshot(a100(backend=None, vfs_enabled=0, vendor_id="8086")))
+    assert other.fix == "echo N > /sys/bus/pci/devices/0000:3b:00.0/sriov_numvfs"
+
+
+def test_functions_without_a_problem():
+    assert judge("functions", snapshot(a100(), t4())).verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        changed(a100(), 3, problem="its vGPU types cannot be read: Input/output error"),
+        changed(a100(), 3, vfio_dev=False),
+        a100(problems=("virtfn3 is left out: Input/output error",)),
+    ],
+)
+def test_a_function_that_is_not_served_fails(gpu):
+    found = judge("functions", snapshot(t4(), gpu))
+    assert found.verdict is Verdict.FAIL
+    assert len(found.evidence) == 1
+
+
+def test_types_are_offered():
+    assert judge("vgpu-types", snapshot(a100(), t4())).verdict is Verdict.OK
+
+
+def test_a_gpu_without_types_fails_unless_it_is_only_full():
+    empty = a100(types=())
+    assert judge("vgpu-types", snapshot(empty)).verdict is Verdict.FAIL
+    full = snapshot(empty, vgpus=(taken(empty, A4C),))
+    assert judge("vgpu-types", full).verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [
+        (NvmlStatus(available=True, driver_version="550.90.05"), Verdict.OK),
+        (NvmlStatus(available=False, reason="absent"), Verdict.WARN),
+        (NvmlStatus(available=False, reason="--root"), Verdict.UNKNOWN),
+    ],
+)
+def test_nvml(status, verdict):
+    found = judge("nvml", snapshot(a100(), nvml=status))
+    assert found.verdict is verdict
+    assert (status.driver_version or status.reason or "").lstrip("-") in said(found) or verdict is Verdict.UNKNOWN
+
+
+def test_many_lines_are_shortened():
+    assert shortened([]) == ()
+    assert shortened(["1", "2", "3", "4"]) == ("1", "2", "3", "4")
+    assert shortened(["1", "2", "3", "4", "5"]) == ("1", "2", "3", "and 2 more")

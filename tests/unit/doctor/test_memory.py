@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that VMs with devices lock."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.doctor.looks import judge, said
+from tests.values import A4C, a100, promised, snapshot, vm
+from vgpuctl.doctor.check import Verdict
+from vgpuctl.doctor.memory import MEMINFO
+from vgpuctl.model.records import HypervisorStatus
+from vgpuctl.model.vm import VmState
+
+GPU = a100()
+OWN = promised(GPU, A4C)
+
+
+def meminfo(total_mib: int, free_mib: int) -> dict[str, str]:
+    return {MEMINFO: f"MemTotal:  {total_mib * 1024} kB\nMemFree: 1 kB\nMemAvailable:  {free_mib * 1024} kB\n"}
+
+
+@pytest.mark.parametrize(
+    ("state", "total", "free", "verdict"),
+    [
+        (VmState.RUNNING, 8192, 100, Verdict.OK),
+        (VmState.STOPPED, 8192, 4096, Verdict.OK),
+        (VmState.STOPPED, 8192, 4095, Verdict.WARN),
+        (VmState.RUNNING, 4095, 100, Verdict.WARN),
+    ],
+)
+def test_the_memory_that_is_locked_must_be_there(state, total, free, verdict):
+    host = snapshot(GPU, vms=(vm(1, OWN, memory_mib=4096, state=state),))
+    found = judge("locked-memory", host, files=meminfo(total, free))
+    assert found.verdict is verdict
+    assert f"MemTotal {total} MiB" in said(found)
+
+
+def test_without_devices_or_without_figures_nothing_is_judged():
+    assert judge("locked-memory", snapshot(GPU, vms=(vm(1),))).verdict is Verdict.NOT_APPLICABLE
+    assert judge("locked-memory", snapshot(GPU, vms=(vm(1, OWN),))).verdict is Verdict.UNKNOWN
+    off = HypervisorStatus(available=False, uri="qemu:///system", reason="refused")
+    assert judge("locked-memory", snapshot(GPU, hypervisor=off)).verdict is Verdict.UNKNOWN

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""IOMMU groups and BARs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.doctor.looks import judge, said
+from tests.values import a100, changed, snapshot, t4
+from vgpuctl.doctor.check import Text, Verdict
+from vgpuctl.model.gpu import Backend, GroupMember
+
+RESOURCE = "/sys/bus/pci/devices/0000:3b:00.0/resource"
+NONE = "0x0000000000000000 0x0000000000000000 0x0000000000000000\n"
+SMALL = "0x00000000d0000000 0x00000000d0ffffff 0x0000000000040200\n"
+LARGE = "0x0000380000000000 0x0000380fffffffff 0x000000000014220c\n"
+UNSET = "0x0000000000000000 0x0000000fffffffff 0x000000002014220c\n"
+EMPTY_ROM = "0x0000000000000000 0x000000000007ffff 0x0000000020046200\n"
+
+
+def test_each_vf_has_its_group():
+    assert judge("iommu-groups", snapshot(a100(), t4())).verdict is Verdict.OK
+
+
+def test_vfs_that_share_a_group_fail():
+    together = changed(changed(a100(), 0, iommu_group=40), 1, iommu_group=40)
+    found = judge("iommu-groups", snapshot(together))
+    assert found.verdict is Verdict.FAIL
+    assert "group 40: 0000:3b:00.4, 0000:3b:00.5" in said(found)
+
+
+@pytest.mark.parametrize(
+    ("member", "verdict"),
+    [
+        (GroupMember("0000:3c:00.0", "e1000e", same_slot=False), Verdict.WARN),
+        (GroupMember("0000:3c:00.0", "vfio-pci", same_slot=False), Verdict.OK),
+        (GroupMember("0000:5e:00.1", "snd_hda_intel", same_slot=True), Verdict.OK),
+    ],
+)
+def test_a_stranger_in_the_group_of_a_gpu_is_told(member, verdict):
+    gpu = t4(backend=Backend.PASSTHROUGH, iommu_group=3, group_members=(member,))
+    found = judge("iommu-groups", snapshot(gpu))
+    assert found.verdict is verdict
+    assert (member.address in said(found)) is (verdict is Verdict.WARN)
+
+
+def test_without_an_iommu_there_is_no_group_to_judge():
+    bare = a100(vfs=0)
+    assert judge("iommu-groups", snapshot(bare)).verdict is Verdict.NOT_APPLICABLE
+
+
+def test_bars_with_addresses_are_ok_and_a_rom_does_not_matter():
+    text = SMALL + LARGE + NONE * 4 + EMPTY_ROM + LARGE
+    assert judge("bars", snapshot(a100()), files={RESOURCE: text}).verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [(SMALL + UNSET, "BAR 1"), (SMALL + LARGE + NONE * 4 + EMPTY_ROM + UNSET, "VF BAR 0")]
+)
+def test_a_bar_without_an_address_fails_with_its_size(text, name):
+    found = judge("bars", snapshot(a100()), files={RESOURCE: text})
+    assert found.verdict is Verdict.FAIL
+    assert f"{RESOURCE}: {name} of 0000:3b:00.0 has no address (size 65536 MiB)" in found.evidence
+    assert "Above 4G" in (found.fix or "")
+
+
+def test_resources_that_are_not_there_are_unknown():
+    assert judge("bars", snapshot(a100())).verdict is Verdict.UNKNOWN
+    closed = Text(problem=f"{RESOURCE}: Permission denied")
+    assert judge("bars", snapshot(a100()), files={RESOURCE: closed}).evidence == (closed.problem,)
+    assert judge("bars", snapshot()).verdict is Verdict.NOT_APPLICABLE

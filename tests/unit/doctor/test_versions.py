@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernel, libvirt and QEMU versions."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.doctor.looks import judge, said
+from tests.values import a100, snapshot, t4
+from vgpuctl.doctor.check import Verdict
+from vgpuctl.model.records import HypervisorStatus
+
+RELEASE = "/proc/sys/kernel/osrelease"
+
+
+def libvirt(version: int | None = 10_000_000, qemu: int | None = 8_002_002, **more) -> HypervisorStatus:
+    values = {"available": True, "uri": "qemu:///system", "libvirt_version": version, "qemu_version": qemu}
+    return HypervisorStatus(**{**values, **more})
+
+
+@pytest.mark.parametrize(
+    ("gpu", "release", "verdict"),
+    [
+        (a100(), "6.8.0-45-generic\n", Verdict.OK),
+        (a100(), "5.15.0-100-generic\n", Verdict.FAIL),
+        (t4(), "5.15.0-100-generic\n", Verdict.OK),
+    ],
+)
+def test_the_kernel_is_judged_by_what_the_gpus_need(gpu, release, verdict):
+    found = judge("kernel", snapshot(gpu), files={RELEASE: release})
+    assert found.verdict is verdict
+    assert release.strip() in said(found)
+
+
+def test_a_kernel_that_does_not_tell_is_unknown():
+    assert judge("kernel", snapshot(a100())).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "verdict"),
+    [
+        (a100(), 10_000_000, Verdict.OK),
+        (a100(), 9_000_000, Verdict.FAIL),
+        (t4(), 9_000_000, Verdict.OK),
+        (t4(), 7_000_000, Verdict.WARN),
+        (t4(), None, Verdict.UNKNOWN),
+    ],
+)
+def test_libvirt_is_judged_by_what_the_gpus_need(gpu, version, verdict):
+    assert judge("libvirt", snapshot(gpu, hypervisor=libvirt(version))).verdict is verdict
+
+
+def test_a_libvirt_that_does_not_answer_fails_with_its_own_reason():
+    off = libvirt(None, available=False, reason="Connection refused")
+    found = judge("libvirt", snapshot(hypervisor=off))
+    assert found.verdict is Verdict.FAIL
+    assert found.evidence == ("libvirt does not answer at qemu:///system: Connection refused",)
+
+
+def test_a_libvirt_that_nobody_asks_is_unknown():
+    off = libvirt(None, available=False, uri="", reason="libvirt is not asked: --root")
+    assert judge("libvirt", snapshot(hypervisor=off)).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize("uri", ["qemu:///session", "test:///default"])
+def test_a_libvirt_without_the_hosts_vms_fails(uri):
+    assert judge("libvirt", snapshot(hypervisor=libvirt(uri=uri))).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("version", "qemu", "verdict"),
+    [
+        (12_004_000, 7_002_000, Verdict.OK),
+        (12_004_000, 7_001_000, Verdict.FAIL),
+        (12_003_000, 6_002_000, Verdict.OK),
+        (10_000_000, None, Verdict.UNKNOWN),
+    ],
+)
+def test_qemu_is_judged_by_what_libvirt_starts(version, qemu, verdict):
+    assert judge("qemu", snapshot(hypervisor=libvirt(version, qemu))).verdict is verdict

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doctor on whole simulated hosts: what it reads, what it leaves alone, what it mends."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.faults import counted, failing
+from tests.worlds import Silent, create, open_host, picture, wish, yes
+from vgpuctl.doctor.catalogue import CHECKS, chosen
+from vgpuctl.doctor.check import Check, Finding, Look, Verdict
+from vgpuctl.engine.diagnose import NOTHING_TO_FIX, diagnose, explain_failure, judged, look_at, mend
+from vgpuctl.errors import NeedsConfirmation, NotFound
+from vgpuctl.sim import SCENARIOS
+from vgpuctl.value import replace
+
+NO_IOMMU = """version: 1
+iommu: false
+libvirt: {version: "9.0.0", kvm: false, uefi: false}
+gpus:
+  - {model: A100}
+"""
+
+
+def verdicts(data) -> dict[str, str]:
+    return {row["id"]: row["verdict"] for row in data["checks"]}
+
+
+def fix(world, *ids: str, dry_run: bool = False, confirm=yes):
+    return mend(world, ids, dry_run=dry_run, confirm=confirm, wait_seconds=1, progress=Silent())
+
+
+def leaked(tmp_path):
+    host = open_host(tmp_path)
+    uuid = create(host.world, wish("A100-4C"), start=False).data["uuid"]
+    host.world.hypervisor.undefine(uuid)
+    return host.again()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_built_in_host_is_examined_within_two_seconds_and_left_as_it_was(tmp_path, scenario):
+    host = open_host(tmp_path, scenario)
+    before = picture(host)
+    began = time.monotonic()
+    data = diagnose(host.world)
+    assert time.monotonic() - began < 2
+    assert picture(host) == before
+    assert [row["id"] for row in data["checks"]] == [check.id for check in CHECKS]
+    assert all(row["evidence"] for row in data["checks"])
+    assert all(row["fix"] for row in data["checks"] if row["verdict"] in ("fail", "warn"))
+
+
+def test_a_host_in_order_fails_nothing(tmp_path):
+    found = verdicts(diagnose(open_host(tmp_path).world))
+    assert "fail" not in found.values()
+    assert found["iommu"] == found["libvirt"] == found["functions"] == "ok"
+
+
+def test_a_host_without_what_vgpus_need_fails_there(tmp_path):
+    data = diagnose(open_host(tmp_path, text=NO_IOMMU).world)
+    failed = {name for name, verdict in verdicts(data).items() if verdict == "fail"}
+    assert (data["verdict"], failed) == ("fail", {"iommu", "kvm", "libvirt", "functions"})
+    assert verdicts(data)["uefi"] == "warn"
+
+
+def test_only_the_named_checks_are_made_and_only_their_files_read(tmp_path):
+    host = open_host(tmp_path)
+    data = diagnose(host.world, ("machine-id",))
+    assert verdicts(data) == {"machine-id": "ok"}
+    look = look_at(host.world, chosen(("machine-id",)))
+    assert set(look.files) == {"/etc/machine-id"}
+    assert not look.folders
+    with pytest.raises(NotFound):
+        diagnose(host.world, ("machine",))
+
+
+def test_whatever_cannot_be_read_is_told_and_stops_no_check(tmp_path):
+    host = open_host(tmp_path)
+    for at in range(len(counted(host.world, diagnose))):
+        data = diagnose(failing(host.world, at, for_good=True))
+        assert len(data["checks"]) == len(CHECKS)
+        assert not [row for row in data["checks"] if "stumbled" in " ".join(row["evidence"])]
+
+
+def test_claims_that_may_not_be_read_are_unknown(tmp_path):
+    host = open_host(tmp_path)
+
+    class Closed:
+        held = False
+
+        def read(self, carriers=None):
+            raise PermissionError(13, "Permission denied", "/run/vgpuctl/claims")
+
+        stuck = read
+
+    found = verdicts(diagnose(replace(host.world, claims=Closed())))
+    assert found["claims"] == found["leftovers"] == found["stuck-writes"] == "unknown"
+    assert found["iommu"] == "ok"
+
+
+def test_a_check_that_stumbles_is_unknown_and_names_itself_a_bug():
+    def stumble(look: Look) -> Finding:
+        raise ZeroDivisionError("by nothing")
+
+    found = judged(Look(), [Check(id="x", title="x", looks_at="x", judge=stumble)])
+    assert found[0].verdict is Verdict.UNKNOWN
+    assert "ZeroDivisionError" in found[0].evidence[0]
+
+
+def test_a_leak_is_found_shown_and_mended(tmp_path):
+    host = leaked(tmp_path)
+    assert verdicts(diagnose(host.world))["leftovers"] == "warn"
+    shown = fix(host.world, dry_run=True)
+    assert (shown.changed, shown.dry_run, bool(shown.steps)) == (True, True, True)
+    assert picture(host).types, "a dry run changes nothing"
+    done = fix(host.world)
+    assert (done.changed, verdicts(done.data)["leftovers"]) == (True, "ok")
+    assert picture(host).types == picture(host).claims == {}
+
+
+def test_nothing_is_mended_without_a_yes_or_when_it_was_not_asked_for(tmp_path):
+    host = leaked(tmp_path)
+
+    def no(question: str, details: tuple[str, ...]) -> None:
+        assert details, "the steps are shown before the question"
+        raise NeedsConfirmation("no")
+
+    before = picture(host)
+    with pytest.raises(NeedsConfirmation):
+        fix(host.world, confirm=no)
+    other = fix(host.world, "iommu", confirm=no)
+    assert (other.changed, other.notes) == (False, (NOTHING_TO_FIX,))
+    assert picture(host) == before
+
+
+def test_a_host_in_order_has_nothing_to_mend(tmp_path):
+    done = fix(open_host(tmp_path).world)
+    assert (done.changed, done.steps, done.notes) == (False, (), (NOTHING_TO_FIX,))
+
+
+def test_a_failure_is_explained_by_what_is_wrong_alone(tmp_path):
+    world = open_host(tmp_path, text=NO_IOMMU).world
+    found = explain_failure(world, "host-cannot", "iommu")
+    assert [(row["id"], row["verdict"]) for row in found] == [("iommu", "fail")]
+    assert set(found[0]) == {"id", "verdict", "evidence", "fix"}
+    assert explain_failure(open_host(tmp_path / "b").world, "host-cannot", "iommu") == []
+
+
+def test_domains_are_not_listed_to_explain_what_libvirt_refused(tmp_path):
+    world = open_host(tmp_path).world
+    calls = counted(world, lambda w: explain_failure(w, "libvirt-failed", None))
+    assert not [call for call in calls if "domain" in call]
+    assert [c for c in counted(world, lambda w: explain_failure(w, "no-capacity", None)) if "domains" in c]

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a check is, what it is given to look at, and what it finds.
+
+A check says beforehand which files it needs, so that the engine reads each once, and only those of the checks that
+were asked for. What cannot be read is `unknown`, with the reason, and never `ok`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+
+from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.records import FilePermissions, HypervisorCapabilities
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.value import NOTHING, Value
+
+
+class Verdict(StrEnum):
+    """How a check ended. `warn` works now and will hurt; `fail` does not work."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+    NOT_APPLICABLE = "not-applicable"
+
+
+class Finding(Value):
+    """What a check found. `evidence`: the values seen, with where; `fix`: a command or a sentence."""
+
+    verdict: Verdict
+    evidence: tuple[str, ...] = ()
+    fix: str | None = None
+
+
+class Needs(Value):
+    """Absolute paths that a check looks at: files to read, directories to list, and whose permissions to see."""
+
+    files: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    permissions: tuple[str, ...] = ()
+
+
+class Text(Value):
+    """A file: its `text`, or why it cannot be read (`problem`), or neither: there is none."""
+
+    text: str | None = None
+    problem: str | None = None
+
+
+class Folder(Value):
+    """A directory: its `names`, or why it cannot be listed (`problem`), or neither: there is none."""
+
+    names: tuple[str, ...] | None = None
+    problem: str | None = None
+
+
+class Leftover(Value):
+    """Something that reconcile would mend, or only tell (`action`)."""
+
+    kind: str
+    what: str
+    action: str
+
+
+class Look(Value):
+    """Everything that was looked at.
+
+    `snapshot` None: the host could not be looked at, for the reason `problem`. `leftovers` and `capabilities` None:
+    not known, for the reason beside them. `closed`: why the claims cannot be read, None when they were.
+    """
+
+    snapshot: Snapshot | None = None
+    problem: str = "not looked at"
+    files: Mapping[str, Text] = NOTHING
+    folders: Mapping[str, Folder] = NOTHING
+    permissions: Mapping[str, FilePermissions] = NOTHING
+    leftovers: tuple[Leftover, ...] | None = None
+    leftovers_problem: str = "not looked at"
+    capabilities: HypervisorCapabilities | None = None
+    capabilities_problem: str = "not looked at"
+    closed: str | None = None
+
+    def file(self, path: str) -> Text:
+        """Return a file; one that the check did not ask for is a mistake in the check (KeyError)."""
+        return self.files[path]
+
+    def folder(self, path: str) -> Folder:
+        """Return a directory; KeyError as `file`."""
+        return self.folders[path]
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Return the GPUs; none when the host could not be looked at (see `judged_by_host`)."""
+        return self.snapshot.gpus if self.snapshot is not None else ()
+
+
+class Check(Value):
+    """One check. `explains`: the error codes, and the `check` facts of errors, that it may explain.
+
+    `needs_of` adds paths that depend on what is there. `vms`, `types`, `leftovers`, `capabilities`: it needs libvirt's
+    VMs, the GPUs' vGPU types, what reconcile would find, or what libvirt says of domains.
+    """
+
+    id: str
+    title: str
+    looks_at: str
+    judge: Callable[[Look], Finding]
+    needs: Needs = Needs()
+    needs_of: Callable[[Snapshot], Needs] | None = None
+    explains: tuple[str, ...] = ()
+    vms: bool = False
+    types: bool = False
+    leftovers: bool = False
+    capabilities: bool = False
+
+
+def ok(*evidence: str) -> Finding:
+    """Return: as it should be."""
+    return Finding(Verdict.OK, evidence)
+
+
+def warn(*evidence: str, fix: str) -> Finding:
+    """Return: it works now and will hurt."""
+    return Finding(Verdict.WARN, evidence, fix)
+
+
+def fail(*evidence: str, fix: str) -> Finding:
+    """Return: it does not work."""
+    return Finding(Verdict.FAIL, evidence, fix)
+
+
+def unknown(*evidence: str, fix: str | None = None) -> Finding:
+    """Return: it could not be seen, and why."""
+    return Finding(Verdict.UNKNOWN, evidence, fix)
+
+
+def not_applicable(*evidence: str) -> Finding:
+    """Return: this host has nothing to check."""
+    return Finding(Verdict.NOT_APPLICABLE, evidence)
+
+
+def judged_by_host(judge: Callable[[Look, Snapshot], Finding]) -> Callable[[Look], Finding]:
+    """Return a judge that is asked only when the host could be looked at, and is unknown otherwise."""
+
+    def judged(look: Look) -> Finding:
+        return unknown(look.problem) if look.snapshot is None else judge(look, look.snapshot)
+
+    return judged
+
+
+def number_of(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version: `6.8.0-45-generic` is (6, 8, 0)."""
+    numbers = []
+    for part in version.strip().split("-")[0].split("."):
+        if not part.isdigit():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)

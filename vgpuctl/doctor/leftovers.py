@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was left behind: writes that wait in the kernel, leaked and half-made things, claims nobody can read.
+
+mdevctl's definitions are here too: what it makes at boot takes the place of a VM's vGPU, and is foreign to vgpuctl.
+"""
+
+from __future__ import annotations
+
+from vgpuctl.doctor.check import Check, Finding, Look, Needs, fail, judged_by_host, ok, unknown, warn
+from vgpuctl.doctor.gpus import shortened
+from vgpuctl.model.gpu import Backend
+from vgpuctl.model.snapshot import Snapshot
+
+MDEVCTL = "/etc/mdevctl.d"
+_MDEV = (Backend.MDEV_PF, Backend.MDEV_VF)
+
+
+def _stuck(look: Look, snapshot: Snapshot) -> Finding:
+    if look.closed is not None:
+        return unknown(look.closed, fix="run it as root")
+    if snapshot.stuck:
+        lines = [f"process {w.process.pid} waits in the kernel writing {w.path} (GPU {w.gpu})" for w in snapshot.stuck]
+        return fail(*shortened(lines), fix="stop the VM or the process that holds the device: fuser -v /dev/vfio/*")
+    return ok("no write waits in the kernel")
+
+
+def _leftovers(look: Look) -> Finding:
+    if look.closed is not None:
+        return unknown(look.closed, fix="run it as root")
+    if look.leftovers is None:
+        return unknown(look.leftovers_problem)
+    found = [left for left in look.leftovers if left.kind not in ("stuck-write", "copied-record")]
+    if found:
+        return warn(*shortened([f"{left.kind}: {left.what}" for left in found]), fix="vgpuctl reconcile")
+    return ok("nothing is leaked, half made or half removed")
+
+
+def _claims(look: Look, snapshot: Snapshot) -> Finding:
+    if look.closed is not None:
+        return unknown(look.closed, fix="run it as root")
+    if snapshot.unreadable_claims:
+        names = [f"/run/vgpuctl/claims/{c}" for c in snapshot.unreadable_claims]
+        return fail(
+            *shortened(names),
+            "what these claim counts as taken",
+            fix="look at the file and its carrier; remove the file when no VM uses the carrier",
+        )
+    return ok(f"{len(snapshot.claims)} claims, all of them readable")
+
+
+def _mdevctl(look: Look, snapshot: Snapshot) -> Finding:
+    folder = look.folder(MDEVCTL)
+    if folder.problem is not None:
+        return unknown(folder.problem)
+    parents = {f.address: g.address for g in snapshot.gpus if g.backend in _MDEV for f in g.functions}
+    defined = [f"{MDEVCTL}/{name} (GPU {parents[name]})" for name in folder.names or () if name in parents]
+    if defined:
+        return warn(
+            *shortened(defined),
+            "mdevs defined there are made at boot and take room; vgpuctl counts them as foreign",
+            fix="mdevctl list --defined; mdevctl undefine -u UUID",
+        )
+    return ok(f"{MDEVCTL} has no definition on a GPU of this host")
+
+
+CHECKS = (
+    Check(
+        id="stuck-writes",
+        title="no write waits in the kernel",
+        looks_at="`/run/vgpuctl/stuck`",
+        judge=judged_by_host(_stuck),
+        explains=("stuck", "device-failed"),
+    ),
+    Check(
+        id="leftovers",
+        title="nothing is leaked, half made or half removed",
+        looks_at="what reconcile would do",
+        judge=_leftovers,
+        explains=("no-capacity",),
+        vms=True,
+        leftovers=True,
+    ),
+    Check(
+        id="claims",
+        title="every claim can be read",
+        looks_at="`/run/vgpuctl/claims`",
+        judge=judged_by_host(_claims),
+        explains=("no-capacity",),
+    ),
+    Check(
+        id="mdevctl",
+        title="mdevctl does not make devices on vgpuctl's GPUs",
+        looks_at=f"`{MDEVCTL}/PARENT`",
+        judge=judged_by_host(_mdevctl),
+        needs=Needs(folders=(MDEVCTL,)),
+        explains=("no-capacity",),
+    ),
+)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What vgpuctl itself keeps on the host: its run directory, host.yaml, and the machine id that marks its VMs."""
+
+from __future__ import annotations
+
+from vgpuctl.doctor.check import Check, Finding, Look, Needs, fail, ok, unknown, warn
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.records import FilePermissions
+from vgpuctl.spec.host import parse_host_spec
+
+RUN = "/run/vgpuctl"
+HOST_FILE = "/etc/vgpuctl/host.yaml"
+MACHINE_ID = "/etc/machine-id"
+_OTHERS_WRITE = 0o022
+_MACHINE_ID_DIGITS = 32
+
+
+def _run_directory(look: Look) -> Finding:
+    seen = look.permissions.get(RUN)
+    if seen is None:
+        return ok(f"{RUN} is not there or not to be seen; it is made when it is needed")
+    if _loose(seen):
+        return fail(
+            _said(RUN, seen), "others could forge or remove claims", fix=f"chown root:root {RUN}; chmod 700 {RUN}"
+        )
+    if look.closed is not None:
+        return unknown(_said(RUN, seen), look.closed, fix="run it as root")
+    return ok(_said(RUN, seen))
+
+
+def _host_file(look: Look) -> Finding:
+    read = look.file(HOST_FILE)
+    if read.problem is not None:
+        return unknown(read.problem, fix="run it as root")
+    if read.text is None:
+        return ok(f"there is no {HOST_FILE}: what is built in applies")
+    try:
+        parse_host_spec(read.text, HOST_FILE)
+    except InvalidInput as error:
+        return fail(*error.message.splitlines(), fix=f"correct {HOST_FILE}")
+    seen = look.permissions.get(HOST_FILE)
+    if seen is None:
+        return ok(f"{HOST_FILE} can be understood")
+    if _loose(seen):
+        return warn(
+            _said(HOST_FILE, seen),
+            "others than root could change what this host is set up for",
+            fix=f"chown root:root {HOST_FILE}; chmod 644 {HOST_FILE}",
+        )
+    return ok(f"{HOST_FILE} can be understood", _said(HOST_FILE, seen))
+
+
+def _machine_id(look: Look) -> Finding:
+    read = look.file(MACHINE_ID)
+    if read.problem is not None:
+        return unknown(read.problem)
+    text = (read.text or "").strip()
+    if len(text) != _MACHINE_ID_DIGITS or not all(c in "0123456789abcdef" for c in text):
+        shown = f"{MACHINE_ID}: '{text[:40]}'" if read.text is not None else f"there is no {MACHINE_ID}"
+        return fail(shown, "VMs of this host cannot be told from copies", fix="systemd-machine-id-setup")
+    return ok(f"{MACHINE_ID}: {text}")
+
+
+def _loose(seen: FilePermissions) -> bool:
+    return bool(seen.owner or seen.mode & _OTHERS_WRITE)
+
+
+def _said(path: str, seen: FilePermissions) -> str:
+    return f"{path}: mode {seen.mode:04o}, owner {seen.owner}, group {seen.group}"
+
+
+CHECKS = (
+    Check(
+        id="run-directory",
+        title="only root writes vgpuctl's claims",
+        looks_at=f"owner and mode of `{RUN}`",
+        judge=_run_directory,
+        needs=Needs(permissions=(RUN,)),
+        explains=("run-directory",),
+    ),
+    Check(
+        id="host-file",
+        title="host.yaml is understood, and only root writes it",
+        looks_at=f"`{HOST_FILE}`, its owner and mode",
+        judge=_host_file,
+        needs=Needs(files=(HOST_FILE,), permissions=(HOST_FILE,)),
+    ),
+    Check(
+        id="machine-id",
+        title="the host has a machine id",
+        looks_at=f"`{MACHINE_ID}`",
+        judge=_machine_id,
+        needs=Needs(files=(MACHINE_ID,)),
+        explains=("machine-id",),
+    ),
+)
