@@ -132,14 +132,15 @@ def _planned(world: World, prepared: Prepared, *, start: bool) -> Outcome:
         "name": design.name,
         "uuid": design.uuid,
         "state": "absent",
-        "vgpus": [_planned_vgpu(v, design.name) for v in design.promise.vgpus],
+        "vgpus": [planned_vgpu(v, design.name) for v in design.promise.vgpus],
         "disks": _planned_disks(design),
         "sources": sources(prepared.wish),
     }
     return Outcome(True, data, steps, prepared.warnings, plan.notes, dry_run=True)
 
 
-def _planned_vgpu(vgpu: PromisedVgpu, name: str) -> dict[str, object]:
+def planned_vgpu(vgpu: PromisedVgpu, name: str) -> dict[str, object]:
+    """Return the value of a vGPU that is not made yet."""
     return {
         "carrier": vgpu.carrier,
         "profile": vgpu.profile,
@@ -218,7 +219,7 @@ def _unseen(design: DomainDesign) -> dict[str, object]:
         "name": design.name,
         "uuid": design.uuid,
         "state": "unknown",
-        "vgpus": [_planned_vgpu(v, design.name) | {"present": True} for v in design.promise.vgpus],
+        "vgpus": [planned_vgpu(v, design.name) | {"present": True} for v in design.promise.vgpus],
         "disks": _planned_disks(design),
     }
 

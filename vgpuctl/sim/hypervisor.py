@@ -10,12 +10,13 @@ from vgpuctl.sim import assign, domain_xml
 from vgpuctl.sim.core import Core
 from vgpuctl.sim.libvirt_errors import Code, VirError, changing, down, explained, looking, require
 from vgpuctl.sim.machine import version_number
+from vgpuctl.sim.plugging import Plugging
 from vgpuctl.sim.state import SimDomain, State
 
 EMULATOR = "/usr/bin/qemu-system-x86_64"
 
 
-class SimHypervisor:
+class SimHypervisor(Plugging):
     """libvirt's domains and networks on the simulated host."""
 
     def __init__(self, core: Core) -> None:
