@@ -155,7 +155,7 @@ def test_no_room_changes_nothing(tmp_path: Path) -> None:
 def test_a_carrier_that_it_does_not_have_is_not_found(tmp_path: Path) -> None:
     host = open_host(tmp_path)
     create(host.world, wish("A100-4C", name="vm"))
-    with pytest.raises(NotFound, match="no vGPU 0000:ff:00.0"):
+    with pytest.raises(NotFound, match=r"no vGPU 0000:ff:00\.0"):
         unplug(host, "vm", "0000:ff:00.0")
 
 

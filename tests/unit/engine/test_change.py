@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""set-profile and ensure-vm change a stopped VM in place, that and nothing else; and leave it as it was when they fail."""
+"""set-profile and ensure-vm change a stopped VM in place, that and nothing else; when they fail it is as it was."""
 
 from __future__ import annotations
 
