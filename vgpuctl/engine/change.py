@@ -31,9 +31,9 @@ from vgpuctl.plan.change import Swap, added, hostdev, promised, swap, typed_prof
 from vgpuctl.plan.choose import type_id_now
 from vgpuctl.plan.remove import not_provably_ours, own_promise
 from vgpuctl.plan.report import vgpu_value, vm_value
-from vgpuctl.steps.claims import HoldClaim, ReleaseClaim
+from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.steps.domain import OFF
-from vgpuctl.steps.plug import Redefine, TakeOut
+from vgpuctl.steps.plug import DropClaim, Redefine, TakeOut
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def change_vm(
 
     if dry_run:
         new = choose(job.snapshot)
-        shown: list[Step] = [*(HoldClaim(c) for c in claims(new)), *_steps(job.snapshot, job, new)]
+        shown: list[Step] = [*(HoldClaim(c) for c in claims(new)), *_steps(job.snapshot, job, new, claims(job.swap.go))]
         return Outcome(True, _expected(job, new), tuple(s.describe() for s in shown), dry_run=True)
     looks = iter([job.snapshot])
 
@@ -98,7 +98,7 @@ def change_vm(
     fresh, new, held = claim_carriers(world, look, choose, claims, wait_seconds)
     held = own_all(world, job.vm, job.promise, held, wait_seconds)
     try:
-        plan = Plan(_steps(fresh, job, new))
+        plan = Plan(_steps(fresh, job, new, claims(job.swap.go)))
     except BaseException:
         give_back(world, held)
         raise
@@ -177,7 +177,8 @@ def _chosen(seen: Snapshot, job: Job) -> tuple[PromisedVgpu, ...]:
         return added(without(seen, go), job.wish, job.promise, go=go)
 
 
-def _steps(seen: Snapshot, job: Job, new: tuple[PromisedVgpu, ...]) -> tuple[Step, ...]:
+def _steps(seen: Snapshot, job: Job, new: tuple[PromisedVgpu, ...], olds: tuple[Claim, ...]) -> tuple[Step, ...]:
+    """Return the steps after the claims; `olds` are the claims on what goes."""
     vm, go = job.vm, job.swap.go
     leave = not_provably_ours(job.snapshot, vm, job.promise)
     types = {v.carrier: v.type_id for v in job.snapshot.vgpus if v.present}
@@ -187,17 +188,17 @@ def _steps(seen: Snapshot, job: Job, new: tuple[PromisedVgpu, ...]) -> tuple[Ste
         steps += of(vgpu.backend).make(vgpu, type_id_now(cleared, vgpu))
     after = promised(job.promise, (*job.swap.stay, *new), typed_profiles(job.wish) if new else ())
     pairs = max(len(go), len(new))
-    olds = [*(v.carrier for v in go), *[None] * (pairs - len(go))]
+    there = [*(v.carrier for v in go), *[None] * (pairs - len(go))]
     news = [*(hostdev(v, job.promise) for v in new), *[None] * (pairs - len(new))]
     edit = Edit(
         memory_mib=job.wish.memory_mib if "memory" in job.fields else None,
         vcpus=job.wish.vcpus if "vcpus" in job.fields else None,
         network=job.wish.network if "network" in job.fields else None,
-        exchange=tuple(zip(olds, news, strict=True)),
+        exchange=tuple(zip(there, news, strict=True)),
         promise=after if pairs else None,
     )
     steps.append(Redefine(vm.name, vm.uuid, edited(job.xml, edit), job.xml, _words(job, new)))
-    steps += [ReleaseClaim(v.carrier, vm.uuid) for v in go]
+    steps += [DropClaim(c) for c in olds]
     return tuple(steps)
 
 

@@ -14,7 +14,8 @@ from vgpuctl.domain.metadata import promise_to_xml
 from vgpuctl.domain.parse import hostdevs_of, parse
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused, VerifyFailed
 from vgpuctl.model.records import DomainRecord
-from vgpuctl.model.vm import HostdevRef, Promise, PromisedVgpu, Vm
+from vgpuctl.model.vm import Claim, HostdevRef, Promise, PromisedVgpu, Vm
+from vgpuctl.steps.claims import HoldClaim, ReleaseClaim
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
@@ -226,6 +227,27 @@ class TakeOut(Value):
             except (VerifyFailed, OSError):
                 step.perform(world)
                 step.verify(world)
+
+
+class DropClaim(Value):
+    """Give up the claim on what a VM had before; undo claims it again, unless it was taken meanwhile."""
+
+    claim: Claim
+
+    def describe(self) -> str:
+        """Say what is released."""
+        return ReleaseClaim(self.claim.carrier, self.claim.vm_uuid).describe()
+
+    def perform(self, world: World) -> None:
+        """Remove the claim; a missing one is no error."""
+        ReleaseClaim(self.claim.carrier, self.claim.vm_uuid).perform(world)
+
+    def verify(self, world: World) -> None:
+        """Nothing to read back: removing a file either worked or raised."""
+
+    def undo(self, world: World) -> None:
+        """Claim it again."""
+        HoldClaim(self.claim).perform(world)
 
 
 class Redefine(Value):
