@@ -182,7 +182,8 @@ def _steps(seen: Snapshot, job: Job, new: tuple[PromisedVgpu, ...], olds: tuple[
     vm, go = job.vm, job.swap.go
     leave = not_provably_ours(job.snapshot, vm, job.promise)
     types = {v.carrier: v.type_id for v in job.snapshot.vgpus if v.present}
-    steps: list[Step] = [TakeOut(v, types[v.carrier]) for v in reversed(go) if v.carrier in types.keys() - leave]
+    gone = [(v, of(v.backend)) for v in reversed(go) if v.carrier in types.keys() - leave]
+    steps: list[Step] = [TakeOut(kind.remove(v), kind.make(v, types[v.carrier])) for v, kind in gone]
     cleared = without(seen, go)
     for vgpu in new:
         steps += of(vgpu.backend).make(vgpu, type_id_now(cleared, vgpu))

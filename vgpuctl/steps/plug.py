@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.backends import of
 from vgpuctl.domain.edit import ports
 from vgpuctl.domain.metadata import promise_to_xml
 from vgpuctl.domain.parse import hostdevs_of, parse
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused, VerifyFailed
 from vgpuctl.model.records import DomainRecord
-from vgpuctl.model.vm import Claim, HostdevRef, Promise, PromisedVgpu, Vm
+from vgpuctl.model.step import Step
+from vgpuctl.model.vm import Claim, HostdevRef, Promise, Vm
 from vgpuctl.steps.claims import HoldClaim, ReleaseClaim
 from vgpuctl.value import Value
 
@@ -200,28 +200,28 @@ def refuse_full(name: str, live_xml: str | None, wanted: int) -> None:
 
 
 class TakeOut(Value):
-    """Remove the device of a stopped VM that gets another one; undo makes it again."""
+    """Remove the device of a stopped VM that gets another one; undo makes it again. Both are the backend's steps."""
 
-    vgpu: PromisedVgpu
-    type_id: str | None
+    remove: tuple[Step, ...]
+    make: tuple[Step, ...]
 
     def describe(self) -> str:
         """Say what goes."""
-        return "; ".join(s.describe() for s in of(self.vgpu.backend).remove(self.vgpu))
+        return "; ".join(s.describe() for s in self.remove)
 
     def perform(self, world: World) -> None:
         """Remove it."""
-        for step in of(self.vgpu.backend).remove(self.vgpu):
+        for step in self.remove:
             step.perform(world)
 
     def verify(self, world: World) -> None:
         """See that it is gone."""
-        for step in of(self.vgpu.backend).remove(self.vgpu):
+        for step in self.remove:
             step.verify(world)
 
     def undo(self, world: World) -> None:
         """Make it again, unless it still is there."""
-        for step in of(self.vgpu.backend).make(self.vgpu, self.type_id):
+        for step in self.make:
             try:
                 step.verify(world)
             except (VerifyFailed, OSError):
