@@ -80,6 +80,14 @@ def test_what_libvirt_gave_can_be_defined_again_and_reads_the_same(site: Site, u
     assert site.world.hypervisor.redefine(uuid, was).xml == was
 
 
+def test_a_password_is_hidden_from_looking_and_kept_in_the_definition(site: Site, uuid: str) -> None:
+    graphics = "<graphics type='vnc' port='-1' passwd='secret'/></devices>"
+    xml = DOMAIN.format(name="contract-plug", uuid=uuid, extra="").replace("</devices>", graphics)
+    assert "secret" not in site.world.hypervisor.redefine(uuid, xml).xml
+    assert "secret" not in record(site, uuid).xml
+    assert "secret" in site.world.hypervisor.definition(uuid)
+
+
 def test_a_definition_is_not_renamed_and_not_made(site: Site, uuid: str) -> None:
     with pytest.raises(LibvirtFailed) as caught:
         site.world.hypervisor.redefine(uuid, DOMAIN.format(name="contract-other", uuid=uuid, extra=""))

@@ -76,7 +76,7 @@ def change_vm(
     """
     if not dry_run:
         require_writable(world)
-    job = _job(world, wish, frozenset(fields))
+    job = _job(world, wish, frozenset(fields), dry_run=dry_run)
     if not job.swap.go and not job.swap.come and not job.fields - {"profile"}:
         return Outcome(False, vm_value(job.snapshot, job.vm), warnings=job.snapshot.warnings, dry_run=dry_run)
 
@@ -106,8 +106,8 @@ def change_vm(
     return done(world, vm_value(job.snapshot, job.vm), held, plan)
 
 
-def _job(world: World, wish: VmWish, fields: frozenset[str]) -> Job:
-    """Look, and refuse what cannot be changed."""
+def _job(world: World, wish: VmWish, fields: frozenset[str], *, dry_run: bool) -> Job:
+    """Look, and refuse what cannot be changed; the definition's secrets are read only to define it again."""
     snapshot = observe(world, want_types(wish) if "profile" in fields else Want(models=False))
     vm = find_vm(snapshot, wish.name or "")
     require_system(snapshot)
@@ -128,8 +128,16 @@ def _job(world: World, wish: VmWish, fields: frozenset[str]) -> Job:
         exchange = swap(vm, promise, typed_profiles(wish))
         _refuse_whole(vm, promise)
         wish = _placed(wish, promise, exchange)
+    return Job(snapshot, vm, promise, wish, fields, exchange, _xml(world, vm, dry_run=dry_run))
+
+
+def _xml(world: World, vm: Vm, *, dry_run: bool) -> str:
+    if not dry_run:
+        return world.hypervisor.definition(vm.uuid)
     record = world.hypervisor.find_domain(vm.uuid)
-    return Job(snapshot, vm, promise, wish, fields, exchange, record.xml if record is not None else "")
+    if record is None:
+        raise NotFound(f"there is no VM {vm.name} any more", hint="vgpuctl list-vms", vm=vm.name)
+    return record.xml
 
 
 def _refuse_whole(vm: Vm, promise: Promise) -> None:

@@ -118,6 +118,9 @@ class Hypervisor(Protocol):
     def network(self, name: str) -> NetworkRecord | None:
         """Return one network by name, or None."""
 
+    def definition(self, uuid: str) -> str:
+        """Return a domain's config with the secrets that looking hides (a VNC password): only to define it again."""
+
     def redefine(self, uuid: str, xml: str) -> DomainRecord:
         """Replace an existing domain's config by `xml`, validated, and return it as libvirt re-reads it.
 

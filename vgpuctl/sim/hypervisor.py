@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 from vgpuctl.errors import Exists
 from vgpuctl.model.records import DomainLeftovers, DomainRecord, HypervisorCapabilities, HypervisorStatus, NetworkRecord
 from vgpuctl.model.vm import VmState
@@ -13,6 +15,7 @@ from vgpuctl.sim.machine import version_number
 from vgpuctl.sim.plugging import Plugging
 from vgpuctl.sim.state import SimDomain, State
 
+_PASSWORD = re.compile(' passwd="[^"]*"')
 EMULATOR = "/usr/bin/qemu-system-x86_64"
 
 
@@ -172,7 +175,7 @@ class SimHypervisor(Plugging):
         if known is not None and known[0] is domain.xml and known[1] is live:
             return known[2]
         power = VmState.RUNNING if running else VmState.STOPPED
-        record = DomainRecord(domain.name, domain.uuid, power, domain.xml, live)
+        record = DomainRecord(domain.name, domain.uuid, power, _shown(domain.xml), _shown(live) if live else None)
         self._records[domain.uuid] = (domain.xml, live, record)
         return record
 
@@ -200,6 +203,11 @@ class SimHypervisor(Plugging):
                     why = "Permission denied" if file is not None else "No such file or directory"
                     raise VirError(Code.SYSTEM_ERROR, f"Cannot access storage file '{current}': {why}")
                 current = file.base
+
+
+def _shown(xml: str) -> str:
+    """Return XML as libvirt shows it without VIR_DOMAIN_XML_SECURE: passwords are left out."""
+    return _PASSWORD.sub("", xml) if "passwd" in xml else xml
 
 
 def _domain(state: State, uuid: str) -> SimDomain:

@@ -44,6 +44,7 @@ _CALLS = {
     "destroy": ("virDomainDestroy", "cannot power off VM {}"),
     "wait-stopped": ("virDomainIsActive", "cannot see whether VM {} is off"),
     "network": ("virNetworkLookupByName", "cannot look up network {}"),
+    "definition": ("virDomainGetXMLDesc", "cannot read the definition of VM {}"),
     "redefine": ("virDomainDefineXMLFlags", "cannot change VM {}"),
     "attach-device": ("virDomainAttachDeviceFlags", "cannot attach the device to VM {}"),
     "detach-device": ("virDomainDetachDeviceAlias", "cannot detach the device from VM {}"),

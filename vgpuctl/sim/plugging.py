@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.model.records import DomainRecord
 from vgpuctl.sim import assign, domain_xml
 from vgpuctl.sim.core import Core
-from vgpuctl.sim.libvirt_errors import Code, VirError, changing, explained, require
+from vgpuctl.sim.libvirt_errors import Code, VirError, changing, explained, looking, require
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -29,6 +29,11 @@ class Plugging:
 
     def _record(self, state: State, domain: SimDomain) -> DomainRecord:
         raise NotImplementedError
+
+    def definition(self, uuid: str) -> str:
+        """Return a domain's config with the passwords that looking hides."""
+        with looking(self._core, "definition", uuid) as state:
+            return _domain(state, uuid).xml
 
     def redefine(self, uuid: str, xml: str) -> DomainRecord:
         """Replace an existing domain's config, with VIR_DOMAIN_DEFINE_VALIDATE."""

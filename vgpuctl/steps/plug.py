@@ -251,7 +251,10 @@ class DropClaim(Value):
 
 
 class Redefine(Value):
-    """Change a stopped VM's definition, its record with it, in one call; undo puts the former one back."""
+    """Change a stopped VM's definition, its record with it, in one call; undo puts the former one back.
+
+    Both texts hold the VM's secrets: they are never printed.
+    """
 
     name: str
     uuid: str
@@ -269,7 +272,7 @@ class Redefine(Value):
         Raises:
             InUse: somebody else changed it since it was read; nothing was changed.
         """
-        if _read(world, self.uuid, self.name).xml != self.was:
+        if world.hypervisor.definition(self.uuid) != self.was:
             raise InUse(f"{self.name} was changed by somebody else just now", hint="run the command again")
         world.hypervisor.redefine(self.uuid, self.xml)
 
@@ -285,8 +288,7 @@ class Redefine(Value):
 
     def undo(self, world: World) -> None:
         """Define the former one, unless it still is."""
-        record = world.hypervisor.find_domain(self.uuid)
-        if record is None or record.xml == self.was:
+        if world.hypervisor.find_domain(self.uuid) is None or world.hypervisor.definition(self.uuid) == self.was:
             return
         world.hypervisor.redefine(self.uuid, self.was)
         if self._seen(world) != self._parsed(world, self.was):

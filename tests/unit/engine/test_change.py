@@ -57,6 +57,9 @@ def by_hand(host: Host) -> None:
     hostdev = root.find("devices/hostdev")
     assert hostdev is not None
     etree.SubElement(hostdev, "rom", {"bar": "off"})
+    graphics = root.find("devices/graphics")
+    assert graphics is not None
+    graphics.set("passwd", "secret")
     host.world.hypervisor.redefine(str(root.findtext("uuid")), etree.tostring(root, encoding="unicode"))
 
 
@@ -82,6 +85,8 @@ def test_another_profile_takes_the_place_of_the_first_and_nothing_else_changes(t
     assert isinstance(data["vgpus"], list)
     assert [(v["profile"], v["present"]) for v in data["vgpus"]] == [(second, True)]
     assert lines(xml_of(host)) == was
+    assert "secret" not in xml_of(host)
+    assert 'passwd="secret"' in host.world.hypervisor.definition(str(data["uuid"]))
     assert any('<rom bar="off"' in line for line in was)
     now = picture(host)
     assert (len(now.types) + len(now.mdevs), len(now.claims)) == (1, 1)

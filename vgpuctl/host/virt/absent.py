@@ -83,6 +83,10 @@ class AbsentHypervisor(_Absent):
         """Raise HostCannot."""
         self._refuse()
 
+    def definition(self, uuid: str) -> str:
+        """Raise HostCannot."""
+        self._refuse()
+
     def redefine(self, uuid: str, xml: str) -> DomainRecord:
         """Raise HostCannot."""
         self._refuse()

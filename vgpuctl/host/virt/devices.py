@@ -30,6 +30,11 @@ class DeviceCalls:
     def _domain(self, uuid: str, call: str, verb: str) -> AbstractContextManager[virDomain]:
         raise NotImplementedError
 
+    def definition(self, uuid: str) -> str:
+        """Return a domain's config with its secrets, which XMLDesc leaves out otherwise."""
+        with self._domain(uuid, "virDomainGetXMLDesc", "read the definition of") as domain:
+            return domain.XMLDesc(numbers.VIR_DOMAIN_XML_INACTIVE | numbers.VIR_DOMAIN_XML_SECURE)
+
     def redefine(self, uuid: str, xml: str) -> DomainRecord:
         """Replace an existing domain's config, validated against libvirt's schema."""
         with self._domain(uuid, "virDomainDefineXMLFlags", "change") as domain:
