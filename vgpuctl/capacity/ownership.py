@@ -15,6 +15,9 @@ from vgpuctl.model.gpu import Backend, Function, Gpu, Owner, Vgpu
 from vgpuctl.model.vm import Claim, HostdevRef, PromiseState, Vm
 from vgpuctl.value import replace
 
+MAX_INDEXES = 32
+"""A vGPU that comes later takes the lowest index that is free; 16 are the most a VM can have, and 16 come for them."""
+
 
 def carrier_uuid(vm_uuid: str, index: int) -> str:
     """Return the UUID of a VM's mdev number `index`: a pure function, so its owner can always be proved."""
@@ -134,7 +137,7 @@ def _referred(vm: Vm, hostdev: HostdevRef, gpus: tuple[Gpu, ...], present: Mappi
     device = present.get(hostdev.carrier) or _at_function(hostdev.carrier, gpus)
     if device is None:
         return None
-    ours = hostdev.kind == "mdev" and any(hostdev.carrier == carrier_uuid(vm.uuid, i) for i in range(len(vm.hostdevs)))
+    ours = hostdev.kind == "mdev" and any(hostdev.carrier == carrier_uuid(vm.uuid, i) for i in range(MAX_INDEXES))
     return replace(
         device,
         owner=Owner.OURS if ours else Owner.FOREIGN,

@@ -236,6 +236,10 @@ class ManyVmsShape(WorkShape):
     sources: NotRequired[dict[str, SourceShape]]
 
 
+class AttachedVmShape(WorkShape, VmShape):
+    """A VM whose vGPUs changed. In a dry run the VM is as it is now, after set-profile as it would be."""
+
+
 class FindingShape(TypedDict):
     """Something that is not as it should be, and what reconcile does about it."""
 
@@ -308,6 +312,9 @@ KINDS: dict[str, object] = {
     "delete-vm": ChangedVmShape,
     "start-vm": ChangedVmShape,
     "stop-vm": ChangedVmShape,
+    "attach": AttachedVmShape,
+    "detach": AttachedVmShape,
+    "set-profile": AttachedVmShape,
     "list-vms": list[VmRowShape],
     "show-vm": VmShape,
     "reconcile": ReconcileShape,

@@ -49,6 +49,14 @@ def from_file(world: World, path: str) -> VmWish:
     return vm.wish(vm.parse_vm_spec(_text(path), shown), defaults(world), complete=False)
 
 
+def for_vm(world: World, name: str, typed: Mapping[str, object]) -> VmWish:
+    """Return what is asked for a VM that exists; its name may be one that vgpuctl would not give, or its uuid."""
+    from vgpuctl.spec import vm
+    from vgpuctl.value import replace
+
+    return replace(vm.wish(vm.from_options(**typed), defaults(world)), name=name)
+
+
 def defaults(world: World) -> Defaults | None:
     """Return `defaults:` of the host's own file; a host without one has none."""
     from vgpuctl.spec.host import parse_host_spec

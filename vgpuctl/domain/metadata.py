@@ -14,6 +14,7 @@ compares both.
 The namespace has no prefix, because virDomainSetMetadata adds its own (`key`) and refuses an element that
 declares the same one ("failed to create a new XML namespace", libvirt 9.0). So one text serves both ways in:
 inside the XML that is defined, and as a new record of a defined domain.
+`made-vm="no"` marks a VM that somebody else made and that only has vGPUs from here.
 Attributes and elements that this version does not know are passed over, so a later one may add some. What is
 None has no attribute.
 """
@@ -50,6 +51,7 @@ def promise_to_xml(promise: Promise) -> str:
             "vm-uuid": promise.vm_uuid,
             "machine-id": promise.machine_id,
             "reserve": promise.reserve,
+            "made-vm": None if promise.made_vm else "no",
         },
     )
     for vgpu in promise.vgpus:
@@ -113,6 +115,7 @@ def promise_of(root: etree._Element) -> Promise:
         disks=tuple(_disk(child) for child in root.iterchildren(f"{space}disk")),
         spec=root.findtext(f"{space}spec") or "",
         reserve=_need(root, "reserve"),
+        made_vm=root.get("made-vm") != "no",
     )
 
 

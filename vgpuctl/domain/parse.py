@@ -75,6 +75,12 @@ def hostdevs_of(xml: str) -> tuple[HostdevRef, ...]:
     return tuple(_hostdevs(_root(xml).find("devices")))
 
 
+def hostdev_carrier(entry: etree._Element) -> str | None:
+    """Return the carrier of a `<hostdev>` element; None when it is no mdev or PCI function."""
+    address = entry.find("source/address")
+    return None if address is None else _carrier(address)
+
+
 def has_console(xml: str) -> bool:
     """Say whether a domain has a serial console on a pseudo-terminal."""
     devices = _root(xml).find("devices")

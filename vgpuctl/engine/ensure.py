@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make a VM equal to a wish: the one path for ensure-vm, and for Ansible behind it.
 
-In place only the state is changed. Any other difference of a VM that exists is refused with before and after,
-so that a playbook never rebuilds a desktop by surprise.
+In place the state is changed, and of a stopped VM profile, memory, vCPUs and network. Any other difference of a VM
+that exists is refused with before and after, so that a playbook never rebuilds a desktop by surprise.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.place import select_gpus
-from vgpuctl.engine import power
+from vgpuctl.engine import change, power
 from vgpuctl.engine.create import create_vm
 from vgpuctl.engine.guards import require_libvirt
 from vgpuctl.engine.observe import Want, observe, observe_devices
@@ -20,11 +20,11 @@ from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm, VmState
 from vgpuctl.model.wish import VmWish
-from vgpuctl.plan.differ import differences, promise_gpus, same_gpu
+from vgpuctl.plan.differ import Side, differences, promise_gpus, same_gpu
 from vgpuctl.plan.remove import own_promise
 from vgpuctl.plan.report import vm_value
 from vgpuctl.spec.rules import lacks
-from vgpuctl.steps.domain import OFF
+from vgpuctl.steps.domain import OFF, StartDomain
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def ensure_vm(
 
     Raises:
         InvalidInput: the VM is not there, and the wish lacks what it takes to make it.
-        SpecDiffers: the VM exists and differs in more than its state; facts hold before and after.
+        SpecDiffers: the VM exists and differs in what is not changed in place; facts hold before and after.
     """
     if wish.name is None:
         raise InvalidInput("a VM that is to be ensured needs a name", hint="add name: to the spec")
@@ -73,8 +73,13 @@ def ensure_vm(
             progress=progress,
         )
         return replace(gone, data={**gone.data, "before": before, "after": None})
-    refuse_differences(world, snapshot, vm, wish)
-    return _with_sides(_to_state(world, snapshot, vm, state, dry_run, wait_seconds, progress), before, state)
+    fields = _differing(world, snapshot, vm, wish)
+    if not fields:
+        return _with_sides(_to_state(world, snapshot, vm, state, dry_run, wait_seconds, progress), before, state)
+    changed = change.change_vm(world, wish, fields, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+    if state == "started":
+        changed = _started(world, vm, changed, wait_seconds, progress)
+    return _with_sides(changed, before, state)
 
 
 def _nothing(name: str) -> dict[str, object]:
@@ -140,17 +145,45 @@ def refuse_differences(world: World, snapshot: Snapshot, vm: Vm, wish: VmWish) -
         Busy: the VM is half made or half removed.
         Foreign: vgpuctl did not make it.
     """
-    power.settled(vm, own_promise(vm, "change"))
-    before, after = differences(vm, wish, _meant_gpus(world, snapshot, vm, wish))
+    before, after = _sides(world, snapshot, vm, wish)
     if before:
-        what = ", ".join(f"{f}: {before[f]} -> {after[f]}" for f in sorted(before))
-        raise SpecDiffers(
-            f"{vm.name} exists and differs from the spec: {what}",
-            hint="only its state is changed in place; delete it first to make it anew",
-            vm=vm.name,
-            before=before,
-            after=after,
+        raise _differs(vm, before, after, f"see it with vgpuctl show-vm {vm.name}; one VM is changed with ensure-vm")
+
+
+def _differing(world: World, snapshot: Snapshot, vm: Vm, wish: VmWish) -> frozenset[str]:
+    """Return the fields that are to be changed in place.
+
+    Raises:
+        SpecDiffers: one of them is not changed in place, or the VM runs.
+    """
+    before, after = _sides(world, snapshot, vm, wish)
+    other = sorted(before.keys() - change.IN_PLACE)
+    if other:
+        raise _differs(
+            vm, before, after, f"{', '.join(other)} cannot be changed in place; delete it first to make it anew"
         )
+    if before and vm.state not in OFF:
+        raise _differs(vm, before, after, f"stop it first: vgpuctl stop-vm {vm.name}; then it is changed in place")
+    return frozenset(before)
+
+
+def _sides(world: World, snapshot: Snapshot, vm: Vm, wish: VmWish) -> tuple[Side, Side]:
+    power.settled(vm, own_promise(vm, "change"))
+    return differences(vm, wish, _meant_gpus(world, snapshot, vm, wish))
+
+
+def _differs(vm: Vm, before: Side, after: Side, hint: str) -> SpecDiffers:
+    what = ", ".join(f"{f}: {before[f]} -> {after[f]}" for f in sorted(before))
+    text = f"{vm.name} exists and differs from the spec: {what}"
+    return SpecDiffers(text, hint=hint, vm=vm.name, before=before, after=after)
+
+
+def _started(world: World, vm: Vm, changed: Outcome, wait_seconds: float, progress: Progress) -> Outcome:
+    """Start a VM that was changed; in a dry run only say so."""
+    if changed.dry_run:
+        return replace(changed, steps=(*changed.steps, StartDomain(vm.name, vm.uuid).describe()))
+    started = power.start_vm(world, vm.name, dry_run=False, wait_seconds=wait_seconds, progress=progress)
+    return replace(started, changed=True, steps=(*changed.steps, *started.steps))
 
 
 def _to_state(

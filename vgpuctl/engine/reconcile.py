@@ -22,6 +22,7 @@ from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan
 from vgpuctl.model.vm import Claim, Promise, PromiseState, Vm
+from vgpuctl.plan.change import ADOPTED, detach_steps, unreferenced
 from vgpuctl.plan.remove import as_promised, not_provably_ours, orphan_plan, refuse_shared_disks, removal_plan
 from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.steps.domain import OFF, SetRecord
@@ -101,6 +102,7 @@ def find(world: World, snapshot: Snapshot) -> tuple[Finding, ...]:
     for vm in snapshot.vms:
         found += _of_vm(world, snapshot, vm)
     stuck = {w.gpu for w in snapshot.stuck}
+    found += [_stray(world, snapshot, v, vm) for v, vm in _strays(snapshot) if v.gpu not in stuck]
     found += [_leak(world, snapshot, v) for v in snapshot.vgpus if v.owner is Owner.LEAKED and v.gpu not in stuck]
     return tuple(found)
 
@@ -133,8 +135,13 @@ def _of_vm(world: World, snapshot: Snapshot, vm: Vm) -> list[Finding]:
         leave = not_provably_ours(snapshot, vm, vm.promise)
         plan = removal_plan(vm, vm.promise, leftovers, keep_disks=False, leave=leave)
         return [Finding(f"half-{half}", f"VM {vm.name} is half {half}", f"remove VM {vm.name}", plan, claims, vm)]
-    held = {c.carrier for c in snapshot.claims}
     doubtful = not_provably_ours(snapshot, vm, vm.promise)
+    lone = unreferenced(vm)
+    if lone:
+        text = f"VM {vm.name} does not refer to {', '.join(v.carrier for v in lone)} of its record"
+        plan = Plan(detach_steps(vm, vm.promise, lone, doubtful, 0), undo_on_failure=False)
+        return [Finding("half-attached", text, f"remove it and drop it from the record of {vm.name}", plan, claims, vm)]
+    held = {c.carrier for c in snapshot.claims}
     missing = tuple(c for c in claims if c.carrier not in held | doubtful and _is_present(snapshot, c.carrier))
     if missing:
         text = f"VM {vm.name} has no claim on {', '.join(c.carrier for c in missing)}"
@@ -172,12 +179,32 @@ def rebuilt(machine_id: str, vm: Vm, lost: list[Vgpu], index: Callable[[Vgpu], i
         vgpus=tuple(as_promised(v, index(v)) for v in ordered),
         disks=(),
         spec="{}",
+        made_vm=not any((h.alias or "").startswith(ADOPTED) for h in vm.hostdevs),
     )
 
 
 def _index(alias: str | None) -> int:
     tail = (alias or "").rpartition("-")[2]
     return int(tail) if tail.isdigit() else 0
+
+
+def _strays(snapshot: Snapshot) -> list[tuple[Vgpu, Vm]]:
+    """Return what is claimed for a VM whose record and devices do not have it: a change that ended half-way."""
+    by_uuid = {vm.uuid: vm for vm in snapshot.vms}
+    found = []
+    for claim in snapshot.claims:
+        vm = by_uuid.get(claim.vm_uuid)
+        if vm is None or claim.carrier in snapshot.live_claims or vm.copied_promise is not None:
+            continue
+        names = {v.carrier for v in vm.promise.vgpus} if vm.promise else set()
+        if claim.carrier not in names | {h.carrier for h in vm.hostdevs}:
+            found += [(v, vm) for v in snapshot.vgpus if v.carrier == claim.carrier]
+    return found
+
+
+def _stray(world: World, snapshot: Snapshot, vgpu: Vgpu, vm: Vm) -> Finding:
+    text = f"{vgpu.profile or vgpu.backend} on {vgpu.function} is claimed for VM {vm.name}, which does not have it"
+    return replace(_leak(world, snapshot, vgpu), kind="half-changed", what=text, vm=vm)
 
 
 def _leak(world: World, snapshot: Snapshot, vgpu: Vgpu) -> Finding:

@@ -16,11 +16,12 @@ from vgpuctl.model.outcome import Progress
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.steps.domain import DefineDomain, StartDomain
+from vgpuctl.steps.plug import WriteRecord
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
 
-_OWNERS = (HoldClaim, DefineDomain)
+_OWNERS = (HoldClaim, DefineDomain, WriteRecord)
 
 
 def carry_out(world: World, plan: Plan, progress: Progress, done: Sequence[Step] = ()) -> None:

@@ -123,6 +123,28 @@ class Hypervisor(Protocol):
     def network(self, name: str) -> NetworkRecord | None:
         """Return one network by name, or None."""
 
+    def definition(self, uuid: str) -> str:
+        """Return a domain's config with the secrets that looking hides (a VNC password): only to define it again."""
+
+    def redefine(self, uuid: str, xml: str) -> DomainRecord:
+        """Replace an existing domain's config by `xml`, validated, and return it as libvirt re-reads it.
+
+        Error 42 when there is no such domain, 9 when `xml` gives it another name.
+        """
+
+    def attach_device(self, uuid: str, xml: str, live: bool) -> None:
+        """Add a device to the domain's config and, with `live`, to the running domain: to both or to neither.
+
+        Error 1 when no PCI port is free for it, 27 or 55 when it is there already, 99 when its mdev does not exist.
+        """
+
+    def detach_device(self, uuid: str, alias: str, *, live: bool, config: bool) -> None:
+        """Take the device with this alias from the config and ask the running guest to give it up.
+
+        A guest gives a device up when it likes: it is gone when the live XML lacks it. Error 9 when the guest
+        refuses, 99 when there is no such device; then the config keeps it too.
+        """
+
 
 class Storage(Protocol):
     """libvirt's storage pools, and images that people name by path. Errors as Hypervisor's."""

@@ -56,7 +56,7 @@ class Promise(Value):
 
     `vm_uuid` and `machine_id` are compared with the domain and the host that hold it: a record that was
     cloned or restored elsewhere differs, is shown and never acted on. `spec` keeps, as JSON, what was asked for and
-    no domain shows.
+    no domain shows. `made_vm` False: vgpuctl only gave vGPUs to a VM that somebody else made, and never removes it.
     """
 
     state: PromiseState
@@ -66,6 +66,7 @@ class Promise(Value):
     disks: tuple[MadeDisk, ...]
     spec: str
     reserve: str = "always"
+    made_vm: bool = True
 
 
 class HostdevRef(Value):

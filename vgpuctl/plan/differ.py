@@ -40,6 +40,11 @@ def same_gpu(vm: Vm, wish: VmWish) -> bool:
     return wish.gpu is None or promise_gpus(vm) == {wish.gpu} or _kept(vm).get("gpu") == wish.gpu
 
 
+def meant_profile(vm: Vm, text: str) -> str:
+    """Return the profile that a typed text means on this VM, or the text itself."""
+    return _short_name(vm, _kept(vm), text)
+
+
 def _kept(vm: Vm) -> Side:
     return json.loads(vm.promise.spec) if vm.promise else {}
 

@@ -20,10 +20,17 @@ def own_promise(vm: Vm, doing: str) -> Promise:
     """Return a VM's promise, or refuse to change a VM that is not ours.
 
     Raises:
-        Foreign: vgpuctl did not make it, its record was copied, or lost.
+        Foreign: vgpuctl did not make it, its record was copied, or lost. One that only has vGPUs from here is
+            not deleted.
     """
-    if vm.promise is not None:
+    if vm.promise is not None and (vm.promise.made_vm or doing != "delete"):
         return vm.promise
+    if vm.promise is not None:
+        raise Foreign(
+            f"{vm.name} was not made by vgpuctl, which only gave it {len(vm.promise.vgpus)} vGPU(s)",
+            hint=f"vgpuctl detach {vm.name} takes them back; then use virsh",
+            vm=vm.name,
+        )
     if vm.copied_promise is not None:
         raise Foreign(
             f"{vm.name} carries the record of another VM or host ({vm.copied_promise.vm_uuid}): it is a copy",

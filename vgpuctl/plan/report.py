@@ -178,9 +178,9 @@ def vm_value(snapshot: Snapshot, vm: Vm) -> Value:
 
 
 def owner_of(vm: Vm) -> str:
-    """Say whose a VM is: ours, foreign, or a copy of one of ours."""
+    """Say whose a VM is: ours, foreign (also when it only has vGPUs from here), or a copy of one of ours."""
     if vm.promise is not None:
-        return "ours"
+        return "ours" if vm.promise.made_vm else "foreign"
     return "copy" if vm.copied_promise is not None else "foreign"
 
 

@@ -78,13 +78,14 @@ def normalise(element: _Element) -> tuple[str, str]:
     uuid = _uuid(element)
     _memory(element)
     for device in element.findall("devices/hostdev"):
-        _hostdev(device)
+        hostdev(device)
     for device in element.findall("devices/*"):
         alias = device.find("alias")
         if alias is not None and not alias.get("name", "").startswith("ua-"):
             device.remove(alias)
     for number, interface in enumerate(element.findall("devices/interface")):
         _mac(interface, f"{uuid}/{number}")
+    give_addresses(element)
     seen: set[WantedDevice] = set()
     for wanted in devices(element):
         if wanted in seen:
@@ -93,16 +94,61 @@ def normalise(element: _Element) -> tuple[str, str]:
     return uuid, name
 
 
+def hostdevs(element: _Element) -> list[_Element]:
+    """Return the elements that `devices` reads, in document order."""
+    found = element.findall("devices/hostdev")
+    return [d for d in found if d.get("type") in ("mdev", "pci") and d.find("source/address") is not None]
+
+
+def give_addresses(element: _Element, *, hot: bool = False) -> None:
+    """Give every device that wants a PCI address the next free root port of the domain.
+
+    A config that lacks ports gets more from libvirt, which is left out here: those devices stay without an address.
+    `hot`: the domain runs, its ports are all it has.
+    """
+    from lxml import etree
+
+    inner = element.find("devices")
+    serial = "channel/target[@type='virtio']", "controller[@type='virtio-serial']"
+    if inner is not None and [inner.find(path) is None for path in serial] == [False, True]:
+        etree.SubElement(inner, "controller", {"type": "virtio-serial", "index": "0"})
+    ports = [int(c.get("index", "0")) for c in element.findall("devices/controller[@model='pcie-root-port']")]
+    used = {int(a.get("bus", "0"), 0) for a in element.findall("devices/*/address[@type='pci']")}
+    free = [port for port in sorted(ports) if port not in used]
+    for device in element.findall("devices/*"):
+        if not _wants_port(device) or device.find("address") is not None:
+            continue
+        if not free:
+            if hot and device.tag == "hostdev":
+                raise VirError(Code.INTERNAL_ERROR, "internal error: No more available PCI slots")
+            continue
+        place = {"type": "pci", "domain": "0x0000", "bus": f"0x{free.pop(0):02x}", "slot": "0x00", "function": "0x0"}
+        etree.SubElement(device, "address", place)
+
+
+def _wants_port(device: _Element) -> bool:
+    """Say whether QEMU puts a device on PCI Express, a root port each, on a q35 machine."""
+    if device.tag == "disk":
+        return device.find("target[@bus='virtio']") is not None
+    if device.tag == "controller":
+        return (device.get("type"), device.get("model")) == ("usb", "qemu-xhci") or device.get(
+            "type"
+        ) == "virtio-serial"
+    if device.tag == "memballoon":
+        return device.get("model") == "virtio"
+    return device.tag in ("interface", "hostdev", "rng")
+
+
 def devices(element: _Element) -> tuple[WantedDevice, ...]:
     """Return the host devices of a domain, in document order."""
     found = []
-    for device in element.findall("devices/hostdev"):
+    for device in hostdevs(element):
         address = device.find("source/address")
         if address is None:
             continue
         if device.get("type") == "mdev":
             found.append(WantedDevice("mdev", address.get("uuid", "").lower(), managed=False))
-        elif device.get("type") == "pci":
+        else:
             found.append(WantedDevice("pci", _address(address), managed=device.get("managed") == "yes"))
     return tuple(found)
 
@@ -190,7 +236,8 @@ def _memory(element: _Element) -> None:
             node.set("unit", "KiB")
 
 
-def _hostdev(device: _Element) -> None:
+def hostdev(device: _Element) -> None:
+    """Fill a host device in as libvirt does."""
     address = device.find("source/address")
     if device.get("managed") is None:
         device.set("managed", "no")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 from vgpuctl.errors import Exists
 from vgpuctl.model.records import DomainLeftovers, DomainRecord, HypervisorCapabilities, HypervisorStatus, NetworkRecord
 from vgpuctl.model.vm import VmState
@@ -10,14 +12,16 @@ from vgpuctl.sim import assign, domain_xml
 from vgpuctl.sim.core import Core
 from vgpuctl.sim.libvirt_errors import Code, VirError, changing, down, explained, looking, require
 from vgpuctl.sim.machine import version_number
+from vgpuctl.sim.plugging import Plugging
 from vgpuctl.sim.state import SimDomain, State
 from vgpuctl.sim.turns import in_turn
 
+_PASSWORD = re.compile(' passwd="[^"]*"')
 EMULATOR = "/usr/bin/qemu-system-x86_64"
 
 
 @in_turn
-class SimHypervisor:
+class SimHypervisor(Plugging):
     """libvirt's domains and networks on the simulated host."""
 
     def __init__(self, core: Core) -> None:
@@ -173,7 +177,7 @@ class SimHypervisor:
         if known is not None and known[0] is domain.xml and known[1] is live:
             return known[2]
         power = VmState.RUNNING if running else VmState.STOPPED
-        record = DomainRecord(domain.name, domain.uuid, power, domain.xml, live)
+        record = DomainRecord(domain.name, domain.uuid, power, _shown(domain.xml), _shown(live) if live else None)
         self._records[domain.uuid] = (domain.xml, live, record)
         return record
 
@@ -201,6 +205,11 @@ class SimHypervisor:
                     why = "Permission denied" if file is not None else "No such file or directory"
                     raise VirError(Code.SYSTEM_ERROR, f"Cannot access storage file '{current}': {why}")
                 current = file.base
+
+
+def _shown(xml: str) -> str:
+    """Return XML as libvirt shows it without VIR_DOMAIN_XML_SECURE: passwords are left out."""
+    return _PASSWORD.sub("", xml) if "passwd" in xml else xml
 
 
 def _domain(state: State, uuid: str) -> SimDomain:

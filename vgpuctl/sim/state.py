@@ -147,8 +147,12 @@ class State:
 
     def freed(self, uuid: str) -> list[Record]:
         """Return the records of a domain's end: it is off, and writes that waited for it go on."""
-        made: list[Record] = [["off", uuid]]
-        held = set(self.running[uuid].carriers)
+        return [["off", uuid], *self.released(*self.running[uuid].carriers)]
+
+    def released(self, *carriers: str) -> list[Record]:
+        """Return the records of writes that go on when these carriers are let go."""
+        made: list[Record] = []
+        held = set(carriers)
         for parked in self.parked.values():
             still = [c for c in parked.carriers if c in self.users and c not in held]
             if held & set(parked.carriers) and not still:
@@ -287,6 +291,25 @@ class State:
             self.users.pop(carrier, None)
         for address, driver in running.taken.items():
             self._on_driver(address, driver)
+
+    def _on_plug(self, uuid: str, carrier: str, taken: dict[str, str | None], xml: str) -> None:
+        """Add a device to a running domain."""
+        running = self.running[uuid]
+        for address in taken:
+            self._on_driver(address, "vfio-pci")
+        running.taken.update(taken)
+        running.carriers = (*running.carriers, carrier)
+        running.xml = xml
+        self.users[carrier] = uuid
+
+    def _on_unplug(self, uuid: str, carrier: str, xml: str) -> None:
+        """Take a device from a running domain."""
+        running = self.running[uuid]
+        running.carriers = tuple(c for c in running.carriers if c != carrier)
+        running.xml = xml
+        self.users.pop(carrier, None)
+        if carrier in running.taken:
+            self._on_driver(carrier, running.taken.pop(carrier))
 
     def _on_pool(
         self, name: str, path: str, active: bool, kind: str = "dir", capacity: int | None = None, used: int = 0

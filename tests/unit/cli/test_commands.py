@@ -224,7 +224,8 @@ def test_the_examples_of_the_help_pages_work(line: str, vgpuctl: Run, monkeypatc
         text = shlex.split(given)[1].encode()
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
     if "vdi-001" in typed and "create-vm" not in typed:
-        assert vgpuctl("--host", "sim:a100-40", "create-vm", "vdi-001", "--profile", "A100-4C").status == 0
+        off = ["--no-start"] if "set-profile" in typed else []
+        assert vgpuctl("--host", "sim:a100-40", "create-vm", "vdi-001", "--profile", "A100-4C", *off).status == 0
     ran = vgpuctl(*shlex.split(typed)[1:])
     assert ran.status == 0, ran.err
 

@@ -37,6 +37,16 @@ def test_the_element_stands_alone_without_a_prefix() -> None:
     assert root.get("state") == "making"
 
 
+def test_a_record_says_when_somebody_else_made_the_vm_and_one_that_says_nothing_is_ours() -> None:
+    assert "made-vm" not in GOOD
+    assert promise_from_xml(GOOD).made_vm
+    adopted = replace(vendor_vf().promise, made_vm=False)
+    assert promise_from_xml(promise_to_xml(adopted)) == adopted
+    assert set(field_names(Promise)) == {
+        "state", "vm_uuid", "machine_id", "vgpus", "disks", "spec", "reserve", "made_vm",
+    }, "a new field must be written and read too"  # fmt: skip
+
+
 def test_none_and_empty_differ() -> None:
     (vgpu,) = vendor_vf().promise.vgpus
     for profile in (None, ""):

@@ -83,6 +83,22 @@ class AbsentHypervisor(_Absent):
         """Raise HostCannot."""
         self._refuse()
 
+    def definition(self, uuid: str) -> str:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def redefine(self, uuid: str, xml: str) -> DomainRecord:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def attach_device(self, uuid: str, xml: str, live: bool) -> None:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def detach_device(self, uuid: str, alias: str, *, live: bool, config: bool) -> None:
+        """Raise HostCannot."""
+        self._refuse()
+
 
 class AbsentStorage(_Absent):
     """No pools, and no images."""

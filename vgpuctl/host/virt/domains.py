@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.errors import Exists, LibvirtFailed
 from vgpuctl.host.virt import documents, numbers
 from vgpuctl.host.virt.connection import Connection, code_of
+from vgpuctl.host.virt.devices import DeviceCalls
 from vgpuctl.model.records import DomainLeftovers, DomainRecord, HypervisorCapabilities, HypervisorStatus, NetworkRecord
 from vgpuctl.model.vm import VmState
 
@@ -37,7 +38,7 @@ _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 0.2
 
 
-class LibvirtHypervisor:
+class LibvirtHypervisor(DeviceCalls):
     """Domains and networks of one connection."""
 
     def __init__(self, connection: Connection, clock: Clock) -> None:

@@ -24,5 +24,5 @@ def test_every_other_call_names_what_is_missing(seam, absent):
         call = getattr(absent("--root"), name)
         needed = [p for p in inspect.signature(call).parameters.values() if p.default is p.empty]
         with pytest.raises(HostCannot, match="--root") as caught:
-            call(*["x"] * len(needed))
+            call(**{p.name: "x" for p in needed})
         assert caught.value.facts["check"] == "libvirt"

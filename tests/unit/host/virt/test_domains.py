@@ -202,3 +202,15 @@ def test_nothing_is_asked_under_the_host_lock(hypervisor, lock):
     for call in calls:
         with pytest.raises(AssertionError):
             call()
+
+
+def test_a_definition_is_replaced_but_neither_renamed_nor_made(hypervisor):
+    hypervisor.define(definition())
+    changed = hypervisor.redefine(SECOND, definition(extra="<title>other</title>"))
+    assert "<title>other</title>" in changed.xml
+    with pytest.raises(LibvirtFailed) as caught:
+        hypervisor.redefine(SECOND, definition(name="renamed"))
+    assert caught.value.facts["libvirt_code"] == numbers.VIR_ERR_OPERATION_FAILED
+    with pytest.raises(LibvirtFailed) as caught:
+        hypervisor.redefine("00000000-0000-4000-8000-000000000009", definition())
+    assert caught.value.facts["libvirt_code"] == numbers.VIR_ERR_NO_DOMAIN

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changing a domain that exists: its definition, and an mdev that comes and goes while it runs.
+
+The guest here has no system, so whether it lets a device go is not said; what libvirt promises in either case is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contract.site import Site, new_uuid
+from vgpuctl.domain.edit import ports
+from vgpuctl.domain.parse import hostdevs_of
+from vgpuctl.errors import LibvirtFailed
+from vgpuctl.model.records import DomainRecord
+
+pytestmark = pytest.mark.forms("mdev-pf")
+DOMAIN = """<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid>{extra}<memory unit='MiB'>64</memory>
+<vcpu>1</vcpu><os><type arch='x86_64' machine='q35'>hvm</type></os><devices>
+<controller type='pci' index='0' model='pcie-root'/><controller type='pci' index='1' model='pcie-root-port'/>
+<controller type='usb' model='none'/><memballoon model='none'/></devices></domain>"""
+HOSTDEV = """<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source><address uuid='{carrier}'/></source>
+<alias name='{alias}'/></hostdev>"""
+TYPE = "nvidia-468"
+
+
+@pytest.fixture
+def uuid(site: Site) -> Iterator[str]:
+    """A defined domain with one root port; it goes afterwards."""
+    wanted = new_uuid()
+    site.world.hypervisor.define(DOMAIN.format(name="contract-plug", uuid=wanted, extra=""))
+    yield wanted
+    site.world.hypervisor.destroy(wanted)
+    site.world.hypervisor.undefine(wanted)
+
+
+@pytest.fixture
+def carriers(site: Site) -> Iterator[tuple[str, str]]:
+    """Two mdevs; they go afterwards, after the domain is off."""
+    made = (new_uuid(), new_uuid())
+    for device in made:
+        site.world.sysfs.write(site.mdev_file(site.gpu, TYPE, "create"), f"{device}\n")
+    yield made
+    for device in made:
+        site.remove(device)
+
+
+def device(carrier: str, alias: str = "ua-contract") -> str:
+    return HOSTDEV.format(carrier=carrier, alias=alias)
+
+
+def attach(site: Site, uuid: str, xml: str, *, live: bool) -> None:
+    site.world.hypervisor.attach_device(uuid, xml, live)
+
+
+def record(site: Site, uuid: str) -> DomainRecord:
+    found = site.world.hypervisor.find_domain(uuid)
+    assert found is not None
+    return found
+
+
+def in_config(site: Site, uuid: str) -> list[str]:
+    return [h.carrier for h in hostdevs_of(record(site, uuid).xml)]
+
+
+def number(caught: pytest.ExceptionInfo[LibvirtFailed]) -> object:
+    return caught.value.facts["libvirt_code"]
+
+
+def test_a_definition_is_replaced_and_read_back(site: Site, uuid: str) -> None:
+    xml = DOMAIN.format(name="contract-plug", uuid=uuid, extra="<title>other</title>")
+    assert "<title>other</title>" in site.world.hypervisor.redefine(uuid, xml).xml
+    assert [d.name for d in site.world.hypervisor.domains()].count("contract-plug") == 1
+
+
+def test_what_libvirt_gave_can_be_defined_again_and_reads_the_same(site: Site, uuid: str) -> None:
+    was = record(site, uuid).xml
+    assert site.world.hypervisor.redefine(uuid, was).xml == was
+
+
+def test_a_password_is_hidden_from_looking_and_kept_in_the_definition(site: Site, uuid: str) -> None:
+    graphics = "<graphics type='vnc' port='-1' passwd='secret'/></devices>"
+    xml = DOMAIN.format(name="contract-plug", uuid=uuid, extra="").replace("</devices>", graphics)
+    assert "secret" not in site.world.hypervisor.redefine(uuid, xml).xml
+    assert "secret" not in record(site, uuid).xml
+    assert "secret" in site.world.hypervisor.definition(uuid)
+
+
+def test_a_definition_is_not_renamed_and_not_made(site: Site, uuid: str) -> None:
+    with pytest.raises(LibvirtFailed) as caught:
+        site.world.hypervisor.redefine(uuid, DOMAIN.format(name="contract-other", uuid=uuid, extra=""))
+    assert number(caught) == 9
+    nobody = new_uuid()
+    with pytest.raises(LibvirtFailed) as caught:
+        site.world.hypervisor.redefine(nobody, DOMAIN.format(name="contract-other", uuid=nobody, extra=""))
+    assert number(caught) == 42
+    assert site.world.hypervisor.find_domain("contract-other") is None
+
+
+def test_an_attribute_the_schema_does_not_know_is_error_92_and_nothing_changes(site: Site, uuid: str) -> None:
+    was = record(site, uuid).xml
+    with pytest.raises(LibvirtFailed) as caught:
+        site.world.hypervisor.redefine(uuid, was.replace("<vcpu", "<vcpu no-such='1'", 1))
+    assert number(caught) == 92
+    assert record(site, uuid).xml == was
+
+
+def test_a_device_of_a_domain_that_is_off_comes_and_goes(site: Site, uuid: str) -> None:
+    absent = new_uuid()
+    attach(site, uuid, device(absent), live=False)
+    assert in_config(site, uuid) == [absent]
+    with pytest.raises(LibvirtFailed) as caught:
+        attach(site, uuid, device(absent), live=False)
+    assert number(caught) in (27, 55)
+    site.world.hypervisor.detach_device(uuid, "ua-contract", live=False, config=True)
+    assert in_config(site, uuid) == []
+
+
+def test_what_is_not_attached_is_error_99(site: Site, uuid: str) -> None:
+    with pytest.raises(LibvirtFailed) as caught:
+        site.world.hypervisor.detach_device(uuid, "ua-nothing", live=False, config=True)
+    assert number(caught) == 99
+
+
+def test_a_domain_that_is_off_takes_nothing_live_and_keeps_its_config(site: Site, uuid: str) -> None:
+    with pytest.raises(LibvirtFailed) as caught:
+        attach(site, uuid, device(new_uuid()), live=True)
+    assert number(caught) == 55
+    assert in_config(site, uuid) == []
+
+
+def test_a_running_domain_has_as_many_devices_plugged_in_as_it_has_root_ports(
+    site: Site, carriers: tuple[str, str], uuid: str
+) -> None:
+    first, second = carriers
+    site.world.hypervisor.start(uuid)
+    assert ports(record(site, uuid).live_xml or "").free == 1
+    attach(site, uuid, device(first), live=True)
+    live = record(site, uuid).live_xml or ""
+    assert [h.carrier for h in hostdevs_of(live)] == in_config(site, uuid) == [first]
+    assert ports(live).free == 0
+    with pytest.raises(LibvirtFailed) as caught:
+        attach(site, uuid, device(second, "ua-contract-2"), live=True)
+    assert number(caught) == 1
+    assert in_config(site, uuid) == [first]
+
+
+def test_an_mdev_that_does_not_exist_is_error_99_live_and_the_config_stays(site: Site, uuid: str) -> None:
+    site.world.hypervisor.start(uuid)
+    with pytest.raises(LibvirtFailed) as caught:
+        attach(site, uuid, device(new_uuid()), live=True)
+    assert number(caught) == 99
+    assert in_config(site, uuid) == []
+
+
+def test_a_detach_takes_it_from_the_config_and_the_guest_may_keep_it(
+    site: Site, carriers: tuple[str, str], uuid: str
+) -> None:
+    site.world.hypervisor.start(uuid)
+    attach(site, uuid, device(carriers[0]), live=True)
+    site.world.hypervisor.detach_device(uuid, "ua-contract", live=True, config=True)
+    assert in_config(site, uuid) == []
+    live = [h.carrier for h in hostdevs_of(record(site, uuid).live_xml or "")]
+    assert live in ([], [carriers[0]])

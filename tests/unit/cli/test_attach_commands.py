@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attach, detach and set-profile from the typed line to the printed result, with every option."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+import jsonschema
+import pytest
+
+from tests.unit.cli.conftest import Ran
+from vgpuctl.cli import schemas
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def sim(vgpuctl: Run) -> Run:
+    """Run a line on the simulated A100, with JSON checked by its schema."""
+
+    def run(line: str) -> Ran:
+        ran = vgpuctl("--host", "sim:a100-40", *shlex.split(line))
+        if "--json" in line:
+            jsonschema.validate(ran.document, schemas.document_schema(ran.document["kind"]))
+        return ran
+
+    return run
+
+
+def test_a_running_vm_gets_a_vgpu_and_gives_it_back(sim: Run) -> None:
+    assert sim("create-vm vdi-001 --profile A100-4C").status == 0
+    assert "attach" in sim("attach vdi-001 --profile A100-4C --gpu 0000:3b:00.0 --dry-run").out
+    data = sim("attach vdi-001 --profile A100-4C --gpu A100 --json").document["data"]
+    carriers = [v["carrier"] for v in data["vgpus"]]
+    assert (data["owner"], len(carriers)) == ("ours", 2)
+    assert sim(f"detach vdi-001 --vgpu {carriers[1]} --dry-run --json").document["data"]["steps"]
+    ran = sim(f"detach vdi-001 --vgpu {carriers[1]}")
+    assert (ran.status, ran.out.count("vgpu  ")) == (0, 1)
+    assert sim("detach vdi-001 --wait 5 --json").document["data"]["vgpus"] == []
+    assert "nothing to do" in sim("detach vdi-001").out
+
+
+def test_a_stopped_vm_gets_another_profile(sim: Run) -> None:
+    assert sim("create-vm vdi-001 --profile A100-4C").status == 0
+    ran = sim("set-profile vdi-001 --profile A100-5C")
+    assert (ran.status, "vgpuctl stop-vm vdi-001" in ran.err) == (3, True)
+    sim("stop-vm vdi-001 --force")
+    planned = sim("set-profile vdi-001 --profile A100-5C --dry-run").out
+    assert "  change VM vdi-001: profile: A100-4C -> A100-5C" in planned
+    data = sim("set-profile vdi-001 --profile A100-5C --gpu A100 --json").document["data"]
+    assert [v["profile"] for v in data["vgpus"]] == ["A100-5C"]
+    assert "nothing to do" in sim("set-profile vdi-001 --profile A100-5C").out
+
+
+@pytest.mark.parametrize("command", ["attach nothing --profile A100-4C", "detach nothing", "attach nothing"])
+def test_what_cannot_be_meant_is_exit_2(sim: Run, command: str) -> None:
+    assert sim(command).status == 2

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vgpuctl attach`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from vgpuctl.cli import complete, run, wishes
+from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from vgpuctl.cli.result import Work
+    from vgpuctl.model.outcome import Outcome
+
+
+@make_command(
+    "attach",
+    examples=(
+        ("vgpuctl --host sim:a100-40 attach vdi-001 --profile A100-4C", "at once when it runs, else at its next start"),
+        ("vgpuctl attach old-desktop --profile A100-4C --gpu A100", "a VM that vgpuctl did not make, on this GPU"),
+    ),
+)
+@click.argument("name", shell_complete=complete.vms)
+@click.option(
+    "--profile",
+    required=True,
+    multiple=True,
+    metavar="PROFILE[:N]",
+    shell_complete=complete.profiles,
+    help="vGPU profile, with :N for several of it; repeat it for several vGPUs.",
+)
+@click.option("--gpu", metavar="ADDRESS|MODEL", shell_complete=complete.gpus, help="The GPU to use.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.pass_obj
+def command(settings: Settings, name: str, profile: tuple[str, ...], gpu: str | None, dry_run: bool) -> int:
+    """Give a VM that exists a vGPU: to its definition, and to the guest when it runs.
+
+    A running VM needs a PCI port free for each vGPU (create-vm --hotplug-slots). A VM that vgpuctl did not make stays
+    its maker's: delete-vm refuses it, detach takes the vGPU back.
+    """
+
+    def act(work: Work) -> Outcome:
+        from vgpuctl.engine import attach
+
+        return attach.attach(
+            work.world,
+            wishes.for_vm(work.world, name, {"profile": profile, "gpu": gpu}),
+            dry_run=dry_run,
+            wait_seconds=work.wait_seconds,
+            progress=work.progress,
+        )
+
+    return run.change(settings, "attach", act)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vgpuctl set-profile`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from vgpuctl.cli import complete, run, wishes
+from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from vgpuctl.cli.result import Work
+    from vgpuctl.model.outcome import Outcome
+
+
+@make_command(
+    "set-profile",
+    examples=(
+        ("vgpuctl --host sim:a100-40 set-profile vdi-001 --profile A100-5C", "a VM that is off"),
+        ("vgpuctl set-profile vdi-001 --profile A100-4C:2 --dry-run", "what would be done"),
+    ),
+)
+@click.argument("name", shell_complete=complete.vms)
+@click.option(
+    "--profile",
+    required=True,
+    multiple=True,
+    metavar="PROFILE[:N]",
+    shell_complete=complete.profiles,
+    help="vGPU profile, with :N for several of it; repeat it for several vGPUs.",
+)
+@click.option("--gpu", metavar="ADDRESS|MODEL", shell_complete=complete.gpus, help="The GPU to use.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.pass_obj
+def command(settings: Settings, name: str, profile: tuple[str, ...], gpu: str | None, dry_run: bool) -> int:
+    """Give a stopped VM other profiles in place of those it has.
+
+    The vGPUs that it has already with one of these profiles stay. Nothing else of the VM is changed; when the new
+    ones have no room it stays as it was. It keeps to the GPU that was typed when it was made, unless --gpu says
+    another.
+    """
+
+    def act(work: Work) -> Outcome:
+        from vgpuctl.engine import change
+
+        return change.set_profile(
+            work.world,
+            wishes.for_vm(work.world, name, {"profile": profile, "gpu": gpu}),
+            dry_run=dry_run,
+            wait_seconds=work.wait_seconds,
+            progress=work.progress,
+        )
+
+    return run.change(settings, "set-profile", act)

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Change a stopped VM in place: its profile, memory, vCPUs or network, for set-profile and ensure-vm.
+
+The new vGPU is claimed, the old device removed, the new one made; then one definition switches the VM over, its record
+with it; then the old claim goes. A crash before the switch leaves a claim that no VM's record names, and one after it
+the old claim: reconcile removes both. A device that is missing then is made again at the start.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Set
+from typing import TYPE_CHECKING
+
+from vgpuctl.backends import of
+from vgpuctl.domain.edit import Edit, edited
+from vgpuctl.engine.attach import give_back, own_all, want_types
+from vgpuctl.engine.claim import claim_carriers, claims_of
+from vgpuctl.engine.create import done, planned_vgpu
+from vgpuctl.engine.guards import find_vm, refuse_stuck, require_system, require_writable
+from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.power import settled
+from vgpuctl.engine.run import carry_out
+from vgpuctl.errors import InUse, InvalidInput, NoCapacity, NotFound, Refused
+from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.step import Plan, Step
+from vgpuctl.model.vm import Claim, Promise, PromisedVgpu, Vm
+from vgpuctl.model.wish import VmWish
+from vgpuctl.plan.change import Swap, added, hostdev, promised, swap, typed_profiles, without
+from vgpuctl.plan.choose import type_id_now
+from vgpuctl.plan.remove import not_provably_ours, own_promise
+from vgpuctl.plan.report import vgpu_value, vm_value
+from vgpuctl.steps.claims import HoldClaim
+from vgpuctl.steps.domain import OFF
+from vgpuctl.steps.plug import DropClaim, Redefine, TakeOut
+from vgpuctl.value import Value, replace
+
+if TYPE_CHECKING:
+    from vgpuctl.model.world import World
+
+IN_PLACE = frozenset({"profile", "memory", "vcpus", "network"})
+"""The fields that a stopped VM takes without being made anew."""
+
+
+class Job(Value):
+    """One change of one VM, looked at and checked. `xml` is its definition as it is."""
+
+    snapshot: Snapshot
+    vm: Vm
+    promise: Promise
+    wish: VmWish
+    fields: frozenset[str]
+    swap: Swap
+    xml: str
+
+
+def set_profile(world: World, wish: VmWish, *, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome:
+    """Give a stopped VM other profiles in place of those it has.
+
+    Raises:
+        InUse: it runs.
+        VgpuctlError: why not; the VM is as it was.
+    """
+    return change_vm(world, wish, frozenset({"profile"}), dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+
+
+def change_vm(
+    world: World, wish: VmWish, fields: Set[str], *, dry_run: bool, wait_seconds: float, progress: Progress
+) -> Outcome:
+    """Make these fields (of `IN_PLACE`) of the wish's VM what the wish says.
+
+    Raises:
+        InUse: it runs.
+        VgpuctlError: why not; the VM is as it was.
+    """
+    if not dry_run:
+        require_writable(world)
+    job = _job(world, wish, frozenset(fields), dry_run=dry_run)
+    if not job.swap.go and not job.swap.come and not job.fields - {"profile"}:
+        return Outcome(False, vm_value(job.snapshot, job.vm), warnings=job.snapshot.warnings, dry_run=dry_run)
+
+    def choose(seen: Snapshot) -> tuple[PromisedVgpu, ...]:
+        return _chosen(seen, job)
+
+    def claims(new: tuple[PromisedVgpu, ...]) -> tuple[Claim, ...]:
+        return claims_of(world, job.vm.name, replace(job.promise, vgpus=new))
+
+    if dry_run:
+        new = choose(job.snapshot)
+        shown: list[Step] = [*(HoldClaim(c) for c in claims(new)), *_steps(job.snapshot, job, new, claims(job.swap.go))]
+        return Outcome(True, _expected(job, new), tuple(s.describe() for s in shown), dry_run=True)
+    looks = iter([job.snapshot])
+
+    def look() -> Snapshot:
+        return next(looks, None) or observe(world, want_types(wish))
+
+    fresh, new, held = claim_carriers(world, look, choose, claims, wait_seconds)
+    held = own_all(world, job.vm, job.promise, held, wait_seconds)
+    try:
+        plan = Plan(_steps(fresh, job, new, claims(job.swap.go)))
+    except BaseException:
+        give_back(world, held)
+        raise
+    carry_out(world, plan, progress, held)
+    return done(world, vm_value(job.snapshot, job.vm), held, plan)
+
+
+def _job(world: World, wish: VmWish, fields: frozenset[str], *, dry_run: bool) -> Job:
+    """Look, and refuse what cannot be changed; the definition's secrets are read only to define it again."""
+    snapshot = observe(world, want_types(wish) if "profile" in fields else Want(models=False))
+    vm = find_vm(snapshot, wish.name or "")
+    require_system(snapshot)
+    promise = own_promise(vm, "change")
+    settled(vm, promise)
+    if vm.state not in OFF:
+        raise InUse(
+            f"{vm.name} is {vm.state}; its {', '.join(sorted(fields))} can be changed only while it is off",
+            hint=f"stop it first: vgpuctl stop-vm {vm.name}; then run the command again",
+            vm=vm.name,
+            state=str(vm.state),
+        )
+    refuse_stuck(snapshot, [v.gpu for v in promise.vgpus])
+    if "network" in fields:
+        _require_network(world, wish.network)
+    exchange = Swap(promise.vgpus, (), ())
+    if "profile" in fields:
+        exchange = swap(vm, promise, typed_profiles(wish))
+        _refuse_whole(vm, promise)
+        wish = _placed(wish, promise, exchange)
+    return Job(snapshot, vm, promise, wish, fields, exchange, _xml(world, vm, dry_run=dry_run))
+
+
+def _xml(world: World, vm: Vm, *, dry_run: bool) -> str:
+    if not dry_run:
+        return world.hypervisor.definition(vm.uuid)
+    record = world.hypervisor.find_domain(vm.uuid)
+    if record is None:
+        raise NotFound(f"there is no VM {vm.name} any more", hint="vgpuctl list-vms", vm=vm.name)
+    return record.xml
+
+
+def _refuse_whole(vm: Vm, promise: Promise) -> None:
+    whole = [v.carrier for v in promise.vgpus if v.profile is None]
+    if whole:
+        raise Refused(
+            f"{vm.name} has {', '.join(whole)}, which is no vGPU and has no profile",
+            hint=f"vgpuctl detach {vm.name}, then vgpuctl attach {vm.name} --profile PROFILE",
+            vm=vm.name,
+        )
+
+
+def _require_network(world: World, name: str) -> None:
+    network = world.hypervisor.network(name)
+    if network is None:
+        raise NotFound(f"there is no network {name}", hint="virsh net-list --all", network=name)
+    if not network.active:
+        raise InvalidInput(f"the network {name} is not active", hint=f"virsh net-start {name}", network=name)
+
+
+def _placed(wish: VmWish, promise: Promise, exchange: Swap) -> VmWish:
+    """Return the wish for those vGPUs alone that come, on the GPU and with the parameters the VM was made with."""
+    kept = json.loads(promise.spec or "{}")
+    params = kept.get("vgpu_params") or {}
+    counts = {text: exchange.come.count(text) for text in exchange.come}
+    return replace(
+        wish,
+        mode="vgpu",
+        profiles=tuple(counts.items()),
+        gpu=wish.gpu or kept.get("gpu"),
+        vgpu_params=tuple((str(k), str(v)) for k, v in params.items()),
+    )
+
+
+def _chosen(seen: Snapshot, job: Job) -> tuple[PromisedVgpu, ...]:
+    """Place those that come beside those that go; where that does not fit, in their place."""
+    if not job.swap.come:
+        return ()
+    go = job.swap.go
+    try:
+        return added(seen, job.wish, job.promise, go=go)
+    except NoCapacity:
+        if not go:
+            raise
+        return added(without(seen, go), job.wish, job.promise, go=go)
+
+
+def _steps(seen: Snapshot, job: Job, new: tuple[PromisedVgpu, ...], olds: tuple[Claim, ...]) -> tuple[Step, ...]:
+    """Return the steps after the claims; `olds` are the claims on what goes."""
+    vm, go = job.vm, job.swap.go
+    leave = not_provably_ours(job.snapshot, vm, job.promise)
+    types = {v.carrier: v.type_id for v in job.snapshot.vgpus if v.present}
+    gone = [(v, of(v.backend)) for v in reversed(go) if v.carrier in types.keys() - leave]
+    steps: list[Step] = [TakeOut(kind.remove(v), kind.make(v, types[v.carrier])) for v, kind in gone]
+    cleared = without(seen, go)
+    for vgpu in new:
+        steps += of(vgpu.backend).make(vgpu, type_id_now(cleared, vgpu))
+    after = promised(job.promise, (*job.swap.stay, *new), typed_profiles(job.wish) if new else ())
+    pairs = max(len(go), len(new))
+    there = [*(v.carrier for v in go), *[None] * (pairs - len(go))]
+    news = [*(hostdev(v, job.promise) for v in new), *[None] * (pairs - len(new))]
+    edit = Edit(
+        memory_mib=job.wish.memory_mib if "memory" in job.fields else None,
+        vcpus=job.wish.vcpus if "vcpus" in job.fields else None,
+        network=job.wish.network if "network" in job.fields else None,
+        exchange=tuple(zip(there, news, strict=True)),
+        promise=after if pairs else None,
+    )
+    steps.append(Redefine(vm.name, vm.uuid, edited(job.xml, edit), job.xml, _words(job, new)))
+    steps += [DropClaim(c) for c in olds]
+    return tuple(steps)
+
+
+def _expected(job: Job, new: tuple[PromisedVgpu, ...]) -> dict[str, object]:
+    """Return the VM's value as it would be."""
+    value = vm_value(job.snapshot, job.vm)
+    if "memory" in job.fields:
+        value["memory_mib"] = job.wish.memory_mib
+    if "vcpus" in job.fields:
+        value["vcpus"] = job.wish.vcpus
+    if "network" in job.fields:
+        value["networks"] = [job.wish.network, *job.vm.networks[1:]]
+    gone = {v.carrier for v in job.swap.go}
+    stay = [vgpu_value(v) for v in job.snapshot.vgpus if v.vm_uuid == job.vm.uuid and v.carrier not in gone]
+    value["vgpus"] = [*stay, *(planned_vgpu(v, job.vm.name) for v in new)]
+    return value
+
+
+def _words(job: Job, new: tuple[PromisedVgpu, ...]) -> tuple[str, ...]:
+    """Say each change as "what: before -> after"."""
+    vm, wish = job.vm, job.wish
+    words = {
+        "memory": f"memory: {vm.memory_mib} -> {wish.memory_mib} MiB",
+        "network": f"network: {vm.networks[0] if vm.networks else 'none'} -> {wish.network}",
+        "profile": f"profile: {_names(job.promise.vgpus)} -> {_names((*job.swap.stay, *new))}",
+        "vcpus": f"vcpus: {vm.vcpus} -> {wish.vcpus}",
+    }
+    return tuple(words[f] for f in sorted(job.fields))
+
+
+def _names(vgpus: tuple[PromisedVgpu, ...]) -> str:
+    return ", ".join(sorted(str(v.profile or v.carrier) for v in vgpus)) or "none"
