@@ -60,11 +60,20 @@ def _restore(look: Look, snapshot: Snapshot) -> Finding:
         return not_applicable("no GPU here has vGPUs that a reboot takes away")
     for folder in UNIT_FOLDERS:
         if UNIT in (look.folder(folder).names or ()):
-            return ok(f"{folder}/{UNIT} is there")
+            return _enabled(look, f"{folder}/{UNIT}")
     problems = [p for f in UNIT_FOLDERS if (p := look.folder(f).problem)]
     if problems:
         return unknown(*problems)
     return warn(f"no {UNIT} in {', '.join(UNIT_FOLDERS[:2])}: a reboot takes VFs and vGPUs away", fix=INSTALL)
+
+
+def _enabled(look: Look, unit: str) -> Finding:
+    wants = look.folder(WANTS)
+    if wants.problem is not None:
+        return unknown(f"{unit} is there", wants.problem)
+    if UNIT not in (wants.names or ()):
+        return warn(f"{unit} is there, and {WANTS} has no link to it", fix=f"systemctl enable {UNIT}")
+    return ok(f"{unit} is there and enabled")
 
 
 def _guests(look: Look) -> Finding:
@@ -120,9 +129,9 @@ CHECKS = (
     Check(
         id="restore-unit",
         title="VFs and vGPUs come back after a reboot",
-        looks_at=f"`{UNIT}` in `{'`, `'.join(UNIT_FOLDERS)}`",
+        looks_at=f"`{UNIT}` in `{'`, `'.join(UNIT_FOLDERS)}`, `{WANTS}`",
         judge=judged_by_host(_restore),
-        needs=Needs(folders=UNIT_FOLDERS),
+        needs=Needs(folders=(*UNIT_FOLDERS, WANTS)),
     ),
     Check(
         id="libvirt-guests",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examine a host: gather what the chosen checks look at, let them judge, and mend what reconcile can mend.
+"""Examine a host: gather what the chosen checks look at, let them judge, and mend what is safe to mend.
 
 Everything is read through the seams and nothing raises because it could not be read: a check that cannot see is
 `unknown`, with the reason. Each file is read once, however many checks look at it.
@@ -12,22 +12,25 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.doctor.catalogue import chosen, explaining, worst
 from vgpuctl.doctor.check import Check, Finding, Folder, Leftover, Look, Needs, Text, Verdict, unknown
-from vgpuctl.engine.guards import require_system
+from vgpuctl.engine.guards import require_system, require_writable
 from vgpuctl.engine.observe import Want, observe, observe_devices
 from vgpuctl.engine.reconcile import find, reconcile
+from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.records import FilePermissions, HypervisorCapabilities
 from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.step import Plan
+from vgpuctl.steps.run_directory import RUN, MakePrivate
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
 
 Row = dict[str, object]
 Examined = tuple[tuple[Check, Finding], ...]
-MENDABLE = "leftovers"
+LEFTOVERS, RUN_DIRECTORY = "leftovers", "run-directory"
 BAD = (Verdict.FAIL, Verdict.WARN)
-NOTHING_TO_FIX = "--fix mends what reconcile mends, and there is nothing of that; each check says what else to do"
+NOTHING_TO_FIX = "there is nothing that --fix can mend; each check says what to do"
 
 
 def diagnose(world: World, ids: tuple[str, ...] = ()) -> dict[str, object]:
@@ -42,24 +45,38 @@ def diagnose(world: World, ids: tuple[str, ...] = ()) -> dict[str, object]:
 def mend(
     world: World, ids: tuple[str, ...], *, dry_run: bool, confirm: Confirm, wait_seconds: float, progress: Progress
 ) -> Outcome:
-    """Examine, mend what was left behind by reconcile's own steps after asking, and examine again.
+    """Examine, ask, mend, and examine again: reconcile's work, and the mode of vgpuctl's own directory.
 
     Raises:
         NotFound: there is no check of that id.
         NeedsConfirmation: the answer is no, or nobody can be asked.
         VgpuctlError: as reconcile.
     """
+    if not dry_run:
+        require_writable(world)
     found = _examined(world, ids)
     data = _data(found)
-    if not any(check.id == MENDABLE and finding.verdict is Verdict.WARN for check, finding in found):
-        return Outcome(False, data, notes=(NOTHING_TO_FIX,), dry_run=dry_run)
-    planned = reconcile(world, dry_run=True, wait_seconds=wait_seconds, progress=progress)
-    if dry_run or not planned.steps:
-        notes = () if planned.steps else (NOTHING_TO_FIX,)
-        return Outcome(bool(planned.steps), data, planned.steps, planned.warnings, notes, dry_run=dry_run)
-    confirm("Mend what was left behind?", planned.steps)
-    done = reconcile(world, dry_run=False, wait_seconds=wait_seconds, progress=progress)
-    return Outcome(done.changed, diagnose(world, ids), done.steps, done.warnings)
+    verdicts = {check.id: finding.verdict for check, finding in found}
+    own = _own_steps(world) if verdicts.get(RUN_DIRECTORY) is Verdict.FAIL else ()
+    steps: tuple[str, ...] = tuple(step.describe() for step in own)
+    warnings: tuple[str, ...] = ()
+    if verdicts.get(LEFTOVERS) is Verdict.WARN:
+        planned = reconcile(world, dry_run=True, wait_seconds=wait_seconds, progress=progress)
+        steps, warnings = (*steps, *planned.steps), planned.warnings
+    if dry_run or not steps:
+        return Outcome(bool(steps), data, steps, warnings, () if steps else (NOTHING_TO_FIX,), dry_run=dry_run)
+    confirm("Mend this?", steps)
+    if own:
+        carry_out(world, Plan(own), progress)
+    if len(steps) > len(own):
+        reconcile(world, dry_run=False, wait_seconds=wait_seconds, progress=progress)
+    return Outcome(True, diagnose(world, ids), steps, warnings)
+
+
+def _own_steps(world: World) -> tuple[MakePrivate, ...]:
+    """Return what makes the run directory private; one that is somebody else's is for a person to look at."""
+    seen = world.sysfs.permissions(RUN)
+    return () if seen.owner else (MakePrivate(seen.mode),)
 
 
 def _examined(world: World, ids: tuple[str, ...]) -> Examined:

@@ -60,6 +60,7 @@ class ClaimStore:
         clock: Clock | None = None,
         read_only: bool = False,
     ) -> None:
+        self._run_dir = run_dir
         self._claims = run_dir / "claims"
         self._stuck = run_dir / "stuck"
         self._processes = processes
@@ -97,6 +98,11 @@ class ClaimStore:
         self._refuse_capture()
         with _directory_locked(self._claims):
             _write_new(self._claims / claim.carrier, as_dict(claim))
+
+    def set_mode(self, mode: int) -> None:
+        """Set the permission bits of the directory itself."""
+        self._refuse_capture()
+        os.chmod(self._run_dir, mode)
 
     def remove(self, carrier: str, vm_uuid: str) -> None:
         """Remove a claim if it still is this VM's; one that cannot be read is nobody's to remove."""

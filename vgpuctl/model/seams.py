@@ -242,6 +242,13 @@ class Claims(Protocol):
             OSError: they cannot be listed, as without root; never treat that as "none".
         """
 
+    def set_mode(self, mode: int) -> None:
+        """Set the permission bits of /run/vgpuctl itself.
+
+        Raises:
+            OSError: with the kernel's errno.
+        """
+
 
 class Scratch(Protocol):
     """Bytes that may be lost at any time. No method raises."""

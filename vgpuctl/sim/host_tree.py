@@ -163,7 +163,7 @@ def _pci_files(gpu: SimGpu, function: SimFunction) -> dict[str, Node]:
         "subsystem_device": text("0x0000"),
         "numa_node": text(gpu.numa_node),
         "enable": text(1),
-        "resource": text(_resource(function)),
+        "resource": File(show=partial(_resource, function)),
         "subsystem": Link("/sys/bus/pci"),
     }
     if function.device_class.startswith("0x0300"):
@@ -175,7 +175,7 @@ def _resource(function: SimFunction) -> str:
     """Return start, end and flags of 6 BARs, the ROM and 6 VF BARs: one of 16 MiB, at an address of its own."""
     start = (0x38 << 40) + (function.serial << 24)
     none = f"0x{0:016x} 0x{0:016x} 0x{0:016x}"
-    return "\n".join([f"0x{start:016x} 0x{start + (1 << 24) - 1:016x} 0x{0x14220C:016x}", *[none] * 12])
+    return "\n".join([f"0x{start:016x} 0x{start + (1 << 24) - 1:016x} 0x{0x14220C:016x}", *[none] * 12, ""])
 
 
 def _driver_files(state: State, gpu: SimGpu, function: SimFunction) -> dict[str, Node]:

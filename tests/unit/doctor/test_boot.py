@@ -42,7 +42,12 @@ def test_hooks_that_cannot_be_read_are_unknown():
 
 @pytest.mark.parametrize("folder", ["/etc/systemd/system", "/usr/lib/systemd/system"])
 def test_the_unit_may_be_in_any_of_systemds_places(folder):
-    assert judge("restore-unit", HOST, folders={folder: (UNIT,)}).verdict is Verdict.OK
+    assert judge("restore-unit", HOST, folders={folder: (UNIT,), WANTS: (UNIT,)}).verdict is Verdict.OK
+
+
+def test_a_unit_that_is_not_enabled_is_a_warning():
+    found = judge("restore-unit", HOST, folders={"/etc/systemd/system": (UNIT,), WANTS: (GUESTS_UNIT,)})
+    assert (found.verdict, found.fix) == (Verdict.WARN, f"systemctl enable {UNIT}")
 
 
 def test_no_unit_is_a_warning():

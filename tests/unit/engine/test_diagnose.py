@@ -12,7 +12,7 @@ from tests.worlds import Silent, create, open_host, picture, wish, yes
 from vgpuctl.doctor.catalogue import CHECKS, chosen
 from vgpuctl.doctor.check import Check, Finding, Look, Verdict
 from vgpuctl.engine.diagnose import NOTHING_TO_FIX, diagnose, explain_failure, judged, look_at, mend
-from vgpuctl.errors import NeedsConfirmation, NotFound
+from vgpuctl.errors import InvalidInput, NeedsConfirmation, NotFound
 from vgpuctl.sim import SCENARIOS
 from vgpuctl.value import replace
 
@@ -153,3 +153,29 @@ def test_domains_are_not_listed_to_explain_what_libvirt_refused(tmp_path):
     calls = counted(world, lambda w: explain_failure(w, "libvirt-failed", None))
     assert not [call for call in calls if "domain" in call]
     assert [c for c in counted(world, lambda w: explain_failure(w, "no-capacity", None)) if "domains" in c]
+
+
+def test_a_run_directory_that_others_can_write_is_made_private(tmp_path):
+    host = open_host(tmp_path)
+    host.sim.run_dir.chmod(0o777)
+    assert verdicts(diagnose(host.world))["run-directory"] == "fail"
+    assert fix(host.world, dry_run=True).steps == ("change the mode of /run/vgpuctl from 0777 to 0700",)
+    done = fix(host.world)
+    assert (done.changed, verdicts(done.data)["run-directory"]) == (True, "ok")
+    assert host.sim.run_dir.stat().st_mode & 0o777 == 0o700
+
+
+def test_both_are_mended_by_one_question(tmp_path):
+    host = leaked(tmp_path)
+    host.sim.run_dir.chmod(0o770)
+    asked = []
+    done = fix(host.world, confirm=lambda question, details: asked.append(details))
+    assert asked == [done.steps]
+    assert {verdicts(done.data)[name] for name in ("leftovers", "run-directory")} == {"ok"}
+
+
+def test_nothing_is_mended_where_nothing_may_be_changed(tmp_path):
+    host = leaked(tmp_path)
+    with pytest.raises(InvalidInput):
+        fix(replace(host.world, read_only="only to be looked at"))
+    assert fix(replace(host.world, read_only="only to be looked at"), dry_run=True).steps

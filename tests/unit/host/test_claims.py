@@ -225,6 +225,7 @@ def test_a_captured_tree_is_shown_as_it_is_and_never_changed(tmp_path, store):
     acts = (
         lambda: capture.add(claim_of("b", "mtty")),
         lambda: capture.remove(CARRIER, "uuid-of-a"),
+        lambda: capture.set_mode(0o777),
         lambda: capture.record_stuck(gone),
     )
     for act in acts:

@@ -29,7 +29,11 @@ FAILED_STATUS = 6
     ),
 )
 @click.argument("ids", metavar="[CHECK]...", nargs=-1, shell_complete=complete.checks)
-@click.option("--fix", is_flag=True, help="Mend what can be mended safely: what reconcile mends. Asks before.")
+@click.option(
+    "--fix",
+    is_flag=True,
+    help="Mend what is safe to mend: what reconcile mends, and the mode of /run/vgpuctl. Asks before.",
+)
 @click.option("--dry-run", is_flag=True, help="With --fix: only say what would be done.")
 @click.pass_obj
 def command(settings: Settings, ids: tuple[str, ...], fix: bool, dry_run: bool) -> int:
