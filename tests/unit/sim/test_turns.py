@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 from tests.worlds import open_host
@@ -58,9 +59,14 @@ def test_threads_that_change_and_look_at_a_host_do_not_disturb_each_other(tmp_pa
             wrong.append(error)
 
     threads = [threading.Thread(target=make, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_SECONDS)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads change after nearly every step of the interpreter
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT_SECONDS)
+    finally:
+        sys.setswitchinterval(interval)
     assert not wrong
     assert all(storage.volume("default", f"{t}-{n}.qcow2") for t in range(4) for n in range(20))
