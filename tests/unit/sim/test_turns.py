@@ -52,9 +52,10 @@ def test_threads_that_change_and_look_at_a_host_do_not_disturb_each_other(tmp_pa
 
     def make(thread):
         try:
-            for number in range(20):
+            for number in range(60):
                 storage.make_volume("default", f"{thread}-{number}.qcow2", 1 << 30)
-                storage.pool("default")
+                for _ in range(5):
+                    storage.pool("default")
         except BaseException as error:  # noqa: BLE001
             wrong.append(error)
 
@@ -69,4 +70,4 @@ def test_threads_that_change_and_look_at_a_host_do_not_disturb_each_other(tmp_pa
     finally:
         sys.setswitchinterval(interval)
     assert not wrong
-    assert all(storage.volume("default", f"{t}-{n}.qcow2") for t in range(4) for n in range(20))
+    assert all(storage.volume("default", f"{t}-{n}.qcow2") for t in range(4) for n in range(60))
