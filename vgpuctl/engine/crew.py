@@ -40,7 +40,10 @@ class Job(Value):
 
 
 class Crew:
-    """The threads at work. When `work` returns, `made` and `failed` are complete; `stopped` is the signal that came."""
+    """The threads at work. When `work` returns, `made` and `failed` are complete; `stopped` is the signal that came.
+
+    Threads write both themselves: a signal may take an answer from the main thread just as it arrives.
+    """
 
     def __init__(self, world: World, jobs: tuple[Job, ...], parallel: int, progress: ManyProgress) -> None:
         self.made: list[str] = []
@@ -48,7 +51,7 @@ class Crew:
         self.stopped: Interrupted | None = None
         self.halted = False
         self._world = world
-        self._total = len(jobs)
+        self._total, self._done, self._bad = len(jobs), 0, 0
         self._waiting = deque(jobs)
         self._answers: SimpleQueue[tuple[str, VgpuctlError | None]] = SimpleQueue()
         self._progress = progress
@@ -96,13 +99,10 @@ class Crew:
             name, error = self._answers.get(timeout=LOOK_SECONDS)
         except Empty:
             return
-        if error is None:
-            self.made.append(name)
-        else:
-            self.failed[name] = error
-        done = len(self.made) + len(self.failed)
+        self._done += 1
+        self._bad += error is not None
         what = "made" if error is None else f"failed: {error.message}"
-        self._progress.tallied(done, self._total, len(self.failed), f"{name}: {what}")
+        self._progress.tallied(self._done, self._total, self._bad, f"{name}: {what}")
 
     def _next(self) -> Job | None:
         try:
@@ -123,6 +123,10 @@ class Crew:
                 failure = error
             except BaseException as error:  # noqa: BLE001 - who waits for this VM must hear of it
                 failure = VgpuctlError(f"{type(error).__name__}: {error}")
+            if failure is None:
+                self.made.append(job.name)
+            else:
+                self.failed[job.name] = failure
             self._answers.put((job.name, failure))
 
 

@@ -109,16 +109,23 @@ def test_what_cannot_be_undone_is_status_5_and_says_what_is_left(vgpuctl: Vgpuct
     assert all(line.startswith("vdi-002: ") for line in ran.document["error"]["left"])
 
 
+ROOMY = "version: 1\nstorage: {filesystem_gib: 100000}\ngpus:\n  - {model: A16, count: 12, profiles: [A16-1Q]}\n"
+MANY = ("create-vm", "vdi-{:03}", "--count", "150", "--profile", "A16-1Q")
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_in_the_middle_leaves_whole_vms_and_the_same_command_goes_on(
-    vgpuctl: Vgpuctl, number: signal.Signals, status: int
+    vgpuctl: Vgpuctl, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
-    command = [sys.executable, "-m", "vgpuctl", *HOST, "-v", "--json", *FIVE, "--parallel", "1"]
+    """There are so many that the signal, sent after the first, comes long before the last."""
+    (tmp_path / "roomy.yaml").write_text(ROOMY)
+    host = ("--host", f"sim:{tmp_path / 'roomy.yaml'}")
+    command = [sys.executable, "-m", "vgpuctl", *host, "-v", "--json", *MANY, "--parallel", "1"]
     with subprocess.Popen(
         command, env=child_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
-        assert process.stderr.readline().startswith("[1/5]")
+        assert process.stderr.readline().startswith("[  1/150]")
         process.send_signal(number)
         out, _ = process.communicate(timeout=60)
     document = json.loads(out)
@@ -126,8 +133,8 @@ def test_a_signal_in_the_middle_leaves_whole_vms_and_the_same_command_goes_on(
     assert document["error"]["code"] == "interrupted"
     assert document["error"]["left"] == []
     there = [vm["name"] for vm in document["error"]["facts"]["vms"]]
-    assert 1 <= len(there) <= 5
-    listed = vgpuctl(*HOST, "--json", "list-vms").document["data"]
+    assert 1 <= len(there) < 150
+    listed = vgpuctl(*host, "--json", "list-vms").document["data"]
     assert [(vm["name"], vm["state"]) for vm in listed] == [(name, "running") for name in there]
-    assert vgpuctl(*HOST, "--json", "reconcile", "--dry-run").document["data"]["findings"] == []
-    assert len(vgpuctl(*HOST, "--json", *FIVE).document["data"]["vms"]) == 5
+    assert vgpuctl(*host, "--json", "reconcile", "--dry-run").document["data"]["findings"] == []
+    assert len(vgpuctl(*host, "--json", *MANY).document["data"]["vms"]) == 150

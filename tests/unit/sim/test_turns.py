@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 from tests.worlds import open_host
@@ -51,16 +52,22 @@ def test_threads_that_change_and_look_at_a_host_do_not_disturb_each_other(tmp_pa
 
     def make(thread):
         try:
-            for number in range(20):
+            for number in range(60):
                 storage.make_volume("default", f"{thread}-{number}.qcow2", 1 << 30)
-                storage.pool("default")
+                for _ in range(5):
+                    storage.pool("default")
         except BaseException as error:  # noqa: BLE001
             wrong.append(error)
 
     threads = [threading.Thread(target=make, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_SECONDS)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads change after nearly every step of the interpreter
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT_SECONDS)
+    finally:
+        sys.setswitchinterval(interval)
     assert not wrong
-    assert all(storage.volume("default", f"{t}-{n}.qcow2") for t in range(4) for n in range(20))
+    assert all(storage.volume("default", f"{t}-{n}.qcow2") for t in range(4) for n in range(60))
