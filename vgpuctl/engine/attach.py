@@ -87,6 +87,7 @@ def _attach(
         return change.added(seen, wish, promise, exclude)
 
     def claims(new: tuple[PromisedVgpu, ...]) -> tuple[Claim, ...]:
+        refuse_worked_on(world, vm)
         return claims_of(world, vm.name, replace(promise, vgpus=new))
 
     if dry_run:
@@ -145,15 +146,7 @@ def own_all(
     mine = held
     try:
         mine = (*held, *reclaim(world, claims_of(world, vm.name, promise), wait_seconds))
-        for other in world.claims.all():
-            working = other.vm_uuid == vm.uuid and other.process != world.processes.this()
-            if working and world.processes.alive(other.process):
-                raise Busy(
-                    f"process {other.process.pid} works on VM {vm.name}: {other.command}",
-                    hint="wait for it, then run the command again",
-                    pid=other.process.pid,
-                    vm=vm.name,
-                )
+        refuse_worked_on(world, vm)
         _, now = look_again(world, vm)
         if (now.promise, now.state, now.hostdevs) != (vm.promise, vm.state, vm.hostdevs):
             raise Busy(f"{vm.name} was changed meanwhile", hint="run the command again", vm=vm.name)
@@ -161,6 +154,23 @@ def own_all(
         give_back(world, mine)
         raise
     return mine
+
+
+def refuse_worked_on(world: World, vm: Vm) -> None:
+    """Refuse a VM for which another live process holds a claim; under the host lock the first one wins.
+
+    Raises:
+        Busy: naming the process.
+    """
+    for other in world.claims.all():
+        working = other.vm_uuid == vm.uuid and other.process != world.processes.this()
+        if working and world.processes.alive(other.process):
+            raise Busy(
+                f"process {other.process.pid} works on VM {vm.name}: {other.command}",
+                hint="wait for it, then run the command again",
+                pid=other.process.pid,
+                vm=vm.name,
+            )
 
 
 def give_back(world: World, held: Sequence[HoldClaim]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.backends import of
 from vgpuctl.domain.edit import Edit, edited
-from vgpuctl.engine.attach import give_back, own_all, want_types
+from vgpuctl.engine.attach import give_back, own_all, refuse_worked_on, want_types
 from vgpuctl.engine.claim import claim_carriers, claims_of
 from vgpuctl.engine.create import done, planned_vgpu
 from vgpuctl.engine.guards import find_vm, refuse_stuck, require_system, require_writable
@@ -84,6 +84,7 @@ def change_vm(
         return _chosen(seen, job)
 
     def claims(new: tuple[PromisedVgpu, ...]) -> tuple[Claim, ...]:
+        refuse_worked_on(world, job.vm)
         return claims_of(world, job.vm.name, replace(job.promise, vgpus=new))
 
     if dry_run:
