@@ -7,7 +7,7 @@ leaves a record that names a vGPU which the VM does not refer to: reconcile remo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.engine.claim import claim_carriers, claims_of, reclaim
@@ -16,7 +16,7 @@ from vgpuctl.engine.guards import find_vm, refuse_stuck, require_system, require
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.power import look_again, settled
 from vgpuctl.engine.run import carry_out
-from vgpuctl.errors import Busy, NoCapacity, Refused
+from vgpuctl.errors import Busy, NoCapacity, NotFound, Refused
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
@@ -43,16 +43,29 @@ def attach(world: World, wish: VmWish, *, dry_run: bool, wait_seconds: float, pr
     """
     if not dry_run:
         require_writable(world)
+    return on_other_gpus(
+        lambda exclude: _attach(world, wish, exclude, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+    )
+
+
+def on_other_gpus(act: Callable[[frozenset[str]], Outcome]) -> Outcome:
+    """Do it, and again without each GPU whose driver refused although its numbers looked right.
+
+    Raises:
+        NoCapacity: the last driver's refusal, when no GPU is left.
+    """
     exclude: frozenset[str] = frozenset()
     refused: NoCapacity | None = None
     while True:
         try:
-            return _attach(world, wish, exclude, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+            return act(exclude)
         except NoCapacity as error:
             gpu = error.facts.get("gpu")
             if not isinstance(gpu, str) or "errno" not in error.facts or gpu in exclude:
                 raise refused or error from None
             refused, exclude = error, exclude | {gpu}
+        except NotFound as error:
+            raise refused or error from None  # no GPU that is left knows the profile
 
 
 def want_types(wish: VmWish) -> Want:
