@@ -7,7 +7,7 @@ leaves a record that names a vGPU which the VM does not refer to: reconcile remo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.engine.claim import claim_carriers, claims_of, reclaim
@@ -16,7 +16,7 @@ from vgpuctl.engine.guards import find_vm, refuse_stuck, require_system, require
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.power import look_again, settled
 from vgpuctl.engine.run import carry_out
-from vgpuctl.errors import Busy, NoCapacity, Refused
+from vgpuctl.errors import Busy, NoCapacity, NotFound, Refused
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
@@ -43,16 +43,29 @@ def attach(world: World, wish: VmWish, *, dry_run: bool, wait_seconds: float, pr
     """
     if not dry_run:
         require_writable(world)
+    return on_other_gpus(
+        lambda exclude: _attach(world, wish, exclude, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+    )
+
+
+def on_other_gpus(act: Callable[[frozenset[str]], Outcome]) -> Outcome:
+    """Do it, and again without each GPU whose driver refused although its numbers looked right.
+
+    Raises:
+        NoCapacity: the last driver's refusal, when no GPU is left.
+    """
     exclude: frozenset[str] = frozenset()
     refused: NoCapacity | None = None
     while True:
         try:
-            return _attach(world, wish, exclude, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+            return act(exclude)
         except NoCapacity as error:
             gpu = error.facts.get("gpu")
             if not isinstance(gpu, str) or "errno" not in error.facts or gpu in exclude:
                 raise refused or error from None
             refused, exclude = error, exclude | {gpu}
+        except NotFound as error:
+            raise refused or error from None  # no GPU that is left knows the profile
 
 
 def want_types(wish: VmWish) -> Want:
@@ -87,6 +100,7 @@ def _attach(
         return change.added(seen, wish, promise, exclude)
 
     def claims(new: tuple[PromisedVgpu, ...]) -> tuple[Claim, ...]:
+        refuse_worked_on(world, vm)
         return claims_of(world, vm.name, replace(promise, vgpus=new))
 
     if dry_run:
@@ -145,15 +159,7 @@ def own_all(
     mine = held
     try:
         mine = (*held, *reclaim(world, claims_of(world, vm.name, promise), wait_seconds))
-        for other in world.claims.all():
-            working = other.vm_uuid == vm.uuid and other.process != world.processes.this()
-            if working and world.processes.alive(other.process):
-                raise Busy(
-                    f"process {other.process.pid} works on VM {vm.name}: {other.command}",
-                    hint="wait for it, then run the command again",
-                    pid=other.process.pid,
-                    vm=vm.name,
-                )
+        refuse_worked_on(world, vm)
         _, now = look_again(world, vm)
         if (now.promise, now.state, now.hostdevs) != (vm.promise, vm.state, vm.hostdevs):
             raise Busy(f"{vm.name} was changed meanwhile", hint="run the command again", vm=vm.name)
@@ -161,6 +167,23 @@ def own_all(
         give_back(world, mine)
         raise
     return mine
+
+
+def refuse_worked_on(world: World, vm: Vm) -> None:
+    """Refuse a VM for which another live process holds a claim; under the host lock the first one wins.
+
+    Raises:
+        Busy: naming the process.
+    """
+    for other in world.claims.all():
+        working = other.vm_uuid == vm.uuid and other.process != world.processes.this()
+        if working and world.processes.alive(other.process):
+            raise Busy(
+                f"process {other.process.pid} works on VM {vm.name}: {other.command}",
+                hint="wait for it, then run the command again",
+                pid=other.process.pid,
+                vm=vm.name,
+            )
 
 
 def give_back(world: World, held: Sequence[HoldClaim]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.backends import of
 from vgpuctl.domain.edit import Edit, edited
-from vgpuctl.engine.attach import give_back, own_all, want_types
+from vgpuctl.engine.attach import give_back, on_other_gpus, own_all, refuse_worked_on, want_types
 from vgpuctl.engine.claim import claim_carriers, claims_of
 from vgpuctl.engine.create import done, planned_vgpu
 from vgpuctl.engine.guards import find_vm, refuse_stuck, require_system, require_writable
@@ -76,14 +76,38 @@ def change_vm(
     """
     if not dry_run:
         require_writable(world)
-    job = _job(world, wish, frozenset(fields), dry_run=dry_run)
+    return on_other_gpus(
+        lambda exclude: _changed(
+            world,
+            wish,
+            frozenset(fields),
+            exclude,
+            dry_run=dry_run,
+            wait_seconds=wait_seconds,
+            progress=progress,
+        )
+    )
+
+
+def _changed(
+    world: World,
+    wish: VmWish,
+    fields: frozenset[str],
+    exclude: frozenset[str],
+    *,
+    dry_run: bool,
+    wait_seconds: float,
+    progress: Progress,
+) -> Outcome:
+    job = _job(world, wish, fields, dry_run=dry_run)
     if not job.swap.go and not job.swap.come and not job.fields - {"profile"}:
         return Outcome(False, vm_value(job.snapshot, job.vm), warnings=job.snapshot.warnings, dry_run=dry_run)
 
     def choose(seen: Snapshot) -> tuple[PromisedVgpu, ...]:
-        return _chosen(seen, job)
+        return _chosen(seen, job, exclude)
 
     def claims(new: tuple[PromisedVgpu, ...]) -> tuple[Claim, ...]:
+        refuse_worked_on(world, job.vm)
         return claims_of(world, job.vm.name, replace(job.promise, vgpus=new))
 
     if dry_run:
@@ -172,17 +196,17 @@ def _placed(wish: VmWish, promise: Promise, exchange: Swap) -> VmWish:
     )
 
 
-def _chosen(seen: Snapshot, job: Job) -> tuple[PromisedVgpu, ...]:
+def _chosen(seen: Snapshot, job: Job, exclude: frozenset[str]) -> tuple[PromisedVgpu, ...]:
     """Place those that come beside those that go; where that does not fit, in their place."""
     if not job.swap.come:
         return ()
     go = job.swap.go
     try:
-        return added(seen, job.wish, job.promise, go=go)
+        return added(seen, job.wish, job.promise, exclude, go)
     except NoCapacity:
         if not go:
             raise
-        return added(without(seen, go), job.wish, job.promise, go=go)
+        return added(without(seen, go), job.wish, job.promise, exclude, go)
 
 
 def _steps(seen: Snapshot, job: Job, new: tuple[PromisedVgpu, ...], olds: tuple[Claim, ...]) -> tuple[Step, ...]:

@@ -138,6 +138,19 @@ def test_a_driver_that_refuses_the_new_one_gets_the_old_one_back(tmp_path: Path)
     assert picture(host) == before
 
 
+def test_a_driver_that_refuses_is_left_out_and_the_next_gpu_tried(tmp_path: Path) -> None:
+    second = FULL + '  - {model: A100, address: "0000:5e:00.0", vfs: {total: 4, enabled: 4}}\n'
+    fault = 'faults:\n  - {on: sysfs-write, match: "*/current_vgpu_type", kind: error, errno: EIO, nth: 3}\n'
+    host = open_host(
+        tmp_path, text=second.replace("{model: A100, vfs", '{model: A100, address: "0000:3b:00.0", vfs') + fault
+    )
+    create(host.world, wish("A100-4C", name="vm"), start=False)
+    vgpus = reprofile(host, "A100-20C").data["vgpus"]
+    assert isinstance(vgpus, list)
+    assert [v["profile"] for v in vgpus] == ["A100-20C"]
+    assert len(picture(host).types) == len(picture(host).claims) == 1
+
+
 def test_more_and_fewer_of_the_same_profile(tmp_path: Path) -> None:
     host = open_host(tmp_path)
     create(host.world, wish("A100-4C", name="vm"), start=False)

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from tests.faults import Watch
-from tests.worlds import Host, create, delete, mend, open_host, picture, start, wish
+from tests.unit.engine.test_attach import FOREIGN
+from tests.worlds import Host, Silent, create, delete, mend, open_host, picture, start, wish
+from vgpuctl.engine.attach import attach
+from vgpuctl.engine.change import set_profile
 from vgpuctl.engine.claim import claim_carriers
 from vgpuctl.engine.create import create_vm
 from vgpuctl.engine.observe import Want, observe
@@ -65,7 +68,25 @@ def _reconcile(world: World, _: str) -> str:
     return f"mended {len(mend(world).data['findings'])}"
 
 
-_ACTS = {"create": _create, "delete": _delete, "start": _start, "reconcile": _reconcile}
+def _attach(world: World, name: str) -> str:
+    attach(world, wish("A100-4C", name=name), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    return "attached"
+
+
+def _reprofile(world: World, name: str) -> str:
+    wanted = wish("A100-5C", name=name)
+    changed = set_profile(world, wanted, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent()).changed
+    return "changed" if changed else "has it already"
+
+
+_ACTS = {
+    "create": _create,
+    "delete": _delete,
+    "start": _start,
+    "reconcile": _reconcile,
+    "attach": _attach,
+    "set-profile": _reprofile,
+}
 
 
 def at_once(context: Any, host: Host, *work: tuple[str, str]) -> list[tuple[str, str]]:
@@ -123,6 +144,36 @@ def test_of_several_terminals_that_start_the_same_vm_none_stops_it_again(tmp_pat
     assert kinds["started"] == 1, answers
     assert set(kinds) <= {"started", "busy", "runs already"}, answers
     assert len(picture(host).running) == 1
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_of_several_terminals_that_attach_to_the_same_vm_no_vgpu_is_lost(tmp_path, processes, made):
+    host = open_host(tmp_path, text=TEN_SLOTS % "present", later=1)
+    if made:
+        create(host.world, wish("A100-4C", name="same"), start=False)
+    else:
+        host.world.hypervisor.define(FOREIGN.replace("desk", "same"))
+    answers = at_once(processes, host, *(("attach", "same") for _ in range(4)))
+    kinds = Counter(text.partition(":")[0] for _, text in answers)
+    assert kinds["attached"] >= 1, answers
+    assert set(kinds) <= {"attached", "busy"}, answers
+    seen = picture(host)
+    assert len(seen.types) == len(seen.claims) == kinds["attached"] + made
+    assert not mend(host.again().world, dry_run=True).data["findings"]
+    assert len(host.world.hypervisor.domains()[0].xml.split("<hostdev")) - 1 == len(seen.claims)
+
+
+def test_a_start_and_a_change_at_once_leave_a_vm_that_has_what_its_record_says(tmp_path, processes):
+    host = open_host(tmp_path, text=TEN_SLOTS % "present", later=1)
+    create(host.world, wish("A100-4C", name="same"), start=False)
+    answers = at_once(processes, host, ("start", "same"), ("set-profile", "same"), ("set-profile", "same"))
+    kinds = Counter(text.partition(":")[0] for _, text in answers)
+    assert set(kinds) <= {"started", "changed", "has it already", "busy", "in-use"}, answers
+    assert kinds["started"] + kinds["changed"] >= 1, answers
+    seen = picture(host)
+    assert set(seen.types) == set(seen.claims)
+    assert len(seen.types) == 1
+    assert not mend(host.again().world, dry_run=True).data["findings"]
 
 
 def test_two_reconciles_at_once_mend_everything_and_do_no_harm(tmp_path, processes):
