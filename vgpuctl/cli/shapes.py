@@ -215,6 +215,21 @@ class ReconcileShape(WorkShape):
     findings: list[FindingShape]
 
 
+class RestoredShape(TypedDict):
+    """A VM, or a vGPU of host.yaml, whose vGPUs were made again."""
+
+    kind: Literal["vm", "vgpu"]
+    name: str
+    carriers: list[str]
+
+
+class RestoreShape(WorkShape):
+    """What restore-host made, or would make. `complete`: how many lacked nothing."""
+
+    restored: list[RestoredShape]
+    complete: int
+
+
 class XmlShape(TypedDict):
     """The domain XML that create-vm --print-xml would define."""
 
@@ -254,6 +269,7 @@ KINDS: dict[str, object] = {
     "list-vms": list[VmRowShape],
     "show-vm": VmShape,
     "reconcile": ReconcileShape,
+    "restore-host": RestoreShape,
     "sim-reboot": SimShape,
     "sim-reset": SimShape,
     "sim-list-scenarios": list[ScenarioShape],

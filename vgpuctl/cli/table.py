@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list-vms": ("list_vms", "List the VMs and their vGPUs."),
     "show-vm": ("show_vm", "Show one VM with its vGPUs and disks."),
     "reconcile": ("reconcile", "Finish or undo what a crash or a reboot interrupted."),
+    "restore-host": ("restore_host", "Make every missing vGPU again, as after a boot."),
     "sim": ("sim", "Reboot or reset a simulated host, or list the scenarios."),
     "completion": ("completion", "Print the completion script of a shell."),
 }
