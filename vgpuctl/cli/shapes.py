@@ -230,6 +230,13 @@ class RestoreShape(WorkShape):
     complete: int
 
 
+class InstalledShape(WorkShape):
+    """What install-host put in place or uninstall-host took away. `kept`: files changed by hand, left as they are."""
+
+    files: list[str]
+    kept: list[str]
+
+
 class XmlShape(TypedDict):
     """The domain XML that create-vm --print-xml would define."""
 
@@ -270,6 +277,8 @@ KINDS: dict[str, object] = {
     "show-vm": VmShape,
     "reconcile": ReconcileShape,
     "restore-host": RestoreShape,
+    "install-host": InstalledShape,
+    "uninstall-host": InstalledShape,
     "sim-reboot": SimShape,
     "sim-reset": SimShape,
     "sim-list-scenarios": list[ScenarioShape],

@@ -17,6 +17,7 @@ from vgpuctl.errors import InvalidInput
 from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.processes import HostProcesses
+from vgpuctl.host.system import HostSystem
 from vgpuctl.model.records import Holder
 from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.model.world import World
@@ -44,6 +45,7 @@ def open_simulated(settings: Settings) -> World:
         clock=HostClock(),
         machine_id=host.machine_id,
         new_uuid=lambda: str(uuid4()),
+        system=HostSystem(host.run_dir.parent, services=False),
     )
 
 

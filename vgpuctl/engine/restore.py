@@ -99,29 +99,39 @@ def restore_host(world: World, spec: HostSpec, *, dry_run: bool, wait_seconds: f
     waiting = [part for part in parts if _incomplete(world, part)]
     if dry_run:
         return _planned(world, waiting, vms, problems, len(parts))
+    restored, failed, steps = _restore(world, waiting, vms, spec.boot.deadline_seconds, wait_seconds, progress)
+    if failed:
+        raise _failed(failed, restored, len(parts))
+    return Outcome(bool(steps), {"restored": restored, "complete": len(parts) - len(restored)}, tuple(steps), problems)
+
+
+def _restore(
+    world: World, waiting: list[_Part], vms: tuple[Vm, ...], seconds: int, wait_seconds: float, progress: Progress
+) -> tuple[list[dict[str, object]], list[dict[str, object]], list[str]]:
+    """Make each part when its GPUs are ready; returns what was restored, what failed, and the steps done."""
     restored: list[dict[str, object]] = []
     failed: list[dict[str, object]] = []
     steps: list[str] = []
-    deadline = world.clock.monotonic() + spec.boot.deadline_seconds
+    deadline = world.clock.monotonic() + seconds
     while waiting:
         late = world.clock.monotonic() >= deadline
-        ready = {part: why for part in waiting if (why := _not_ready(world, part, vms)) is None or late}
-        for part, why in ready.items():
+        looked = [(part, _not_ready(world, part, vms)) for part in waiting]
+        waiting = [part for part, why in looked if why is not None and not late]
+        for part, why in looked:
+            if part in waiting:
+                continue
             try:
                 if why is not None:
-                    raise _too_late(why, part, spec.boot.deadline_seconds)
+                    raise _too_late(why, part, seconds)
                 steps += _make(world, part, vms, wait_seconds, progress)
                 restored.append(_value(part))
             except Interrupted:
                 raise
             except VgpuctlError as error:
                 failed.append({**_value(part), "code": error.code, "message": error.message, "hint": error.hint})
-        waiting = [part for part in waiting if part not in ready]
         if waiting:
             world.clock.pause(PAUSE_SECONDS)
-    if failed:
-        raise _failed(failed, restored, len(parts))
-    return Outcome(bool(steps), {"restored": restored, "complete": len(parts) - len(restored)}, tuple(steps), problems)
+    return restored, failed, steps
 
 
 def _value(part: _Part) -> dict[str, object]:

@@ -10,6 +10,7 @@ from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from vgpuctl.model.seams import Claims, Clock, Hypervisor, Nvml, Processes, Scratch, Storage, Sysfs
+    from vgpuctl.model.system import System
 
 
 class World(Value):
@@ -27,3 +28,4 @@ class World(Value):
     new_uuid: Callable[[], str]
     scratch: Scratch | None = None
     read_only: str | None = None
+    system: System | None = None
