@@ -89,12 +89,8 @@ def uninstall_host(world: World, *, restart_libvirt: bool, dry_run: bool, progre
     steps: list[Step] = []
     kept: list[str] = []
     target = system.readlink(texts.WANTED)
-    for path, mode in [
-        (texts.HOOK, 0o755),
-        (texts.MAIN_HOOK, 0o755),
-        (texts.UNIT, 0o644),
-        *((p, 0o644) for p in places),
-    ]:
+    hooks = (texts.HOOK, texts.MAIN_HOOK)
+    for path in (*hooks, texts.UNIT, *places):
         text = system.read(path)
         if text is None:
             continue

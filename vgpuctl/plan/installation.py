@@ -38,7 +38,7 @@ _HOOK = """\
 # Makes the missing vGPUs of a VM that vgpuctl made, before it starts; every other VM and operation leaves at once.
 [ "$2" = prepare ] || exit 0
 head=
-while IFS= read -r line; do
+while IFS= read -r line || [ -n "$line" ]; do
     head="$head$line
 "
     case $line in

@@ -31,8 +31,8 @@ def command(settings: Settings, restart_libvirt: bool, dry_run: bool) -> int:
     """Put in place what makes vGPUs come back after a boot, and what makes a plain 'virsh start' safe.
 
     That is vgpuctl-restore.service, a hook of libvirt (/etc/libvirt/hooks/qemu.d/vgpuctl), completion for bash, zsh and
-    fish where the host has them, and /etc/vgpuctl. A file that was changed by hand is kept, and so is a hook of somebody
-    else. A second run changes nothing. libvirt sees a new hook only after its daemon was restarted once.
+    fish where the host has them, and /etc/vgpuctl. A file that was changed by hand is kept, so is somebody else's
+    hook. A second run changes nothing. libvirt sees a new hook only after its daemon was restarted once.
     """
 
     def act(work: Work) -> Outcome:
