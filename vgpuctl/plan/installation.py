@@ -54,7 +54,6 @@ exit 0
 _UNIT = """\
 [Unit]
 Description=Make the vGPUs again that a boot took away
-Documentation=man:vgpuctl(1)
 After=local-fs.target systemd-modules-load.service nvidia-vgpud.service nvidia-vgpu-mgr.service
 Before=libvirtd.service virtqemud.service libvirt-guests.service
 

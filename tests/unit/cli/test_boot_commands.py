@@ -35,6 +35,7 @@ def test_installed_once_and_taken_away_again(sim: Callable[[str], Ran], tmp_path
     assert not sim("install-host --json").document["changed"]
     hook = next(tmp_path.rglob("etc/libvirt/hooks/qemu.d/vgpuctl"))
     assert "-m vgpuctl.hook" in hook.read_text()
+    (hook.parents[3] / "vgpuctl" / "host.yaml").write_text("version: 1\n")
     assert "remove" in sim("uninstall-host --dry-run").out
     assert sim("uninstall-host --restart-libvirt --json").document["changed"]
     assert not hook.exists()
