@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make the missing devices of a VM without asking libvirt: before libvirt runs, and while it waits for its hook.
 
-The same claims, checks and steps as start-vm; only the start is not ours. Nothing here calls libvirt; the hook's World has
-no NVML either.
+The same claims, checks and steps as start-vm; only the start is not ours. Nothing here calls libvirt; the hook's
+World has no NVML either.
 """
 
 from __future__ import annotations
