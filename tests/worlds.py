@@ -19,6 +19,7 @@ from vgpuctl.engine.power import delete_vm, start_vm, stop_vm
 from vgpuctl.engine.reconcile import reconcile
 from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.processes import HostProcesses
+from vgpuctl.host.system import HostSystem
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.records import Holder
 from vgpuctl.model.vm import ProcessId
@@ -119,6 +120,7 @@ def open_host(
         clock=clock or EagerClock(),
         machine_id=sim.machine_id,
         new_uuid=lambda: str(uuid.uuid4()),
+        system=HostSystem(state, services=False),
     )
     return Host(world, sim, directory, scenario, later)
 

@@ -30,9 +30,11 @@ NOT_MIRRORED = {
     "vgpuctl/model/step.py": PLAIN_VALUES,
     "vgpuctl/model/vm.py": PLAIN_VALUES,
     "vgpuctl/model/wish.py": PLAIN_VALUES,
+    "vgpuctl/model/system.py": "a protocol: tests/unit/engine/test_installation.py uses its real half",
 }
 MIRRORED_AS_A_WHOLE = {
     "vgpuctl/cli": "commands are exercised by their words, not by their functions: tests/unit/cli",
+    "vgpuctl/hook": "it is run as libvirt runs it, behind its shell script: tests/unit/hook",
     "vgpuctl/host": "the real half is tested against real kernels and libvirt: tests/unit/host, tests/lab",
     "vgpuctl/sim": "one behaviour often needs several of its files: tests/unit/sim, tests/contract",
     "vgpuctl/spec": "one model with one rule set: tests/unit/spec",

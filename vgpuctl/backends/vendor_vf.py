@@ -167,10 +167,10 @@ class VendorVfKind:
     """The vendor-vf backend."""
 
     def check(self, snapshot: Snapshot, gpu: Gpu, function: Function, *, force_console: bool) -> None:
-        """Check for the IOMMU, the variant VFIO device and a libvirt that accepts it unmanaged."""
+        """Check for the IOMMU, the variant VFIO device and a libvirt that accepts it unmanaged, where it was asked."""
         require_iommu(function)
-        version = snapshot.hypervisor.libvirt_version or 0
-        if version < LIBVIRT_WITH_VARIANTS:
+        version = snapshot.hypervisor.libvirt_version
+        if version is not None and version < LIBVIRT_WITH_VARIANTS:
             seen = f"{version // 1_000_000}.{version // 1000 % 1000}.{version % 1000}"
             raise HostCannot(
                 f"libvirt {seen} refuses vendor-specific VFIO functions such as {function.address}; 10.0 accepts them",

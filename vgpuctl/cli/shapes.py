@@ -276,6 +276,28 @@ class DoctorShape(WorkShape):
     checks: list[CheckShape]
 
 
+class RestoredShape(TypedDict):
+    """A VM, or a vGPU of host.yaml, whose vGPUs were made again."""
+
+    kind: Literal["vm", "vgpu"]
+    name: str
+    carriers: list[str]
+
+
+class RestoreShape(WorkShape):
+    """What restore-host made, or would make. `complete`: how many lacked nothing."""
+
+    restored: list[RestoredShape]
+    complete: int
+
+
+class InstalledShape(WorkShape):
+    """What install-host put in place or uninstall-host took away. `kept`: files changed by hand, left as they are."""
+
+    files: list[str]
+    kept: list[str]
+
+
 class XmlShape(TypedDict):
     """The domain XML that create-vm --print-xml would define."""
 
@@ -319,6 +341,9 @@ KINDS: dict[str, object] = {
     "show-vm": VmShape,
     "reconcile": ReconcileShape,
     "doctor": DoctorShape,
+    "restore-host": RestoreShape,
+    "install-host": InstalledShape,
+    "uninstall-host": InstalledShape,
     "sim-reboot": SimShape,
     "sim-reset": SimShape,
     "sim-list-scenarios": list[ScenarioShape],

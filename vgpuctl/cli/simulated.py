@@ -17,6 +17,7 @@ from vgpuctl.errors import InvalidInput
 from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.processes import HostProcesses
+from vgpuctl.host.system import HostSystem
 from vgpuctl.model.records import Holder
 from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.model.world import World
@@ -45,6 +46,7 @@ def open_simulated(settings: Settings) -> World:
         machine_id=host.machine_id,
         new_uuid=lambda: str(uuid4()),
         audit=host.audit,
+        system=HostSystem(host.run_dir.parent, services=False),
     )
 
 

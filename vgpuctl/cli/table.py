@@ -20,6 +20,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show-vm": ("show_vm", "Show one VM with its vGPUs and disks."),
     "reconcile": ("reconcile", "Finish or undo what a crash or a reboot interrupted."),
     "doctor": ("doctor", "Check this host, and say what is wrong and what to do."),
+    "restore-host": ("restore_host", "Make every missing vGPU again, as after a boot."),
+    "install-host": ("install_host", "Put the boot unit, libvirt's hook and completion in place."),
+    "uninstall-host": ("uninstall_host", "Take away what install-host put in place."),
     "sim": ("sim", "Reboot or reset a simulated host, or list the scenarios."),
     "completion": ("completion", "Print the completion script of a shell."),
 }

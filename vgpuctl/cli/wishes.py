@@ -12,7 +12,7 @@ from vgpuctl.errors import InvalidInput, NotFound
 if TYPE_CHECKING:
     from vgpuctl.model.wish import VmWish
     from vgpuctl.model.world import World
-    from vgpuctl.spec.host import Defaults
+    from vgpuctl.spec.host import Defaults, HostSpec
 
 HOST_FILE = "/etc/vgpuctl/host.yaml"
 
@@ -57,14 +57,19 @@ def for_vm(world: World, name: str, typed: Mapping[str, object]) -> VmWish:
     return replace(vm.wish(vm.from_options(**typed), defaults(world)), name=name)
 
 
-def defaults(world: World) -> Defaults | None:
+def defaults(world: World) -> Defaults:
     """Return `defaults:` of the host's own file; a host without one has none."""
-    from vgpuctl.spec.host import parse_host_spec
+    return host_spec(world).defaults
+
+
+def host_spec(world: World) -> HostSpec:
+    """Return the host's own file; a host without one is as if nothing stood in it."""
+    from vgpuctl.spec.host import VERSION, HostSpec, parse_host_spec
 
     try:
         text = world.sysfs.read(HOST_FILE)
     except FileNotFoundError:
-        return None
+        return HostSpec(VERSION)
     except OSError as exc:
         raise InvalidInput(
             f"{HOST_FILE} cannot be read: {exc.strerror}",
@@ -72,7 +77,7 @@ def defaults(world: World) -> Defaults | None:
             errno=exc.errno,
             path=HOST_FILE,
         ) from exc
-    return parse_host_spec(text, HOST_FILE).defaults
+    return parse_host_spec(text, HOST_FILE)
 
 
 def _text(path: str) -> str:

@@ -26,15 +26,11 @@ from collections.abc import Mapping
 
 from lxml import etree
 
+from vgpuctl.domain.record import NAMESPACE, ROOT_TAG, promise_of
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.gpu import Backend
-from vgpuctl.model.vm import MadeDisk, Promise, PromisedVgpu, PromiseState
-
-NAMESPACE = "urn:vgpuctl:1"
-ROOT_TAG = f"{{{NAMESPACE}}}vm"
+from vgpuctl.model.vm import Promise
 
 _NOT_XML = re.compile("[\x00-\x1f\ud800-\udfff\ufffe\uffff]")
-_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 def promise_to_xml(promise: Promise) -> str:
@@ -98,52 +94,6 @@ def promise_from_xml(text: str) -> Promise:
     return promise_of(root)
 
 
-def promise_of(root: etree._Element) -> Promise:
-    """Read the element out of a document that is parsed already.
-
-    Raises:
-        ValueError: as for `promise_from_xml`.
-    """
-    if root.tag not in (ROOT_TAG, "vm"):
-        raise ValueError(f"the record's element is {root.tag}, not {ROOT_TAG}")
-    space = root.tag.removesuffix("vm")
-    return Promise(
-        state=PromiseState(_need(root, "state")),
-        vm_uuid=_need(root, "vm-uuid"),
-        machine_id=_need(root, "machine-id"),
-        vgpus=tuple(_vgpu(child) for child in root.iterchildren(f"{space}vgpu")),
-        disks=tuple(_disk(child) for child in root.iterchildren(f"{space}disk")),
-        spec=root.findtext(f"{space}spec") or "",
-        reserve=_need(root, "reserve"),
-        made_vm=root.get("made-vm") != "no",
-    )
-
-
-def _vgpu(element: etree._Element) -> PromisedVgpu:
-    framebuffer = element.get("framebuffer-mib")
-    return PromisedVgpu(
-        index=_number(element, "index"),
-        backend=Backend(_need(element, "backend")),
-        gpu=_need(element, "gpu"),
-        function=_need(element, "function"),
-        carrier=_need(element, "carrier"),
-        profile=_text(element, "profile"),
-        framebuffer_mib=None if framebuffer is None else _number(element, "framebuffer-mib"),
-        params=_text(element, "params") or "",
-    )
-
-
-def _disk(element: etree._Element) -> MadeDisk:
-    return MadeDisk(
-        pool=_need(element, "pool"),
-        volume=_need(element, "volume"),
-        path=_need(element, "path"),
-        capacity_bytes=_number(element, "capacity-bytes"),
-        base=_text(element, "base"),
-        base_format=_text(element, "base-format"),
-    )
-
-
 def _set(element: etree._Element, values: Mapping[str, str | None]) -> None:
     for key, value in values.items():
         if value is not None:
@@ -164,20 +114,4 @@ def _digits(number: int | None) -> str | None:
     return None if number is None else str(number)
 
 
-def _text(element: etree._Element, key: str) -> str | None:
-    value: str | None = element.get(key)
-    return value
-
-
-def _need(element: etree._Element, key: str) -> str:
-    value: str | None = element.get(key)
-    if value is None:
-        raise ValueError(f"the record's {etree.QName(element).localname} has no {key}")
-    return value
-
-
-def _number(element: etree._Element, key: str) -> int:
-    text = _need(element, key)
-    if not _NUMBER.fullmatch(text):
-        raise ValueError(f"the record's {key} '{text}' is not a number")
-    return int(text)
+__all__ = ["NAMESPACE", "ROOT_TAG", "promise_from_xml", "promise_of", "promise_to_xml"]

@@ -16,7 +16,7 @@ from vgpuctl.engine.observe import Want, observe_devices
 from vgpuctl.errors import Busy, NoCapacity
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, Promise, PromisedVgpu
-from vgpuctl.plan.create import claims_for
+from vgpuctl.plan.claims import claims_for
 from vgpuctl.steps.claims import HoldClaim, ReleaseClaim
 
 if TYPE_CHECKING:

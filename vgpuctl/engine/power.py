@@ -3,24 +3,21 @@
 
 from __future__ import annotations
 
-import json
-
-from vgpuctl.backends import of
 from vgpuctl.engine.claim import claims_of, reclaim
 from vgpuctl.engine.create import done
 from vgpuctl.engine.facts import holders_of
 from vgpuctl.engine.guards import find_vm, refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import Want, observe, observe_devices
 from vgpuctl.engine.run import carry_out
-from vgpuctl.errors import Busy, HostCannot, InUse, LibvirtFailed, NotFound
-from vgpuctl.model.gpu import Backend, Owner
+from vgpuctl.errors import Busy, HostCannot, LibvirtFailed, NotFound
+from vgpuctl.model.gpu import Backend
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.records import DomainLeftovers
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.step import Plan, Step
+from vgpuctl.model.step import Plan
 from vgpuctl.model.vm import Promise, PromiseState, Vm, VmState
 from vgpuctl.model.world import World
-from vgpuctl.plan.choose import type_id_now
+from vgpuctl.plan.devices import check_devices, device_steps, force_console
 from vgpuctl.plan.facts import refuse_held
 from vgpuctl.plan.remove import not_provably_ours, own_promise, refuse_shared_disks, removal_plan
 from vgpuctl.plan.report import vm_value
@@ -119,44 +116,16 @@ def _with_types(world: World, snapshot: Snapshot, vm: Vm, promise: Promise) -> S
 
 def _check_host(world: World, snapshot: Snapshot, promise: Promise) -> None:
     """Check what creation checked, again: since then the host may have rebooted, or taken the device."""
-    force_console = bool(json.loads(promise.spec).get("force_console", False))
-    for promised in promise.vgpus:
-        gpu = snapshot.gpu(promised.gpu)
-        function = gpu.function_at(promised.function) if gpu else None
-        if gpu is None or function is None:
-            continue
-        of(promised.backend).check(snapshot, gpu, function, force_console=force_console)
+    check_devices(snapshot, promise)
     whole = tuple(v for v in promise.vgpus if v.backend is Backend.PASSTHROUGH)
     if whole:
-        refuse_held(whole[0].gpu, holders_of(world, whole), force_console=force_console)
+        refuse_held(whole[0].gpu, holders_of(world, whole), force_console=force_console(promise))
 
 
 def _start_plan(world: World, snapshot: Snapshot, vm: Vm, promise: Promise) -> Plan:
     """Return the steps: each missing device, then the start. A function somebody else took is refused."""
     _check_host(world, snapshot, promise)
-    steps: list[Step] = []
-    for promised in promise.vgpus:
-        if any(v.carrier == promised.carrier and v.present for v in snapshot.vgpus):
-            taker = next(v for v in snapshot.vgpus if v.carrier == promised.carrier)
-            known = snapshot.gpu(promised.gpu)
-            seen = known.type_of(taker.type_id) if known and taker.type_id else None
-            if seen is None or promised.profile in (None, seen.profile):
-                continue
-            raise InUse(
-                f"{promised.carrier} carries {seen.profile}, not {promised.profile} as {vm.name} needs",
-                hint=f"somebody changed it by hand; vgpuctl show-gpu {promised.gpu}",
-                carrier=promised.carrier,
-            )
-        others = [v for v in snapshot.vgpus if v.function == promised.function and v.vm_uuid != vm.uuid]
-        single = [v for v in others if v.owner is not Owner.OURS and promised.function != promised.gpu]
-        if single:
-            raise InUse(
-                f"{promised.function} is taken by {single[0].vm or single[0].carrier}, {vm.name} needs it",
-                hint=f"vgpuctl show-gpu {promised.gpu}",
-                function=promised.function,
-            )
-        steps += of(promised.backend).make(promised, type_id_now(snapshot, promised))
-    steps.append(StartDomain(vm.name, vm.uuid))
+    steps = [*device_steps(snapshot, vm, promise), StartDomain(vm.name, vm.uuid)]
     return Plan(steps=tuple(steps))
 
 

@@ -18,10 +18,13 @@ from vgpuctl.host.nvml import HostNvml, NoNvml
 from vgpuctl.host.parked import ParkedWriter
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.scratch import HostScratch
+from vgpuctl.host.system import HostSystem
 from vgpuctl.model.world import World
 
 if TYPE_CHECKING:
     from vgpuctl.model.seams import Hypervisor, Nvml, Storage
+
+RUN_DIR = Path("/run/vgpuctl")
 
 
 def local_world(*, root: str = "/", connect: str | None = None, new_uuid: Callable[[], str] | None = None) -> World:
@@ -55,13 +58,14 @@ def local_world(*, root: str = "/", connect: str | None = None, new_uuid: Callab
         scratch=None if captured else HostScratch(_run_dir(root) / "scratch"),
         read_only=_read_only(root, captured, identity),
         audit=None if captured else JournalSocket(),
+        system=None if captured else HostSystem(),
     )
 
 
 def _run_dir(root: str) -> Path:
     """Return /run/vgpuctl below the root: a captured /run may be a link, and must not lead out of the capture."""
     if root == "/":
-        return Path("/run/vgpuctl")
+        return RUN_DIR
     try:
         return Path(resolved(root, "/run/vgpuctl"))
     except OSError as error:

@@ -10,6 +10,7 @@ from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from vgpuctl.model.seams import Audit, Claims, Clock, Hypervisor, Nvml, Processes, Scratch, Storage, Sysfs
+    from vgpuctl.model.system import System
 
 
 class World(Value):
@@ -28,3 +29,4 @@ class World(Value):
     scratch: Scratch | None = None
     read_only: str | None = None
     audit: Audit | None = None
+    system: System | None = None

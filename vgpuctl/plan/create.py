@@ -12,7 +12,7 @@ from vgpuctl.domain.render import render
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
-from vgpuctl.model.vm import Claim, MadeDisk, ProcessId, Promise, PromisedVgpu, PromiseState
+from vgpuctl.model.vm import MadeDisk, Promise, PromisedVgpu, PromiseState
 from vgpuctl.model.wish import DesignDisk, DomainDesign, ExistingDisk, NewDisk, VmWish
 from vgpuctl.plan.choose import type_id_now
 from vgpuctl.plan.differ import kept_spec
@@ -102,25 +102,6 @@ def has_system(wish: VmWish) -> bool:
     """Say whether something bootable was given."""
     given = any(isinstance(d, ExistingDisk) for d in wish.disks)
     return wish.image is not None or wish.cdrom is not None or given
-
-
-def claims_for(name: str, promise: Promise, process: ProcessId, command: str) -> tuple[Claim, ...]:
-    """Return the claims that a VM's promise stands for, as a process would hold them."""
-    return tuple(
-        Claim(
-            carrier=v.carrier,
-            backend=v.backend,
-            gpu=v.gpu,
-            function=v.function,
-            vm=name,
-            vm_uuid=promise.vm_uuid,
-            profile=v.profile,
-            framebuffer_mib=v.framebuffer_mib,
-            process=process,
-            command=command,
-        )
-        for v in promise.vgpus
-    )
 
 
 def create_plan(snapshot: Snapshot, wish: VmWish, facts: Facts, design: DomainDesign, *, start: bool) -> Plan:

@@ -32,9 +32,14 @@ def root(state: State, machine_id: str) -> Dir:
             ),
             "proc": Dir(partial(_proc, state)),
             "dev": Dir(partial(_dev, state)),
-            "etc": fixed({"machine-id": text(machine_id)}),
+            "etc": fixed({"machine-id": text(machine_id), "libvirt": fixed({"qemu": Dir(partial(_domains, state))})}),
         }
     )
+
+
+def _domains(state: State) -> Mapping[str, Node]:
+    """Return libvirt's own files of the defined domains (drvqemu: /etc/libvirt/qemu/NAME.xml)."""
+    return {f"{domain.name}.xml": text(domain.xml) for domain in state.domains.values()}
 
 
 def vfio_name(state: State, function: SimFunction) -> str | None:

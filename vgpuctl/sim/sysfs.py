@@ -162,7 +162,7 @@ class SimSysfs:
     def _real(self, path: str) -> Path | None:
         """Return the real file behind a path below /etc, unless the simulator makes that one itself."""
         plain = posixpath.normpath(path)
-        if plain == "/etc/machine-id" or not f"{plain}/".startswith("/etc/"):
+        if plain == "/etc/machine-id" or not f"{plain}/".startswith("/etc/") or _is_libvirts(plain):
             return None
         return self._core.directory / plain.lstrip("/")
 
@@ -180,6 +180,10 @@ class SimSysfs:
         if not change.lost:
             real.write_text(text)
         return True
+
+
+def _is_libvirts(path: str) -> bool:
+    return f"{path}/".startswith("/etc/libvirt/qemu/")
 
 
 def _stuck(parked: Parked) -> StuckWrite:

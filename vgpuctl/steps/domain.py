@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-from vgpuctl.domain.compare import missing
-from vgpuctl.domain.metadata import promise_to_xml
-from vgpuctl.domain.parse import parse
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, VerifyFailed
 from vgpuctl.model.records import DomainRecord
 from vgpuctl.model.vm import Promise, VmState
@@ -42,6 +39,8 @@ class DefineDomain(Value):
 
     def verify(self, world: World) -> None:
         """Compare what libvirt re-reads with what was meant: an older libvirt drops what it does not know."""
+        from vgpuctl.domain.compare import missing
+
         lost = missing(self.design, _read(world, self.design.uuid, self.design.name).xml)
         if lost:
             raise VerifyFailed(
@@ -52,6 +51,8 @@ class DefineDomain(Value):
 
     def undo(self, world: World) -> None:
         """Undefine it, if it still is the domain with our record."""
+        from vgpuctl.domain.parse import parse
+
         record = world.hypervisor.find_domain(self.design.uuid)
         if record is not None and parse(record.xml, record.state, world.machine_id).promise is not None:
             undefine = UndefineDomain(self.design.name, self.design.uuid)
@@ -73,16 +74,22 @@ class SetRecord(Value):
 
     def perform(self, world: World) -> None:
         """Set the metadata element."""
+        from vgpuctl.domain.metadata import promise_to_xml
+
         world.hypervisor.set_promise(self.uuid, promise_to_xml(self.promise))
 
     def verify(self, world: World) -> None:
         """Read the record back."""
+        from vgpuctl.domain.parse import parse
+
         record = _read(world, self.uuid, self.name)
         if parse(record.xml, record.state, world.machine_id).promise != self.promise:
             raise VerifyFailed(f"the record of {self.name} reads back differently", uuid=self.uuid)
 
     def undo(self, world: World) -> None:
         """Put the former record back, where the domain still is there."""
+        from vgpuctl.domain.metadata import promise_to_xml
+
         if self.was is None:
             return
         try:

@@ -13,7 +13,8 @@ from vgpuctl.model.records import HypervisorCapabilities, ImageRecord, NetworkRe
 from vgpuctl.model.vm import ProcessId, PromiseState
 from vgpuctl.model.wish import ExistingDisk, NewDisk
 from vgpuctl.plan.choose import choose
-from vgpuctl.plan.create import claims_for, create_plan, has_system, made_disks, make_design, vm_name
+from vgpuctl.plan.claims import claims_for
+from vgpuctl.plan.create import create_plan, has_system, made_disks, make_design, vm_name
 from vgpuctl.plan.facts import Facts
 from vgpuctl.value import replace
 

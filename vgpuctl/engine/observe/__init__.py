@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from vgpuctl.capacity.ownership import join
 from vgpuctl.engine.observe.pci import Found, read_gpus
-from vgpuctl.engine.observe.vms import read_vm, read_vms
 from vgpuctl.errors import Failed
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.records import ClaimsRead, HypervisorStatus, NvmlStatus
@@ -44,6 +43,8 @@ class Want(Value):
 
 def observe(world: World, want: Want) -> Snapshot:
     """Take one look at the whole host."""
+    from vgpuctl.engine.observe.vms import read_vms  # needs lxml, which libvirt's hook does without
+
     status = world.hypervisor.status()
     vms: tuple[Vm, ...] = ()
     warnings: list[str] = []
@@ -60,6 +61,8 @@ def observe_vm(world: World, uuid: str) -> Snapshot:
 
     The other VMs are not read, so whose the other devices on these GPUs are is not known here.
     """
+    from vgpuctl.engine.observe.vms import read_vm
+
     status = world.hypervisor.status()
     record = world.hypervisor.find_domain(uuid)
     vms = () if record is None else (read_vm(world, record),)

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libvirt's own files of its domains: what restore-host reads while libvirt does not run."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.site import Site, new_uuid
+from vgpuctl.domain.parse import parse
+from vgpuctl.engine.restore import DOMAINS
+
+pytestmark = pytest.mark.forms("mdev-pf")
+DOMAIN = """<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>64</memory><vcpu>1</vcpu>
+<os><type arch='x86_64' machine='q35'>hvm</type></os></domain>"""
+
+
+def test_a_defined_domain_has_a_file_of_its_name_until_it_is_undefined(site: Site) -> None:
+    uuid = new_uuid()
+    record = site.world.hypervisor.define(DOMAIN.format(name="contract-file", uuid=uuid))
+    try:
+        assert "contract-file.xml" in site.world.sysfs.listdir(DOMAINS)
+        text = site.world.sysfs.read(f"{DOMAINS}/contract-file.xml")
+        assert parse(text, record.state, site.world.machine_id).uuid == uuid
+    finally:
+        site.world.hypervisor.undefine(uuid)
+    assert "contract-file.xml" not in site.world.sysfs.listdir(DOMAINS)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""After a boot everything that was promised is there again, without libvirt; what cannot be stops no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.worlds import EagerClock, Host, Silent, create, open_host, picture, wish
+from vgpuctl.engine.restore import read_domain_files, restore_host
+from vgpuctl.errors import Failed
+from vgpuctl.host.virt.absent import AbsentHypervisor
+from vgpuctl.model.outcome import Outcome
+from vgpuctl.spec.host import BootSpec, HostSpec, VgpuSpec
+from vgpuctl.value import replace
+
+TYPE_FILE = "/sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type"
+
+
+def restore(host: Host, spec: HostSpec | None = None, *, dry_run: bool = False) -> Outcome:
+    """As at boot: libvirt does not answer."""
+    world = replace(host.world, hypervisor=AbsentHypervisor("it has not started yet"))
+    return restore_host(world, spec or HostSpec(1), dry_run=dry_run, wait_seconds=5.0, progress=Silent())
+
+
+@pytest.mark.parametrize(("scenario", "profile"), [("a100-40", "A100-4C"), ("t4", "T4-2Q"), ("a16", "A16-2Q")])
+def test_after_a_reboot_every_vgpu_is_where_it_was(tmp_path, scenario, profile):
+    host = open_host(tmp_path, scenario)
+    for name in ("one", "two"):
+        create(host.world, wish(profile, name=name), start=False)
+    before = picture(host)
+    host.sim.reboot()
+    host = host.again()
+    empty = picture(host)
+    planned = restore(host, dry_run=True)
+    assert planned.changed
+    assert picture(host) == empty
+    done = restore(host)
+    assert [entry["name"] for entry in done.data["restored"]] == ["one", "two"]
+    assert picture(host) == before
+    again = restore(host)
+    assert (again.changed, again.data["complete"]) == (False, 2)
+
+
+def test_one_vm_that_cannot_be_restored_stops_no_other_and_is_named(tmp_path):
+    host = open_host(tmp_path)
+    for name in ("one", "two"):
+        create(host.world, wish("A100-4C", name=name), start=False)
+    host.sim.reboot()
+    host = host.again()
+    host.world.sysfs.write(TYPE_FILE, "469\n")
+    with pytest.raises(Failed) as raised:
+        restore(host)
+    assert "vm one: 0000:3b:00.4 carries A100-5C" in str(raised.value)
+    assert [entry["name"] for entry in raised.value.facts["failed"]] == ["one", "two"]
+    host.world.sysfs.write_parked(TYPE_FILE, "0\n", gpu="0000:3b:00.0", deadline_seconds=5)
+    assert len(restore(host).data["restored"]) == 2
+
+
+class TurnsOn(EagerClock):
+    """Time in which the driver is bound, after a while."""
+
+    def __init__(self, after: float) -> None:
+        super().__init__()
+        self.end = self.seconds + after
+        self.act = lambda: None
+
+    def pause(self, seconds: float) -> None:
+        super().pause(seconds)
+        if self.seconds == self.end:
+            self.act()
+
+
+def with_unbound_vf(tmp_path, clock: EagerClock) -> Host:
+    host = open_host(tmp_path, clock=clock)
+    create(host.world, wish("A100-4C", name="vm"), start=False)
+    host.sim.reboot()
+    drivers = "/sys/bus/pci/drivers/nvidia"
+    host.world.sysfs.write_parked(f"{drivers}/unbind", "0000:3b:00.4\n", gpu="0000:3b:00.0", deadline_seconds=5)
+    if isinstance(clock, TurnsOn):
+        clock.act = lambda: host.world.sysfs.write(f"{drivers}/bind", "0000:3b:00.4\n")
+    return host
+
+
+def test_a_driver_that_comes_late_is_waited_for(tmp_path):
+    clock = TurnsOn(after=7)
+    host = with_unbound_vf(tmp_path, clock)
+    begin = clock.seconds
+    assert len(restore(host).data["restored"]) == 1
+    assert clock.seconds - begin == 7
+
+
+def test_the_deadline_ends_the_waiting_and_says_what_was_missing(tmp_path):
+    clock = EagerClock()
+    host = with_unbound_vf(tmp_path, clock)
+    begin = clock.seconds
+    assert "would be waited for" in restore(host, dry_run=True).warnings[0]
+    with pytest.raises(Failed, match=r"0000:3b:00\.4: no nvidia directory.*20 seconds after"):
+        restore(host, HostSpec(1, boot=BootSpec(20)))
+    assert clock.seconds - begin == 20
+
+
+@pytest.mark.parametrize(
+    ("scenario", "profile", "gpu", "carrier"),
+    [
+        ("a100-40", "A100-4C", "0000:3b:00.0", "0000:3b:00.5"),
+        ("t4", "T4-2Q", None, "11111111-2222-4333-8444-555555555555"),
+        ("a16", "A16-2Q", None, "11111111-2222-4333-8444-555555555555"),
+    ],
+)
+def test_a_vgpu_without_a_vm_comes_back_and_leaves_no_claim(tmp_path, scenario, profile, gpu, carrier):
+    host = open_host(tmp_path, scenario)
+    if gpu is None:
+        create(host.world, wish(profile, name="probe"), start=False)
+        gpu = host.world.claims.all()[0].gpu
+    claims = host.world.claims.all()
+    spec = HostSpec(1, vgpus={"spare": VgpuSpec(profile, gpu, carrier)})
+    assert restore(host, spec, dry_run=True).steps
+    assert [entry["name"] for entry in restore(host, spec).data["restored"]] == ["spare"]
+    seen = picture(host)
+    assert carrier in {**seen.mdevs, **seen.types}
+    assert host.world.claims.all() == claims
+    assert not restore(host, spec).changed
+
+
+def test_libvirts_files_name_the_vms_and_one_that_is_damaged_is_told(tmp_path):
+    host = open_host(tmp_path)
+    assert read_domain_files(host.world) == ((), ())
+    create(host.world, wish("A100-4C", name="vm"), start=False)
+    vms, problems = read_domain_files(host.world)
+    assert ([vm.name for vm in vms], problems) == (["vm"], ())
+    assert vms[0].promise is not None

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hook as libvirt runs it: a shell script with the domain's XML on stdin, and one Python process for our VMs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.worlds import EagerClock, Silent, create, wish
+from vgpuctl.engine.create import create_vm
+from vgpuctl.engine.observe import Want, observe
+from vgpuctl.errors import Temporary
+from vgpuctl.hook import run as hook
+from vgpuctl.hook.simulated import simulated_world
+from vgpuctl.model.vm import VmState
+from vgpuctl.model.world import World
+from vgpuctl.plan.installation import hook_text
+from vgpuctl.sim import open_world
+from vgpuctl.value import replace
+
+ROOT = Path(__file__).resolve().parents[3]
+FOREIGN = """<domain type='kvm'>
+  <name>his</name>
+  <uuid>11111111-2222-4333-8444-555555555555</uuid>
+  <metadata>
+    <other xmlns='urn:other:1'/>
+  </metadata>
+  <memory unit='KiB'>1024</memory>
+  <description>urn:vgpuctl:1 is not his</description>
+</domain>
+"""
+TYPES = "/sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type"
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+
+
+def script(tmp_path: Path, scenario: str = "a100-40", python: str = sys.executable) -> Path:
+    """The installed script, pointed at a simulated host by an argument of what it starts."""
+    path = tmp_path / "hook"
+    path.write_text(hook_text(python).replace("vgpuctl.hook", f"vgpuctl.hook --simulated {scenario}"))
+    path.chmod(0o755)
+    return path
+
+
+def begin(path: Path, xml: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [path, *(words or ("vm", "prepare", "begin", "-"))],
+        input=xml, capture_output=True, text=True, timeout=60, check=False, env=environment(),
+    )  # fmt: skip
+
+
+def environment() -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]}
+
+
+def xml_of(world: World, name: str = "vm") -> str:
+    record = world.hypervisor.find_domain(name)
+    assert record is not None
+    return record.xml
+
+
+def booted(scenario: str = "a100-40", profile: str = "A100-4C", *names: str) -> World:
+    world = simulated_world(scenario)
+    for name in names or ("vm",):
+        create(world, wish(profile, name=name), start=False)
+    open_world(scenario).reboot()
+    return simulated_world(scenario)
+
+
+@pytest.mark.parametrize(("scenario", "profile"), [("a100-40", "A100-4C"), ("t4", "T4-2Q"), ("a16", "A16-2Q")])
+def test_a_plain_start_after_a_reboot_works(tmp_path, scenario, profile):
+    world = booted(scenario, profile)
+    path = script(tmp_path, scenario)
+    done = begin(path, xml_of(world))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    world.hypervisor.start(world.hypervisor.find_domain("vm").uuid)
+    assert world.hypervisor.find_domain("vm").state is VmState.RUNNING
+    before = world.claims.all()
+    assert begin(path, xml_of(world)).returncode == 0
+    assert world.claims.all() == before
+
+
+@pytest.mark.parametrize(
+    ("xml", "words"),
+    [
+        (FOREIGN, ("his", "prepare", "begin", "-")),
+        ("<domain/>", ("his", "prepare", "begin", "-")),
+        ("", ("his", "prepare", "begin", "-")),
+        ("<vm xmlns='urn:vgpuctl:1'/>\n", ("vm", "started", "begin", "-")),
+        ("<vm xmlns='urn:vgpuctl:1'/>\n", ("vm", "release", "end", "migrated")),
+        ("<vm xmlns='urn:vgpuctl:1'/>\n", ("vm", "reconnect", "begin", "-")),
+        ("<vm xmlns='urn:vgpuctl:1'/>\n", ("vm", "migrate", "begin", "-")),
+    ],
+)
+def test_other_vms_and_other_operations_never_start_python(tmp_path, xml, words):
+    done = begin(script(tmp_path, python="/nonexistent/python"), xml, *words)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    ours = begin(script(tmp_path, python="/nonexistent/python"), "<vm xmlns='urn:vgpuctl:1'/>\n")
+    assert ours.returncode != 0, "this test can see whether Python is started"
+
+
+def test_a_place_that_somebody_took_refuses_the_start_in_one_line(tmp_path):
+    world = booted()
+    world.sysfs.write(TYPES, "469\n")
+    done = begin(script(tmp_path), xml_of(world))
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "0000:3b:00.4 carries A100-5C, not A100-4C as vm needs" in done.stderr
+    assert "vgpuctl show-gpu" in done.stderr
+    assert world.claims.all() == ()
+
+
+def test_a_place_that_another_vm_has_claimed_names_that_vm(tmp_path):
+    world = booted()
+    create(world, wish("A100-4C", name="other"), start=False)
+    world.claims.add(replace(world.claims.all()[0], carrier="0000:3b:00.4"))
+    done = begin(script(tmp_path), xml_of(world))
+    assert done.returncode == 1
+    assert "0000:3b:00.4 is claimed for VM other" in done.stderr
+
+
+def test_a_copy_is_not_given_the_originals_vgpu(tmp_path):
+    world = booted()
+    copy = xml_of(world).replace(world.machine_id, "f" * 32)
+    assert begin(script(tmp_path), copy).returncode == 0
+    assert world.claims.all() == ()
+
+
+def test_a_record_that_cannot_be_read_refuses_the_start(tmp_path):
+    world = booted()
+    done = begin(script(tmp_path), xml_of(world).replace('index="0"', 'index="x"').replace("index='0'", "index='x'"))
+    assert done.returncode == 1
+    assert "the VM's record cannot be read" in done.stderr
+
+
+def test_fifty_starts_at_once_all_get_their_vgpu_while_vms_are_listed(tmp_path):
+    names = [f"vdi-{n:03d}" for n in range(50)]
+    world = simulated_world("l40s-x4")
+    for name in names:
+        create_vm(world, wish("L40S-1Q", name=name), start=False, dry_run=False, wait_seconds=60, progress=Silent())
+    open_world("l40s-x4").reboot()
+    world = simulated_world("l40s-x4")
+    path = script(tmp_path, "l40s-x4")
+    stop = threading.Event()
+    looks: list[int] = []
+
+    def listing() -> None:
+        while not stop.is_set():
+            looks.append(len(observe(simulated_world("l40s-x4"), Want(models=False)).vms))
+
+    listed = threading.Thread(target=listing)
+    listed.start()
+    started = []
+    for name in names:
+        child = subprocess.Popen(
+            [path, name, "prepare", "begin", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment(),
+        )  # fmt: skip
+        started.append((child, xml_of(world, name)))
+    for child, xml in started:
+        child.stdin.write(xml)
+        child.stdin.close()
+    ended = [(child.wait(60), child.stderr.read()) for child, _ in started]
+    stop.set()
+    listed.join()
+    assert ended == [(0, "")] * 50
+    assert set(looks) == {50}
+    assert len(world.claims.all()) == 50
+    present = [v for v in observe(world, Want(models=False)).vgpus if v.present]
+    assert len(present) == 50
+
+
+def test_nothing_beside_the_standard_library_is_loaded():
+    code = (
+        "import sys, vgpuctl.hook.run, vgpuctl.host.quiet; "
+        "print(sorted({m.partition('.')[0] for m in sys.modules} - set(sys.stdlib_module_names) - {'vgpuctl'}))"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"],
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    loaded = {name for name in eval(done.stdout) if not name.startswith("__")}
+    assert loaded == set()
+
+
+def test_the_deadline_says_try_again_and_never_no_capacity():
+    hook.with_deadline(0.01)
+    with pytest.raises(Temporary, match="not ready within") as raised:
+        threading.Event().wait(10)
+    assert raised.value.status == 75
+    assert raised.value.hint == "start the VM again"
+
+
+def test_libvirt_is_not_called(tmp_path):
+    from vgpuctl.host.virt.absent import AbsentHypervisor
+
+    world = booted()
+    xml = xml_of(world)
+    hook.prepare(replace(world, hypervisor=AbsentHypervisor("it waits"), clock=EagerClock()), xml)
+    assert len(world.claims.all()) == 1

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configuration files below a root: whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vgpuctl.host.system import HostSystem
+
+
+def test_a_file_is_replaced_whole_with_its_mode_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    system = HostSystem(tmp_path, services=False)
+    assert system.read("/a/b") is None
+    system.put("/a/b", "one", 0o644)
+    system.put("/a/b", "two", 0o755)
+    assert system.read("/a/b") == "two"
+    assert (tmp_path / "a/b").stat().st_mode & 0o777 == 0o755
+    assert [p.name for p in (tmp_path / "a").iterdir()] == ["b"]
+    assert not system.is_empty("/a")
+    assert not system.remove_directory("/a")
+    system.remove("/a/b")
+    system.remove("/a/b")
+    assert system.remove_directory("/a")
+
+
+def test_services_are_not_touched_where_they_are_not_to_be(tmp_path: Path) -> None:
+    system = HostSystem(tmp_path, services=False)
+    assert not system.has_services
+    assert not system.active("libvirtd.service")

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files that install-host writes: what is ours, where the hook goes, and what the unit says."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from vgpuctl.errors import HostCannot
+from vgpuctl.plan.installation import HOOK, MAIN_HOOK, hook_file, hook_text, is_ours, signed, unit_file
+
+
+def test_a_file_is_ours_until_somebody_changes_it():
+    text = signed("one\ntwo\n")
+    assert is_ours(text)
+    assert not is_ours(text.replace("two", "three"))
+    assert not is_ours(text + "more\n")
+    assert not is_ours("one\ntwo\n")
+    assert not is_ours("")
+
+
+@pytest.mark.parametrize("version", [None, 6_005_000, 10_000_000])
+def test_the_hook_goes_beside_the_admins_own(version):
+    assert hook_file("/usr/bin/python3", version, "#!/bin/sh\n").path == HOOK
+
+
+def test_an_older_libvirt_has_one_hook_and_it_is_never_overwritten():
+    assert hook_file("/usr/bin/python3", 6_000_000, None).path == MAIN_HOOK
+    assert hook_file("/usr/bin/python3", 6_000_000, signed("older\n")).path == MAIN_HOOK
+    with pytest.raises(HostCannot, match=r"libvirt 6\.0\.0 runs no second hook"):
+        hook_file("/usr/bin/python3", 6_000_000, "#!/bin/sh\n")
+
+
+def test_the_unit_waits_for_drivers_by_order_alone_and_comes_before_libvirt():
+    text = unit_file('/opt/a b/100%/python"3').text
+    before = next(line for line in text.splitlines() if line.startswith("Before="))
+    assert {"libvirtd.service", "virtqemud.service"} <= set(before.removeprefix("Before=").split())
+    assert "nvidia-vgpu-mgr.service" in next(line for line in text.splitlines() if line.startswith("After="))
+    assert "Requires" not in text
+    assert ".socket" not in text, "sockets come before basic.target, NVIDIA's daemons after it: a cycle"
+    assert 'ExecStart="/opt/a b/100%%/python\\"3" -I -m vgpuctl restore-host' in text
+
+
+def test_the_hook_is_valid_shell_whatever_the_interpreter_is_called():
+    text = hook_text("/opt/a 'b'/python3")
+    assert subprocess.run(["/bin/sh", "-n"], input=text, text=True, check=False).returncode == 0

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vgpuctl install-host`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from vgpuctl.cli import run
+from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from vgpuctl.cli.result import Work
+    from vgpuctl.model.outcome import Outcome
+
+
+@make_command(
+    "install-host",
+    examples=(
+        ("vgpuctl --host sim:a100-40 install-host --dry-run", "what would be put where"),
+        ("vgpuctl --host sim:a100-40 install-host --restart-libvirt", "put it there, and let libvirt see its hook"),
+    ),
+)
+@click.option("--restart-libvirt", is_flag=True, help="Restart libvirt's daemon as well; running VMs stay.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.pass_obj
+def command(settings: Settings, restart_libvirt: bool, dry_run: bool) -> int:
+    """Put in place what makes vGPUs come back after a boot, and what makes a plain 'virsh start' safe.
+
+    That is vgpuctl-restore.service, a hook of libvirt (/etc/libvirt/hooks/qemu.d/vgpuctl), completion for bash, zsh and
+    fish where the host has them, and /etc/vgpuctl. A file that was changed by hand is kept, so is somebody else's
+    hook. A second run changes nothing. libvirt sees a new hook only after its daemon was restarted once.
+    """
+
+    def act(work: Work) -> Outcome:
+        from vgpuctl.cli import app, shells
+        from vgpuctl.engine import installation
+
+        return installation.install_host(
+            work.world,
+            python=sys.executable,
+            completions={
+                shell: shells.script(app.cli, shell, app.PROGRAM, app.COMPLETE_VARIABLE)
+                for shell in ("bash", "zsh", "fish")
+            },
+            restart_libvirt=restart_libvirt,
+            dry_run=dry_run,
+            progress=work.progress,
+        )
+
+    return run.change(settings, "install-host", act)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the promise out of a parsed document, whichever parser made it: lxml's elements or the standard library's.
+
+libvirt's hook runs while a VM's start waits, so it reads the record without loading lxml; every other command has lxml
+loaded anyway. One function reads for both.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from vgpuctl.model.gpu import Backend
+from vgpuctl.model.vm import MadeDisk, Promise, PromisedVgpu, PromiseState
+
+NAMESPACE = "urn:vgpuctl:1"
+ROOT_TAG = f"{{{NAMESPACE}}}vm"
+
+Element = Any
+"""An element with `tag`, `get`, `findall` and `findtext`: lxml.etree's or xml.etree's."""
+
+_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
+
+
+def promise_of(root: Element) -> Promise:
+    """Read the element out of a document that is parsed already.
+
+    Raises:
+        ValueError: as for `promise_from_xml`.
+    """
+    if root.tag not in (ROOT_TAG, "vm"):
+        raise ValueError(f"the record's element is {root.tag}, not {ROOT_TAG}")
+    space = root.tag.removesuffix("vm")
+    return Promise(
+        state=PromiseState(_need(root, "state")),
+        vm_uuid=_need(root, "vm-uuid"),
+        machine_id=_need(root, "machine-id"),
+        vgpus=tuple(_vgpu(child) for child in root.findall(f"{space}vgpu")),
+        disks=tuple(_disk(child) for child in root.findall(f"{space}disk")),
+        spec=root.findtext(f"{space}spec") or "",
+        reserve=_need(root, "reserve"),
+        made_vm=root.get("made-vm") != "no",
+    )
+
+
+def _vgpu(element: Element) -> PromisedVgpu:
+    framebuffer = element.get("framebuffer-mib")
+    return PromisedVgpu(
+        index=_number(element, "index"),
+        backend=Backend(_need(element, "backend")),
+        gpu=_need(element, "gpu"),
+        function=_need(element, "function"),
+        carrier=_need(element, "carrier"),
+        profile=_text(element, "profile"),
+        framebuffer_mib=None if framebuffer is None else _number(element, "framebuffer-mib"),
+        params=_text(element, "params") or "",
+    )
+
+
+def _disk(element: Element) -> MadeDisk:
+    return MadeDisk(
+        pool=_need(element, "pool"),
+        volume=_need(element, "volume"),
+        path=_need(element, "path"),
+        capacity_bytes=_number(element, "capacity-bytes"),
+        base=_text(element, "base"),
+        base_format=_text(element, "base-format"),
+    )
+
+
+def _text(element: Element, key: str) -> str | None:
+    value: str | None = element.get(key)
+    return value
+
+
+def _need(element: Element, key: str) -> str:
+    value: str | None = element.get(key)
+    if value is None:
+        raise ValueError(f"the record's {element.tag.rpartition('}')[2]} has no {key}")
+    return value
+
+
+def _number(element: Element, key: str) -> int:
+    text = _need(element, key)
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"the record's {key} '{text}' is not a number")
+    return int(text)

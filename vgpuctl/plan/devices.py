@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The missing devices of a VM: what makes them again where the VM's promise says they are, or why that cannot be.
+
+start-vm, the restore after a boot and libvirt's hook all ask here.
+"""
+
+from __future__ import annotations
+
+import json
+
+from vgpuctl.backends import of
+from vgpuctl.errors import InUse
+from vgpuctl.model.gpu import Owner
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.step import Step
+from vgpuctl.model.vm import Promise, Vm
+from vgpuctl.plan.choose import type_id_now
+
+
+def force_console(promise: Promise) -> bool:
+    """Say whether the VM was made with --force-console."""
+    return bool(json.loads(promise.spec or "{}").get("force_console", False))
+
+
+def check_devices(snapshot: Snapshot, promise: Promise) -> None:
+    """Check what creation checked, again: since then the host may have rebooted, or taken the device.
+
+    Raises:
+        HostCannot, Refused, InUse: as the backend's check says.
+    """
+    for promised in promise.vgpus:
+        gpu = snapshot.gpu(promised.gpu)
+        function = gpu.function_at(promised.function) if gpu else None
+        if gpu is None or function is None:
+            continue
+        of(promised.backend).check(snapshot, gpu, function, force_console=force_console(promise))
+
+
+def device_steps(snapshot: Snapshot, vm: Vm, promise: Promise) -> tuple[Step, ...]:
+    """Return the steps that make each missing device; the snapshot holds the types of the promise's GPUs.
+
+    Raises:
+        InUse: somebody took the function or changed the device; the message names who.
+        NoCapacity: the driver has no room for it now.
+        HostCannot: the GPU is gone, or its VFs are off.
+    """
+    steps: list[Step] = []
+    for promised in promise.vgpus:
+        if any(v.carrier == promised.carrier and v.present for v in snapshot.vgpus):
+            taker = next(v for v in snapshot.vgpus if v.carrier == promised.carrier)
+            known = snapshot.gpu(promised.gpu)
+            seen = known.type_of(taker.type_id) if known and taker.type_id else None
+            if seen is None or promised.profile in (None, seen.profile):
+                continue
+            raise InUse(
+                f"{promised.carrier} carries {seen.profile}, not {promised.profile} as {vm.name} needs",
+                hint=f"somebody changed it by hand; vgpuctl show-gpu {promised.gpu}",
+                carrier=promised.carrier,
+            )
+        others = [v for v in snapshot.vgpus if v.function == promised.function and v.vm_uuid != vm.uuid]
+        single = [v for v in others if (v.owner is not Owner.OURS or v.present) and promised.function != promised.gpu]
+        if single:
+            raise InUse(
+                f"{promised.function} is taken by {single[0].vm or single[0].carrier}, {vm.name} needs it",
+                hint=f"vgpuctl show-gpu {promised.gpu}",
+                function=promised.function,
+                vm=single[0].vm,
+            )
+        steps += of(promised.backend).make(promised, type_id_now(snapshot, promised))
+    return tuple(steps)
