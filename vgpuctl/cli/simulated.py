@@ -16,6 +16,7 @@ from vgpuctl.cli.settings import Settings
 from vgpuctl.errors import InvalidInput
 from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.clock import HostClock
+from vgpuctl.host.host_file import HostFileOnDisk
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.model.records import Holder
 from vgpuctl.model.vm import ProcessId, StuckWrite
@@ -44,6 +45,8 @@ def open_simulated(settings: Settings) -> World:
         clock=HostClock(),
         machine_id=host.machine_id,
         new_uuid=lambda: str(uuid4()),
+        host_file=HostFileOnDisk(host.host_file, lock_held=lambda: claims.held),
+        vendor=host.vendor,
     )
 
 

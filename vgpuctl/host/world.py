@@ -12,11 +12,13 @@ from vgpuctl.errors import InvalidInput
 from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.files import HostFiles, resolved
+from vgpuctl.host.host_file import HostFileOnDisk
 from vgpuctl.host.identity import machine_id
 from vgpuctl.host.nvml import HostNvml, NoNvml
 from vgpuctl.host.parked import ParkedWriter
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.scratch import HostScratch
+from vgpuctl.host.vendor import HostVendorCommands
 from vgpuctl.model.world import World
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ def local_world(*, root: str = "/", connect: str | None = None, new_uuid: Callab
         new_uuid=new_uuid or _random_uuid,
         scratch=None if captured else HostScratch(_run_dir(root) / "scratch"),
         read_only=_read_only(root, captured, identity),
+        host_file=None if captured else HostFileOnDisk(lock_held=lambda: claims.held),
+        vendor=None if captured else HostVendorCommands(lock_held=lambda: claims.held),
     )
 
 

@@ -133,3 +133,10 @@ class ClaimsRead(Value):
 
     claims: tuple[Claim, ...]
     unreadable: tuple[str, ...]
+
+
+class CommandResult(Value):
+    """What a vendor's command left: its exit status, and what it printed on both streams."""
+
+    status: int
+    text: str

@@ -9,11 +9,25 @@ from typing import TYPE_CHECKING
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.model.seams import Claims, Clock, Hypervisor, Nvml, Processes, Scratch, Storage, Sysfs
+    from vgpuctl.model.seams import (
+        Claims,
+        Clock,
+        HostFile,
+        Hypervisor,
+        Nvml,
+        Processes,
+        Scratch,
+        Storage,
+        Sysfs,
+        VendorCommands,
+    )
 
 
 class World(Value):
-    """One host. `read_only` is the reason why changing commands are refused, None when they are not."""
+    """One host. `read_only` is the reason why changing commands are refused, None when they are not.
+
+    `host_file` and `vendor` None: the host's own file, or its drivers' commands, are out of reach (a captured tree).
+    """
 
     name: str
     sysfs: Sysfs
@@ -27,3 +41,5 @@ class World(Value):
     new_uuid: Callable[[], str]
     scratch: Scratch | None = None
     read_only: str | None = None
+    host_file: HostFile | None = None
+    vendor: VendorCommands | None = None

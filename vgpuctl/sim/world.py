@@ -19,6 +19,7 @@ from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.sim.core import Core
 from vgpuctl.sim.host_tree import vfio_name
 from vgpuctl.sim.hypervisor import EMULATOR, SimHypervisor
+from vgpuctl.sim.manage import SimVendorCommands
 from vgpuctl.sim.nvml import SimNvml
 from vgpuctl.sim.state import FIRST_PID, State
 from vgpuctl.sim.storage import SimStorage
@@ -42,7 +43,9 @@ class SimWorld:
         self.nvml = SimNvml(core)
         self.hypervisor = SimHypervisor(core)
         self.storage = SimStorage(core)
+        self.vendor = SimVendorCommands(core)
         self.run_dir: Path = core.directory / "run"
+        self.host_file: Path = core.directory / "etc" / "vgpuctl" / "host.yaml"
         for directory in (self.run_dir, core.directory / "etc", core.directory / "etc" / "vgpuctl"):
             directory.mkdir(mode=0o700, exist_ok=True)
 
