@@ -74,7 +74,7 @@ class SetVfs(Value):
             self._set_autoprobe(world, autoprobe)
             self._write(world, number)
 
-    def _set_autoprobe(self, world: World, wanted: bool) -> None:  # noqa: FBT001 - what it is set to
+    def _set_autoprobe(self, world: World, wanted: bool) -> None:
         path = f"{PCI}/{self.gpu}/sriov_drivers_autoprobe"
         try:
             if bool(int(world.sysfs.read(path))) is not wanted:

@@ -43,9 +43,7 @@ def wanted_vfs(gpu: Gpu, mode: str, vfs: int | None) -> int:
 
 
 def _vgpu(gpu: Gpu, vfs: int | None) -> int:
-    if gpu.backend in _VGPU and gpu.backend is not Backend.MDEV_PF:
-        number = gpu.vfs_enabled
-    elif gpu.backend is Backend.MDEV_PF:
+    if gpu.backend in _VGPU:
         number = gpu.vfs_enabled
     elif gpu.vendor_id == NVIDIA and gpu.driver == "nvidia" and gpu.backend is None:
         number = gpu.vfs_total
