@@ -23,7 +23,7 @@ from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import Claim, PromisedVgpu, Vm
-from vgpuctl.plan.layout import refuse_running, users_to_drain, wanted_vfs
+from vgpuctl.plan.layout import refuse_misfits, refuse_running, users_to_drain, wanted_vfs
 from vgpuctl.plan.report import gpu_value
 from vgpuctl.steps.claims import HoldClaim, ReleaseClaim
 from vgpuctl.steps.domain import StopDomain
@@ -117,10 +117,11 @@ def restore_layout(world: World, spec: HostSpec, *, wait_seconds: float, progres
 def _plan(world: World, snapshot: Snapshot, job: Job) -> Work:
     gpu = one_gpu(snapshot, job.gpu)
     refuse_stuck(snapshot, [gpu.address])
+    refuse_misfits(snapshot, gpu, job.mode)
     number = wanted_vfs(gpu, job.mode, job.vfs)
     if number != gpu.vfs_enabled and (gpu.vfs_enabled or job.record):
         require_system(snapshot)
-    running = users_to_drain(snapshot, gpu, job.mode, number)
+    running = users_to_drain(snapshot, gpu, number)
     if not job.drain:
         refuse_running(gpu, running)
     devices = layout.steps(gpu, number, autoprobe=_autoprobe(world, gpu))
@@ -190,7 +191,8 @@ def _hold(world: World, job: Job, claim: Claim) -> tuple[HoldClaim, ...]:
 
     def choose(snapshot: Snapshot) -> tuple[PromisedVgpu, ...]:
         gpu = one_gpu(snapshot, claim.gpu)
-        running = users_to_drain(snapshot, gpu, job.mode, wanted_vfs(gpu, job.mode, job.vfs))
+        refuse_misfits(snapshot, gpu, job.mode)
+        running = users_to_drain(snapshot, gpu, wanted_vfs(gpu, job.mode, job.vfs))
         if not job.drain:
             refuse_running(gpu, running)
         return (whole,)

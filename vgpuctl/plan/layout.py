@@ -97,17 +97,25 @@ def _require_switch(gpu: Gpu, number: int) -> None:
         )
 
 
-def users_to_drain(snapshot: Snapshot, gpu: Gpu, mode: str, number: int) -> tuple[Vm, ...]:
-    """Return the running VMs that must be off while the GPU's VFs change to this number, sorted by name.
+def refuse_misfits(snapshot: Snapshot, gpu: Gpu, mode: str) -> None:
+    """Refuse a mode in which something that is on the GPU has no place.
 
     Raises:
-        InUse: something is on the GPU that has no place in that mode, that would lose its carrier for good, or that
-            vgpuctl did not make.
+        InUse: naming the VMs.
     """
     taken = snapshot.taken_on(gpu.address)
     misfits = [v for v in taken if v.backend not in FITTING[mode] and not (mode == "unmanaged" and _not_ours(v))]
     if misfits:
         raise _in_use(gpu, misfits, f"which have no place in mode {mode}")
+
+
+def users_to_drain(snapshot: Snapshot, gpu: Gpu, number: int) -> tuple[Vm, ...]:
+    """Return the running VMs that must be off while the GPU's VFs change to this number, sorted by name.
+
+    Raises:
+        InUse: something on the GPU would lose its carrier for good, or is not vgpuctl's to drain.
+    """
+    taken = snapshot.taken_on(gpu.address)
     if number == gpu.vfs_enabled or not gpu.vfs_enabled:
         return ()
     _refuse_host_use(gpu)
