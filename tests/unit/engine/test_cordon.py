@@ -92,10 +92,10 @@ def test_a_captured_host_is_only_looked_at(tmp_path):
 
 
 def test_whatever_fails_the_file_is_the_old_or_the_new(tmp_path):
-    text = f'version: 1\ntitle: one card\ngpus: [{{model: T4, address: "{GPU}"}}]\n'
-    calls = counted(open_host(tmp_path / "dry", text=text).world, do)
+    card = f'version: 1\ntitle: one card\ngpus: [{{model: T4, address: "{GPU}"}}]\n'
+    calls = counted(open_host(tmp_path / "dry", text=card).world, do)
     for at in range(1, len(calls) + 1):
-        host = open_host(tmp_path / str(at), text=text)
+        host = open_host(tmp_path / str(at), text=card)
         host.sim.host_file.write_text("version: 1  # ours\n")
         error = outcome(lambda at=at, host=host: do(failing(host.world, at)))
         text = host.sim.host_file.read_text()

@@ -163,7 +163,6 @@ def test_a_stopped_vm_whose_vf_would_not_come_back_is_named(tmp_path):
         (A100, "sriov", None, HostCannot, "no mode sriov"),
         (A100, "vgpu", 4, InvalidInput, "all of them"),
         (A100, "passthrough", 4, InvalidInput, "no --vfs"),
-        (T4, "sriov", None, HostCannot, "no mode sriov"),
         (RTX, "vgpu", None, HostCannot, "no mode vgpu"),
     ],
 )  # fmt: skip
