@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 
@@ -80,6 +79,8 @@ def run_to_end(argv: Sequence[str], *, deadline_seconds: float) -> Result:
         OSError: it could not be started.
         TimeoutError: the deadline passed; it goes on alone.
     """
+    import tempfile
+
     if not os.path.isabs(argv[0]):
         raise ValueError(f"not an absolute path: {argv[0]}")
     until = time.monotonic() + deadline_seconds

@@ -11,7 +11,6 @@ import errno
 import os
 from collections.abc import Callable
 
-from vgpuctl.host.commands import run_to_end
 from vgpuctl.model.records import CommandResult
 
 SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"
@@ -30,5 +29,7 @@ class HostVendorCommands:
             raise AssertionError(f"sriov-manage {flag} {address} under the host lock")
         if not os.path.exists(self._sriov_manage):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._sriov_manage)
+        from vgpuctl.host.commands import run_to_end
+
         done = run_to_end([self._sriov_manage, flag, address], deadline_seconds=deadline_seconds)
         return CommandResult(done.rc, done.stdout)
