@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.capacity.place import select_gpus
 from vgpuctl.engine.guards import require_writable
 from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.observe.host_file import read_host_spec
 from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.address import is_pci
@@ -35,7 +36,7 @@ def cordon(world: World, wanted: str, *, cordoned: bool, dry_run: bool, progress
         require_writable(world)
     snapshot = observe(world, WANT)
     gpu = one_gpu(snapshot, wanted)
-    require_host_file(snapshot)
+    read_host_spec(world)
     if gpu.cordoned is cordoned:
         return Outcome(False, gpu_value(snapshot, gpu), warnings=snapshot.warnings, dry_run=dry_run)
     step = SetGpuKeys(gpu.address, {"cordoned": cordoned or None}, {"cordoned": gpu.cordoned or None})
@@ -68,13 +69,3 @@ def one_gpu(snapshot: Snapshot, wanted: str) -> Gpu:
             gpu=gpus[0].address,
         )
     return gpus[0]
-
-
-def require_host_file(snapshot: Snapshot) -> None:
-    """Refuse to go on with a host.yaml that cannot be understood.
-
-    Raises:
-        InvalidInput: with each problem's place.
-    """
-    if snapshot.host_file_problem is not None:
-        raise InvalidInput(snapshot.host_file_problem, hint="mend it, then run the command again")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl import layout
 from vgpuctl.engine.claim import claim_carriers
-from vgpuctl.engine.cordon import WANT, one_gpu, require_host_file
+from vgpuctl.engine.cordon import WANT, one_gpu
 from vgpuctl.engine.guards import SETTING_UP, refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import observe
 from vgpuctl.engine.observe.host_file import read_host_spec
@@ -82,7 +82,7 @@ def set_mode(world: World, job: Job, *, dry_run: bool, progress: Progress) -> Ou
     if not dry_run:
         require_writable(world)
     snapshot = observe(world, WANT)
-    require_host_file(snapshot)
+    require_system(snapshot)
     work = _plan(world, snapshot, job)
     if dry_run or not work.lines:
         value = gpu_value(snapshot, work.gpu)
@@ -119,7 +119,7 @@ def _plan(world: World, snapshot: Snapshot, job: Job) -> Work:
     refuse_stuck(snapshot, [gpu.address])
     refuse_misfits(snapshot, gpu, job.mode)
     number = wanted_vfs(gpu, job.mode, job.vfs)
-    if number != gpu.vfs_enabled and (gpu.vfs_enabled or job.record):
+    if number != gpu.vfs_enabled and gpu.vfs_enabled:
         require_system(snapshot)
     running = users_to_drain(snapshot, gpu, number)
     if not job.drain:

@@ -23,23 +23,33 @@ def read_host_spec(world: World) -> HostSpec | None:
     Raises:
         InvalidInput: it cannot be read or understood.
     """
+    text = _text(world)
+    return None if text is None else _parsed(text)
+
+
+def _parsed(text: str) -> HostSpec:
+    from vgpuctl.spec.host import parse_host_spec
+
+    return parse_host_spec(text, PATH)
+
+
+def _text(world: World) -> str | None:
     try:
-        text = world.sysfs.read(PATH)
+        return world.sysfs.read(PATH)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
         raise InvalidInput(
             f"{PATH} cannot be read: {error.strerror or error}", hint=f"ls -l {PATH}", errno=error.errno, path=PATH
         ) from error
-    from vgpuctl.spec.host import parse_host_spec
-
-    return parse_host_spec(text, PATH)
 
 
 def add_desired(world: World, gpus: tuple[Gpu, ...], known: tuple[Gpu, ...]) -> tuple[tuple[Gpu, ...], str | None]:
     """Return the GPUs with what host.yaml says of each, and why it cannot be understood.
 
-    GPUs in `known` were seen a moment ago, and the file is not read again: this is the look under the host lock.
+    GPUs in `known` were seen a moment ago, and the file is not read again: this is the look under the host lock. A text
+    without the word gpus says nothing of them and is not parsed: importing what does is most of a short command's
+    time.
     """
     if known:
         before = {g.address: g for g in known}
@@ -50,7 +60,8 @@ def add_desired(world: World, gpus: tuple[Gpu, ...], known: tuple[Gpu, ...]) -> 
             for g in gpus
         ), None
     try:
-        spec = read_host_spec(world)
+        text = _text(world)
+        spec = _parsed(text) if text is not None and "gpus" in text else None
     except InvalidInput as error:
         return gpus, f"what {PATH} says of the GPUs is unknown: {error.message}"
     if spec is None or not spec.gpus:

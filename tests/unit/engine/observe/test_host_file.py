@@ -9,6 +9,7 @@ from tests.worlds import create, open_host, start, stop, wish
 from vgpuctl.engine import queries
 from vgpuctl.engine.claim import narrow
 from vgpuctl.engine.observe import Want, observe, observe_devices
+from vgpuctl.engine.observe.host_file import read_host_spec
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.gpu import Mode
 from vgpuctl.plan.choose import choose
@@ -45,3 +46,11 @@ def test_a_broken_file_is_a_warning_for_who_looks_and_an_error_for_who_places(tm
         create(host.world, wish("A100-4C"))
     stop(host.world, "vm")
     assert start(host.world, "vm").data["state"] == "running"
+
+
+def test_a_file_that_says_nothing_of_gpus_is_not_parsed_by_who_looks(tmp_path):
+    host = open_host(tmp_path)
+    host.sim.host_file.write_text("version: 1\ndefaults: {nonsense: 1}\n")
+    assert observe(host.world, Want()).host_file_problem is None
+    with pytest.raises(InvalidInput):
+        read_host_spec(host.world)
