@@ -47,6 +47,8 @@ CHANGING = {
     "storage.remove_volume",
     "claims.add",
     "claims.remove",
+    "host_file.replace",
+    "vendor.sriov_manage",
 }
 
 
@@ -73,7 +75,7 @@ class Watch:
 
     def watch(self, world: World) -> World:
         """Return the world with watched seams."""
-        names = ("sysfs", "nvml", "hypervisor", "storage", "processes", "claims")
+        names = ("sysfs", "nvml", "hypervisor", "storage", "processes", "claims", "host_file", "vendor")
         return replace(world, **{name: _Seam(name, getattr(world, name), self) for name in names})
 
 

@@ -18,6 +18,7 @@ from vgpuctl.engine.create import create_vm
 from vgpuctl.engine.power import delete_vm, start_vm, stop_vm
 from vgpuctl.engine.reconcile import reconcile
 from vgpuctl.host.claims import ClaimStore
+from vgpuctl.host.host_file import HostFileOnDisk
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.system import HostSystem
 from vgpuctl.model.outcome import Outcome
@@ -121,6 +122,8 @@ def open_host(
         machine_id=sim.machine_id,
         new_uuid=lambda: str(uuid.uuid4()),
         system=HostSystem(state, services=False),
+        host_file=HostFileOnDisk(sim.host_file, lock_held=lambda: stores[0].held),
+        vendor=sim.vendor,
     )
     return Host(world, sim, directory, scenario, later)
 

@@ -110,18 +110,13 @@ def _vm_of(snapshot: Snapshot, member: GroupMember) -> str | None:
 
 def vfs_off_hint(gpu: Gpu) -> str:
     """Return the command that turns a GPU's VFs off."""
-    if gpu.driver == "nvidia":
-        return f"/usr/lib/nvidia/sriov-manage -d {gpu.address}"
     if gpu.driver == "gim":
         return "set vf_num in /etc/modprobe.d or /etc/gim_config and reload gim"
-    return f"echo 0 > /sys/bus/pci/devices/{gpu.address}/sriov_numvfs"
+    return f"vgpuctl set-mode {gpu.address} passthrough"
 
 
 def vfs_on_hint(gpu: Gpu) -> str:
     """Return the command that turns a GPU's VFs on."""
-    if gpu.driver == "nvidia":
-        return f"/usr/lib/nvidia/sriov-manage -e {gpu.address}"
     if gpu.driver == "gim":
         return "set vf_num in /etc/modprobe.d or /etc/gim_config and reload gim"
-    path = f"/sys/bus/pci/devices/{gpu.address}"
-    return f"echo 0 > {path}/sriov_drivers_autoprobe; echo {gpu.vfs_total} > {path}/sriov_numvfs"
+    return f"vgpuctl set-mode {gpu.address} {'vgpu' if gpu.driver == 'nvidia' else 'sriov'}"

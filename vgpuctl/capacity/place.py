@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from vgpuctl.capacity.closed import why_closed
 from vgpuctl.capacity.profiles import check_combination, find
 from vgpuctl.capacity.room import Room, room, why_unknown
 from vgpuctl.errors import NoCapacity, NotFound, Stuck
@@ -93,7 +94,7 @@ def place(
     ordered = sorted(range(len(wanted)), key=lambda n: (-_size(wanted[n]), wanted[n].text, n))
     stuck = {s.gpu for s in snapshot.stuck}
     _refuse_stuck(snapshot, [g for g in gpus if any(g.address in types for types in found.values())])
-    usable = _fullest_first(snapshot, [g for g in gpus if g.address not in stuck])
+    usable = _fullest_first(snapshot, [g for g in gpus if g.address not in stuck and why_closed(g, "vgpu") is None])
     enough = all(_enough(snapshot, usable, found[t], n) for t, n in _totals(profiles).items())
     chosen = _search(snapshot, usable, [wanted[n] for n in ordered], ()) if enough else None
     if chosen is None:
@@ -196,6 +197,9 @@ def rooms_for(snapshot: Snapshot, gpus: Sequence[Gpu], types: Mapping[str, VgpuT
         space = room(gpu, snapshot.taken_on(gpu.address), wanted)
         if any(s.gpu == gpu.address for s in snapshot.stuck):
             space = replace(space, free=0, functions=(), reasons=("a kernel write on it is stuck", *space.reasons))
+        closed = why_closed(gpu, "vgpu")
+        if closed is not None:
+            space = replace(space, free=0, functions=(), reasons=(closed, *space.reasons))
         rooms.append((gpu, space))
     return tuple(rooms)
 

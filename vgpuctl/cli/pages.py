@@ -38,7 +38,7 @@ def _gpus(data: Sequence[Data]) -> Page:
     )  # fmt: skip
     rows = tuple(
         (
-            gpu["address"], gpu["model"], _or_dash(gpu["backend"]), gpu["mode"], _or_dash(gpu["driver"]),
+            gpu["address"], gpu["model"], _or_dash(gpu["backend"]), _mode(gpu), _or_dash(gpu["driver"]),
             mib(gpu["framebuffer_mib"]), _or_dash(gpu["numa_node"]), _or_dash(gpu["iommu_group"]),
             _vfs(gpu["vfs"]), _counted(gpu["vgpus"]),
         )
@@ -54,7 +54,7 @@ def _gpu(data: Data) -> Page:
             ("address", data["address"]),
             ("model", data["model"]),
             ("backend", _or_dash(data["backend"])),
-            ("mode", data["mode"]),
+            ("mode", _mode(data)),
             ("driver", _or_dash(data["driver"])),
             ("memory", mib(data["framebuffer_mib"])),
             ("numa node", _or_dash(data["numa_node"])),
@@ -174,6 +174,22 @@ def _several(data: Data) -> Page:
     return Page([Table(("NAME", "STATE", "THIS TIME", "VGPUS"), rows), "", f"{len(rows)} VMs, {new} of them made now"])
 
 
+def _changed_gpu(data: Data) -> Page:
+    """A GPU that was changed: its steps in a dry run, otherwise how it stands now."""
+    if data["dry_run"]:
+        return _dry_run(data)
+    done = "" if data["steps"] else "; nothing to do"
+    vfs = f", VFs {_vfs(data['vfs'])}" if data["vfs"]["total"] else ""
+    return Page([f"{data['address']}: {_mode(data)}{vfs}{done}"])
+
+
+def _mode(gpu: Data) -> str:
+    """Return what a GPU is and is kept for: `vgpu`, `unmanaged (kept for passthrough)`, `vgpu, cordoned`."""
+    kept = gpu.get("desired_mode")
+    mode = gpu["mode"] if kept in (None, gpu["mode"]) else f"{gpu['mode']} (kept for {kept})"
+    return f"{mode}, cordoned" if gpu.get("cordoned") else str(mode)
+
+
 def _reconciled(data: Data) -> Page:
     """What was found, with what is done about it, and in a dry run every step."""
     if not data["findings"]:
@@ -232,6 +248,9 @@ _PAGES: dict[str, Callable[[Any], Page]] = {
     "reconcile": _reconciled,
     "doctor": _examined,
     "show-vm": _vm,
+    "set-mode": _changed_gpu,
+    "cordon": _changed_gpu,
+    "uncordon": _changed_gpu,
     "sim-list-scenarios": _scenarios,
     "sim-reboot": _rebooted,
     "sim-reset": _reset,

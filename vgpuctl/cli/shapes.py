@@ -43,7 +43,7 @@ class VfsShape(TypedDict):
 
 
 class GpuShape(TypedDict):
-    """A GPU."""
+    """A GPU. `desired_mode` is what host.yaml sets it up for; `cordoned`: nothing new is placed on it."""
 
     address: str
     model: str
@@ -56,6 +56,8 @@ class GpuShape(TypedDict):
     vfs: VfsShape
     vgpus: list[VgpuShape]
     problems: list[str]
+    desired_mode: Literal["vgpu", "sriov", "passthrough", "unmanaged"] | None
+    cordoned: bool
 
 
 class FunctionShape(TypedDict):
@@ -298,6 +300,10 @@ class InstalledShape(WorkShape):
     kept: list[str]
 
 
+class ChangedGpuShape(GpuShape, WorkShape):
+    """A GPU that was set up anew, cordoned or uncordoned, or would be in a dry run: then it is as it is now."""
+
+
 class XmlShape(TypedDict):
     """The domain XML that create-vm --print-xml would define."""
 
@@ -344,6 +350,9 @@ KINDS: dict[str, object] = {
     "restore-host": RestoreShape,
     "install-host": InstalledShape,
     "uninstall-host": InstalledShape,
+    "set-mode": ChangedGpuShape,
+    "cordon": ChangedGpuShape,
+    "uncordon": ChangedGpuShape,
     "sim-reboot": SimShape,
     "sim-reset": SimShape,
     "sim-list-scenarios": list[ScenarioShape],

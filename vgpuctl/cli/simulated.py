@@ -16,6 +16,7 @@ from vgpuctl.cli.settings import Settings
 from vgpuctl.errors import InvalidInput
 from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.clock import HostClock
+from vgpuctl.host.host_file import HostFileOnDisk
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.system import HostSystem
 from vgpuctl.model.records import Holder
@@ -47,6 +48,8 @@ def open_simulated(settings: Settings) -> World:
         new_uuid=lambda: str(uuid4()),
         audit=host.audit,
         system=HostSystem(host.run_dir.parent, services=False),
+        host_file=HostFileOnDisk(host.host_file, lock_held=lambda: claims.held),
+        vendor=host.vendor,
     )
 
 

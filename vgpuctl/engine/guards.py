@@ -8,12 +8,16 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.place import stuck_error
-from vgpuctl.errors import HostCannot, InvalidInput, NotFound
+from vgpuctl.errors import Busy, HostCannot, InvalidInput, NotFound
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
+
+
+SETTING_UP = "set-mode"
+"""The name under which a GPU that is being set up is claimed as a whole."""
 
 
 def require_writable(world: World) -> None:
@@ -94,3 +98,20 @@ def find_vm(snapshot: Snapshot, name: str) -> Vm:
         hint = f"did you mean {', '.join(near)}?" if near else "vgpuctl list-vms shows those there are"
         raise NotFound(f"there is no VM {name}", hint=hint, vm=name, near=near)
     return vm
+
+
+def refuse_being_set_up(snapshot: Snapshot, gpus: Iterable[str]) -> None:
+    """Refuse to start something on a GPU that a living process is setting up: its VFs may go at any moment.
+
+    Raises:
+        Busy: naming the process.
+    """
+    wanted = set(gpus)
+    for claim in snapshot.claims:
+        if claim.carrier in wanted and claim.vm == SETTING_UP and claim.carrier in snapshot.live_claims:
+            raise Busy(
+                f"process {claim.process.pid} sets {claim.gpu} up: {claim.command}",
+                hint="wait for it, then run the command again",
+                gpu=claim.gpu,
+                pid=claim.process.pid,
+            )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from vgpuctl.engine.claim import claims_of, reclaim
 from vgpuctl.engine.create import done
 from vgpuctl.engine.facts import holders_of
-from vgpuctl.engine.guards import find_vm, refuse_stuck, require_system, require_writable
+from vgpuctl.engine.guards import find_vm, refuse_being_set_up, refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import Want, observe, observe_devices
 from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import Busy, HostCannot, LibvirtFailed, NotFound
@@ -124,6 +124,7 @@ def _check_host(world: World, snapshot: Snapshot, promise: Promise) -> None:
 
 def _start_plan(world: World, snapshot: Snapshot, vm: Vm, promise: Promise) -> Plan:
     """Return the steps: each missing device, then the start. A function somebody else took is refused."""
+    refuse_being_set_up(snapshot, [v.gpu for v in promise.vgpus])
     _check_host(world, snapshot, promise)
     steps = [*device_steps(snapshot, vm, promise), StartDomain(vm.name, vm.uuid)]
     return Plan(steps=tuple(steps))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import time
 from collections.abc import Sequence
 
 from vgpuctl.value import Value
@@ -66,6 +67,48 @@ def run(argv: Sequence[str], *, deadline_seconds: float, stdin: str | None = Non
         _end(child)
         raise
     return Result(child.returncode, stdout, stderr)
+
+
+def run_to_end(argv: Sequence[str], *, deadline_seconds: float) -> Result:
+    """Run a command that must not be stopped half-way: it takes devices from their drivers and gives them back.
+
+    It is never signalled. An interruption of this process is raised when the command has ended, a second one at once.
+    Both streams are in `stdout`.
+
+    Raises:
+        OSError: it could not be started.
+        TimeoutError: the deadline passed; it goes on alone.
+    """
+    import tempfile
+
+    if not os.path.isabs(argv[0]):
+        raise ValueError(f"not an absolute path: {argv[0]}")
+    until = time.monotonic() + deadline_seconds
+    interruption: BaseException | None = None
+    with tempfile.TemporaryFile() as output:  # not a pipe: who writes to a closed one is killed
+        child = subprocess.Popen(  # noqa: S603 - a list and no shell, by absolute path
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={"LC_ALL": "C", "PATH": _PATH},
+            start_new_session=True,
+        )
+        while True:
+            try:
+                child.wait(timeout=max(0.0, until - time.monotonic()))
+                break
+            except subprocess.TimeoutExpired:
+                text = f"{argv[0]} has not ended after {deadline_seconds:g} seconds; it goes on as process {child.pid}"
+                raise TimeoutError(text) from interruption
+            except BaseException as error:
+                if interruption is not None:
+                    raise
+                interruption = error
+        if interruption is not None:
+            raise interruption
+        output.seek(0)
+        return Result(child.returncode, output.read().decode(errors="replace"), "")
 
 
 def _end(child: subprocess.Popen[str]) -> None:

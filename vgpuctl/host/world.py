@@ -12,6 +12,7 @@ from vgpuctl.errors import InvalidInput
 from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.files import HostFiles, resolved
+from vgpuctl.host.host_file import HostFileOnDisk
 from vgpuctl.host.identity import machine_id
 from vgpuctl.host.journal import JournalSocket
 from vgpuctl.host.nvml import HostNvml, NoNvml
@@ -19,6 +20,7 @@ from vgpuctl.host.parked import ParkedWriter
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.scratch import HostScratch
 from vgpuctl.host.system import HostSystem
+from vgpuctl.host.vendor import HostVendorCommands
 from vgpuctl.model.world import World
 
 if TYPE_CHECKING:
@@ -59,6 +61,8 @@ def local_world(*, root: str = "/", connect: str | None = None, new_uuid: Callab
         read_only=_read_only(root, captured, identity),
         audit=None if captured else JournalSocket(),
         system=None if captured else HostSystem(),
+        host_file=None if captured else HostFileOnDisk(lock_held=lambda: claims.held),
+        vendor=None if captured else HostVendorCommands(lock_held=lambda: claims.held),
     )
 
 

@@ -86,7 +86,8 @@ class Gpu(Value):
     `functions` are the possible parents or carriers in the order the kernel numbers them: the device itself
     for mdev-pf, the VFs for mdev-vf, vendor-vf and sriov-vf, every endpoint of the slot for passthrough.
     `console` lists the reasons why the host's console may be on it; `group_members` the other endpoints of its
-    IOMMU group with their drivers.
+    IOMMU group with their drivers. `desired` is the mode that host.yaml gives it, None when it says nothing;
+    `cordoned` that nothing new is placed on it.
     """
 
     address: str
@@ -108,6 +109,8 @@ class Gpu(Value):
     group_members: tuple[GroupMember, ...] = ()
     display_class: bool = True
     problems: tuple[str, ...] = ()
+    desired: Mode | None = None
+    cordoned: bool = False
 
     def type_of(self, type_id: str) -> VgpuType | None:
         """Return this GPU's type with that id."""

@@ -165,3 +165,10 @@ class FilePermissions(Value):
     mode: int
     owner: int
     group: int
+
+
+class CommandResult(Value):
+    """What a vendor's command left: its exit status, and what it printed on both streams."""
+
+    status: int
+    text: str

@@ -19,6 +19,7 @@ from typing import Protocol
 from vgpuctl.model.records import (
     AuditEntry,
     ClaimsRead,
+    CommandResult,
     DomainLeftovers,
     DomainRecord,
     FilePermissions,
@@ -278,3 +279,31 @@ class Audit(Protocol):
 
     def record(self, entry: AuditEntry) -> None:
         """Keep one entry if that can be done."""
+
+
+class HostFile(Protocol):
+    """The file /etc/vgpuctl/host.yaml, to be replaced as a whole."""
+
+    def read(self) -> str | None:
+        """Return the file's text, None when there is none; raises OSError."""
+
+    def replace(self, text: str, was: str | None) -> None:
+        """Put a new text in the file's place at once, with its owner and mode; `was` is what it was made from.
+
+        Raises:
+            Busy: the file is not `was` any more: somebody else changed it.
+            OSError: it cannot be written (EROFS: /etc is read-only).
+        """
+
+
+class VendorCommands(Protocol):
+    """Commands that come with a GPU's driver."""
+
+    def sriov_manage(self, flag: str, address: str, *, deadline_seconds: float) -> CommandResult:
+        """Run NVIDIA's sriov-manage with `-e` (VFs on) or `-d` (off) for one GPU.
+
+        Raises:
+            FileNotFoundError: it is not installed: only NVIDIA's vGPU host driver brings it.
+            OSError: it could not be started.
+            TimeoutError: it did not end in time.
+        """

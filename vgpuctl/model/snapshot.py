@@ -14,6 +14,7 @@ class Snapshot(Value):
 
     `vgpus` is every carrier that is taken, by a device, a promise or a claim. `live_claims` names the carriers
     whose claiming process still lives. `warnings` say what could not be seen.
+    `host_file_problem` says why host.yaml cannot be understood: then nothing new may be placed.
     """
 
     gpus: tuple[Gpu, ...]
@@ -27,6 +28,7 @@ class Snapshot(Value):
     live_claims: frozenset[str] = frozenset()
     unreadable_claims: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    host_file_problem: str | None = None
 
     def gpu(self, address: str) -> Gpu | None:
         """Return the GPU of that address."""

@@ -9,12 +9,27 @@ from typing import TYPE_CHECKING
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.model.seams import Audit, Claims, Clock, Hypervisor, Nvml, Processes, Scratch, Storage, Sysfs
+    from vgpuctl.model.seams import (
+        Audit,
+        Claims,
+        Clock,
+        HostFile,
+        Hypervisor,
+        Nvml,
+        Processes,
+        Scratch,
+        Storage,
+        Sysfs,
+        VendorCommands,
+    )
     from vgpuctl.model.system import System
 
 
 class World(Value):
-    """One host. `read_only` is the reason why changing commands are refused, None when they are not."""
+    """One host. `read_only` is the reason why changing commands are refused, None when they are not.
+
+    `host_file` and `vendor` None: the host's own file, or its drivers' commands, are out of reach (a captured tree).
+    """
 
     name: str
     sysfs: Sysfs
@@ -30,3 +45,5 @@ class World(Value):
     read_only: str | None = None
     audit: Audit | None = None
     system: System | None = None
+    host_file: HostFile | None = None
+    vendor: VendorCommands | None = None

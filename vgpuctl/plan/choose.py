@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from vgpuctl.backends import of
 from vgpuctl.backends.whole import HARMLESS_DRIVERS, vfs_on_hint
+from vgpuctl.capacity.closed import why_closed
 from vgpuctl.capacity.ownership import carrier_uuid
 from vgpuctl.capacity.place import place, select_gpus, stuck_error
 from vgpuctl.capacity.room import room
@@ -26,6 +27,11 @@ def choose(
     Raises:
         NoCapacity, NotFound, InvalidInput, Refused, InUse, HostCannot, Stuck: as the message says.
     """
+    if snapshot.host_file_problem is not None:
+        raise InvalidInput(
+            snapshot.host_file_problem,
+            hint="it may say that nothing is to be placed on a GPU: mend it, then run the command again",
+        )
     if wish.mode == "vgpu":
         return _vgpus(snapshot, wish, uuid, exclude)
     gpu = _one_gpu(snapshot, wish)
@@ -101,6 +107,14 @@ def _one_gpu(snapshot: Snapshot, wish: VmWish) -> Gpu:
     stuck = {s.gpu: s for s in snapshot.stuck}
     if len(gpus) == 1 and gpus[0].address in stuck:
         raise stuck_error(stuck[gpus[0].address])
+    closed = {g.address: why for g in gpus if (why := why_closed(g, wish.mode)) is not None}
+    if len(closed) == len(gpus):
+        raise NoCapacity(
+            f"no GPU is open to something new: {'; '.join(f'{a}: {why}' for a, why in closed.items())}",
+            hint=f"vgpuctl uncordon {gpus[0].address}" if gpus[0].cordoned else "vgpuctl list-gpus --all",
+            gpus=sorted(closed),
+        )
+    gpus = tuple(g for g in gpus if g.address not in closed)
     usable = [g for g in gpus if g.address not in stuck]
     if wish.mode == "sriov":
         with_vfs = [g for g in usable if g.backend is Backend.SRIOV_VF]

@@ -54,6 +54,8 @@ def gpu_value(snapshot: Snapshot, gpu: Gpu) -> Value:
         },
         "vgpus": [vgpu_value(v) for v in taken],
         "problems": problems,
+        "desired_mode": str(gpu.desired) if gpu.desired else None,
+        "cordoned": gpu.cordoned,
     }
 
 

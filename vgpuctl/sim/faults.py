@@ -21,6 +21,7 @@ CALLS = (
     "sysfs-listdir",
     "sysfs-readlink",
     "sysfs-write",
+    "sriov-manage",
     "nvml",
     "domains",
     "find-domain",

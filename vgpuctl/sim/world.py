@@ -20,6 +20,7 @@ from vgpuctl.sim.audit import SimAudit
 from vgpuctl.sim.core import Core
 from vgpuctl.sim.host_tree import vfio_name
 from vgpuctl.sim.hypervisor import EMULATOR, SimHypervisor
+from vgpuctl.sim.manage import SimVendorCommands
 from vgpuctl.sim.nvml import SimNvml
 from vgpuctl.sim.state import FIRST_PID, State
 from vgpuctl.sim.storage import SimStorage
@@ -46,7 +47,9 @@ class SimWorld:
         self.hypervisor = SimHypervisor(core)
         self.storage = SimStorage(core)
         self.audit = SimAudit(core.directory)
+        self.vendor = SimVendorCommands(core)
         self.run_dir: Path = core.directory / "run"
+        self.host_file: Path = core.directory / "etc" / "vgpuctl" / "host.yaml"
         for directory in (self.run_dir, core.directory / "etc", core.directory / "etc" / "vgpuctl"):
             directory.mkdir(mode=0o700, exist_ok=True)
 

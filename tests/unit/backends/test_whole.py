@@ -68,7 +68,7 @@ def test_a_group_member_that_a_vm_has_is_named_with_the_vm():
     assert "vdi-004" in str(raised.value)
 
 
-@pytest.mark.parametrize(("driver", "word"), [("nvidia", "sriov-manage"), ("gim", "gim"), ("xe", "sriov_numvfs")])
+@pytest.mark.parametrize(("driver", "word"), [("nvidia", "set-mode"), ("gim", "vf_num"), ("xe", "set-mode")])
 def test_the_hints_fit_the_driver(driver, word):
     gpu = replace(PLAIN, driver=driver)
     assert word in vfs_on_hint(gpu)

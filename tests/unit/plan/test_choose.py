@@ -39,7 +39,7 @@ def test_vfs_that_are_off_are_named_with_the_command_that_turns_them_on():
         with pytest.raises(HostCannot) as raised:
             choose(snapshot(off), wanted, UUID)
         assert "0 of 16 enabled" in str(raised.value)
-        assert raised.value.hint == "/usr/lib/nvidia/sriov-manage -e 0000:3b:00.0"
+        assert raised.value.hint == "vgpuctl set-mode 0000:3b:00.0 vgpu"
 
 
 def test_a_gpu_in_another_mode_says_so():

@@ -9,6 +9,7 @@ without root, are told and not taken for none.
 from __future__ import annotations
 
 from vgpuctl.capacity.ownership import join
+from vgpuctl.engine.observe.host_file import add_desired
 from vgpuctl.engine.observe.pci import Found, read_gpus
 from vgpuctl.errors import Failed
 from vgpuctl.model.gpu import Gpu
@@ -85,10 +86,11 @@ def observe_devices(
 ) -> Snapshot:
     """Look at the devices and claims only, and join them with VMs seen before; makes no libvirt call."""
     found = _found(world, want)
-    gpus: tuple[Gpu, ...] = found.gpus
+    gpus, file_problem = add_desired(world, found.gpus, want.known)
     read, stuck, problems = _records(world, want)
     live = _live(world, read.claims, vms)
     notes = [*warnings, *found.warnings, *problems]
+    notes += [file_problem] if file_problem else []
     notes += [f"the claim on {c} cannot be read; {c} counts as taken" for c in read.unreadable]
     return Snapshot(
         gpus=gpus,
@@ -102,6 +104,7 @@ def observe_devices(
         live_claims=live,
         unreadable_claims=read.unreadable,
         warnings=tuple(notes),
+        host_file_problem=file_problem,
     )
 
 

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs that host.yaml keeps from new vGPUs: skipped when something is placed, and told why."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.values import A4C, a100, promised, snapshot, t4, vm
+from vgpuctl.capacity.closed import why_closed
+from vgpuctl.capacity.place import joint_free, place, rooms_for
+from vgpuctl.errors import NoCapacity
+from vgpuctl.model.gpu import Mode
+
+
+@pytest.mark.parametrize(
+    ("said", "mode", "why"),
+    [
+        ({}, "vgpu", None),
+        ({"cordoned": True}, "vgpu", "it is cordoned"),
+        ({"cordoned": True}, "passthrough", "it is cordoned"),
+        ({"desired": Mode.VGPU}, "vgpu", None),
+        ({"desired": Mode.VGPU}, "passthrough", "keeps it for mode vgpu"),
+        ({"desired": Mode.PASSTHROUGH}, "vgpu", "keeps it for mode passthrough"),
+        ({"desired": Mode.PASSTHROUGH}, "passthrough", None),
+        ({"desired": Mode.SRIOV}, "sriov", None),
+        ({"desired": Mode.UNMANAGED}, "sriov", "vgpuctl leaves it alone"),
+    ],
+)
+def test_what_host_yaml_keeps_a_gpu_from(said, mode, why):
+    found = why_closed(a100(**said), mode)
+    assert found is None if why is None else why in str(found)
+
+
+def test_a_cordoned_gpu_is_passed_over_though_it_is_the_fullest():
+    closed, open_ = a100("0000:3b:00.0", cordoned=True), a100("0000:86:00.0")
+    look = snapshot(closed, open_, vms=[vm(1, promised(closed, A4C))])
+    (slot,) = place(look, [("A100-4C", 1)], None)
+    assert slot.gpu.address == open_.address
+
+
+def test_with_only_closed_gpus_there_is_no_room_and_it_says_why():
+    look = snapshot(a100(cordoned=True), a100("0000:86:00.0", desired=Mode.UNMANAGED))
+    with pytest.raises(NoCapacity) as raised:
+        place(look, [("A100-4C", 1)], None)
+    assert [line.partition(": ")[2][:14] for line in raised.value.facts["details"]] == [
+        "it is cordoned",
+        "host.yaml says",
+    ]
+
+
+def test_a_closed_gpu_counts_as_full():
+    gpu = a100(cordoned=True)
+    look = snapshot(gpu, a100("0000:86:00.0"), t4())
+    types = {g.address: A4C for g in look.gpus[:2]}
+    assert joint_free(look, look.gpus[:2], types) == 10
+    assert rooms_for(look, [gpu], types)[0][1].reasons == (f"it is cordoned; vgpuctl uncordon {gpu.address} opens it",)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""set-mode, cordon and uncordon as they are typed, with every option, and their documents."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+import jsonschema
+import pytest
+
+from tests.unit.cli.conftest import Ran
+from vgpuctl.cli import schemas
+
+Run = Callable[..., Ran]
+FLEX = "0000:86:00.0"
+
+
+@pytest.fixture
+def mixed(vgpuctl: Run) -> Run:
+    """Run a line on the simulated host with every backend, and check the document when there is one."""
+
+    def run(line: str) -> Ran:
+        ran = vgpuctl("--host", "sim:mixed", *shlex.split(line))
+        if "--json" in line:
+            jsonschema.validate(ran.document, schemas.document_schema(ran.document["kind"]))
+        return ran
+
+    return run
+
+
+def test_a_gpu_is_set_up_and_says_so(mixed: Run) -> None:
+    ran = mixed("set-mode 0000:17:00.0 vgpu")
+    assert (ran.status, ran.out) == (0, "0000:17:00.0: vgpu, VFs 16/16, 0 used\n")
+    assert mixed("set-mode 0000:17:00.0 vgpu").out == "0000:17:00.0: vgpu, VFs 16/16, 0 used; nothing to do\n"
+
+
+def test_a_dry_run_says_what_would_be_done(mixed: Run) -> None:
+    ran = mixed(f"set-mode {FLEX} sriov --vfs 4 --dry-run")
+    assert "turn 4 VFs of 0000:86:00.0 on instead of 8" in ran.out
+    document = mixed(f"set-mode {FLEX} sriov --vfs 4 --dry-run --json").document
+    assert (document["changed"], document["data"]["dry_run"], document["data"]["vfs"]["enabled"]) == (True, True, 8)
+
+
+def test_running_vms_are_named_and_drained_when_asked(mixed: Run) -> None:
+    assert mixed(f"create-vm one --mode sriov --gpu {FLEX}").status == 0
+    ran = mixed(f"set-mode {FLEX} sriov --vfs 4 --json")
+    assert (ran.status, ran.document["error"]["code"]) == (3, "in-use")
+    assert ran.document["error"]["facts"]["vms"] == ["one"]
+    ran = mixed(f"set-mode {FLEX} sriov --vfs 4 --drain --json")
+    assert (ran.status, ran.document["data"]["vfs"]) == (0, {"total": 31, "enabled": 4, "used": 1})
+    assert mixed("show-vm one --json").document["data"]["state"] == "running"
+
+
+def test_a_mode_that_does_not_exist_is_a_typing_error(mixed: Run) -> None:
+    assert mixed(f"set-mode {FLEX} mig").status == 2
+    assert mixed(f"set-mode {FLEX} sriov --vfs 0").status == 2
+
+
+def test_a_cordoned_gpu_is_shown_as_such_until_it_is_not(mixed: Run) -> None:
+    assert mixed("cordon 0000:3b:00.0 --dry-run").out.startswith("would do:\n")
+    assert mixed("cordon 0000:3b:00.0 --json").document["data"]["cordoned"] is True
+    assert mixed("cordon A100").out == "0000:3b:00.0: vgpu, cordoned, VFs 16/16, 0 used; nothing to do\n"
+    assert "vgpu, cordoned" in mixed("list-gpus").out
+    assert "vgpu, cordoned" in mixed("show-gpu 0000:3b:00.0").out
+    assert "it is cordoned" in mixed("explain A100-4C").out
+    assert mixed("create-vm --profile A100-4C").status == 4
+    assert mixed("uncordon 0000:3b:00.0 --json").document["changed"] is True
+    assert mixed("create-vm --profile A100-4C").status == 0

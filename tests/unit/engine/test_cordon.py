@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cordon: nothing new goes to the GPU, what is there lives on, and the file that says so is the people's."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults import counted, failing, outcome
+from tests.worlds import Silent, create, mend, open_host, picture, start, stop, wish
+from vgpuctl.engine import queries
+from vgpuctl.engine.cordon import cordon
+from vgpuctl.errors import InvalidInput, NoCapacity, NotFound
+from vgpuctl.value import replace
+
+GPU = "0000:3b:00.0"
+
+
+def do(world, gpu=GPU, *, cordoned=True, dry_run=False):
+    return cordon(world, gpu, cordoned=cordoned, dry_run=dry_run, progress=Silent())
+
+
+def test_a_cordoned_gpu_gets_nothing_new_and_keeps_what_it_has(tmp_path):
+    host = open_host(tmp_path)
+    create(host.world, wish("A100-4C", name="vm"))
+    done = do(host.world)
+    assert (done.changed, done.data["cordoned"]) == (True, True)
+    with pytest.raises(NoCapacity):
+        create(host.world, wish("A100-4C"))
+    assert queries.list_profiles(host.world).data == []
+    assert all(t["free"] == 0 for t in queries.show_gpu(host.world, GPU).data["types"])
+    assert "cordoned" in queries.explain(host.world, "A100-4C").data["gpus"][0]["reasons"][0]
+    stop(host.world, "vm")
+    assert start(host.world, "vm").data["state"] == "running"
+    assert not mend(host.world).changed
+    assert do(host.world, cordoned=False).changed
+    create(host.world, wish("A100-4C"))
+
+
+def test_a_vm_of_a_cordoned_gpu_gets_its_vgpu_again_after_a_reboot(tmp_path):
+    host = open_host(tmp_path)
+    create(host.world, wish("A100-4C", name="vm"))
+    before = picture(host)
+    do(host.world)
+    host.sim.reboot()
+    host = host.again()
+    assert queries.list_gpus(host.world).data[0]["cordoned"]
+    start(host.world, "vm")
+    assert picture(host) == before
+
+
+@pytest.mark.parametrize(("mode", "gpu"), [("sriov", "0000:86:00.0"), ("passthrough", "0000:d8:00.0")])
+def test_plain_vfs_and_whole_gpus_are_kept_back_too(tmp_path, mode, gpu):
+    host = open_host(tmp_path, "mixed")
+    do(host.world, gpu)
+    with pytest.raises(NoCapacity) as raised:
+        create(host.world, wish(mode=mode, gpu=gpu))
+    assert f"uncordon {gpu}" in str(raised.value.hint)
+
+
+def test_twice_is_once_and_a_dry_run_writes_nothing(tmp_path):
+    host = open_host(tmp_path)
+    planned = do(host.world, dry_run=True)
+    assert (planned.changed, len(planned.steps), host.world.host_file.read()) == (True, 1, None)
+    assert not do(host.world, cordoned=False).changed
+    assert do(host.world, "A100").changed
+    written = host.world.host_file.read()
+    assert not do(host.world).changed
+    assert host.world.host_file.read() == written
+
+
+def test_which_gpu_must_be_clear(tmp_path):
+    mixed, a16 = open_host(tmp_path / "a", "mixed").world, open_host(tmp_path / "b", "l40s-x4").world
+    with pytest.raises(NotFound):
+        do(mixed, "0000:99:00.0")
+    with pytest.raises(InvalidInput, match="no PCI address"):
+        do(mixed, "mtty")
+    with pytest.raises(InvalidInput, match="4 GPUs"):
+        do(a16, "L40S")
+
+
+def test_a_broken_host_yaml_is_not_touched(tmp_path):
+    host = open_host(tmp_path)
+    host.sim.host_file.write_text("version: 1\ngpu: {}\n")
+    with pytest.raises(InvalidInput, match=r"host\.yaml:2:1"):
+        do(host.world)
+    assert host.sim.host_file.read_text() == "version: 1\ngpu: {}\n"
+
+
+def test_a_captured_host_is_only_looked_at(tmp_path):
+    with pytest.raises(InvalidInput, match="captured"):
+        do(replace(open_host(tmp_path).world, read_only="captured"))
+
+
+def test_whatever_fails_the_file_is_the_old_or_the_new(tmp_path):
+    card = f'version: 1\ntitle: one card\ngpus: [{{model: T4, address: "{GPU}"}}]\n'
+    calls = counted(open_host(tmp_path / "dry", text=card).world, do)
+    for at in range(1, len(calls) + 1):
+        host = open_host(tmp_path / str(at), text=card)
+        host.sim.host_file.write_text("version: 1  # ours\n")
+        error = outcome(lambda at=at, host=host: do(failing(host.world, at)))
+        text = host.sim.host_file.read_text()
+        assert text.startswith("version: 1  # ours\n")
+        assert ("cordoned: true" in text) or error is not None

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Setting a GPU up: only when nobody loses anything, all of it or nothing, and the same again after a boot."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from tests.faults import counted, failing, outcome
+from tests.worlds import WAIT_SECONDS, Silent, create, delete, mend, open_host, picture, start, stop, wish
+from vgpuctl.engine.layout import Job, restore_layout, set_mode
+from vgpuctl.errors import Busy, HostCannot, InUse, InvalidInput, NoCapacity, NotFound, PartlyApplied
+from vgpuctl.spec.host import parse_host_spec
+from vgpuctl.value import replace
+
+A100, A16, FLEX, V710, T4, RTX = (f"0000:{bus}:00.0" for bus in ("3b", "17", "86", "af", "5e", "d8"))
+
+
+SMALL = """version: 1
+title: one card
+kernel: 6.8.0-45-generic
+storage: {{pools: [{{name: default}}]}}
+networks: [{{name: default}}]
+gpus: [{{address: "{gpu}", model: {model}}}]
+"""
+
+
+def do(world, gpu, mode, vfs=None, *, drain=False, dry_run=False):
+    job = Job(gpu, mode, vfs, drain, wait_seconds=WAIT_SECONDS)
+    return set_mode(world, job, dry_run=dry_run, progress=Silent())
+
+
+def stand(host):
+    """What set-mode could leave behind, beside what `picture` shows."""
+    state = host.sim._core.look()
+    return dict(state.vfs), dict(state.autoprobe), picture(host)
+
+
+def said(host):
+    text = host.world.host_file.read()
+    spec = parse_host_spec(text, "host.yaml") if text is not None else None
+    return {a: (g.mode, g.vfs) for a, g in spec.gpus.items()} if spec else {}
+
+
+def test_nvidias_vfs_go_on_and_vgpus_can_be_made(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    done = do(host.world, A16, "vgpu")
+    assert done.data["vfs"] == {"total": 16, "enabled": 16, "used": 0}
+    assert (done.data["mode"], done.data["desired_mode"]) == ("vgpu", "vgpu")
+    assert said(host) == {A16: ("vgpu", None)}
+    assert host.world.claims.all() == ()
+    create(host.world, wish("A16-2Q", gpu=A16))
+    assert not do(host.world, A16, "vgpu").changed
+
+
+def test_plain_vfs_are_set_to_a_number_without_host_drivers(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    done = do(host.world, FLEX, "sriov", 4)
+    assert done.data["vfs"]["enabled"] == 4
+    assert said(host) == {FLEX: ("sriov", 4)}
+    assert stand(host)[1] == {FLEX: 0}
+    create(host.world, wish(mode="sriov", gpu=FLEX))
+    assert not do(host.world, FLEX, "sriov", 4).changed
+    assert not do(host.world, FLEX, "sriov").changed
+
+
+def test_passthrough_turns_vfs_off_and_keeps_the_gpu_for_it(tmp_path):
+    host = open_host(tmp_path)
+    done = do(host.world, A100, "passthrough")
+    assert done.data["vfs"]["enabled"] == 0
+    with pytest.raises((NoCapacity, HostCannot, NotFound)):
+        create(host.world, wish("A100-4C"))
+    create(host.world, wish(mode="passthrough", gpu=A100, name="vm"))
+    with pytest.raises(InUse, match="vm"):
+        do(host.world, A100, "vgpu")
+    delete(host.world, "vm")
+    assert do(host.world, A100, "vgpu").data["vfs"]["enabled"] == 16
+    create(host.world, wish("A100-4C"))
+
+
+def test_unmanaged_changes_no_device_and_nothing_is_placed_there(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    before = stand(host)
+    assert do(host.world, T4, "unmanaged").changed
+    assert stand(host) == before
+    with pytest.raises(NoCapacity, match="T4-4Q"):
+        create(host.world, wish("T4-4Q"))
+
+
+@pytest.mark.parametrize("mode", ["passthrough", "unmanaged"])
+def test_nothing_changes_while_a_vm_uses_the_gpu_or_has_a_promise_on_it(tmp_path, mode):
+    host = open_host(tmp_path)
+    create(host.world, wish("A100-4C", name="vm"))
+    for act in (lambda: None, lambda: stop(host.world, "vm")):
+        act()
+        before = stand(host)
+        for drain in (False, True):
+            with pytest.raises(InUse) as raised:
+                do(host.world, A100, mode, drain=drain)
+            assert raised.value.facts["vms"] == ["vm"]
+        assert (stand(host), said(host)) == (before, {})
+
+
+def test_a_foreign_vgpu_is_in_use_too(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    with pytest.raises(InUse, match="old-desktop"):
+        do(host.world, T4, "passthrough")
+
+
+def test_drain_stops_running_vms_and_starts_them_again_on_the_same_vf(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    create(host.world, wish(mode="sriov", gpu=FLEX, name="vm"))
+    running = picture(host).running
+    with pytest.raises(InUse, match="vm") as raised:
+        do(host.world, FLEX, "sriov", 6)
+    assert "--drain" in str(raised.value.hint)
+    assert picture(host).running == running
+    planned = do(host.world, FLEX, "sriov", 6, drain=True, dry_run=True)
+    assert (planned.steps[0], planned.steps[-1]) == ("shut down VM vm", "start VM vm again")
+    assert picture(host).running == running
+    done = do(host.world, FLEX, "sriov", 6, drain=True)
+    assert done.data["vfs"] == {"total": 31, "enabled": 6, "used": 1}
+    assert picture(host).running == running
+
+
+def test_a_guest_that_does_not_shut_down_keeps_the_gpu_as_it_was(tmp_path):
+    text = """version: 1
+title: t
+kernel: 6.8.0-45-generic
+storage: {pools: [{name: default}]}
+networks: [{name: default}]
+gpus: [{model: Flex 170, address: "0000:86:00.0", vfs: {enabled: 8}}]
+faults: [{on: shutdown, match: "*", kind: lost}]
+"""
+    host = open_host(tmp_path, text=text)
+    create(host.world, wish(mode="sriov", gpu=FLEX, name="vm"))
+    before = stand(host)
+    with pytest.raises(Busy, match="did not shut down"):
+        do(host.world, FLEX, "sriov", 6, drain=True)
+    assert (stand(host), said(host)) == (before, {})
+
+
+def test_a_stopped_vm_whose_vf_would_not_come_back_is_named(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    for name in ("one", "two"):
+        create(host.world, wish(mode="sriov", gpu=FLEX, name=name))
+        stop(host.world, name)
+    with pytest.raises(InUse) as raised:
+        do(host.world, FLEX, "sriov", 1, drain=True)
+    assert raised.value.facts["vms"] == ["two"]
+    assert do(host.world, FLEX, "sriov", 2).data["vfs"]["enabled"] == 2
+    start(host.world, "one")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "mode", "vfs", "kind", "text"),
+    [
+        (V710, "sriov", 5, HostCannot, "the driver gim"),
+        (V710, "passthrough", None, HostCannot, "the driver gim"),
+        (FLEX, "sriov", 32, InvalidInput, "1 to 31"),
+        (FLEX, "vgpu", None, HostCannot, "no mode vgpu"),
+        (A100, "sriov", None, HostCannot, "no mode sriov"),
+        (A100, "vgpu", 4, InvalidInput, "all of them"),
+        (A100, "passthrough", 4, InvalidInput, "no --vfs"),
+        (RTX, "vgpu", None, HostCannot, "no mode vgpu"),
+    ],
+)  # fmt: skip
+def test_what_a_gpu_cannot_be_is_said_before_anything_is_written(tmp_path, gpu, mode, vfs, kind, text):
+    host = open_host(tmp_path, "mixed")
+    before = stand(host)
+    with pytest.raises(kind, match=text):
+        do(host.world, gpu, mode, vfs)
+    assert (stand(host), said(host)) == (before, {})
+
+
+def test_a_gpu_that_another_process_sets_up_is_left_to_it_and_its_vms_wait(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    create(host.world, wish(mode="sriov", gpu=FLEX, name="vm"))
+    stop(host.world, "vm")
+    seen = []
+
+    class Meanwhile:
+        """The device files, and somebody who comes while the VFs are changed."""
+
+        def __getattr__(self, name):
+            return getattr(host.world.sysfs, name)
+
+        def write(self, path, text):
+            if path.endswith("sriov_numvfs"):
+                seen.append(outcome(lambda: do(host.world, FLEX, "sriov", 7)))
+                seen.append(outcome(lambda: create(host.world, wish(mode="sriov", gpu=FLEX))))
+                seen.append(outcome(lambda: start(host.world, "vm")))
+            host.world.sysfs.write(path, text)
+
+    do(replace(host.world, sysfs=Meanwhile()), FLEX, "sriov", 6)
+    assert [type(e) for e in seen[:2]] == [InUse, HostCannot]
+    assert isinstance(seen[2], Busy)
+    assert stand(host)[0][FLEX] == 6
+
+
+def test_a_process_that_died_in_it_leaves_a_claim_that_reconcile_takes_away(tmp_path):
+    host = open_host(tmp_path, "mixed")
+
+    class Dying:
+        def __getattr__(self, name):
+            return getattr(host.world.claims, name)
+
+        def remove(self, carrier, vm_uuid):
+            raise OSError(errno.EROFS, "Read-only file system", carrier)
+
+    with pytest.raises(PartlyApplied):
+        do(replace(host.world, claims=Dying()), FLEX, "sriov", 6)
+    host = host.again()
+    assert [c.carrier for c in host.world.claims.all()] == [FLEX]
+    assert mend(host.world).changed
+    assert host.world.claims.all() == ()
+
+
+def test_after_a_boot_every_gpu_is_set_up_as_host_yaml_says_and_only_once(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    do(host.world, A16, "vgpu")
+    do(host.world, FLEX, "sriov", 5)
+    do(host.world, T4, "unmanaged")
+    create(host.world, wish("A16-2Q", gpu=A16, name="vm"))
+    host.sim.reboot()
+    host = host.again()
+    host.sim.host_file.write_text(host.world.host_file.read() + '  "0000:99:00.0": {mode: vgpu}\n')
+    before = host.world.host_file.read()
+    spec = parse_host_spec(before, "host.yaml")
+    restored = restore_layout(host.world, spec, wait_seconds=WAIT_SECONDS, progress=Silent())
+    assert [(r.address, len(r.steps), type(r.error)) for r in restored] == [
+        (A16, 1, type(None)),
+        (FLEX, 1, type(None)),
+        ("0000:99:00.0", 0, NotFound),
+    ]
+    assert {stand(host)[0][a] for a in (A16, FLEX)} == {16, 5}
+    again = restore_layout(host.world, spec, wait_seconds=WAIT_SECONDS, progress=Silent())
+    assert [r.steps for r in again] == [(), (), ()]
+    assert host.world.host_file.read() == before
+    start(host.world, "vm")
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "mode", "vfs"),
+    [
+        ("A16, backend: mdev-vf, vfs: {total: 2, enabled: 0}", A16, "vgpu", None),
+        ("Flex 170, vfs: {total: 3, enabled: 2}", FLEX, "sriov", 1),
+        ("A100, vfs: {total: 2, enabled: 2}", A100, "passthrough", None),
+    ],
+)
+def test_whatever_fails_it_is_as_before_or_done_or_says_what_is_left(tmp_path, model, gpu, mode, vfs):
+    text = SMALL.format(model=model, gpu=gpu)
+    calls = counted(open_host(tmp_path / "dry", text=text).world, lambda w: do(w, gpu, mode, vfs))
+    assert "claims.add" in calls
+    for at in range(1, len(calls) + 1):
+        host = open_host(tmp_path / str(at), text=text)
+        before = stand(host)[0]
+        error = outcome(lambda at=at, host=host: do(failing(host.world, at), gpu, mode, vfs))
+        now, written = stand(host)[0], said(host)
+        assert (now == before) == (written == {}) or (error is not None and error.left), calls[at - 1]
+        assert error is not None or written
+        assert host.world.claims.all() == () or (error is not None and error.left), calls[at - 1]
+
+
+def test_a_driver_that_takes_the_number_and_keeps_its_own_is_noticed(tmp_path):
+    host = open_host(tmp_path, "mixed")
+
+    class Deaf:
+        def __getattr__(self, name):
+            return getattr(host.world.sysfs, name)
+
+        def write(self, path, text):
+            if not path.endswith("sriov_numvfs"):
+                host.world.sysfs.write(path, text)
+
+    with pytest.raises(Exception, match="was set to 6 VFs but has 0"):
+        do(replace(host.world, sysfs=Deaf()), FLEX, "sriov", 6)

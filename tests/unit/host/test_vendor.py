@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""sriov-manage is run with its two words, and while it runs no NVML handle of ours is open."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.host.test_nvml import ADDRESS, LIBRARY
+from vgpuctl.host.vendor import HostVendorCommands
+
+INIT = 'int nvmlInitWithFlags(u flags) { say("init"); return INIT; }'
+SHUTDOWN = 'int nvmlShutdown(void) { say("shutdown"); return SUCCESS; }'
+HOLDING = (
+    "#include <fcntl.h>\n#include <unistd.h>\nstatic int held = -1;\n",
+    'int nvmlInitWithFlags(u flags) { held = open(NODE, O_RDONLY); say("init"); return INIT; }',
+    'int nvmlShutdown(void) { close(held); say("shutdown"); return SUCCESS; }',
+)
+ASK = """
+import os, sys
+from vgpuctl.host.nvml import HostNvml
+from vgpuctl.host.vendor import HostVendorCommands
+nvml = HostNvml()
+assert nvml.gpu(sys.argv[1]) is not None
+assert nvml.status().available
+commands = HostVendorCommands(sys.argv[2], lock_held=lambda: False)
+print(commands.sriov_manage("-e", sys.argv[1], deadline_seconds=10).text)
+"""
+
+
+def script(path: Path, body: str) -> str:
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_it_is_run_with_flag_and_address_and_both_streams_are_kept(tmp_path: Path) -> None:
+    command = script(tmp_path / "sriov-manage", 'echo "ran $*"; echo "Cannot obtain unbindLock" >&2; exit 4')
+    done = HostVendorCommands(command, lock_held=lambda: False).sriov_manage("-d", ADDRESS, deadline_seconds=10)
+    assert (done.status, done.text) == (4, f"ran -d {ADDRESS}\nCannot obtain unbindLock\n")
+
+
+def test_a_host_without_it_is_told_apart_from_one_where_it_fails(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        HostVendorCommands(str(tmp_path / "no"), lock_held=lambda: False).sriov_manage("-e", "x", deadline_seconds=1)
+
+
+def test_one_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
+    command = script(tmp_path / "sriov-manage", "exec sleep 2")
+    with pytest.raises(TimeoutError, match="it goes on as process"):
+        HostVendorCommands(command, lock_held=lambda: False).sriov_manage("-e", "x", deadline_seconds=0.1)
+
+
+def test_an_interruption_waits_until_it_has_given_the_gpu_back(tmp_path: Path) -> None:
+    command = script(tmp_path / "sriov-manage", f"kill -INT $PPID; sleep 0.3; touch {tmp_path}/given-back")
+    with pytest.raises(KeyboardInterrupt):
+        HostVendorCommands(command, lock_held=lambda: False).sriov_manage("-d", ADDRESS, deadline_seconds=10)
+    assert (tmp_path / "given-back").exists()
+
+
+def test_nothing_is_run_under_the_host_lock(tmp_path: Path) -> None:
+    command = script(tmp_path / "sriov-manage", f"touch {tmp_path}/ran")
+    with pytest.raises(AssertionError):
+        HostVendorCommands(command, lock_held=lambda: True).sriov_manage("-e", "x", deadline_seconds=1)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_nvml_asked_before_holds_nothing_of_the_driver_while_it_runs(tmp_path: Path) -> None:
+    node = tmp_path / "nvidia0"
+    node.write_text("")
+    top, init, shutdown = HOLDING
+    assert INIT in LIBRARY
+    assert SHUTDOWN in LIBRARY
+    (tmp_path / "nvml.c").write_text(top + LIBRARY.replace(INIT, init).replace(SHUTDOWN, shutdown))
+    known = [f'-DLOG="{tmp_path}/log"', f'-DNODE="{node}"', '-DDRIVER="550.144.02"', "-DINIT=0"]
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", "libnvidia-ml.so.1", "nvml.c", *known], cwd=tmp_path, check=True)
+    command = script(tmp_path / "sriov-manage", 'ls -l "/proc/$PPID/fd" "/proc/$$/fd"')
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, ADDRESS, command],
+        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "/proc/" in done.stdout
+    assert str(node) not in done.stdout
+    assert "init" in (tmp_path / "log").read_text()

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing host.yaml as a step: read back, taken back, and refused with the reason."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from tests.worlds import open_host
+from vgpuctl.errors import Busy, Failed, HostCannot, InvalidInput, VerifyFailed
+from vgpuctl.steps.host_file import SetGpuKeys
+from vgpuctl.value import replace
+
+GPU = "0000:3b:00.0"
+CORDON = SetGpuKeys(GPU, {"cordoned": True}, {"cordoned": None})
+
+
+class File:
+    """A file that keeps a text, and may refuse or lose a write."""
+
+    def __init__(self, text: str | None = None, refusal: Exception | None = None, lost: bool = False) -> None:
+        self.text, self.refusal, self.lost = text, refusal, lost
+
+    def read(self) -> str | None:
+        return self.text
+
+    def replace(self, text: str, was: str | None) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        assert was == self.text
+        self.text = self.text if self.lost else text
+
+
+def world_with(tmp_path, file):
+    return replace(open_host(tmp_path).world, host_file=file)
+
+
+def test_it_is_written_read_back_and_taken_back(tmp_path):
+    world = open_host(tmp_path).world
+    with pytest.raises(VerifyFailed):
+        CORDON.verify(world)
+    CORDON.perform(world)
+    CORDON.verify(world)
+    assert "cordoned: true" in world.host_file.read()
+    CORDON.undo(world)
+    assert world.host_file.read() == "version: 1\n"
+
+
+def test_undo_leaves_what_somebody_else_wrote(tmp_path):
+    file = File()
+    world = world_with(tmp_path, file)
+    step = SetGpuKeys(GPU, {"mode": "vgpu"}, {"mode": "sriov"})
+    step.perform(world)
+    file.text = file.text.replace("vgpu", "unmanaged")
+    step.undo(world)
+    assert "unmanaged" in file.text
+
+
+def test_a_write_that_is_lost_is_noticed(tmp_path):
+    world = world_with(tmp_path, File(lost=True))
+    CORDON.perform(world)
+    with pytest.raises(VerifyFailed):
+        CORDON.verify(world)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "hint"),
+    [(errno.EROFS, HostCannot, "read-only"), (errno.EACCES, HostCannot, "root"), (errno.ENOSPC, Failed, "df /etc")],
+)
+def test_why_it_cannot_be_written_is_told(tmp_path, number, kind, hint):
+    refusal = OSError(number, os.strerror(number))
+    with pytest.raises(kind) as raised:
+        CORDON.perform(world_with(tmp_path, File(refusal=refusal)))
+    assert os.strerror(number) in str(raised.value)
+    assert hint in str(raised.value.hint)
+    assert raised.value.facts["errno"] == number
+
+
+def test_a_change_by_somebody_else_and_a_broken_file_are_told_as_they_are(tmp_path):
+    with pytest.raises(Busy):
+        CORDON.perform(world_with(tmp_path, File(refusal=Busy("changed"))))
+    with pytest.raises(InvalidInput):
+        CORDON.perform(world_with(tmp_path, File("version: [")))
+    with pytest.raises(HostCannot, match="out of reach"):
+        CORDON.perform(replace(open_host(tmp_path).world, host_file=None))
+
+
+def test_what_it_says_it_does():
+    assert CORDON.describe() == f"write 'cordoned: true' for GPU {GPU} to /etc/vgpuctl/host.yaml"
+    step = SetGpuKeys(GPU, {"mode": "vgpu", "vfs": None}, {"mode": "sriov", "vfs": 4})
+    assert step.describe() == f"write 'mode: vgpu; no vfs' for GPU {GPU} to /etc/vgpuctl/host.yaml"

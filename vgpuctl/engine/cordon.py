@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep new vGPUs from a GPU, or let them on it again. What is on it stays, and its VMs stop and start as before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vgpuctl.capacity.place import select_gpus
+from vgpuctl.engine.guards import require_writable
+from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.observe.host_file import read_host_spec
+from vgpuctl.engine.run import carry_out
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.address import is_pci
+from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.step import Plan
+from vgpuctl.plan.report import gpu_value
+from vgpuctl.steps.host_file import SetGpuKeys
+
+if TYPE_CHECKING:
+    from vgpuctl.model.world import World
+
+WANT = Want(every_function=True)
+
+
+def cordon(world: World, wanted: str, *, cordoned: bool, dry_run: bool, progress: Progress) -> Outcome:
+    """Write to host.yaml that nothing new is placed on a GPU, or take it out again.
+
+    Raises:
+        NotFound, InvalidInput: there is no such GPU, or host.yaml cannot be understood.
+        HostCannot: host.yaml cannot be written here.
+    """
+    if not dry_run:
+        require_writable(world)
+    snapshot = observe(world, WANT)
+    gpu = one_gpu(snapshot, wanted)
+    read_host_spec(world)
+    if gpu.cordoned is cordoned:
+        return Outcome(False, gpu_value(snapshot, gpu), warnings=snapshot.warnings, dry_run=dry_run)
+    step = SetGpuKeys(gpu.address, {"cordoned": cordoned or None}, {"cordoned": gpu.cordoned or None})
+    steps = (step.describe(),)
+    if dry_run:
+        return Outcome(True, gpu_value(snapshot, gpu), steps, snapshot.warnings, dry_run=True)
+    carry_out(world, Plan(steps=(step,)), progress)
+    now = observe(world, WANT)
+    return Outcome(True, gpu_value(now, one_gpu(now, gpu.address)), steps, now.warnings)
+
+
+def one_gpu(snapshot: Snapshot, wanted: str) -> Gpu:
+    """Return the one GPU that an address or a model name means, which host.yaml can name.
+
+    Raises:
+        NotFound: there is none.
+        InvalidInput: there are several, or it has no PCI address.
+    """
+    gpus = select_gpus(snapshot, wanted)
+    if len(gpus) > 1:
+        raise InvalidInput(
+            f"'{wanted}' means {len(gpus)} GPUs here",
+            hint=f"say which: {', '.join(g.address for g in gpus)}",
+            gpus=[g.address for g in gpus],
+        )
+    if not is_pci(gpus[0].address):
+        raise InvalidInput(
+            f"{gpus[0].address} has no PCI address, by which host.yaml names GPUs",
+            hint="vgpuctl list-gpus shows those that have one",
+            gpu=gpus[0].address,
+        )
+    return gpus[0]

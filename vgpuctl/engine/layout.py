@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Set a GPU up for a mode: look, plan, claim all of it, carry out, look again; and so again after each boot.
+
+The GPU is claimed as a whole meanwhile, so nothing is placed on it. Who starts a VM on it claims first and looks then,
+and so does this: one of the two sees the other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vgpuctl import layout
+from vgpuctl.engine.claim import claim_carriers
+from vgpuctl.engine.cordon import WANT, one_gpu
+from vgpuctl.engine.guards import SETTING_UP, refuse_stuck, require_system, require_writable
+from vgpuctl.engine.observe import observe
+from vgpuctl.engine.observe.host_file import read_host_spec
+from vgpuctl.engine.power import start_vm
+from vgpuctl.engine.run import carry_out
+from vgpuctl.errors import Busy, PartlyApplied, VgpuctlError
+from vgpuctl.model.gpu import Backend, Gpu, Mode
+from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.step import Plan, Step
+from vgpuctl.model.vm import Claim, PromisedVgpu, Vm
+from vgpuctl.plan.layout import refuse_misfits, refuse_running, users_to_drain, wanted_vfs
+from vgpuctl.plan.report import gpu_value
+from vgpuctl.steps.claims import HoldClaim, ReleaseClaim
+from vgpuctl.steps.domain import StopDomain
+from vgpuctl.steps.host_file import SetGpuKeys
+from vgpuctl.value import Value, replace
+
+if TYPE_CHECKING:
+    from vgpuctl.model.world import World
+    from vgpuctl.spec.host import GpuSpec, HostSpec
+
+
+class Job(Value):
+    """What a GPU is to be. `record`: write it to host.yaml when it is done; `drain`: running VMs may be stopped."""
+
+    gpu: str
+    mode: str
+    vfs: int | None = None
+    drain: bool = False
+    record: bool = True
+    wait_seconds: float = 60.0
+
+
+class Work(Value):
+    """A job, planned: the running VMs to stop, what changes the devices, and what is written down after it."""
+
+    gpu: Gpu
+    stops: tuple[Vm, ...]
+    devices: tuple[Step, ...]
+    after: tuple[Step, ...]
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What is done, a line each."""
+        stops = [StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=0).describe() for vm in self.stops]
+        starts = [f"start VM {vm.name} again" for vm in self.stops]
+        return (*stops, *(s.describe() for s in (*self.devices, *self.after)), *starts)
+
+
+class Restored(Value):
+    """What became of one GPU of host.yaml: `steps` were carried out; `error` says why it is not as it should be."""
+
+    address: str
+    mode: str
+    steps: tuple[str, ...] = ()
+    error: VgpuctlError | None = None
+
+
+def set_mode(world: World, job: Job, *, dry_run: bool, progress: Progress) -> Outcome:
+    """Set a GPU up for a mode and write that to host.yaml.
+
+    Raises:
+        InUse: a VM or a process uses it, or has a promise that this would break.
+        HostCannot, InvalidInput: the GPU has no such mode, or not this number of VFs.
+        VgpuctlError: a step failed; what was done is undone.
+    """
+    if not dry_run:
+        require_writable(world)
+    snapshot = observe(world, WANT)
+    require_system(snapshot)
+    work = _plan(world, snapshot, job)
+    if dry_run or not work.lines:
+        value = gpu_value(snapshot, work.gpu)
+        return Outcome(bool(work.lines), value, work.lines, snapshot.warnings, dry_run=dry_run)
+    _apply(world, job, work, progress)
+    now = observe(world, WANT)
+    return Outcome(True, gpu_value(now, one_gpu(now, work.gpu.address)), work.lines, now.warnings)
+
+
+def restore_layout(world: World, spec: HostSpec, *, wait_seconds: float, progress: Progress) -> tuple[Restored, ...]:
+    """Bring every GPU of host.yaml to its mode, as after a boot; one that is as it should be is left alone.
+
+    Nothing is waited for but the VFs themselves, no VM is stopped, and host.yaml is not written. A GPU that cannot be
+    set up does not stop the others: its `error` says why. Sorted by address.
+    """
+    require_writable(world)
+    done = []
+    for address, said in sorted(spec.gpus.items()):
+        if said.mode is None or said.mode == Mode.UNMANAGED:
+            continue
+        job = Job(address, said.mode, said.vfs, record=False, wait_seconds=wait_seconds)
+        try:
+            work = _plan(world, observe(world, WANT), job)
+            if work.lines:
+                _apply(world, job, work, progress)
+            done.append(Restored(address, said.mode, work.lines))
+        except VgpuctlError as error:
+            done.append(Restored(address, said.mode, error=error))
+    return tuple(done)
+
+
+def _plan(world: World, snapshot: Snapshot, job: Job) -> Work:
+    gpu = one_gpu(snapshot, job.gpu)
+    refuse_stuck(snapshot, [gpu.address])
+    refuse_misfits(snapshot, gpu, job.mode)
+    number = wanted_vfs(gpu, job.mode, job.vfs)
+    if number != gpu.vfs_enabled and gpu.vfs_enabled:
+        require_system(snapshot)
+    running = users_to_drain(snapshot, gpu, number)
+    if not job.drain:
+        refuse_running(gpu, running)
+    devices = layout.steps(gpu, number, autoprobe=_autoprobe(world, gpu))
+    return Work(gpu, running, devices, _record(world, gpu, job, number) if job.record else ())
+
+
+def _autoprobe(world: World, gpu: Gpu) -> bool:
+    try:
+        return world.sysfs.read(f"{gpu.path}/sriov_drivers_autoprobe").strip() != "0"
+    except OSError:
+        return True
+
+
+def _record(world: World, gpu: Gpu, job: Job, number: int) -> tuple[Step, ...]:
+    """Return the step that writes the mode down; plain VFs with their number, so that a boot makes as many."""
+    spec = read_host_spec(world)
+    known: GpuSpec | None = spec.gpus.get(gpu.address) if spec is not None else None
+    before = {"mode": known.mode if known else None, "vfs": known.vfs if known else None}
+    wanted = {"mode": job.mode, "vfs": number if job.mode == "sriov" else None}
+    return () if before == wanted else (SetGpuKeys(gpu.address, wanted, before),)
+
+
+def _apply(world: World, job: Job, work: Work, progress: Progress) -> None:
+    """Claim the GPU, look again, stop VMs, change it, give it free, and start the VMs again whatever came of it."""
+    if not work.devices:
+        carry_out(world, Plan(steps=work.after), progress)
+        return
+    claim = Claim(
+        carrier=work.gpu.address,
+        backend=Backend.PASSTHROUGH,
+        gpu=work.gpu.address,
+        function=work.gpu.address,
+        vm=SETTING_UP,
+        vm_uuid=world.new_uuid(),
+        profile=None,
+        framebuffer_mib=None,
+        process=world.processes.this(),
+        command=world.processes.command(),
+    )
+    held = _hold(world, job, claim)
+    try:
+        now = _look_again(world, job, claim)
+    except BaseException:
+        for step in held:
+            step.undo(world)
+        raise
+    stops = tuple(StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=job.wait_seconds) for vm in now.stops)
+    release = ReleaseClaim(claim.carrier, claim.vm_uuid)
+    try:
+        carry_out(world, Plan(steps=(*stops, *now.devices, *now.after, release)), progress, held)
+    except VgpuctlError as error:
+        _start_again(world, job, now.stops, progress, error)
+        raise
+    _start_again(world, job, now.stops, progress, None)
+
+
+def _hold(world: World, job: Job, claim: Claim) -> tuple[HoldClaim, ...]:
+    """Claim the GPU as a whole, seeing under the lock that nothing came on it that stands against it."""
+    whole = PromisedVgpu(
+        index=0,
+        backend=Backend.PASSTHROUGH,
+        gpu=claim.gpu,
+        function=claim.function,
+        carrier=claim.carrier,
+        profile=None,
+    )
+
+    def choose(snapshot: Snapshot) -> tuple[PromisedVgpu, ...]:
+        gpu = one_gpu(snapshot, claim.gpu)
+        refuse_misfits(snapshot, gpu, job.mode)
+        running = users_to_drain(snapshot, gpu, wanted_vfs(gpu, job.mode, job.vfs))
+        if not job.drain:
+            refuse_running(gpu, running)
+        return (whole,)
+
+    _, _, held = claim_carriers(world, lambda: observe(world, WANT), choose, lambda _: (claim,), job.wait_seconds)
+    return held
+
+
+def _look_again(world: World, job: Job, claim: Claim) -> Work:
+    """Plan anew with the GPU claimed; refused while another process works on something there."""
+    snapshot = observe(world, WANT)
+    for other in snapshot.claims:
+        mine = other.vm_uuid == claim.vm_uuid or other.process == claim.process
+        if other.gpu == claim.gpu and not mine and other.carrier in snapshot.live_claims:
+            raise Busy(
+                f"process {other.process.pid} works on VM {other.vm}: {other.command}",
+                hint="wait for it, then run the command again",
+                pid=other.process.pid,
+                vm=other.vm,
+            )
+    return _plan(world, _without(snapshot, claim), job)
+
+
+def _without(snapshot: Snapshot, claim: Claim) -> Snapshot:
+    """Return the look without our own claim on the whole GPU."""
+    return replace(snapshot, vgpus=tuple(v for v in snapshot.vgpus if v.vm_uuid != claim.vm_uuid))
+
+
+def _start_again(world: World, job: Job, vms: tuple[Vm, ...], progress: Progress, failure: VgpuctlError | None) -> None:
+    """Start the VMs that were stopped; with a `failure` before, what cannot be started is added to its `left`.
+
+    Raises:
+        PartlyApplied: the GPU is set up, and some of its VMs are off now.
+    """
+    off = []
+    for vm in vms:
+        try:
+            start_vm(world, vm.uuid, dry_run=False, wait_seconds=job.wait_seconds, progress=progress)
+        except VgpuctlError as error:
+            off.append(f"VM {vm.name} is off: {error.message}")
+    if failure is not None:
+        failure.left += off
+    elif off:
+        partly = PartlyApplied("the GPU is set up, but not every VM runs again", hint="vgpuctl start-vm NAME")
+        partly.left += off
+        raise partly

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's VFs, through sriov-manage of the vGPU host driver: it is all of them or none.
+
+The command takes the GPU from the driver and gives it back, which the driver allows (unbindLock) only while nobody
+uses the GPU: "Cannot obtain unbindLock" means that some process does. The VFs come and go after it has ended.
+Source: NVIDIA's vGPU documentation; nv-procfs.c in NVIDIA's open kernel modules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from vgpuctl.backends.base import refuse_if_held
+from vgpuctl.errors import DeviceFailed, HostCannot, InUse, VerifyFailed
+from vgpuctl.layout.sriov import PCI, number_of, vfs_of
+from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from vgpuctl.model.records import CommandResult
+    from vgpuctl.model.world import World
+
+COMMAND = "/usr/lib/nvidia/sriov-manage"
+DEADLINE_SECONDS = 180.0
+SETTLE_SECONDS = 60.0
+PAUSE_SECONDS = 0.5
+
+
+class ManageVfs(Value):
+    """Turn all VFs of an NVIDIA GPU on, or off."""
+
+    gpu: str
+    enable: bool
+    total: int
+
+    def describe(self) -> str:
+        """Say what is run."""
+        return f"turn the {self.total} VFs of {self.gpu} {'on' if self.enable else 'off'} (sriov-manage)"
+
+    def perform(self, world: World) -> None:
+        """Run the command; holders of VFs are looked for first, for the kernel would wait for them.
+
+        Raises:
+            InUse: a VM or a process uses the GPU.
+            HostCannot: the command is not there.
+            DeviceFailed: it failed, or did not end.
+        """
+        self._run(world, enable=self.enable)
+
+    def _run(self, world: World, *, enable: bool) -> None:
+        if world.vendor is None:
+            raise HostCannot(f"{COMMAND} is out of reach on {world.name}", check="sriov-manage")
+        for vf in vfs_of(world, self.gpu):
+            refuse_if_held(world, vf, f"{PCI}/{vf}")
+        flag = "-e" if enable else "-d"
+        facts: dict[str, object] = {"gpu": self.gpu, "command": f"{COMMAND} {flag} {self.gpu}"}
+        try:
+            result = world.vendor.sriov_manage(flag, self.gpu, deadline_seconds=DEADLINE_SECONDS)
+        except FileNotFoundError as error:
+            hint = "install NVIDIA's vGPU host driver (for KVM); the driver for computing alone does not bring it"
+            raise HostCannot(f"{COMMAND} is not installed", hint=hint, check="sriov-manage", **facts) from error
+        except TimeoutError as error:
+            raise DeviceFailed(str(error), hint=f"cat {PCI}/{self.gpu}/sriov_numvfs; dmesg", **facts) from error
+        except OSError as error:
+            raise DeviceFailed(f"{COMMAND} could not be started: {error.strerror}", hint=COMMAND, **facts) from error
+        if result.status != 0:
+            raise self._refusal(world, result, facts)
+
+    def _refusal(self, world: World, result: CommandResult, facts: dict[str, object]) -> Exception:
+        lines = [line.strip() for line in result.text.splitlines() if line.strip()]
+        said = lines[-1] if lines else f"it ended with status {result.status}"
+        if "unbindLock" in result.text:
+            who = _holders(world)
+            return InUse(
+                f"{self.gpu} is in use by {', '.join(who) or 'a process that cannot be seen'}; "
+                "its driver does not let go of it",
+                hint="stop them first: monitoring, nvidia-persistenced, CUDA programs",
+                holders=list(who),
+                **facts,
+            )
+        return DeviceFailed(
+            f"sriov-manage failed on {self.gpu}: {said}",
+            hint="journalctl -k -n 20; are SR-IOV and the IOMMU on in the firmware?",
+            output=lines[-20:],
+            **facts,
+        )
+
+    def verify(self, world: World) -> None:
+        """Wait until the VFs are gone, or there and taken by the driver: that goes on after the command ended."""
+        until = world.clock.monotonic() + SETTLE_SECONDS
+        while not self._settled(world):
+            if world.clock.monotonic() >= until:
+                raise VerifyFailed(
+                    f"{self.gpu} has {number_of(world, self.gpu)} VFs, and not all as the driver makes them, "
+                    f"{SETTLE_SECONDS:g} s after they were turned {'on' if self.enable else 'off'}",
+                    hint="journalctl -k -n 20; systemctl status nvidia-vgpu-mgr",
+                    gpu=self.gpu,
+                )
+            world.clock.pause(PAUSE_SECONDS)
+
+    def _settled(self, world: World) -> bool:
+        if not self.enable:
+            return number_of(world, self.gpu) == 0
+        if number_of(world, self.gpu) == 0:
+            return False
+        try:
+            listings = [world.sysfs.listdir(f"{PCI}/{vf}") for vf in vfs_of(world, self.gpu)]
+        except OSError:
+            return False
+        return bool(listings) and all("driver" in names for names in listings)
+
+    def undo(self, world: World) -> None:
+        """Turn them the other way, when they are as this step left them."""
+        if (number_of(world, self.gpu) > 0) is self.enable:
+            self._run(world, enable=not self.enable)
+
+
+def _holders(world: World) -> tuple[str, ...]:
+    """Return who has a node of NVIDIA's driver open."""
+    nodes: list[str] = []
+    with contextlib.suppress(OSError):
+        nodes = [f"/dev/{name}" for name in world.sysfs.listdir("/dev") if name.startswith("nvidia")]
+    try:
+        return tuple(f"{h.command} (pid {h.pid})" for h in world.processes.holders(tuple(nodes))) if nodes else ()
+    except OSError:
+        return ()

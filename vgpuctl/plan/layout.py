@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decide how many VFs a mode means on a GPU, and whether those who use the GPU allow the change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vgpuctl.backends.whole import HARMLESS_DRIVERS
+from vgpuctl.errors import HostCannot, InUse, InvalidInput
+from vgpuctl.layout import NVIDIA
+from vgpuctl.layout.sriov import FIXED_HINT
+from vgpuctl.model.gpu import Backend, Gpu, Owner, Vgpu
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import Vm, VmState
+
+_VGPU = (Backend.MDEV_PF, Backend.MDEV_VF, Backend.VENDOR_VF)
+_OFF = (VmState.STOPPED, VmState.CRASHED)
+FITTING: dict[str, tuple[Backend, ...]] = {
+    "vgpu": _VGPU,
+    "sriov": (Backend.SRIOV_VF,),
+    "passthrough": (Backend.PASSTHROUGH,),
+    "unmanaged": (),
+}
+"""Mode -> what may be on a GPU of that mode."""
+
+
+def wanted_vfs(gpu: Gpu, mode: str, vfs: int | None) -> int:
+    """Return how many VFs a GPU has in a mode. `vfs`: what was asked for, None for the mode's own number.
+
+    Raises:
+        InvalidInput: this number cannot be meant.
+        HostCannot: the GPU or its driver has no such mode, or another number cannot be set.
+    """
+    if vfs is not None and (mode not in ("vgpu", "sriov") or not 1 <= vfs <= gpu.vfs_total):
+        ways = f"1 to {gpu.vfs_total}" if mode in ("vgpu", "sriov") and gpu.vfs_total else "no --vfs"
+        raise InvalidInput(f"{vfs} VFs cannot be meant for {gpu.address} in mode {mode}: {ways}", gpu=gpu.address)
+    if mode == "unmanaged":
+        return gpu.vfs_enabled
+    number = 0 if mode == "passthrough" else _vgpu(gpu, vfs) if mode == "vgpu" else _plain(gpu, vfs)
+    if number != gpu.vfs_enabled:
+        _require_switch(gpu, number)
+    return number
+
+
+def _vgpu(gpu: Gpu, vfs: int | None) -> int:
+    if gpu.backend in _VGPU:
+        number = gpu.vfs_enabled
+    elif gpu.vendor_id == NVIDIA and gpu.driver == "nvidia" and gpu.backend is None:
+        number = gpu.vfs_total
+    else:
+        raise _no_mode(
+            gpu, "vgpu", "install the maker's vGPU host driver; vgpuctl list-gpus shows what each GPU offers"
+        )
+    if vfs not in (None, number):
+        raise InvalidInput(
+            f"{gpu.address} has {number} VFs for vGPUs, or none: its driver's command turns all of them on",
+            hint=f"leave --vfs out, or say --vfs {number}",
+            gpu=gpu.address,
+        )
+    return number
+
+
+def _plain(gpu: Gpu, vfs: int | None) -> int:
+    if gpu.vendor_id == NVIDIA and gpu.driver == "nvidia":
+        raise _no_mode(gpu, "sriov", f"NVIDIA's VFs carry vGPUs only: vgpuctl set-mode {gpu.address} vgpu")
+    if not gpu.vfs_total or gpu.backend in _VGPU:
+        raise _no_mode(gpu, "sriov", "are SR-IOV and ARI on in the firmware? lspci -vvs " + gpu.address)
+    return vfs or gpu.vfs_enabled or gpu.vfs_total
+
+
+def _no_mode(gpu: Gpu, mode: str, hint: str) -> HostCannot:
+    seen = (
+        f"driver {gpu.driver or 'none'}, {gpu.vfs_enabled} of {gpu.vfs_total} VFs on, backend {gpu.backend or 'none'}"
+    )
+    return HostCannot(
+        f"{gpu.address} ({gpu.model}) has no mode {mode} here: {seen}", hint=hint, check="mode", gpu=gpu.address
+    )
+
+
+def _require_switch(gpu: Gpu, number: int) -> None:
+    """Refuse a number that the driver does not let be set, or a GPU that no driver can switch now."""
+    facts = {"gpu": gpu.address, "vfs": number, "vfs_enabled": gpu.vfs_enabled}
+    if gpu.driver == "gim":
+        raise HostCannot(
+            f"the driver gim of {gpu.address} sets the number of VFs itself: {gpu.vfs_enabled} are on, not {number}",
+            hint=FIXED_HINT,
+            check="vfs-fixed",
+            **facts,
+        )
+    if gpu.driver in HARMLESS_DRIVERS:
+        raise HostCannot(
+            f"{gpu.address} has the driver {gpu.driver or 'none'}, which cannot turn VFs on or off",
+            hint=f"stop what uses it, then give it back to its own driver: echo {gpu.address} > "
+            "/sys/bus/pci/drivers_probe",
+            check="driver",
+            **facts,
+        )
+
+
+def refuse_misfits(snapshot: Snapshot, gpu: Gpu, mode: str) -> None:
+    """Refuse a mode in which something that is on the GPU has no place.
+
+    Raises:
+        InUse: naming the VMs.
+    """
+    taken = snapshot.taken_on(gpu.address)
+    misfits = [v for v in taken if v.backend not in FITTING[mode] and not (mode == "unmanaged" and _not_ours(v))]
+    if misfits:
+        raise _in_use(gpu, misfits, f"which have no place in mode {mode}")
+
+
+def users_to_drain(snapshot: Snapshot, gpu: Gpu, number: int) -> tuple[Vm, ...]:
+    """Return the running VMs that must be off while the GPU's VFs change to this number, sorted by name.
+
+    Raises:
+        InUse: something on the GPU would lose its carrier for good, or is not vgpuctl's to drain.
+    """
+    taken = snapshot.taken_on(gpu.address)
+    if number == gpu.vfs_enabled or not gpu.vfs_enabled:
+        return ()
+    _refuse_host_use(gpu)
+    staying = {f.address for f in gpu.functions[:number]}
+    gone = [v for v in taken if v.function not in staying]
+    if gone:
+        raise _in_use(gpu, gone, f"whose VF is not there any more with {number} VFs; delete those VMs first")
+    strange = [v for v in taken if _not_ours(v) or snapshot.vm(v.vm_uuid or "") is None]
+    if strange:
+        raise _in_use(gpu, strange, "which vgpuctl did not make and cannot drain")
+    vms = {vm.uuid: vm for v in taken if (vm := snapshot.vm(v.vm_uuid or "")) is not None and vm.state not in _OFF}
+    return tuple(sorted(vms.values(), key=lambda vm: vm.name))
+
+
+def refuse_running(gpu: Gpu, vms: Iterable[Vm]) -> None:
+    """Refuse to take VFs from running VMs.
+
+    Raises:
+        InUse: naming the VMs.
+    """
+    names = [vm.name for vm in vms]
+    if names:
+        raise InUse(
+            f"{gpu.address} is in use by {', '.join(names)}: their VFs go while the number changes",
+            hint="--drain shuts them down, changes the GPU and starts them again",
+            gpu=gpu.address,
+            vms=names,
+        )
+
+
+def _not_ours(vgpu: Vgpu) -> bool:
+    return vgpu.owner is not Owner.OURS
+
+
+def _refuse_host_use(gpu: Gpu) -> None:
+    """Refuse to take VFs from the host itself: those of other devices than GPUs may be its network or storage."""
+    held = [f"{f.address} ({f.driver})" for f in gpu.functions if f.driver not in HARMLESS_DRIVERS]
+    if held and not gpu.display_class:
+        raise InUse(
+            f"the host uses VFs of {gpu.address}: {', '.join(held)}",
+            hint="unbind them from their drivers first, if nothing there needs them",
+            gpu=gpu.address,
+        )
+
+
+def _in_use(gpu: Gpu, vgpus: list[Vgpu], why: str) -> InUse:
+    names = sorted({v.vm or f"{v.owner} {v.carrier}" for v in vgpus})
+    carriers = sorted(v.carrier for v in vgpus)
+    return InUse(
+        f"{gpu.address} is in use by {', '.join(names)} ({', '.join(carriers)}), {why}",
+        hint=f"vgpuctl show-gpu {gpu.address}",
+        gpu=gpu.address,
+        vms=names,
+        carriers=carriers,
+    )

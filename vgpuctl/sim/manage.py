@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's sriov-manage on a simulated host.
+
+Sources: its usage text and messages in NVIDIA's vGPU documentation and in tools that call it; unbindLock in NVIDIA's
+open kernel modules (nv-procfs.c): it is given only while nobody uses the driver. It takes the GPU from the driver and
+gives it back, so vGPUs on it are lost. The script's exit statuses are not documented: 1 stands for every failure. No
+contract test holds it to the truth: only NVIDIA's own driver brings the command, and the lab does not have it.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from vgpuctl.model.records import CommandResult
+from vgpuctl.sim.core import Core, Met
+from vgpuctl.sim.journal import Record
+from vgpuctl.sim.machine import SimGpu
+from vgpuctl.sim.sriov import below
+from vgpuctl.sim.state import State
+from vgpuctl.sim.tree import fail
+
+PATH = "/usr/lib/nvidia/sriov-manage"
+USAGE = "Usage: sriov-manage <-e|-d> <ssss:bb:dd.f|ALL>\n"
+
+
+class SimVendorCommands:
+    """Commands of the drivers that the simulated host has."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def sriov_manage(self, flag: str, address: str, *, deadline_seconds: float) -> CommandResult:
+        """Turn the VFs of an NVIDIA GPU on or off; a host without vGPU GPUs has no such command."""
+        try:
+            with self._core.change("sriov-manage", address) as change:
+                state = self._core.state
+                if not any(_is_vgpu(gpu) for gpu in state.machine.gpus.values()):
+                    raise fail(errno.ENOENT, PATH)
+                done = _managed(state, flag, address)
+                if isinstance(done, CommandResult):
+                    return done
+                change.records += done
+                word = "Enabling" if flag == "-e" else "Disabling"
+                return CommandResult(0, f"{word} VFs on {address}\n")
+        except Met as exc:
+            return CommandResult(1, f"{exc.fault.message}\n")
+
+
+def _is_vgpu(gpu: SimGpu) -> bool:
+    return gpu.own.vendor.removeprefix("0x") == "10de" and gpu.backend in ("mdev-pf", "mdev-vf", "vendor-vf")
+
+
+def _managed(state: State, flag: str, address: str) -> CommandResult | list[Record]:
+    """Return what the command says when it fails, or the records of its success."""
+    gpu = state.machine.gpus.get(address)
+    if flag not in ("-e", "-d"):
+        return CommandResult(1, USAGE)
+    if gpu is None or not _is_vgpu(gpu) or not gpu.vfs_total:
+        return CommandResult(1, f"/sys/bus/pci/devices/{address}/sriov_numvfs: No such file or directory\n")
+    if flag == "-e" and state.vfs[address]:
+        return []
+    if state.used_by(below(state, gpu)) or state.driver(gpu.own) != gpu.own.driver:
+        return CommandResult(1, f"Cannot obtain unbindLock for {address}\n")
+    return [["vfs", address, gpu.vfs_total if flag == "-e" else 0]]
