@@ -170,6 +170,30 @@ class VmShape(VmRowShape):
     disks: list[DiskShape]
 
 
+class CloneShape(TypedDict):
+    """A disk that is a clone of an image, with the VMs that refer to it."""
+
+    path: str
+    vms: list[str]
+
+
+class ImageShape(TypedDict):
+    """A volume, or a base image outside of the pools (`pool` and `volume` null). Format and size null: not known.
+
+    `role` orphan: named as vgpuctl names disks, and no VM refers to it.
+    """
+
+    path: str
+    pool: str | None
+    volume: str | None
+    format: str | None
+    size_bytes: int | None
+    role: Literal["base", "disk", "orphan", "other"]
+    base: str | None
+    vms: list[str]
+    children: list[CloneShape]
+
+
 class SourceShape(TypedDict):
     """A value and where it came from."""
 
@@ -253,6 +277,7 @@ KINDS: dict[str, object] = {
     "stop-vm": ChangedVmShape,
     "list-vms": list[VmRowShape],
     "show-vm": VmShape,
+    "list-images": list[ImageShape],
     "reconcile": ReconcileShape,
     "sim-reboot": SimShape,
     "sim-reset": SimShape,

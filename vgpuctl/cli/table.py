@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stop-vm": ("stop_vm", "Stop a VM; it keeps its vGPUs."),
     "list-vms": ("list_vms", "List the VMs and their vGPUs."),
     "show-vm": ("show_vm", "Show one VM with its vGPUs and disks."),
+    "list-images": ("list_images", "List base images with their clones, disks, and volumes of no VM."),
     "reconcile": ("reconcile", "Finish or undo what a crash or a reboot interrupted."),
     "sim": ("sim", "Reboot or reset a simulated host, or list the scenarios."),
     "completion": ("completion", "Print the completion script of a shell."),

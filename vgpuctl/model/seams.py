@@ -125,6 +125,12 @@ class Storage(Protocol):
     def pool(self, name: str) -> PoolRecord | None:
         """Return one pool by name, or None."""
 
+    def pools(self) -> tuple[PoolRecord, ...]:
+        """Return every pool, sorted by name."""
+
+    def volumes(self, pool: str) -> tuple[VolumeRecord, ...]:
+        """Return an active pool's volumes, sorted by name; one that vanishes or cannot be read is left out."""
+
     def make_pool(self, name: str, path: str) -> None:
         """Define, build, start and autostart a directory pool; the directory may exist."""
 

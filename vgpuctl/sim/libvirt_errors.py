@@ -45,6 +45,8 @@ _CALLS = {
     "wait-stopped": ("virDomainIsActive", "cannot see whether VM {} is off"),
     "network": ("virNetworkLookupByName", "cannot look up network {}"),
     "pool": ("virStoragePoolLookupByName", "cannot look up storage pool {}"),
+    "pools": ("virConnectListAllStoragePools", "cannot list storage pools"),
+    "volumes": ("virStoragePoolListAllVolumes", "cannot list the volumes of storage pool {}"),
     "make-pool": ("virStoragePoolDefineXML", "cannot make storage pool {}"),
     "start-pool": ("virStoragePoolCreate", "cannot start storage pool {}"),
     "remove-pool": ("virStoragePoolUndefine", "cannot remove storage pool {}"),

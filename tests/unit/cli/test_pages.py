@@ -158,3 +158,20 @@ def test_an_empty_list_is_said_beside(kind: str) -> None:
 def test_sizes(value: int | None, shown: str) -> None:
     assert pages.mib(value) == shown
     assert pages.size(None if value is None else value << 20) == shown
+
+
+def test_images() -> None:
+    clone = {"path": "/d/a.qcow2", "vms": ["vdi-001"]}
+    base = {"path": "/d/base.qcow2", "pool": None, "volume": None, "format": None, "size_bytes": None,
+            "role": "base", "base": None, "vms": [],
+            "children": [clone, {"path": "/d/x.qcow2", "vms": []}]}  # fmt: skip
+    lost = {"path": "/d/x.qcow2", "pool": "default", "volume": "x.qcow2", "format": "qcow2", "size_bytes": 1 << 30,
+            "role": "orphan", "base": "/d/base.qcow2", "vms": [], "children": []}  # fmt: skip
+    page = pages.page("list-images", [base, lost])
+    assert plain(page.blocks) == (
+        "PATH           ROLE    POOL     SIZE  VMS  CLONES                  BASE\n"
+        "/d/base.qcow2  base    -           ?  -    2: vdi-001, /d/x.qcow2  -\n"
+        "/d/x.qcow2     orphan  default  1GiB  -    -                       /d/base.qcow2\n"
+    )
+    assert page.asides == ["1 named like disks of vgpuctl, and no VM refers to them"]
+    assert pages.page("list-images", []).asides

@@ -91,6 +91,14 @@ class AbsentStorage(_Absent):
         """Raise HostCannot."""
         self._refuse()
 
+    def pools(self) -> tuple[PoolRecord, ...]:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def volumes(self, pool: str) -> tuple[VolumeRecord, ...]:
+        """Raise HostCannot."""
+        self._refuse()
+
     def make_pool(self, name: str, path: str) -> None:
         """Raise HostCannot."""
         self._refuse()
