@@ -198,25 +198,15 @@ def _reset(data: Data) -> Page:
     return Page([f"{data['host']}: as new"])
 
 
-def _images(data: Sequence[Data]) -> Page:
-    if not data:
-        return Page(asides=["no volumes and no base images here"])
-    rows = tuple(
-        (
-            image["path"], image["role"], _or_dash(image["pool"]), size(image["size_bytes"]),
-            shortened(image["vms"]) or "-", _clones(image["children"]), _or_dash(image["base"]),
-        )
-        for image in data
-    )  # fmt: skip
-    headers = ("PATH", "ROLE", "POOL", "SIZE", "VMS", "CLONES", "BASE")
-    lost = sum(image["role"] == "orphan" for image in data)
-    asides = [f"{lost} named like disks of vgpuctl, and no VM refers to them"] if lost else []
-    return Page([Table(headers, rows, frozenset({"SIZE"}))], asides)
+def _guest_page(name: str) -> Callable[[Any], Page]:
+    """Return a page of `guest_pages`, imported when it is printed."""
 
+    def made(data: Any) -> Page:
+        from vgpuctl.cli import guest_pages
 
-def _clones(children: Sequence[Data]) -> str:
-    names = [name for child in children for name in (child["vms"] or [child["path"]])]
-    return f"{len(children)}: {shortened(names)}" if children else "-"
+        return guest_pages.PAGES[name](data)
+
+    return made
 
 
 _PAGES: dict[str, Callable[[Any], Page]] = {
@@ -225,7 +215,9 @@ _PAGES: dict[str, Callable[[Any], Page]] = {
     "list-profiles": _profiles,
     "explain": _explain,
     "list-vms": _vms,
-    "list-images": _images,
+    "console": _guest_page("console"),
+    "address": _guest_page("address"),
+    "list-images": _guest_page("list-images"),
     "reconcile": _reconciled,
     "show-vm": _vm,
     "sim-list-scenarios": _scenarios,

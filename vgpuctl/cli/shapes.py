@@ -194,6 +194,54 @@ class ImageShape(TypedDict):
     children: list[CloneShape]
 
 
+class ScreenShape(TypedDict):
+    """A VM's screen. Null: not given yet, or none; `password` null: this user may not see whether one is set."""
+
+    type: str
+    listen: str | None
+    port: int | None
+    tls_port: int | None
+    socket: str | None
+    password: bool | None
+
+
+class SerialShape(TypedDict):
+    """A VM's serial console: the terminal on the host, null while the VM is off, and the command that opens it."""
+
+    target: str
+    terminal: str | None
+    command: list[str]
+
+
+class ConsoleShape(TypedDict):
+    """How a VM's screens and serial consoles are reached."""
+
+    name: str
+    uuid: str
+    state: StateWord
+    graphics: list[ScreenShape]
+    serial: list[SerialShape]
+
+
+class AddressShape(TypedDict):
+    """An IP address of a guest. `interface` is the guest's name of the card by its agent, the host's otherwise."""
+
+    address: str
+    prefix: int
+    family: Literal["ipv4", "ipv6"]
+    mac: str | None
+    interface: str
+
+
+class AddressesShape(TypedDict):
+    """The addresses of a running VM, and who knows them."""
+
+    name: str
+    uuid: str
+    source: Literal["agent", "lease", "arp"]
+    addresses: list[AddressShape]
+
+
 class SourceShape(TypedDict):
     """A value and where it came from."""
 
@@ -277,6 +325,8 @@ KINDS: dict[str, object] = {
     "stop-vm": ChangedVmShape,
     "list-vms": list[VmRowShape],
     "show-vm": VmShape,
+    "console": ConsoleShape,
+    "address": AddressesShape,
     "list-images": list[ImageShape],
     "reconcile": ReconcileShape,
     "sim-reboot": SimShape,

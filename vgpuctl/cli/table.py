@@ -15,6 +15,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stop-vm": ("stop_vm", "Stop a VM; it keeps its vGPUs."),
     "list-vms": ("list_vms", "List the VMs and their vGPUs."),
     "show-vm": ("show_vm", "Show one VM with its vGPUs and disks."),
+    "console": ("console", "Say where a VM's screen and serial console are."),
+    "address": ("address", "Print a running VM's IP addresses, and who knows them."),
     "list-images": ("list_images", "List base images with their clones, disks, and volumes of no VM."),
     "reconcile": ("reconcile", "Finish or undo what a crash or a reboot interrupted."),
     "sim": ("sim", "Reboot or reset a simulated host, or list the scenarios."),

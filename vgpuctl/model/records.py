@@ -81,6 +81,18 @@ class NetworkRecord(Value):
     active: bool
 
 
+class GuestAddress(Value):
+    """An IP address of a guest, of its network card `mac` (lower case; None where the source does not tell).
+
+    `interface` is the guest's own name of the card by its agent, the host's tap otherwise.
+    """
+
+    address: str
+    prefix: int
+    mac: str | None
+    interface: str
+
+
 class PoolRecord(Value):
     """A storage pool; `path` is its directory (None for kinds without one), sizes None while inactive."""
 

@@ -20,6 +20,7 @@ from vgpuctl.model.records import (
     ClaimsRead,
     DomainLeftovers,
     DomainRecord,
+    GuestAddress,
     Holder,
     HypervisorCapabilities,
     HypervisorStatus,
@@ -117,6 +118,15 @@ class Hypervisor(Protocol):
 
     def network(self, name: str) -> NetworkRecord | None:
         """Return one network by name, or None."""
+
+    def guest_addresses(self, uuid: str, source: str) -> tuple[GuestAddress, ...] | None:
+        """Return a running guest's addresses by `agent`, `lease` or `arp`; None when that source does not answer.
+
+        A domain that is off is libvirt's error 55.
+        """
+
+    def graphics_passwords(self, uuid: str) -> frozenset[str] | None:
+        """Return the kinds of graphics ("vnc") that ask for a password, never a password; None: not allowed to see."""
 
 
 class Storage(Protocol):

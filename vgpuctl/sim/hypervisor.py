@@ -4,9 +4,16 @@
 from __future__ import annotations
 
 from vgpuctl.errors import Exists
-from vgpuctl.model.records import DomainLeftovers, DomainRecord, HypervisorCapabilities, HypervisorStatus, NetworkRecord
+from vgpuctl.model.records import (
+    DomainLeftovers,
+    DomainRecord,
+    GuestAddress,
+    HypervisorCapabilities,
+    HypervisorStatus,
+    NetworkRecord,
+)
 from vgpuctl.model.vm import VmState
-from vgpuctl.sim import assign, domain_xml
+from vgpuctl.sim import assign, domain_xml, guest
 from vgpuctl.sim.core import Core
 from vgpuctl.sim.libvirt_errors import Code, VirError, changing, down, explained, looking, require
 from vgpuctl.sim.machine import version_number
@@ -68,6 +75,20 @@ class SimHypervisor:
         with looking(self._core, "network", name):
             active = self._networks().get(name)
             return NetworkRecord(name, active) if active is not None else None
+
+    # ----------------------------------------------------------------- guest
+
+    def guest_addresses(self, uuid: str, source: str) -> tuple[GuestAddress, ...] | None:
+        """Return a running guest's addresses by one source; None when that source does not answer."""
+        with looking(self._core, "guest-addresses", self._name(uuid)) as state:
+            _domain(state, uuid)
+            return guest.addresses(state, uuid, source)
+
+    def graphics_passwords(self, uuid: str) -> frozenset[str] | None:
+        """Return the kinds of graphics that ask for a password."""
+        with looking(self._core, "graphics-passwords", self._name(uuid)) as state:
+            domain, running = _domain(state, uuid), state.running.get(uuid)
+            return guest.passwords(running.xml if running else domain.xml)
 
     # -------------------------------------------------------------- defining
 
@@ -171,7 +192,8 @@ class SimHypervisor:
         if known is not None and known[0] is domain.xml and known[1] is live:
             return known[2]
         power = VmState.RUNNING if running else VmState.STOPPED
-        record = DomainRecord(domain.name, domain.uuid, power, domain.xml, live)
+        shown = guest.live_xml(running) if running else None
+        record = DomainRecord(domain.name, domain.uuid, power, guest.without_passwords(domain.xml), shown)
         self._records[domain.uuid] = (domain.xml, live, record)
         return record
 

@@ -44,6 +44,8 @@ _CALLS = {
     "destroy": ("virDomainDestroy", "cannot power off VM {}"),
     "wait-stopped": ("virDomainIsActive", "cannot see whether VM {} is off"),
     "network": ("virNetworkLookupByName", "cannot look up network {}"),
+    "guest-addresses": ("virDomainInterfaceAddresses", "cannot ask for the addresses of VM {}"),
+    "graphics-passwords": ("virDomainGetXMLDesc", "cannot look at the console of VM {}"),
     "pool": ("virStoragePoolLookupByName", "cannot look up storage pool {}"),
     "pools": ("virConnectListAllStoragePools", "cannot list storage pools"),
     "volumes": ("virStoragePoolListAllVolumes", "cannot list the volumes of storage pool {}"),

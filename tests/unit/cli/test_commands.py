@@ -74,6 +74,24 @@ def test_images_and_their_clones(sim: Run) -> None:
     assert sim("list-images --pool nothing").status == 2
 
 
+def test_reaching_a_vm(sim: Run) -> None:
+    assert sim("create-vm vdi-001 --profile A100-4C --image /srv/images/ubuntu-24.04.qcow2").status == 0
+    assert sim("console vdi-001 --json").document["data"]["graphics"][0]["password"] is False
+    page = sim("console vdi-001")
+    assert "vnc:    127.0.0.1:59" in page.out
+    assert "serial: virsh -c qemu:///system console vdi-001" in page.out
+    assert "ssh -L 59" in page.err
+    known = sim("address vdi-001 --json").document["data"]
+    assert known["source"] == "lease"
+    found = sim("address vdi-001")
+    assert found.out == f"{known['addresses'][0]['address']}\n"
+    assert found.err == "known from a DHCP lease\n"
+    assert sim("create-vm bare --profile A100-4C").status == 0
+    assert sim("address bare").status == 75
+    assert sim("stop-vm bare --force").status == 0
+    assert sim("address bare").status == 3
+
+
 def test_names_that_are_not_there(sim: Run) -> None:
     assert sim("create-vm vdi-001 --profile A100-4C").status == 0
     for line, said in (

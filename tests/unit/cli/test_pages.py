@@ -175,3 +175,22 @@ def test_images() -> None:
     )
     assert page.asides == ["1 named like disks of vgpuctl, and no VM refers to them"]
     assert pages.page("list-images", []).asides
+
+
+def test_a_console() -> None:
+    screens = [
+        {"type": "vnc", "listen": "127.0.0.1", "port": 5901, "tls_port": None, "socket": None, "password": False},
+        {"type": "spice", "listen": "::", "port": 5902, "tls_port": 5903, "socket": None, "password": True},
+        {"type": "vnc", "listen": None, "port": None, "tls_port": None, "socket": "/run/s", "password": None},
+        {"type": "vnc", "listen": None, "port": None, "tls_port": None, "socket": None, "password": None},
+    ]
+    serial = [{"target": "serial", "terminal": None, "command": ["virsh", "console", "a b"]}]
+    page = pages.page("console", {"name": "a b", "state": "running", "graphics": screens, "serial": serial})
+    assert plain(page.blocks) == (
+        "name:   a b\nstate:  running\nvnc:    127.0.0.1:5901, no password\n"
+        "spice:  [::]:5902 and [::]:5903 (TLS), asks for a password\n"
+        "vnc:    /run/s, password not known\nvnc:    no port yet, password not known\n"
+        "serial: virsh console 'a b'\n"
+    )
+    assert len(page.asides) == 1
+    assert pages.page("console", {"name": "x", "state": "running", "graphics": [], "serial": []}).asides

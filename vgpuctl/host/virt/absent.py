@@ -9,6 +9,7 @@ from vgpuctl.errors import HostCannot
 from vgpuctl.model.records import (
     DomainLeftovers,
     DomainRecord,
+    GuestAddress,
     HypervisorCapabilities,
     HypervisorStatus,
     ImageRecord,
@@ -80,6 +81,14 @@ class AbsentHypervisor(_Absent):
         self._refuse()
 
     def network(self, name: str) -> NetworkRecord | None:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def guest_addresses(self, uuid: str, source: str) -> tuple[GuestAddress, ...] | None:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def graphics_passwords(self, uuid: str) -> frozenset[str] | None:
         """Raise HostCannot."""
         self._refuse()
 
