@@ -157,6 +157,7 @@ def _changed(data: Data) -> Page:
         blocks.append(f"{data['name']}: {state}" if state else str(data["name"]))
         blocks += [f"  vgpu  {_vgpu_line(v)}" for v in data.get("vgpus") or ()]
         blocks += [f"  disk  {_disk_line(disk)}" for disk in data.get("disks") or ()]
+        blocks += [f"  guest {each['address']}" for each in (data.get("guest") or {}).get("addresses", ())]
     if not data["steps"]:
         blocks.append("nothing to do" if not blocks else "  nothing to do")
     return Page(blocks or [f"{len(data['steps'])} steps done"])

@@ -257,6 +257,13 @@ class WorkShape(TypedDict):
     dry_run: bool
 
 
+class GuestShape(TypedDict):
+    """A guest that answered: who knows it, and its addresses; none when only its agent answers yet."""
+
+    source: Literal["agent", "lease", "arp"]
+    addresses: list[AddressShape]
+
+
 class ChangedVmShape(WorkShape):
     """A VM that was made, changed or removed, or would be in a dry run.
 
@@ -268,6 +275,7 @@ class ChangedVmShape(WorkShape):
     state: StateWord
     vgpus: NotRequired[list[VgpuShape]]
     disks: NotRequired[list[DiskShape]]
+    guest: NotRequired[GuestShape]
     sources: NotRequired[dict[str, SourceShape]]
     before: NotRequired[dict[str, object] | None]
     after: NotRequired[dict[str, object] | None]

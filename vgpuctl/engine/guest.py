@@ -76,7 +76,7 @@ def address(world: World, name: str) -> Answer:
             silent.append(source)
         known = useful(answer or (), macs)
         if known:
-            values = [_value(each) for each in known]
+            values = [address_value(each) for each in known]
             data = {"name": record.name, "uuid": record.uuid, "source": source, "addresses": values}
             return Answer(data)
     raise Busy(
@@ -105,7 +105,8 @@ def _only_local(text: str) -> bool:
     return parsed.is_loopback or parsed.is_link_local
 
 
-def _value(known: GuestAddress) -> dict[str, object]:
+def address_value(known: GuestAddress) -> dict[str, object]:
+    """Return one address's JSON value."""
     family = f"ipv{ipaddress.ip_address(known.address).version}"
     where = {"mac": known.mac, "interface": known.interface}
     return {"address": known.address, "prefix": known.prefix, "family": family, **where}

@@ -92,6 +92,26 @@ def test_reaching_a_vm(sim: Run) -> None:
     assert sim("address bare").status == 3
 
 
+def test_waiting_for_the_guest(sim: Run) -> None:
+    image = "--image /srv/images/ubuntu-24.04.qcow2 --profile A100-4C"
+    planned = sim(f"create-vm vdi-001 {image} --wait-for guest --dry-run --json").document["data"]["steps"]
+    assert planned[-1] == "wait until the guest of vdi-001 answers (at most 300 s)"
+    made = sim(f"create-vm vdi-001 {image} --wait-for guest --wait-timeout 5 --json").document["data"]
+    assert made["guest"]["source"] == "lease"
+    assert (
+        f"  guest {made['guest']['addresses'][0]['address'][:12]}"
+        in sim(f"create-vm vdi-002 {image} --wait-for guest").out
+    )
+    late = sim("create-vm vdi-003 --profile A100-4C --wait-for guest --wait-timeout 0.01 --json")
+    assert late.status == 75
+    assert late.document["error"]["facts"]["vm"] == "vdi-003"
+    assert sim("show-vm vdi-003 --json").document["data"]["state"] == "running"
+    for line in ("--wait-for guest --no-start", "--wait-timeout 5"):
+        refused = sim(f"create-vm vdi-004 --profile A100-4C {line}")
+        assert refused.status == 2
+    assert sim("show-vm vdi-004").status == 2
+
+
 def test_names_that_are_not_there(sim: Run) -> None:
     assert sim("create-vm vdi-001 --profile A100-4C").status == 0
     for line, said in (

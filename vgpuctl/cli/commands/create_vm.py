@@ -56,6 +56,11 @@ def _field_options(function: Callable[..., int]) -> Callable[..., int]:
             "one that boots a clone of an image",
         ),
         ("vgpuctl --host sim:a100-40 create-vm vdi-001 --profile A100-4C:2 --dry-run", "what would be done"),
+        (
+            "vgpuctl --host sim:a100-40 create-vm vdi-001 --profile A100-4C"
+            " --image /srv/images/ubuntu-24.04.qcow2 --wait-for guest",
+            "one that can be reached when the command returns",
+        ),
     ),
 )
 @click.argument("name", required=False)
@@ -63,21 +68,41 @@ def _field_options(function: Callable[..., int]) -> Callable[..., int]:
 @click.option("--no-start", is_flag=True, help="Make the VM and its vGPUs, and leave it off.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and where each value came from.")
 @click.option("--print-xml", is_flag=True, help="Only print the domain XML that would be defined.")
+@click.option("--wait-for", type=click.Choice(("guest",)), help="Return when the guest answers or has an address.")
+@click.option(
+    "--wait-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="How long --wait-for waits (300).",
+)
 @click.pass_obj
-def command(settings: Settings, /, no_start: bool, dry_run: bool, print_xml: bool, **typed: object) -> int:
+def command(
+    settings: Settings,
+    /,
+    no_start: bool,
+    dry_run: bool,
+    print_xml: bool,
+    wait_for: str | None,
+    wait_timeout: float | None,
+    **typed: object,
+) -> int:
     """Make and start a VM with a vGPU, a plain virtual function or a whole GPU.
 
     Places the vGPU, makes its device, disk and domain, starts it and reads everything back; what fails is undone.
     Without --image, --disk and --cdrom the VM gets an empty 40 GiB disk and boots from the network. Without
     NAME it is vgpu-<8 digits of its uuid>. 'defaults:' in /etc/vgpuctl/host.yaml fill what is not typed.
+
+    With --wait-for guest the command returns when the VM's guest agent answers or an address of it is known. When
+    the time is over the exit status is 75, and the VM is kept and runs.
     """
     if print_xml:
         return run.print_xml(settings, lambda world: wishes.from_options(world, typed))
 
     def act(work: Work) -> Outcome:
-        from vgpuctl.engine import create
+        from vgpuctl.engine import create, wait
 
-        return create.create_vm(
+        wait.refuse_no_wait(wait_for=wait_for, timeout=wait_timeout, start=not no_start)
+        made = create.create_vm(
             work.world,
             wishes.from_options(work.world, typed),
             start=not no_start,
@@ -85,5 +110,8 @@ def command(settings: Settings, /, no_start: bool, dry_run: bool, print_xml: boo
             wait_seconds=work.wait_seconds,
             progress=work.progress,
         )
+        if wait_for is None:
+            return made
+        return wait.wait_for_guest(work.world, made, wait_timeout or wait.DEFAULT_SECONDS, work.progress)
 
     return run.change(settings, "create-vm", act)
