@@ -47,7 +47,13 @@ class SimHypervisor:
         """Return what domains may use on this host."""
         with looking(self._core, "capabilities") as state:
             libvirt = state.machine.scenario["libvirt"]
-            return HypervisorCapabilities(kvm=libvirt["kvm"], uefi=libvirt["uefi"], emulator=EMULATOR)
+            return HypervisorCapabilities(
+                kvm=libvirt["kvm"],
+                uefi=libvirt["uefi"],
+                emulator=EMULATOR,
+                secure_boot=libvirt["uefi"] and libvirt.get("secure_boot", True),
+                tpm=libvirt.get("tpm", True),
+            )
 
     # --------------------------------------------------------------- looking
 

@@ -112,6 +112,17 @@ def test_waiting_for_the_guest(sim: Run) -> None:
     assert sim("show-vm vdi-004").status == 2
 
 
+def test_a_desktop_with_windows_11(sim: Run) -> None:
+    image = "--image /srv/images/windows-11.qcow2 --profile A100-4C --os windows11"
+    made = sim(f"create-vm win-001 {image} --json")
+    assert made.document["data"]["firmware"] == "uefi"
+    assert "tpm-crb" in sim(f"create-vm win-002 {image} --print-xml").out
+    little = sim(f"create-vm win-002 {image} --memory 2GiB")
+    assert little.status == 2
+    assert "--memory 4GiB" in little.err
+    assert sim("delete-vm win-001 --yes").status == 0
+
+
 def test_names_that_are_not_there(sim: Run) -> None:
     assert sim("create-vm vdi-001 --profile A100-4C").status == 0
     for line, said in (

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Exists, LibvirtFailed
 from vgpuctl.host.virt import documents, guest, numbers
+from vgpuctl.host.virt.capabilities import capabilities_of
 from vgpuctl.host.virt.connection import Connection, code_of
 from vgpuctl.model.records import DomainLeftovers, DomainRecord, HypervisorCapabilities, HypervisorStatus, NetworkRecord
 from vgpuctl.model.vm import VmState
@@ -57,12 +58,7 @@ class LibvirtHypervisor:
             text = self._connection.sought(numbers.VIR_ERR_INVALID_ARG, partial(ask, "kvm", 0))
             kvm = text is not None
             root = documents.parsed(text or ask("qemu", 0))
-        firmwares = root.findall("os/enum[@name='firmware']/value")
-        return HypervisorCapabilities(
-            kvm=kvm,
-            uefi=any(value.text == "efi" for value in firmwares),
-            emulator=documents.text_at(root, "path") or "",
-        )
+        return capabilities_of(root, kvm=kvm)
 
     def domains(self) -> tuple[DomainRecord, ...]:
         """Return every domain, sorted by name. One that vanishes while listing is left out."""
