@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.domain.parse import parse
 from vgpuctl.engine.guest import SOURCES, address_value, useful
-from vgpuctl.errors import Busy, InvalidInput, LibvirtFailed, PartlyApplied
+from vgpuctl.errors import Busy, Interrupted, InvalidInput, LibvirtFailed, PartlyApplied
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from vgpuctl.model.world import World
 
 DEFAULT_SECONDS = 300
@@ -40,6 +42,7 @@ def wait_for_guest(world: World, made: Outcome, timeout_seconds: float, progress
     Raises:
         Busy: the time was over; the VM is left running.
         PartlyApplied: the VM was made and started, and went off meanwhile.
+        Interrupted: a signal came; the VM is left running.
     """
     name, uuid = str(made.data["name"]), str(made.data["uuid"])
     text = f"wait until the guest of {name} answers (at most {timeout_seconds:g} s)"
@@ -47,13 +50,23 @@ def wait_for_guest(world: World, made: Outcome, timeout_seconds: float, progress
     if made.dry_run:
         return replace(made, steps=steps)
     progress.planned(steps)
+    try:
+        found = _waited(world, name, uuid, timeout_seconds, lambda: progress.started(len(steps), text))
+    except Interrupted as error:
+        error.left.append(f"VM {name}: it is made and runs")
+        raise
+    progress.finished(len(steps), text)
+    return replace(made, data={**made.data, "guest": found}, steps=steps)
+
+
+def _waited(world: World, name: str, uuid: str, timeout_seconds: float, shown: Callable[[], None]) -> dict[str, object]:
+    """Look again and again until the guest is reached; `shown` tells that it goes on, and ends it at a signal."""
     begun = world.clock.monotonic()
     while True:
-        progress.started(len(steps), text)
+        shown()
         found = _reached(world, name, uuid)
         if found is not None:
-            progress.finished(len(steps), text)
-            return replace(made, data={**made.data, "guest": found}, steps=steps)
+            return found
         left = begun + timeout_seconds - world.clock.monotonic()
         if left <= 0:
             raise Busy(

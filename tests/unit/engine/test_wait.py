@@ -7,7 +7,7 @@ import pytest
 
 from tests.worlds import EagerClock, Silent, create, open_host, stop, wish
 from vgpuctl.engine.wait import refuse_no_wait, wait_for_guest
-from vgpuctl.errors import Busy, InvalidInput, PartlyApplied
+from vgpuctl.errors import Busy, Interrupted, InvalidInput, PartlyApplied
 from vgpuctl.model.records import GuestAddress
 from vgpuctl.model.vm import VmState
 from vgpuctl.value import replace
@@ -77,6 +77,22 @@ def test_a_vm_that_goes_off_is_not_waited_for(tmp_path):
         wait_for_guest(world, made, 300, Silent())
     assert caught.value.left == ["VM vm with its vGPUs and disks"]
     assert clock.monotonic() < 1_000_010
+
+
+def test_a_signal_ends_the_waiting_and_leaves_the_vm_running(tmp_path):
+    class Signalled(Silent):
+        looks = 0
+
+        def started(self, number, text):
+            self.looks += 1
+            if self.looks > 3:
+                raise Interrupted("interrupted", signal_number=2)
+
+    world, made, _clock = booting(tmp_path, 1000, ())
+    with pytest.raises(Interrupted) as caught:
+        wait_for_guest(world, made, 300, Signalled())
+    assert caught.value.left == ["VM vm: it is made and runs"]
+    assert world.hypervisor.find_domain("vm").live_xml is not None
 
 
 def test_a_dry_run_says_that_it_would_wait(tmp_path):
