@@ -15,6 +15,8 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from vgpuctl.model.world import World
+
 Rows = list[dict[str, Any]]
 
 
@@ -29,8 +31,23 @@ def gpus(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> lis
 
 
 def vms(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete names of VMs."""
-    return _live(ctx, incomplete, "list_vms", lambda row: (row["name"], str(row["state"])))
+    """Complete names of VMs, asked from libvirt alone: no GPU is looked at."""
+    from click.shell_completion import CompletionItem
+
+    with suppress(Exception):
+        records = _world(ctx).hypervisor.domains()
+        return [CompletionItem(r.name, help=str(r.state)) for r in records if r.name.startswith(incomplete)]
+    return []
+
+
+def pools(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete names of storage pools."""
+    from click.shell_completion import CompletionItem
+
+    with suppress(Exception):
+        records = _world(ctx).storage.pools()
+        return [CompletionItem(r.name, help=r.path or r.kind) for r in records if r.name.startswith(incomplete)]
+    return []
 
 
 def hosts(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -67,15 +84,19 @@ def _live(
 
 
 def _ask(ctx: click.Context, query: str) -> Rows:
+    from vgpuctl.engine import queries
+
+    return [dict(row) for row in getattr(queries, query)(_world(ctx)).data]
+
+
+def _world(ctx: click.Context) -> World:
     from vgpuctl.cli import worlds
     from vgpuctl.cli.settings import Settings
-    from vgpuctl.engine import queries
 
     settings = ctx.find_object(Settings)
     if settings is None:
-        return []
-    data = getattr(queries, query)(worlds.open_world(settings)).data
-    return [dict(row) for row in data]
+        raise LookupError("no host is named")
+    return worlds.open_world(settings)
 
 
 def _number(value: object) -> str:

@@ -33,7 +33,14 @@ def options(function: Callable[..., int]) -> Callable[..., int]:
     return count(parallel(function))
 
 
-def checked(count: int | None, parallel: int | None, *, print_xml: bool = False, state: str = "present") -> int:
+def checked(
+    count: int | None,
+    parallel: int | None,
+    *,
+    print_xml: bool = False,
+    wait_for: str | None = None,
+    state: str = "present",
+) -> int:
     """Return how many VMs are made at the same time.
 
     Raises:
@@ -43,6 +50,8 @@ def checked(count: int | None, parallel: int | None, *, print_xml: bool = False,
         raise click.UsageError("--parallel is for several VMs: say how many with --count")
     if count is not None and print_xml:
         raise click.UsageError("--print-xml shows one VM: leave --count out and give one name")
+    if count is not None and wait_for is not None:
+        raise click.UsageError("--wait-for waits for one VM: leave --count out, or wait with: vgpuctl address NAME")
     if count is not None and state != "present":
         raise click.UsageError(f"--count makes what is not there yet; --state {state} is for one VM")
     return parallel or PARALLEL

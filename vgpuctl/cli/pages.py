@@ -159,6 +159,7 @@ def _changed(data: Data) -> Page:
         blocks.append(f"{data['name']}: {state}" if state else str(data["name"]))
         blocks += [f"  vgpu  {_vgpu_line(v)}" for v in data.get("vgpus") or ()]
         blocks += [f"  disk  {_disk_line(disk)}" for disk in data.get("disks") or ()]
+        blocks += [f"  guest {each['address']}" for each in (data.get("guest") or {}).get("addresses", ())]
     if not data["steps"]:
         blocks.append("nothing to do" if not blocks else "  nothing to do")
     return Page(blocks or [f"{len(data['steps'])} steps done"])
@@ -239,12 +240,26 @@ def _reset(data: Data) -> Page:
     return Page([f"{data['host']}: as new"])
 
 
+def _guest_page(name: str) -> Callable[[Any], Page]:
+    """Return a page of `guest_pages`, imported when it is printed."""
+
+    def made(data: Any) -> Page:
+        from vgpuctl.cli import guest_pages
+
+        return guest_pages.PAGES[name](data)
+
+    return made
+
+
 _PAGES: dict[str, Callable[[Any], Page]] = {
     "list-gpus": _gpus,
     "show-gpu": _gpu,
     "list-profiles": _profiles,
     "explain": _explain,
     "list-vms": _vms,
+    "console": _guest_page("console"),
+    "address": _guest_page("address"),
+    "list-images": _guest_page("list-images"),
     "reconcile": _reconciled,
     "doctor": _examined,
     "show-vm": _vm,

@@ -2,6 +2,8 @@
 """The JSON `data` of every command, as types: the one source of `docs/json/`.
 
 Units are in the names, addresses and ids are strings, unknown is null. Fields are added, never renamed.
+
+Size: a table of types, one for each command, and nothing that runs.
 """
 
 from __future__ import annotations
@@ -172,6 +174,78 @@ class VmShape(VmRowShape):
     disks: list[DiskShape]
 
 
+class CloneShape(TypedDict):
+    """A disk that is a clone of an image, with the VMs that refer to it."""
+
+    path: str
+    vms: list[str]
+
+
+class ImageShape(TypedDict):
+    """A volume, or a base image outside of the pools (`pool` and `volume` null). Format and size null: not known.
+
+    `role` orphan: named as vgpuctl names disks, and no VM refers to it.
+    """
+
+    path: str
+    pool: str | None
+    volume: str | None
+    format: str | None
+    size_bytes: int | None
+    role: Literal["base", "disk", "orphan", "other"]
+    base: str | None
+    vms: list[str]
+    children: list[CloneShape]
+
+
+class ScreenShape(TypedDict):
+    """A VM's screen. Null: not given yet, or none; `password` null: this user may not see whether one is set."""
+
+    type: str
+    listen: str | None
+    port: int | None
+    tls_port: int | None
+    socket: str | None
+    password: bool | None
+
+
+class SerialShape(TypedDict):
+    """A VM's serial console: the terminal on the host, null while the VM is off, and the command that opens it."""
+
+    target: str
+    terminal: str | None
+    command: list[str]
+
+
+class ConsoleShape(TypedDict):
+    """How a VM's screens and serial consoles are reached."""
+
+    name: str
+    uuid: str
+    state: StateWord
+    graphics: list[ScreenShape]
+    serial: list[SerialShape]
+
+
+class AddressShape(TypedDict):
+    """An IP address of a guest. `interface` is the guest's name of the card by its agent, the host's otherwise."""
+
+    address: str
+    prefix: int
+    family: Literal["ipv4", "ipv6"]
+    mac: str | None
+    interface: str
+
+
+class AddressesShape(TypedDict):
+    """The addresses of a running VM, and who knows them."""
+
+    name: str
+    uuid: str
+    source: Literal["agent", "lease", "arp"]
+    addresses: list[AddressShape]
+
+
 class SourceShape(TypedDict):
     """A value and where it came from."""
 
@@ -187,6 +261,13 @@ class WorkShape(TypedDict):
     dry_run: bool
 
 
+class GuestShape(TypedDict):
+    """A guest that answered: who knows it, and its addresses; none when only its agent answers yet."""
+
+    source: Literal["agent", "lease", "arp"]
+    addresses: list[AddressShape]
+
+
 class ChangedVmShape(WorkShape):
     """A VM that was made, changed or removed, or would be in a dry run.
 
@@ -198,6 +279,7 @@ class ChangedVmShape(WorkShape):
     state: StateWord
     vgpus: NotRequired[list[VgpuShape]]
     disks: NotRequired[list[DiskShape]]
+    guest: NotRequired[GuestShape]
     sources: NotRequired[dict[str, SourceShape]]
     before: NotRequired[dict[str, object] | None]
     after: NotRequired[dict[str, object] | None]
@@ -279,9 +361,9 @@ class DoctorShape(WorkShape):
 
 
 class RestoredShape(TypedDict):
-    """A VM, or a vGPU of host.yaml, whose vGPUs were made again."""
+    """A GPU that was set up again, or a VM or vGPU of host.yaml whose devices were made again."""
 
-    kind: Literal["vm", "vgpu"]
+    kind: Literal["gpu", "vm", "vgpu"]
     name: str
     carriers: list[str]
 
@@ -345,6 +427,9 @@ KINDS: dict[str, object] = {
     "set-profile": AttachedVmShape,
     "list-vms": list[VmRowShape],
     "show-vm": VmShape,
+    "console": ConsoleShape,
+    "address": AddressesShape,
+    "list-images": list[ImageShape],
     "reconcile": ReconcileShape,
     "doctor": DoctorShape,
     "restore-host": RestoreShape,

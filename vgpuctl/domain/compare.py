@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vgpuctl.domain.parse import has_console, parse
+from vgpuctl.domain.parse import has_console, lost_of_windows, parse
 from vgpuctl.model.vm import Vm, VmState
 from vgpuctl.model.wish import DomainDesign
 
@@ -26,6 +26,8 @@ def missing(design: DomainDesign, xml: str) -> tuple[str, ...]:
         found.append(f"the network '{design.network}' is not there")
     if not has_console(xml):
         found.append("the serial console is not there")
+    if design.os == "windows11":
+        found += lost_of_windows(xml)
     if vm.promise is None:
         found.append("vgpuctl's record is not there")
     elif vm.promise != design.promise:

@@ -89,6 +89,19 @@ def has_console(xml: str) -> bool:
     )
 
 
+def lost_of_windows(xml: str) -> tuple[str, ...]:
+    """Return what a domain lacks that Windows 11 does not start without, a sentence each.
+
+    libvirt writes secure boot as the firmware's feature that was asked for, or as a secure loader once it chose one.
+    """
+    root = _root(xml)
+    asked = root.find("os/firmware/feature[@name='secure-boot'][@enabled='yes']") is not None
+    secure = asked or root.find("os/loader[@secure='yes']") is not None
+    emulated = root.find("devices/tpm/backend[@type='emulator']") is not None
+    found = () if secure else ("secure boot is not on",)
+    return found if emulated else (*found, "the TPM is not there")
+
+
 def _root(xml: str) -> etree._Element:
     try:
         root = etree.fromstring(xml, _PARSER)

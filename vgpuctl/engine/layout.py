@@ -31,8 +31,10 @@ from vgpuctl.steps.host_file import SetGpuKeys
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from vgpuctl.model.world import World
-    from vgpuctl.spec.host import GpuSpec, HostSpec
+    from vgpuctl.spec.host import GpuSpec
 
 
 class Job(Value):
@@ -92,21 +94,22 @@ def set_mode(world: World, job: Job, *, dry_run: bool, progress: Progress) -> Ou
     return Outcome(True, gpu_value(now, one_gpu(now, work.gpu.address)), work.lines, now.warnings)
 
 
-def restore_layout(world: World, spec: HostSpec, *, wait_seconds: float, progress: Progress) -> tuple[Restored, ...]:
+def restore_layout(
+    world: World, gpus: Mapping[str, GpuSpec], *, dry_run: bool, wait_seconds: float, progress: Progress
+) -> tuple[Restored, ...]:
     """Bring every GPU of host.yaml to its mode, as after a boot; one that is as it should be is left alone.
 
     Nothing is waited for but the VFs themselves, no VM is stopped, and host.yaml is not written. A GPU that cannot be
     set up does not stop the others: its `error` says why. Sorted by address.
     """
-    require_writable(world)
     done = []
-    for address, said in sorted(spec.gpus.items()):
+    for address, said in sorted(gpus.items()):
         if said.mode is None or said.mode == Mode.UNMANAGED:
             continue
         job = Job(address, said.mode, said.vfs, record=False, wait_seconds=wait_seconds)
         try:
             work = _plan(world, observe(world, WANT), job)
-            if work.lines:
+            if work.lines and not dry_run:
                 _apply(world, job, work, progress)
             done.append(Restored(address, said.mode, work.lines))
         except VgpuctlError as error:

@@ -16,12 +16,31 @@ from vgpuctl.backends import of
 from vgpuctl.capacity.room import room
 from vgpuctl.domain.parse import parse
 from vgpuctl.engine.claim import claims_of, reclaim
-from vgpuctl.engine.devices import has_devices, look_at, make_devices, missing_devices, planned_devices
+from vgpuctl.engine.devices import (
+    UNASKED,
+    has_devices,
+    look_at,
+    make_devices,
+    missing_devices,
+    planned_devices,
+)
 from vgpuctl.engine.guards import require_writable
+from vgpuctl.engine.layout import Restored, restore_layout
 from vgpuctl.engine.run import carry_out
-from vgpuctl.errors import Busy, Failed, HostCannot, Interrupted, LibvirtFailed, NoCapacity, VgpuctlError
+from vgpuctl.errors import (
+    Busy,
+    Failed,
+    HostCannot,
+    Interrupted,
+    LibvirtFailed,
+    NoCapacity,
+    NotFound,
+    Temporary,
+    VgpuctlError,
+)
 from vgpuctl.model.gpu import Backend, Gpu
 from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.records import HypervisorStatus
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan
 from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm, VmState
@@ -30,7 +49,7 @@ from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
-    from vgpuctl.spec.host import HostSpec, VgpuSpec
+    from vgpuctl.spec.host import GpuSpec, HostSpec, VgpuSpec
 
 DOMAINS = "/etc/libvirt/qemu"
 PAUSE_SECONDS = 1.0
@@ -95,24 +114,81 @@ def restore_host(world: World, spec: HostSpec, *, dry_run: bool, wait_seconds: f
         require_writable(world)
     vms, problems = read_domain_files(world)
     # What a GPU is set up for comes before vGPUs without a VM, and those before the VMs': each needs the one before.
+    deadline = world.clock.monotonic() + spec.boot.deadline_seconds
+    gpus = _restore_gpus(world, spec.gpus, deadline, dry_run, wait_seconds, progress)
     parts = [*_parts_of_host(world, spec.vgpus), *_parts_of_vms(vms)]
     waiting = [part for part in parts if _incomplete(world, part)]
     if dry_run:
-        return _planned(world, waiting, vms, problems, len(parts))
-    restored, failed, steps = _restore(world, waiting, vms, spec.boot.deadline_seconds, wait_seconds, progress)
+        planned = _planned(world, waiting, vms, problems, len(parts))
+        steps = (*(s for gpu in gpus for s in gpu.steps), *planned.steps)
+        return replace(planned, changed=bool(steps), steps=steps)
+    restored, failed, done = _restore(world, waiting, vms, deadline, spec, wait_seconds, progress)
+    restored = [_gpu_value(g) for g in gpus if g.steps and not g.error] + restored
+    failed = [{**_gpu_value(g), **_why(g.error)} for g in gpus if g.error] + failed
+    total = len(parts) + len(gpus)
     if failed:
-        raise _failed(failed, restored, len(parts))
-    return Outcome(bool(steps), {"restored": restored, "complete": len(parts) - len(restored)}, tuple(steps), problems)
+        raise _failed(failed, restored, total)
+    steps = (*(s for gpu in gpus for s in gpu.steps), *done)
+    return Outcome(bool(steps), {"restored": restored, "complete": total - len(restored)}, steps, problems)
+
+
+class _Unasked:
+    """A libvirt that is not asked: before a boot's end it would wait for this very restore."""
+
+    def status(self) -> HypervisorStatus:
+        """Say so."""
+        return UNASKED
+
+    def __getattr__(self, name: str) -> object:
+        raise AssertionError(f"{name}: libvirt is not asked while a host is restored")
+
+
+def _restore_gpus(
+    world: World,
+    gpus: Mapping[str, GpuSpec],
+    deadline: float,
+    dry_run: bool,
+    wait_seconds: float,
+    progress: Progress,
+) -> tuple[Restored, ...]:
+    """Set each GPU up; one that is not ready yet, as without its driver, is tried again until the deadline."""
+    quiet = replace(world, hypervisor=_Unasked())
+    done: dict[str, Restored] = {}
+    while True:
+        todo = {address: gpu for address, gpu in gpus.items() if address not in done or _not_yet(done[address])}
+        for gpu in restore_layout(quiet, todo, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress):
+            done[gpu.address] = gpu
+        late = world.clock.monotonic() >= deadline
+        if late or dry_run or not any(_not_yet(gpu) for gpu in done.values()):
+            return tuple(done[address] for address in sorted(done))
+        world.clock.pause(PAUSE_SECONDS)
+
+
+def _not_yet(gpu: Restored) -> bool:
+    return isinstance(gpu.error, NotFound | HostCannot | Temporary)
+
+
+def _gpu_value(gpu: Restored) -> dict[str, object]:
+    return {"kind": "gpu", "name": gpu.address, "carriers": []}
+
+
+def _why(error: VgpuctlError | None) -> dict[str, object]:
+    return {} if error is None else {"code": error.code, "message": error.message, "hint": error.hint}
 
 
 def _restore(
-    world: World, waiting: list[_Part], vms: tuple[Vm, ...], seconds: int, wait_seconds: float, progress: Progress
+    world: World,
+    waiting: list[_Part],
+    vms: tuple[Vm, ...],
+    deadline: float,
+    spec: HostSpec,
+    wait_seconds: float,
+    progress: Progress,
 ) -> tuple[list[dict[str, object]], list[dict[str, object]], list[str]]:
     """Make each part when its GPUs are ready; returns what was restored, what failed, and the steps done."""
     restored: list[dict[str, object]] = []
     failed: list[dict[str, object]] = []
     steps: list[str] = []
-    deadline = world.clock.monotonic() + seconds
     while waiting:
         late = world.clock.monotonic() >= deadline
         looked = [(part, _not_ready(world, part, vms)) for part in waiting]
@@ -122,13 +198,13 @@ def _restore(
                 continue
             try:
                 if why is not None:
-                    raise _too_late(why, part, seconds)
+                    raise _too_late(why, part, spec.boot.deadline_seconds)
                 steps += _make(world, part, vms, wait_seconds, progress)
                 restored.append(_value(part))
             except Interrupted:
                 raise
             except VgpuctlError as error:
-                failed.append({**_value(part), "code": error.code, "message": error.message, "hint": error.hint})
+                failed.append({**_value(part), **_why(error)})
         if waiting:
             world.clock.pause(PAUSE_SECONDS)
     return restored, failed, steps
@@ -142,7 +218,7 @@ def _value(part: _Part) -> dict[str, object]:
 def _failed(failed: list[dict[str, object]], restored: list[dict[str, object]], total: int) -> Failed:
     lines = "; ".join(f"{f['kind']} {f['name']}: {f['message']}" for f in failed)
     return Failed(
-        f"{len(failed)} of {total} have no vGPU: {lines}",
+        f"{len(failed)} of {total} could not be restored: {lines}",
         hint=str(failed[0]["hint"] or "put that right, then: vgpuctl restore-host"),
         failed=failed,
         restored=restored,

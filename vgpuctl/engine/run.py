@@ -14,14 +14,10 @@ from typing import TYPE_CHECKING
 from vgpuctl.errors import Exists, Interrupted, InUse, PartlyApplied, Refused, Temporary, VgpuctlError
 from vgpuctl.model.outcome import Progress
 from vgpuctl.model.step import Plan, Step
-from vgpuctl.steps.claims import HoldClaim
-from vgpuctl.steps.domain import DefineDomain, StartDomain
-from vgpuctl.steps.plug import WriteRecord
+from vgpuctl.steps.domain import StartDomain
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
-
-_OWNERS = (HoldClaim, DefineDomain, WriteRecord)
 
 
 def carry_out(world: World, plan: Plan, progress: Progress, done: Sequence[Step] = ()) -> None:
@@ -92,7 +88,7 @@ def take_back(world: World, performed: Sequence[Step], progress: Progress, failu
     while waiting:
         step = waiting.pop()
         text = step.describe()
-        if failure.left and isinstance(step, _OWNERS):
+        if failure.left and getattr(step, "tells_owner", False):
             failure.left.append(f"{text}: kept, it says whose the rest is")
             continue
         try:

@@ -66,12 +66,17 @@ class DomainLeftovers(Value):
 
 
 class HypervisorCapabilities(Value):
-    """What new domains may use on this host. `uefi`: libvirt finds a firmware by itself for x86_64 q35."""
+    """What new domains may use on this host. `uefi`: libvirt finds a firmware by itself for x86_64 q35.
+
+    `secure_boot`: one with secure boot too. `tpm`: libvirt finds the emulator of a TPM 2.0 (swtpm).
+    """
 
     kvm: bool
     uefi: bool
     emulator: str
     arch: str = "x86_64"
+    secure_boot: bool = False
+    tpm: bool = False
 
 
 class NetworkRecord(Value):
@@ -79,6 +84,18 @@ class NetworkRecord(Value):
 
     name: str
     active: bool
+
+
+class GuestAddress(Value):
+    """An IP address of a guest, of its network card `mac` (lower case; None where the source does not tell).
+
+    `interface` is the guest's own name of the card by its agent, the host's tap otherwise.
+    """
+
+    address: str
+    prefix: int
+    mac: str | None
+    interface: str
 
 
 class PoolRecord(Value):

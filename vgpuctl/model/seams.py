@@ -23,6 +23,7 @@ from vgpuctl.model.records import (
     DomainLeftovers,
     DomainRecord,
     FilePermissions,
+    GuestAddress,
     Holder,
     HypervisorCapabilities,
     HypervisorStatus,
@@ -146,12 +147,27 @@ class Hypervisor(Protocol):
         refuses, 99 when there is no such device; then the config keeps it too.
         """
 
+    def guest_addresses(self, uuid: str, source: str) -> tuple[GuestAddress, ...] | None:
+        """Return a running guest's addresses by `agent`, `lease` or `arp`; None when that source does not answer.
+
+        A domain that is off is libvirt's error 55.
+        """
+
+    def graphics_passwords(self, uuid: str) -> frozenset[str] | None:
+        """Return the kinds of graphics ("vnc") that ask for a password, never a password; None: not allowed to see."""
+
 
 class Storage(Protocol):
     """libvirt's storage pools, and images that people name by path. Errors as Hypervisor's."""
 
     def pool(self, name: str) -> PoolRecord | None:
         """Return one pool by name, or None."""
+
+    def pools(self) -> tuple[PoolRecord, ...]:
+        """Return every pool, sorted by name."""
+
+    def volumes(self, pool: str) -> tuple[VolumeRecord, ...]:
+        """Return an active pool's volumes, sorted by name; one that vanishes or cannot be read is left out."""
 
     def make_pool(self, name: str, path: str) -> None:
         """Define, build, start and autostart a directory pool; the directory may exist."""

@@ -16,7 +16,8 @@ class Step(Protocol):
 
     `perform` changes the host and is not repeated; `verify` reads back and raises VerifyFailed when the host
     does not show what was meant; `undo` removes only what `perform` made, only if it still reads as written,
-    and is safe to call when `perform` failed half-way or never ran.
+    and is safe to call when `perform` failed half-way or never ran. A step whose class says `tells_owner` writes whose
+    the rest is: it is kept when something before it cannot be undone.
     """
 
     def describe(self) -> str:

@@ -70,7 +70,10 @@ class DesignHostdev(Value):
 
 
 class DomainDesign(Value):
-    """Everything a domain template gets to see. `firmware` "uefi" or "bios"; `boot` device kinds in order."""
+    """Everything a domain template gets to see. `firmware` "uefi" or "bios"; `boot` device kinds in order.
+
+    `os` is the wish's: "linux", "generic" or "windows11".
+    """
 
     name: str
     uuid: str
@@ -86,3 +89,4 @@ class DomainDesign(Value):
     boot: tuple[str, ...]
     promise: Promise
     numa_node: int | None = None
+    os: str = "linux"

@@ -87,6 +87,7 @@ def make_design(
         hotplug_slots=wish.hotplug_slots,
         boot=_boot_order(wish),
         promise=promise,
+        os=wish.os,
     )
 
 

@@ -11,6 +11,7 @@ from vgpuctl.model.records import HypervisorCapabilities, ImageRecord, NetworkRe
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import ExistingDisk, VmWish
+from vgpuctl.plan.windows import WINDOWS_11, check_windows, refuse_bios
 from vgpuctl.value import NOTHING, Value
 
 DEFAULT_POOL = "default"
@@ -58,6 +59,7 @@ def check_facts(snapshot: Snapshot, wish: VmWish, vgpus: tuple[PromisedVgpu, ...
     Raises:
         HostCannot, NotFound, NoSpace, InUse: as the message says.
     """
+    check_windows(wish, facts.capabilities)
     _check_network(wish, facts)
     _check_files(snapshot, wish, facts)
     if vgpus:
@@ -147,9 +149,10 @@ def choose_firmware(wish: VmWish, facts: Facts) -> str:
     """Return "uefi" or "bios" by what the image needs and the host has.
 
     linux: UEFI, which large BARs want, unless the image boots only with BIOS. generic: BIOS, unless the image
-    boots only with UEFI.
+    boots only with UEFI. windows11: UEFI.
 
     Raises:
+        InvalidInput: the image of a Windows 11 boots only with BIOS.
         HostCannot: the image needs UEFI and libvirt finds no firmware.
     """
     first = wish.image or next((d.path for d in wish.disks if isinstance(d, ExistingDisk)), None)
@@ -162,6 +165,10 @@ def choose_firmware(wish: VmWish, facts: Facts) -> str:
             check="uefi",
             image=first,
         )
+    if wish.os == WINDOWS_11:
+        if needs == "bios":
+            refuse_bios(str(first))
+        return "uefi"
     if needs in ("uefi", "bios"):
         return needs
     return "uefi" if wish.os == "linux" and facts.capabilities.uefi else "bios"

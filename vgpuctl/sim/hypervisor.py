@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
-import re
-
 from vgpuctl.errors import Exists
-from vgpuctl.model.records import DomainLeftovers, DomainRecord, HypervisorCapabilities, HypervisorStatus, NetworkRecord
+from vgpuctl.model.records import (
+    DomainLeftovers,
+    DomainRecord,
+    GuestAddress,
+    HypervisorCapabilities,
+    HypervisorStatus,
+    NetworkRecord,
+)
 from vgpuctl.model.vm import VmState
-from vgpuctl.sim import assign, domain_xml
+from vgpuctl.sim import assign, domain_xml, guest
 from vgpuctl.sim.core import Core
 from vgpuctl.sim.libvirt_errors import Code, VirError, changing, down, explained, looking, require
 from vgpuctl.sim.machine import version_number
@@ -16,7 +21,6 @@ from vgpuctl.sim.plugging import Plugging
 from vgpuctl.sim.state import SimDomain, State
 from vgpuctl.sim.turns import in_turn
 
-_PASSWORD = re.compile(' passwd="[^"]*"')
 EMULATOR = "/usr/bin/qemu-system-x86_64"
 
 
@@ -46,7 +50,13 @@ class SimHypervisor(Plugging):
         """Return what domains may use on this host."""
         with looking(self._core, "capabilities") as state:
             libvirt = state.machine.scenario["libvirt"]
-            return HypervisorCapabilities(kvm=libvirt["kvm"], uefi=libvirt["uefi"], emulator=EMULATOR)
+            return HypervisorCapabilities(
+                kvm=libvirt["kvm"],
+                uefi=libvirt["uefi"],
+                emulator=EMULATOR,
+                secure_boot=libvirt["uefi"] and libvirt.get("secure_boot", True),
+                tpm=libvirt.get("tpm", True),
+            )
 
     # --------------------------------------------------------------- looking
 
@@ -74,6 +84,20 @@ class SimHypervisor(Plugging):
         with looking(self._core, "network", name):
             active = self._networks().get(name)
             return NetworkRecord(name, active) if active is not None else None
+
+    # ----------------------------------------------------------------- guest
+
+    def guest_addresses(self, uuid: str, source: str) -> tuple[GuestAddress, ...] | None:
+        """Return a running guest's addresses by one source; None when that source does not answer."""
+        with looking(self._core, "guest-addresses", self._name(uuid)) as state:
+            _domain(state, uuid)
+            return guest.addresses(state, uuid, source)
+
+    def graphics_passwords(self, uuid: str) -> frozenset[str] | None:
+        """Return the kinds of graphics that ask for a password."""
+        with looking(self._core, "graphics-passwords", self._name(uuid)) as state:
+            domain, running = _domain(state, uuid), state.running.get(uuid)
+            return guest.passwords(running.xml if running else domain.xml)
 
     # -------------------------------------------------------------- defining
 
@@ -177,7 +201,8 @@ class SimHypervisor(Plugging):
         if known is not None and known[0] is domain.xml and known[1] is live:
             return known[2]
         power = VmState.RUNNING if running else VmState.STOPPED
-        record = DomainRecord(domain.name, domain.uuid, power, _shown(domain.xml), _shown(live) if live else None)
+        shown = guest.live_xml(running) if running else None
+        record = DomainRecord(domain.name, domain.uuid, power, guest.without_passwords(domain.xml), shown)
         self._records[domain.uuid] = (domain.xml, live, record)
         return record
 
@@ -205,11 +230,6 @@ class SimHypervisor(Plugging):
                     why = "Permission denied" if file is not None else "No such file or directory"
                     raise VirError(Code.SYSTEM_ERROR, f"Cannot access storage file '{current}': {why}")
                 current = file.base
-
-
-def _shown(xml: str) -> str:
-    """Return XML as libvirt shows it without VIR_DOMAIN_XML_SECURE: passwords are left out."""
-    return _PASSWORD.sub("", xml) if "passwd" in xml else xml
 
 
 def _domain(state: State, uuid: str) -> SimDomain:

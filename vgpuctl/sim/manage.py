@@ -18,11 +18,13 @@ from vgpuctl.sim.machine import SimGpu
 from vgpuctl.sim.sriov import below
 from vgpuctl.sim.state import State
 from vgpuctl.sim.tree import fail
+from vgpuctl.sim.turns import in_turn
 
 PATH = "/usr/lib/nvidia/sriov-manage"
 USAGE = "Usage: sriov-manage <-e|-d> <ssss:bb:dd.f|ALL>\n"
 
 
+@in_turn
 class SimVendorCommands:
     """Commands of the drivers that the simulated host has."""
 

@@ -97,6 +97,8 @@ def _libvirt(value: Value | None) -> dict[str, Any]:
         "running": True,
         "kvm": True,
         "uefi": True,
+        "secure_boot": True,
+        "tpm": True,
     }
     if value is None:
         return defaults
@@ -104,7 +106,7 @@ def _libvirt(value: Value | None) -> dict[str, Any]:
     return {
         "version": _version(table, "version", defaults["version"]),
         "qemu": _version(table, "qemu", defaults["qemu"]),
-        **{name: table.flag(name, True) for name in ("running", "kvm", "uefi")},
+        **{name: table.flag(name, True) for name in ("running", "kvm", "uefi", "secure_boot", "tpm")},
     }
 
 

@@ -29,17 +29,19 @@ class SimStorage:
         """Return one pool by name."""
         with looking(self._core, "pool", name) as state:
             pool = state.pools.get(name)
-            if pool is None:
-                return None
-            capacity, available = self._space(state, pool)
-            return PoolRecord(
-                name=pool.name,
-                kind=pool.kind,
-                active=pool.active,
-                path=pool.path,
-                capacity_bytes=capacity if pool.active else None,
-                available_bytes=available if pool.active else None,
-            )
+            return None if pool is None else self._record(state, pool)
+
+    def pools(self) -> tuple[PoolRecord, ...]:
+        """Return every pool, sorted by name."""
+        with looking(self._core, "pools") as state:
+            return tuple(self._record(state, pool) for _, pool in sorted(state.pools.items()))
+
+    def volumes(self, pool: str) -> tuple[VolumeRecord, ...]:
+        """Return an active pool's volumes, sorted by name."""
+        with looking(self._core, "volumes", pool) as state:
+            where = self._known(pool)
+            files = (f for path, f in sorted(state.files.items()) if posixpath.dirname(path) == where.path)
+            return tuple(_volume(pool, file) for file in files)
 
     def make_pool(self, name: str, path: str) -> None:
         """Define, build, start and autostart a directory pool.
@@ -135,6 +137,17 @@ class SimStorage:
             return ImageRecord(file.path, file.format, file.size, file.firmware, file.problem)
 
     # -------------------------------------------------------------- plumbing
+
+    def _record(self, state: State, pool: SimPool) -> PoolRecord:
+        capacity, available = self._space(state, pool)
+        return PoolRecord(
+            name=pool.name,
+            kind=pool.kind,
+            active=pool.active,
+            path=pool.path,
+            capacity_bytes=capacity if pool.active else None,
+            available_bytes=available if pool.active else None,
+        )
 
     def _known(self, name: str, *, active: bool = True) -> SimPool:
         pool = self._core.state.pools.get(name)

@@ -25,7 +25,7 @@ class SpecField(Value):
 
 
 MODES = ("vgpu", "sriov", "passthrough")
-OS_KINDS = ("linux", "generic")
+OS_KINDS = ("linux", "generic", "windows11")
 GPU_MODES = ("vgpu", "sriov", "passthrough", "unmanaged")
 
 VM_FIELDS: tuple[SpecField, ...] = (
@@ -68,7 +68,8 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "os",
         "--os",
-        "linux: UEFI where the image can boot it; generic: BIOS unless the image needs UEFI",
+        "linux: UEFI where the image can boot it; generic: BIOS unless the image needs UEFI; "
+        "windows11: UEFI with secure boot, a TPM 2.0, and devices that Windows knows without virtio drivers",
         "linux",
         choices=OS_KINDS,
         built_in="linux",

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from vgpuctl.errors import Failed, InUse, VerifyFailed
 from vgpuctl.model.records import ClaimsRead
 from vgpuctl.model.vm import Claim
@@ -51,6 +53,8 @@ def _taken(world: World, wanted: Claim, path: str) -> InUse | None:
 
 class HoldClaim(Value):
     """Claim one carrier for a VM."""
+
+    tells_owner: ClassVar[bool] = True
 
     claim: Claim
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, VerifyFailed
 from vgpuctl.model.records import DomainRecord
 from vgpuctl.model.vm import Promise, VmState
@@ -24,6 +26,8 @@ def _read(world: World, uuid: str, name: str) -> DomainRecord:
 
 class DefineDomain(Value):
     """Define the domain that refers to everything else, with its record in state `making`."""
+
+    tells_owner: ClassVar[bool] = True
 
     design: DomainDesign
     xml: str

@@ -6,9 +6,8 @@ A running guest lets a device go when it likes. Until the live XML lacks it, the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from vgpuctl.domain.edit import ports
 from vgpuctl.domain.metadata import promise_to_xml
 from vgpuctl.domain.parse import hostdevs_of, parse
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused, VerifyFailed
@@ -39,6 +38,8 @@ def _device(xml: str | None, carrier: str) -> HostdevRef | None:
 
 class WriteRecord(Value):
     """Write a VM's record, or with None take it away; `was` is put back by undo."""
+
+    tells_owner: ClassVar[bool] = True
 
     name: str
     uuid: str
@@ -188,6 +189,8 @@ def refuse_full(name: str, live_xml: str | None, wanted: int) -> None:
     """
     if live_xml is None:
         return
+    from vgpuctl.domain.edit import ports  # with lxml, which libvirt's hook does without
+
     seen = ports(live_xml)
     if seen.free < wanted:
         raise Refused(

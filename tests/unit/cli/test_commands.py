@@ -66,6 +66,63 @@ def test_reading_commands(sim: Run) -> None:
         assert "\x1b" not in ran.out
 
 
+def test_images_and_their_clones(sim: Run) -> None:
+    assert sim("create-vm vdi-001 --profile A100-4C --image /srv/images/ubuntu-24.04.qcow2").status == 0
+    rows = sim("list-images --pool default --json").document["data"]
+    assert {row["role"]: row["vms"] for row in rows} == {"base": [], "disk": ["vdi-001"]}
+    assert "vdi-001" in sim("list-images").out
+    assert sim("list-images --pool nothing").status == 2
+
+
+def test_reaching_a_vm(sim: Run) -> None:
+    assert sim("create-vm vdi-001 --profile A100-4C --image /srv/images/ubuntu-24.04.qcow2").status == 0
+    assert sim("console vdi-001 --json").document["data"]["graphics"][0]["password"] is False
+    page = sim("console vdi-001")
+    assert "vnc:    127.0.0.1:59" in page.out
+    assert "serial: virsh -c qemu:///system console vdi-001" in page.out
+    assert "ssh -L 59" in page.err
+    known = sim("address vdi-001 --json").document["data"]
+    assert known["source"] == "lease"
+    found = sim("address vdi-001")
+    assert found.out == f"{known['addresses'][0]['address']}\n"
+    assert found.err == "known from a DHCP lease\n"
+    assert sim("create-vm bare --profile A100-4C").status == 0
+    assert sim("address bare").status == 75
+    assert sim("stop-vm bare --force").status == 0
+    assert sim("address bare").status == 3
+
+
+def test_waiting_for_the_guest(sim: Run) -> None:
+    image = "--image /srv/images/ubuntu-24.04.qcow2 --profile A100-4C"
+    planned = sim(f"create-vm vdi-001 {image} --wait-for guest --dry-run --json").document["data"]["steps"]
+    assert planned[-1] == "wait until the guest of vdi-001 answers (at most 300 s)"
+    made = sim(f"create-vm vdi-001 {image} --wait-for guest --wait-timeout 5 --json").document["data"]
+    assert made["guest"]["source"] == "lease"
+    assert (
+        f"  guest {made['guest']['addresses'][0]['address'][:12]}"
+        in sim(f"create-vm vdi-002 {image} --wait-for guest").out
+    )
+    late = sim("create-vm vdi-003 --profile A100-4C --wait-for guest --wait-timeout 0.01 --json")
+    assert late.status == 75
+    assert late.document["error"]["facts"]["vm"] == "vdi-003"
+    assert sim("show-vm vdi-003 --json").document["data"]["state"] == "running"
+    for line in ("--wait-for guest --no-start", "--wait-timeout 5"):
+        refused = sim(f"create-vm vdi-004 --profile A100-4C {line}")
+        assert refused.status == 2
+    assert sim("show-vm vdi-004").status == 2
+
+
+def test_a_desktop_with_windows_11(sim: Run) -> None:
+    image = "--image /srv/images/windows-11.qcow2 --profile A100-4C --os windows11"
+    made = sim(f"create-vm win-001 {image} --json")
+    assert made.document["data"]["firmware"] == "uefi"
+    assert "tpm-crb" in sim(f"create-vm win-002 {image} --print-xml").out
+    little = sim(f"create-vm win-002 {image} --memory 2GiB")
+    assert little.status == 2
+    assert "--memory 4GiB" in little.err
+    assert sim("delete-vm win-001 --yes").status == 0
+
+
 def test_names_that_are_not_there(sim: Run) -> None:
     assert sim("create-vm vdi-001 --profile A100-4C").status == 0
     for line, said in (

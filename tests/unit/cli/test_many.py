@@ -74,6 +74,7 @@ def test_a_dry_run_shows_the_plan_for_all(vgpuctl: Vgpuctl) -> None:
         (("create-vm", "vdi-{}", "--count", "0", "--profile", "A100-4C"), "--count"),
         (("create-vm", "vdi-{}", "--profile", "A100-4C"), "not a VM name"),
         (("create-vm", "vdi", "--parallel", "2", "--profile", "A100-4C"), "--count"),
+        (("create-vm", "v-{}", "--count", "2", "--wait-for", "guest", "--profile", "A100-4C"), "--wait-for"),
         (("create-vm", "vdi-{}", "--count", "2", "--print-xml", "--profile", "A100-4C"), "--print-xml"),
         (("ensure-vm", "-f", "x.yaml", "--count", "2", "--state", "absent"), "--state absent"),
     ],

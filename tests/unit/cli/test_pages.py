@@ -158,3 +158,39 @@ def test_an_empty_list_is_said_beside(kind: str) -> None:
 def test_sizes(value: int | None, shown: str) -> None:
     assert pages.mib(value) == shown
     assert pages.size(None if value is None else value << 20) == shown
+
+
+def test_images() -> None:
+    clone = {"path": "/d/a.qcow2", "vms": ["vdi-001"]}
+    base = {"path": "/d/base.qcow2", "pool": None, "volume": None, "format": None, "size_bytes": None,
+            "role": "base", "base": None, "vms": [],
+            "children": [clone, {"path": "/d/x.qcow2", "vms": []}]}  # fmt: skip
+    lost = {"path": "/d/x.qcow2", "pool": "default", "volume": "x.qcow2", "format": "qcow2", "size_bytes": 1 << 30,
+            "role": "orphan", "base": "/d/base.qcow2", "vms": [], "children": []}  # fmt: skip
+    page = pages.page("list-images", [base, lost])
+    assert plain(page.blocks) == (
+        "PATH           ROLE    POOL     SIZE  VMS  CLONES                  BASE\n"
+        "/d/base.qcow2  base    -           ?  -    2: vdi-001, /d/x.qcow2  -\n"
+        "/d/x.qcow2     orphan  default  1GiB  -    -                       /d/base.qcow2\n"
+    )
+    assert page.asides == ["1 named like disks of vgpuctl, and no VM refers to them"]
+    assert pages.page("list-images", []).asides
+
+
+def test_a_console() -> None:
+    screens = [
+        {"type": "vnc", "listen": "127.0.0.1", "port": 5901, "tls_port": None, "socket": None, "password": False},
+        {"type": "spice", "listen": "::", "port": 5902, "tls_port": 5903, "socket": None, "password": True},
+        {"type": "vnc", "listen": None, "port": None, "tls_port": None, "socket": "/run/s", "password": None},
+        {"type": "vnc", "listen": None, "port": None, "tls_port": None, "socket": None, "password": None},
+    ]
+    serial = [{"target": "serial", "terminal": None, "command": ["virsh", "console", "a b"]}]
+    page = pages.page("console", {"name": "a b", "state": "running", "graphics": screens, "serial": serial})
+    assert plain(page.blocks) == (
+        "name:   a b\nstate:  running\nvnc:    127.0.0.1:5901, no password\n"
+        "spice:  [::]:5902 and [::]:5903 (TLS), asks for a password\n"
+        "vnc:    /run/s, password not known\nvnc:    no port yet, password not known\n"
+        "serial: virsh console 'a b'\n"
+    )
+    assert len(page.asides) == 1
+    assert pages.page("console", {"name": "x", "state": "running", "graphics": [], "serial": []}).asides

@@ -56,6 +56,24 @@ def test_failures_are_silent(line: str) -> None:
     completed(line)
 
 
+@pytest.mark.parametrize("command", ["show-vm", "start-vm", "stop-vm", "delete-vm", "console", "address"])
+def test_names_of_vms_are_completed_where_a_vm_is_named(vgpuctl: Run, command: str) -> None:
+    for name in ("vdi-001", "vdi-002", "other"):
+        assert vgpuctl("--host", "sim:a100-40", "create-vm", name, "--profile", "A100-4C", "--no-start").status == 0
+    assert completed(f"vgpuctl --host sim:a100-40 {command} vdi") == ["vdi-001", "vdi-002"]
+
+
+def test_pools_are_completed() -> None:
+    assert completed("vgpuctl --host sim:mixed list-images --pool ") != []
+
+
+def test_a_host_without_libvirt_completes_no_vm_and_no_pool(tmp_path: Path) -> None:
+    scenario = tmp_path / "off.yaml"
+    scenario.write_text("version: 1\nlibvirt: {running: false}\ngpus: [{model: A100}]\n", encoding="utf-8")
+    assert completed(f"vgpuctl --host sim:{scenario} show-vm ") == []
+    assert completed(f"vgpuctl --host sim:{scenario} list-images --pool ") == []
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_is_printed(vgpuctl: Run, shell: str) -> None:
     ran = vgpuctl("completion", shell)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.vm import MadeDisk, Promise, PromisedVgpu, PromiseState
 from vgpuctl.model.wish import DesignDisk, DesignHostdev, DomainDesign
+from vgpuctl.value import replace
 
 MACHINE = "5f0d6b5ae3d94b7e8c2f4a1b9d7e6c30"
 UUID = "4b20d080-1b54-4048-85b3-a6a62d165c01"
@@ -87,6 +88,12 @@ def passthrough() -> DomainDesign:
     )
 
 
+def windows11() -> DomainDesign:
+    iso = DesignDisk("cdrom", "/srv/iso/windows-11.iso", "raw")
+    made = vendor_vf()
+    return replace(made, name="win-1", os="windows11", disks=(*made.disks, iso), boot=("cdrom", "hd"))
+
+
 GOLDEN = {"vendor-vf": vendor_vf, "mdev": mdev, "passthrough": passthrough}
 
 text = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="\ufffe\uffff"), max_size=20)
@@ -161,4 +168,5 @@ def designs(draw: st.DrawFn) -> DomainDesign:
         boot=draw(st.sampled_from((("hd",), ("cdrom", "hd"), ("network",), ("hd", "cdrom", "network")))),
         promise=Promise(draw(st.sampled_from(PromiseState)), uuid, MACHINE, vgpus, (), draw(text)),
         numa_node=draw(st.none() | st.integers(-1, 7)),
+        os=draw(st.sampled_from(("linux", "generic"))),
     )

@@ -228,14 +228,14 @@ def test_after_a_boot_every_gpu_is_set_up_as_host_yaml_says_and_only_once(tmp_pa
     host.sim.host_file.write_text(host.world.host_file.read() + '  "0000:99:00.0": {mode: vgpu}\n')
     before = host.world.host_file.read()
     spec = parse_host_spec(before, "host.yaml")
-    restored = restore_layout(host.world, spec, wait_seconds=WAIT_SECONDS, progress=Silent())
+    restored = restore_layout(host.world, spec.gpus, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
     assert [(r.address, len(r.steps), type(r.error)) for r in restored] == [
         (A16, 1, type(None)),
         (FLEX, 1, type(None)),
         ("0000:99:00.0", 0, NotFound),
     ]
     assert {stand(host)[0][a] for a in (A16, FLEX)} == {16, 5}
-    again = restore_layout(host.world, spec, wait_seconds=WAIT_SECONDS, progress=Silent())
+    again = restore_layout(host.world, spec.gpus, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
     assert [r.steps for r in again] == [(), (), ()]
     assert host.world.host_file.read() == before
     start(host.world, "vm")

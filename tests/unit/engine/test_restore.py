@@ -6,13 +6,15 @@ from __future__ import annotations
 import pytest
 
 from tests.worlds import EagerClock, Host, Silent, create, open_host, picture, wish
+from vgpuctl.engine.layout import Job, set_mode
 from vgpuctl.engine.restore import read_domain_files, restore_host
 from vgpuctl.errors import Failed
 from vgpuctl.host.virt.absent import AbsentHypervisor
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.spec.host import BootSpec, HostSpec, VgpuSpec
+from vgpuctl.spec.host import BootSpec, GpuSpec, HostSpec, VgpuSpec
 from vgpuctl.value import replace
 
+A16 = "0000:17:00.0"
 TYPE_FILE = "/sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type"
 
 
@@ -129,3 +131,19 @@ def test_libvirts_files_name_the_vms_and_one_that_is_damaged_is_told(tmp_path):
     vms, problems = read_domain_files(host.world)
     assert ([vm.name for vm in vms], problems) == (["vm"], ())
     assert vms[0].promise is not None
+
+
+def test_the_vfs_that_host_yaml_wants_come_back_before_the_vms_that_need_them(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    set_mode(host.world, Job(A16, "vgpu"), dry_run=False, progress=Silent())
+    create(host.world, wish("A16-2Q", gpu=A16, name="vm"), start=False)
+    before = picture(host)
+    host.sim.reboot()
+    host = host.again()
+    spec = HostSpec(1, gpus={A16: GpuSpec(mode="vgpu"), "0000:99:00.0": GpuSpec(mode="sriov", vfs=2)})
+    assert A16 in " ".join(restore(host, spec, dry_run=True).steps)
+    with pytest.raises(Failed, match=r"1 of 3 could not be restored: gpu 0000:99:00\.0") as raised:
+        restore(host, spec)
+    assert [entry["name"] for entry in raised.value.facts["restored"]] == [A16, "vm"]
+    (mdev,) = [(uuid, found) for uuid, found in before.mdevs.items() if found[0].startswith("0000:17:")]
+    assert list(picture(host).mdevs.items()) == [mdev]

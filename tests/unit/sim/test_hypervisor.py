@@ -21,6 +21,9 @@ def test_status_and_capabilities_are_the_scenarios(make: MakeHost) -> None:
     assert (status.available, status.libvirt_version, status.qemu_version) == (True, 9_000_000, 7_002_004)
     capabilities = host.hypervisor.capabilities()
     assert (capabilities.kvm, capabilities.uefi, capabilities.arch) == (True, False, "x86_64")
+    assert (capabilities.secure_boot, capabilities.tpm) == (False, True)
+    bare = make("libvirt: {secure_boot: false, tpm: false}\n", "bare").hypervisor.capabilities()
+    assert (bare.uefi, bare.secure_boot, bare.tpm) == (True, False, False)
 
 
 def test_a_libvirt_that_is_down_is_told_by_every_call(make: MakeHost) -> None:

@@ -13,7 +13,7 @@ from vgpuctl.cli.settings import Settings
 from vgpuctl.spec.fields import VM_FIELDS, SpecField
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from vgpuctl.cli.result import Work
     from vgpuctl.model.outcome import Outcome
@@ -60,6 +60,11 @@ def _field_options(function: Callable[..., int]) -> Callable[..., int]:
             "vdi-001 to vdi-005, unless they are there",
         ),
         ("vgpuctl --host sim:a100-40 create-vm vdi-001 --profile A100-4C:2 --dry-run", "what would be done"),
+        (
+            "vgpuctl --host sim:a100-40 create-vm vdi-001 --profile A100-4C"
+            " --image /srv/images/ubuntu-24.04.qcow2 --wait-for guest",
+            "one that can be reached when the command returns",
+        ),
     ),
 )
 @click.argument("name", required=False)
@@ -68,6 +73,13 @@ def _field_options(function: Callable[..., int]) -> Callable[..., int]:
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and where each value came from.")
 @click.option("--print-xml", is_flag=True, help="Only print the domain XML that would be defined.")
 @many.options
+@click.option("--wait-for", type=click.Choice(("guest",)), help="Return when the guest answers or has an address.")
+@click.option(
+    "--wait-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="How long --wait-for waits (300).",
+)
 @click.pass_obj
 def command(
     settings: Settings,
@@ -77,6 +89,8 @@ def command(
     print_xml: bool,
     count: int | None,
     parallel: int | None,
+    wait_for: str | None,
+    wait_timeout: float | None,
     **typed: object,
 ) -> int:
     """Make and start a VM with a vGPU, a plain virtual function or a whole GPU.
@@ -87,8 +101,11 @@ def command(
 
     With --count N, NAME is a pattern such as 'vdi-{:03}', and N such VMs are to be there: those that are and do not
     differ are left alone, the others are made, all or none being given room. One that fails is undone by itself.
+
+    With --wait-for guest the command returns when the VM's guest agent answers or an address of it is known. When
+    the time is over the exit status is 75, and the VM is kept and runs.
     """
-    at_once = many.checked(count, parallel, print_xml=print_xml)
+    at_once = many.checked(count, parallel, print_xml=print_xml, wait_for=wait_for)
     if count is not None:
         wanted = count
         return run.change(
@@ -104,17 +121,28 @@ def command(
         )
     if print_xml:
         return run.print_xml(settings, lambda world: wishes.from_options(world, typed))
+    start = not no_start
+    if wait_for is None and wait_timeout is None:
+        return run.change(settings, "create-vm", lambda work: _made(work, typed, start=start, dry_run=dry_run))
 
     def act(work: Work) -> Outcome:
-        from vgpuctl.engine import create
+        from vgpuctl.engine import wait
 
-        return create.create_vm(
-            work.world,
-            wishes.from_options(work.world, typed),
-            start=not no_start,
-            dry_run=dry_run,
-            wait_seconds=work.wait_seconds,
-            progress=work.progress,
-        )
+        wait.refuse_no_wait(wait_for=wait_for, timeout=wait_timeout, start=start)
+        made = _made(work, typed, start=start, dry_run=dry_run)
+        return wait.wait_for_guest(work.world, made, wait_timeout or wait.DEFAULT_SECONDS, work.progress)
 
     return run.change(settings, "create-vm", act)
+
+
+def _made(work: Work, typed: Mapping[str, object], *, start: bool, dry_run: bool) -> Outcome:
+    from vgpuctl.engine import create
+
+    return create.create_vm(
+        work.world,
+        wishes.from_options(work.world, typed),
+        start=start,
+        dry_run=dry_run,
+        wait_seconds=work.wait_seconds,
+        progress=work.progress,
+    )

@@ -9,6 +9,7 @@ from vgpuctl.errors import HostCannot
 from vgpuctl.model.records import (
     DomainLeftovers,
     DomainRecord,
+    GuestAddress,
     HypervisorCapabilities,
     HypervisorStatus,
     ImageRecord,
@@ -99,11 +100,27 @@ class AbsentHypervisor(_Absent):
         """Raise HostCannot."""
         self._refuse()
 
+    def guest_addresses(self, uuid: str, source: str) -> tuple[GuestAddress, ...] | None:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def graphics_passwords(self, uuid: str) -> frozenset[str] | None:
+        """Raise HostCannot."""
+        self._refuse()
+
 
 class AbsentStorage(_Absent):
     """No pools, and no images."""
 
     def pool(self, name: str) -> PoolRecord | None:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def pools(self) -> tuple[PoolRecord, ...]:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def volumes(self, pool: str) -> tuple[VolumeRecord, ...]:
         """Raise HostCannot."""
         self._refuse()
 

@@ -11,7 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Exists, LibvirtFailed
-from vgpuctl.host.virt import documents, numbers
+from vgpuctl.host.virt import documents, guest, numbers
+from vgpuctl.host.virt.capabilities import capabilities_of
 from vgpuctl.host.virt.connection import Connection, code_of
 from vgpuctl.host.virt.devices import DeviceCalls
 from vgpuctl.model.records import DomainLeftovers, DomainRecord, HypervisorCapabilities, HypervisorStatus, NetworkRecord
@@ -19,6 +20,7 @@ from vgpuctl.model.vm import VmState
 
 if TYPE_CHECKING:
     from vgpuctl.host.virt.connection import virConnect, virDomain
+    from vgpuctl.model.records import GuestAddress
     from vgpuctl.model.seams import Clock
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
@@ -57,12 +59,7 @@ class LibvirtHypervisor(DeviceCalls):
             text = self._connection.sought(numbers.VIR_ERR_INVALID_ARG, partial(ask, "kvm", 0))
             kvm = text is not None
             root = documents.parsed(text or ask("qemu", 0))
-        firmwares = root.findall("os/enum[@name='firmware']/value")
-        return HypervisorCapabilities(
-            kvm=kvm,
-            uefi=any(value.text == "efi" for value in firmwares),
-            emulator=documents.text_at(root, "path") or "",
-        )
+        return capabilities_of(root, kvm=kvm)
 
     def domains(self) -> tuple[DomainRecord, ...]:
         """Return every domain, sorted by name. One that vanishes while listing is left out."""
@@ -196,6 +193,16 @@ class LibvirtHypervisor(DeviceCalls):
             missing = numbers.VIR_ERR_NO_NETWORK
             found = self._connection.sought(missing, lambda: connect.networkLookupByName(name))
             return None if found is None else NetworkRecord(found.name(), bool(found.isActive()))
+
+    def guest_addresses(self, uuid: str, source: str) -> tuple[GuestAddress, ...] | None:
+        """Return a running guest's addresses by one source; None when that source does not answer."""
+        with self._domain(uuid, "virDomainInterfaceAddresses", "ask for the addresses of") as domain:
+            return guest.addresses(self._connection, domain, source)
+
+    def graphics_passwords(self, uuid: str) -> frozenset[str] | None:
+        """Return the kinds of graphics that ask for a password; None when this connection may not see it."""
+        with self._domain(uuid, "virDomainGetXMLDesc", "look at the console of") as domain:
+            return guest.passwords(self._connection, domain)
 
     @contextmanager
     def _domain(self, uuid: str, call: str, verb: str) -> Iterator[virDomain]:

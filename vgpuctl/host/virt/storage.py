@@ -50,6 +50,25 @@ class LibvirtStorage:
             found = self._found_pool(connect, name)
             return None if found is None else _pool_record(found)
 
+    def pools(self) -> tuple[PoolRecord, ...]:
+        """Return every pool, sorted by name; one that vanishes while listing is left out."""
+        with self._connection.calling("virConnectListAllStoragePools", "cannot list storage pools") as connect:
+            missing, sought = numbers.VIR_ERR_NO_STORAGE_POOL, self._connection.sought
+            records = [sought(missing, partial(_pool_record, pool)) for pool in connect.listAllStoragePools(0)]
+        return tuple(sorted((r for r in records if r is not None), key=lambda record: record.name))
+
+    def volumes(self, pool: str) -> tuple[VolumeRecord, ...]:
+        """Return an active pool's volumes after a refresh, where the caller may refresh it."""
+        failure = f"cannot list the volumes of storage pool {pool}"
+        found: list[VolumeRecord] = []
+        with self._connection.calling("virStoragePoolListAllVolumes", failure, pool=pool) as connect:
+            holder = connect.storagePoolLookupByName(pool)
+            self._connection.tried(numbers.NOT_ALLOWED, partial(self._refresh, holder))
+            gone = frozenset({numbers.VIR_ERR_SYSTEM_ERROR, numbers.VIR_ERR_NO_STORAGE_VOL})
+            for volume in holder.listAllVolumes(0):
+                self._connection.tried(gone, partial(_add_record, found, pool, volume))
+        return tuple(sorted(found, key=lambda record: record.name))
+
     def make_pool(self, name: str, path: str) -> None:
         """Define, build, start and autostart a directory pool; the directory may exist."""
         failure = f"cannot make storage pool {name}"
@@ -185,6 +204,10 @@ def _file_system(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
+
+
+def _add_record(found: list[VolumeRecord], pool: str, volume: virStorageVol) -> None:
+    found.append(_volume_record(pool, volume.name(), volume))
 
 
 def _volume_record(pool: str, name: str, volume: virStorageVol) -> VolumeRecord:

@@ -101,3 +101,13 @@ def test_nothing_is_asked_under_the_host_lock(storage, lock):
     for call in calls:
         with pytest.raises(AssertionError):
             call()
+
+
+def test_pools_and_their_volumes_are_listed_sorted(storage, tmp_path):
+    storage.make_pool("a", str(tmp_path))
+    assert [pool.name for pool in storage.pools()] == ["a", "default"]
+    assert storage.volumes("default") == ()
+    made = [storage.make_volume("default", name, GIB) for name in ("b.qcow2", "a.qcow2")]
+    assert storage.volumes("default") == (made[1], made[0])
+    with pytest.raises(LibvirtFailed, match="cannot list the volumes of storage pool none"):
+        storage.volumes("none")

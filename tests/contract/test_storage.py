@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What listing pools and volumes promises."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.site import Site, new_uuid
+from vgpuctl.errors import LibvirtFailed
+
+pytestmark = pytest.mark.forms("mdev-pf")
+
+
+def test_pools_are_listed_sorted_and_as_they_are_alone(site: Site) -> None:
+    found = site.world.storage.pools()
+    names = [pool.name for pool in found]
+    assert "default" in names
+    assert names == sorted(names)
+    alone = site.world.storage.pool("default")
+    assert alone is not None
+    (listed,) = [pool for pool in found if pool.name == "default"]
+    assert (listed.path, listed.kind, listed.active) == (alone.path, alone.kind, alone.active)
+
+
+def test_volumes_are_listed_with_the_path_of_what_they_are_clones_of(site: Site) -> None:
+    storage, stem = site.world.storage, f"contract-{new_uuid()[:8]}"
+    base = storage.make_volume("default", f"{stem}-a.qcow2", 64 << 20)
+    try:
+        storage.make_volume("default", f"{stem}-b.qcow2", 64 << 20, base.path, "qcow2")
+        found = [v for v in storage.volumes("default") if v.name.startswith(stem)]
+        assert [v.name for v in found] == [f"{stem}-a.qcow2", f"{stem}-b.qcow2"]
+        assert [v.backing_path for v in found] == [None, base.path]
+        assert [v.capacity_bytes for v in found] == [64 << 20, 64 << 20]
+        storage.remove_volume("default", f"{stem}-b.qcow2")
+        assert [v.name for v in storage.volumes("default") if v.name.startswith(stem)] == [base.name]
+    finally:
+        storage.remove_volume("default", f"{stem}-b.qcow2")
+        storage.remove_volume("default", base.name)
+
+
+def test_a_pool_that_is_not_there_is_error_49(site: Site) -> None:
+    with pytest.raises(LibvirtFailed) as caught:
+        site.world.storage.volumes("nothing")
+    assert caught.value.facts["libvirt_code"] == 49

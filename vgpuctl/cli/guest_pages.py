@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages about what is in and below a VM: its images, its screen and console, its addresses."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from vgpuctl.cli.pages import Data, Page, shortened, size
+from vgpuctl.cli.tables import Pairs, Table
+
+
+def _images(data: Sequence[Data]) -> Page:
+    if not data:
+        return Page(asides=["no volumes and no base images here"])
+    rows = tuple(
+        (
+            image["path"], image["role"], image["pool"] or "-", size(image["size_bytes"]),
+            shortened(image["vms"]) or "-", _clones(image["children"]), image["base"] or "-",
+        )
+        for image in data
+    )  # fmt: skip
+    headers = ("PATH", "ROLE", "POOL", "SIZE", "VMS", "CLONES", "BASE")
+    lost = sum(image["role"] == "orphan" for image in data)
+    asides = [f"{lost} named like disks of vgpuctl, and no VM refers to them"] if lost else []
+    return Page([Table(headers, rows, frozenset({"SIZE"}))], asides)
+
+
+def _clones(children: Sequence[Data]) -> str:
+    names = [name for child in children for name in (child["vms"] or [child["path"]])]
+    return f"{len(children)}: {shortened(names)}" if children else "-"
+
+
+def _console(data: Data) -> Page:
+    items = [("name", str(data["name"])), ("state", str(data["state"]))]
+    for screen in data["graphics"]:
+        password = {True: "asks for a password", False: "no password", None: "password not known"}[screen["password"]]
+        items.append((screen["type"], f"{_screen_place(screen)}, {password}"))
+    items += [("serial", shlex.join(serial["command"])) for serial in data["serial"]]
+    asides = [] if data["graphics"] or data["serial"] else [f"{data['name']} has neither a screen nor a serial console"]
+    for screen in data["graphics"]:
+        port, listen = screen["port"], screen["listen"]
+        if port and listen in ("127.0.0.1", "::1", "localhost"):
+            asides.append(f"from another machine: ssh -L {port}:localhost:{port} THIS-HOST, then localhost:{port}")
+    return Page([Pairs(tuple(items))], asides)
+
+
+def _screen_place(screen: Data) -> str:
+    if screen["socket"]:
+        return str(screen["socket"])
+    host = f"[{screen['listen']}]" if ":" in (screen["listen"] or "") else (screen["listen"] or "?")
+    ports = [f"{host}:{screen['port']}"] if screen["port"] else []
+    ports += [f"{host}:{screen['tls_port']} (TLS)"] if screen["tls_port"] else []
+    return " and ".join(ports) or "no port yet"
+
+
+def _address(data: Data) -> Page:
+    known = {"agent": "the guest agent", "lease": "a DHCP lease", "arp": "the host's ARP table"}[data["source"]]
+    return Page([str(each["address"]) for each in data["addresses"]], [f"known from {known}"])
+
+
+PAGES: dict[str, Callable[[Any], Page]] = {"list-images": _images, "console": _console, "address": _address}
