@@ -10,8 +10,10 @@ import click
 
 if TYPE_CHECKING:
     from vgpuctl.cli.result import Work
+    from vgpuctl.cli.settings import Settings
     from vgpuctl.model.outcome import Outcome
     from vgpuctl.model.wish import VmWish
+    from vgpuctl.model.world import World
 
 MOST_VMS, MOST_PARALLEL, PARALLEL = 1000, 64, 4
 
@@ -57,18 +59,31 @@ def checked(
     return parallel or PARALLEL
 
 
-def ensure(work: Work, wanted: tuple[VmWish, tuple[str, ...]], *, start: bool, parallel: int, dry_run: bool) -> Outcome:
-    """See to it that the VMs of these names are there."""
-    from vgpuctl.engine import many
+def change(
+    settings: Settings,
+    kind: str,
+    wanted: Callable[[World], tuple[VmWish, tuple[str, ...]]],
+    *,
+    start: bool,
+    parallel: int,
+    dry_run: bool,
+) -> int:
+    """See to it that the VMs of these names are there, and print what came of it."""
+    from vgpuctl.cli import run
 
-    wish, names = wanted
-    return many.ensure_many(
-        work.world,
-        wish,
-        names,
-        start=start,
-        parallel=parallel,
-        dry_run=dry_run,
-        wait_seconds=work.wait_seconds,
-        progress=work.progress,
-    )
+    def act(work: Work) -> Outcome:
+        from vgpuctl.engine import many
+
+        wish, names = wanted(work.world)
+        return many.ensure_many(
+            work.world,
+            wish,
+            names,
+            start=start,
+            parallel=parallel,
+            dry_run=dry_run,
+            wait_seconds=work.wait_seconds,
+            progress=work.progress,
+        )
+
+    return run.change(settings, kind, act)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -106,22 +107,12 @@ def command(
     the time is over the exit status is 75, and the VM is kept and runs.
     """
     at_once = many.checked(count, parallel, print_xml=print_xml, wait_for=wait_for)
+    start = not no_start
     if count is not None:
-        wanted = count
-        return run.change(
-            settings,
-            "create-vm",
-            lambda work: many.ensure(
-                work,
-                wishes.many_from_options(work.world, typed, wanted),
-                start=not no_start,
-                parallel=at_once,
-                dry_run=dry_run,
-            ),
-        )
+        named = partial(wishes.many_from_options, typed=typed, count=count)
+        return many.change(settings, "create-vm", named, start=start, parallel=at_once, dry_run=dry_run)
     if print_xml:
         return run.print_xml(settings, lambda world: wishes.from_options(world, typed))
-    start = not no_start
     if wait_for is None and wait_timeout is None:
         return run.change(settings, "create-vm", lambda work: _made(work, typed, start=start, dry_run=dry_run))
 

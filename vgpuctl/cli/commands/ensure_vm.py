@@ -64,16 +64,13 @@ def command(settings: Settings, path: str, state: str, dry_run: bool, count: int
     at_once = many.checked(count, parallel, state=state)
     if count is not None:
         wanted = count
-        return run.change(
+        return many.change(
             settings,
             "ensure-vm",
-            lambda work: many.ensure(
-                work,
-                wishes.many_from_file(work.world, path, wanted),
-                start=True,
-                parallel=at_once,
-                dry_run=dry_run,
-            ),
+            lambda world: wishes.many_from_file(world, path, wanted),
+            start=True,
+            parallel=at_once,
+            dry_run=dry_run,
         )
 
     def act(work: Work) -> Outcome:
