@@ -137,14 +137,14 @@ class Hypervisor(Protocol):
     def attach_device(self, uuid: str, xml: str, live: bool) -> None:
         """Add a device to the domain's config and, with `live`, to the running domain: to both or to neither.
 
-        Error 1 when no PCI port is free for it, 27 or 55 when it is there already, 99 when its mdev does not exist.
+        Error 1 when no PCI port is free for it, 67 when its alias is there already, 99 when its mdev does not exist.
         """
 
     def detach_device(self, uuid: str, alias: str, *, live: bool, config: bool) -> None:
         """Take the device with this alias from the config and ask the running guest to give it up.
 
         A guest gives a device up when it likes: it is gone when the live XML lacks it. Error 9 when the guest
-        refuses, 99 when there is no such device; then the config keeps it too.
+        refuses, 1 when there is no such device; then the config keeps it too.
         """
 
     def guest_addresses(self, uuid: str, source: str) -> tuple[GuestAddress, ...] | None:

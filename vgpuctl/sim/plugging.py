@@ -116,6 +116,10 @@ def _add(element: _Element, xml: str) -> domain_xml.WantedDevice:
     if device.tag != "hostdev":
         raise VirError(Code.CONFIG_UNSUPPORTED, f"persistent attach of device '{device.tag}' is not supported here")
     before = domain_xml.devices(element)
+    alias = device.find("alias")
+    if alias is not None and alias.get("name") in {a.get("name") for a in element.iterfind("devices/*/alias")}:
+        text = f"unsupported configuration: non unique alias detected: {alias.get('name')}"
+        raise VirError(Code.CONFIG_UNSUPPORTED, text)
     _devices(element).append(device)
     domain_xml.hostdev(device)
     wanted = domain_xml.devices(element)[-1]
@@ -138,4 +142,4 @@ def _take(element: _Element, alias: str) -> str:
         if name is not None and name.get("name") == alias:
             _devices(element).remove(device)
             return wanted.carrier
-    raise VirError(Code.DEVICE_MISSING, f"device not found: no device found with alias {alias}")
+    raise VirError(Code.INTERNAL_ERROR, f"internal error: no device found with alias {alias}")

@@ -158,8 +158,7 @@ class DetachDevice(Value):
             code = error.facts.get("libvirt_code")
             if code == _OPERATION_FAILED and live:
                 raise self._kept(f"refuses to let {self.carrier} go") from error
-            asked_before = live and not config and code == _INTERNAL_ERROR
-            if not asked_before and code != _DEVICE_MISSING:
+            if code not in (_INTERNAL_ERROR, _DEVICE_MISSING):  # it is gone, or was asked for before: verify looks
                 raise
 
     def _kept(self, what: str) -> Busy:
