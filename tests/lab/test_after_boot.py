@@ -1,0 +1,64 @@
+"""What a boot takes away comes back before libvirt starts, and a plain `virsh start` makes what is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.console import guest_devices
+from tests.lab.machine import Lab
+from tests.lab.vgpuctl_in import A100, IGB, must, put_gpu, use_defaults
+
+# What an installation by pip would do: the interpreter finds vgpuctl without the environment (-I).
+INSTALLED = """
+place=$(python3 -c 'import site; print(*site.getsitepackages(), sep="\\n")' | grep -m1 ^/usr/local)
+mkdir -p "$place" && printf '%s\\n' /opt/vgpuctl/src /opt/vgpuctl/lib > "$place/vgpuctl.pth"
+"""
+AT_BOOT = f"""
+echo vgpulab > /etc/modules-load.d/vgpulab.conf
+echo 'options vgpulab pf={IGB} form=mdev-pf' > /etc/modprobe.d/vgpulab.conf
+"""
+
+
+@pytest.mark.quick
+@pytest.mark.deadline(900)
+def test_a_vgpu_is_there_again_after_a_boot_and_a_plain_start_makes_a_missing_one(lab: Lab) -> None:
+    lab.run(f"{INSTALLED}{AT_BOOT}")
+    put_gpu(lab, "mdev-pf")
+    use_defaults(lab)
+    must(lab, "install-host", "--restart-libvirt")
+    assert must(lab, "install-host")["steps"] == []
+    made = must(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--no-start")
+    carrier = made["vgpus"][0]["carrier"]
+    lab.reboot()
+    assert lab.run("ls /sys/bus/mdev/devices").stdout.split() == [carrier]
+    assert lab.run("ls /run/vgpuctl/claims").stdout.split() == [carrier]
+    assert "Result=success" in lab.run("systemctl show -p Result vgpuctl-restore.service").stdout
+    assert must(lab, "reconcile")["findings"] == []
+    lab.run(f"echo 1 > /sys/bus/mdev/devices/{carrier}/remove")
+    lab.run("virsh start vm-1", timeout=120)
+    assert A100 in guest_devices(lab, "vm-1")
+    assert must(lab, "show-vm", "vm-1")["vgpus"][0]["present"]
+    lab.run("virsh destroy vm-1")
+    must(lab, "delete-vm", "vm-1")
+    must(lab, "uninstall-host")
+    assert lab.run("ls /etc/libvirt/hooks/qemu.d", check=False).stdout.strip() == ""
+
+
+@pytest.mark.quick
+@pytest.mark.deadline(600)
+def test_a_plain_start_without_room_fails_with_the_reason(lab: Lab) -> None:
+    lab.run(INSTALLED)
+    put_gpu(lab, "vendor-vf")
+    use_defaults(lab)
+    must(lab, "install-host", "--restart-libvirt")
+    made = must(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--no-start")
+    vf = f"/sys/bus/pci/devices/{made['vgpus'][0]['carrier']}/nvidia/current_vgpu_type"
+    other = must(lab, "list-profiles", "--all")
+    bigger = next(p["type_id"] for p in other if p["profile"] == "A100-8C")
+    lab.run(f"echo 0 > {vf} && echo {bigger} > {vf}")
+    refused = lab.run("virsh start vm-1", check=False, timeout=120)
+    assert refused.returncode != 0
+    assert "A100-4C" in refused.stderr
+    lab.run(f"echo 0 > {vf}")
+    lab.run("virsh start vm-1", timeout=120)
+    assert must(lab, "show-vm", "vm-1")["state"] == "running"
