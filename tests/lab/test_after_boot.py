@@ -53,12 +53,15 @@ def test_a_plain_start_without_room_fails_with_the_reason(lab: Lab) -> None:
     must(lab, "install-host", "--restart-libvirt")
     made = must(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--no-start")
     vf = f"/sys/bus/pci/devices/{made['vgpus'][0]['carrier']}/nvidia/current_vgpu_type"
-    other = must(lab, "list-profiles", "--all")
-    bigger = next(p["type_id"] for p in other if p["profile"] == "A100-8C")
-    lab.run(f"echo 0 > {vf} && echo {bigger} > {vf}")
+    lab.run(f"echo 0 > {vf}")
+    types = lab.run(["cat", vf.replace("current_vgpu_type", "creatable_vgpu_types")]).stdout
+    bigger = next(line.split()[0] for line in types.splitlines() if line.endswith("A100-8C"))
+    names = lab.run(f"readlink -f /sys/bus/pci/devices/{IGB}/virtfn*").stdout.split()
+    other = next(n for n in names if n.rpartition("/")[2] != made["vgpus"][0]["carrier"])
+    lab.run(f"echo {bigger} > {other}/nvidia/current_vgpu_type")
     refused = lab.run("virsh start vm-1", check=False, timeout=120)
     assert refused.returncode != 0
     assert "A100-4C" in refused.stderr
-    lab.run(f"echo 0 > {vf}")
+    lab.run(f"echo 0 > {other}/nvidia/current_vgpu_type")
     lab.run("virsh start vm-1", timeout=120)
     assert must(lab, "show-vm", "vm-1")["state"] == "running"
