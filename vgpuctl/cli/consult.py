@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 
 MOST_LINES = 2
 _EXPLAINABLE = (1, 4, 6, 75)
+_NEVER = ("doctor", "restore-host")
 """Exit statuses of failures that a host's state may explain; what was typed, and a refusal, need no doctor."""
 
 
 def add_findings(exc: BaseException, settings: Settings) -> None:
     """Add the fact `doctor` to an error: what the checks that explain it found wrong. Never raises.
 
-    A signal ends the looking: libvirt may hang.
+    A signal ends the looking: libvirt may hang. Restoring a host never asks: during a boot libvirt waits for it.
     """
-    if not isinstance(exc, VgpuctlError) or exc.status not in _EXPLAINABLE or settings.kind == "doctor":
+    if not isinstance(exc, VgpuctlError) or exc.status not in _EXPLAINABLE or settings.kind in _NEVER:
         return
     with suppress(Exception, KeyboardInterrupt):
         from vgpuctl.doctor import catalogue

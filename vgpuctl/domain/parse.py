@@ -36,15 +36,15 @@ def parse(xml: str, state: VmState, machine_id: str) -> Vm:
     """Read a domain's inactive XML.
 
     The promise is the VM's own only if it names this domain and this host; otherwise it is a copy that was
-    cloned or restored here. A garbled record counts as none: the device refers to it, so observe calls it
-    "record lost".
+    cloned or restored here. One that is there but cannot be understood is no promise, and not lost either: a newer
+    vgpuctl may have written it.
 
     Raises:
         LibvirtFailed: it is not a domain's XML.
     """
     root = _root(xml)
     uuid = (root.findtext("uuid") or "").strip().lower()
-    promise = _promise(root)
+    promise, unreadable = _promise(root)
     own = promise is not None and promise.vm_uuid == uuid and promise.machine_id == machine_id
     devices = _child(root, "devices")
     interfaces = [] if devices is None else devices.findall("interface")
@@ -67,6 +67,7 @@ def parse(xml: str, state: VmState, machine_id: str) -> Vm:
         firmware=_firmware(_child(root, "os")),
         promise=promise if own else None,
         copied_promise=None if own else promise,
+        unreadable_promise=unreadable,
     )
 
 
@@ -117,13 +118,14 @@ def _child(element: etree._Element, tag: str) -> etree._Element | None:
     return next(element.iterchildren(tag), None)
 
 
-def _promise(root: etree._Element) -> Promise | None:
+def _promise(root: etree._Element) -> tuple[Promise | None, bool]:
+    """Return the record, and whether there is one that cannot be understood."""
     metadata = _child(root, "metadata")
     record = None if metadata is None else _child(metadata, ROOT_TAG)
     try:
-        return None if record is None else promise_of(record)
+        return (None if record is None else promise_of(record)), False
     except ValueError:
-        return None
+        return None, True
 
 
 def _hostdevs(devices: etree._Element | None) -> Iterator[HostdevRef]:

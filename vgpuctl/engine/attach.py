@@ -123,17 +123,16 @@ def _promise(snapshot: Snapshot, vm: Vm) -> Promise:
     """Return what the VM is promised now; nothing for one that somebody else made.
 
     Raises:
-        Foreign: its record is a copy.
+        Foreign: its record is a copy, or cannot be understood.
         Busy: it is half-way, or has lost its record.
     """
-    if vm.copied_promise is not None:
-        own_promise(vm, "change")
+    promise = change.own_or_new(vm, snapshot.machine_id)
     if vm.promise is not None:
         settled(vm, vm.promise)
         refuse_stuck(snapshot, [v.gpu for v in vm.promise.vgpus])
     elif any(v.vm_uuid == vm.uuid and v.reason == "record lost" for v in snapshot.vgpus):
         raise Busy(f"{vm.name} has lost its record", hint="vgpuctl reconcile writes it again", vm=vm.name)
-    return change.own_or_new(vm, snapshot.machine_id)
+    return promise
 
 
 def _is_live(vm: Vm) -> bool:
@@ -161,12 +160,17 @@ def own_all(
         mine = (*held, *reclaim(world, claims_of(world, vm.name, promise), wait_seconds))
         refuse_worked_on(world, vm)
         _, now = look_again(world, vm)
-        if (now.promise, now.state, now.hostdevs) != (vm.promise, vm.state, vm.hostdevs):
+        if _changeable(now) != _changeable(vm):
             raise Busy(f"{vm.name} was changed meanwhile", hint="run the command again", vm=vm.name)
     except BaseException:
         give_back(world, mine)
         raise
     return mine
+
+
+def _changeable(vm: Vm) -> tuple[object, ...]:
+    """Return what must not change between the plan and the claims."""
+    return vm.promise, vm.copied_promise, vm.unreadable_promise, vm.state, vm.hostdevs
 
 
 def refuse_worked_on(world: World, vm: Vm) -> None:

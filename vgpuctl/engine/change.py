@@ -13,6 +13,7 @@ from collections.abc import Set
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends import of
+from vgpuctl.capacity.place import select_gpus
 from vgpuctl.domain.edit import Edit, edited
 from vgpuctl.engine.attach import give_back, on_other_gpus, own_all, refuse_worked_on, want_types
 from vgpuctl.engine.claim import claim_carriers, claims_of
@@ -60,8 +61,11 @@ def set_profile(world: World, wish: VmWish, *, dry_run: bool, wait_seconds: floa
 
     Raises:
         InUse: it runs.
+        NotFound: `gpu` means no GPU of this host.
         VgpuctlError: why not; the VM is as it was.
     """
+    if wish.gpu is not None:
+        select_gpus(observe(world, Want()), wish.gpu)
     return change_vm(world, wish, frozenset({"profile"}), dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
 
 

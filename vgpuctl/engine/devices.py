@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.engine.claim import claims_of, reclaim
+from vgpuctl.engine.guards import refuse_being_set_up
 from vgpuctl.engine.observe import Want, observe_devices
 from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import Busy
@@ -29,10 +30,16 @@ _WHOLE = (Backend.SRIOV_VF, Backend.PASSTHROUGH)
 
 
 def missing_devices(world: World, vm: Vm, promise: Promise) -> bool:
-    """Say whether a device of the VM, or a claim on one, is missing. Reads no types: this is the common case."""
-    carriers = frozenset(v.carrier for v in promise.vgpus)
-    want = Want(models=False, only=frozenset(v.gpu for v in promise.vgpus), carriers=carriers)
-    snapshot = observe_devices(world, want, vms=(vm,), status=UNASKED)
+    """Say whether a device of the VM, or a claim on one, is missing. Reads no types: this is the common case.
+
+    Raises:
+        Busy: a process is setting one of its GPUs up.
+    """
+    carriers, gpus = frozenset(v.carrier for v in promise.vgpus), frozenset(v.gpu for v in promise.vgpus)
+    snapshot = observe_devices(
+        world, Want(models=False, only=gpus, carriers=carriers | gpus), vms=(vm,), status=UNASKED
+    )
+    refuse_being_set_up(snapshot, gpus)
     held = {c.carrier for c in snapshot.claims if c.vm_uuid == vm.uuid}
     there = {v.carrier for v in snapshot.vgpus if v.present and v.vm_uuid == vm.uuid}
     return not carriers <= held & there

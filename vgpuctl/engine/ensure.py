@@ -15,7 +15,7 @@ from vgpuctl.engine import change, power
 from vgpuctl.engine.create import create_vm
 from vgpuctl.engine.guards import require_libvirt
 from vgpuctl.engine.observe import Want, observe, observe_devices
-from vgpuctl.errors import InvalidInput, NotFound, SpecDiffers
+from vgpuctl.errors import InvalidInput, NotFound, SpecDiffers, VgpuctlError
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm, VmState
@@ -182,7 +182,11 @@ def _started(world: World, vm: Vm, changed: Outcome, wait_seconds: float, progre
     """Start a VM that was changed; in a dry run only say so."""
     if changed.dry_run:
         return replace(changed, steps=(*changed.steps, StartDomain(vm.name, vm.uuid).describe()))
-    started = power.start_vm(world, vm.name, dry_run=False, wait_seconds=wait_seconds, progress=progress)
+    try:
+        started = power.start_vm(world, vm.name, dry_run=False, wait_seconds=wait_seconds, progress=progress)
+    except VgpuctlError as error:
+        error.changed = True
+        raise
     return replace(started, changed=True, steps=(*changed.steps, *started.steps))
 
 

@@ -95,14 +95,18 @@ def useful(found: tuple[GuestAddress, ...], macs: frozenset[str]) -> tuple[Guest
     Loopback and link-local ones are left out, and what the guest made itself (a container's bridge) too, when a
     card that the VM was given has an address.
     """
-    reached = [a for a in found if not _only_local(a.address)]
+    reached = [a for a in found if _reaches_others(a.address)]
     own = [a for a in reached if a.mac in macs] or reached
     return tuple(sorted(own, key=lambda a: (ipaddress.ip_address(a.address).version, own.index(a))))
 
 
-def _only_local(text: str) -> bool:
-    parsed = ipaddress.ip_address(text)
-    return parsed.is_loopback or parsed.is_link_local
+def _reaches_others(text: str) -> bool:
+    """Say whether others can use it; the guest itself says what its addresses are, so it may be no address at all."""
+    try:
+        parsed = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return not parsed.is_loopback and not parsed.is_link_local
 
 
 def address_value(known: GuestAddress) -> dict[str, object]:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from vgpuctl import layout
 from vgpuctl.engine.claim import claim_carriers
 from vgpuctl.engine.cordon import WANT, one_gpu
+from vgpuctl.engine.devices import UNASKED
 from vgpuctl.engine.guards import SETTING_UP, refuse_stuck, require_system, require_writable
-from vgpuctl.engine.observe import observe
+from vgpuctl.engine.observe import observe, observe_devices
 from vgpuctl.engine.observe.host_file import read_host_spec
 from vgpuctl.engine.power import start_vm
 from vgpuctl.engine.run import carry_out
-from vgpuctl.errors import Busy, PartlyApplied, VgpuctlError
+from vgpuctl.errors import Busy, Interrupted, PartlyApplied, VgpuctlError
 from vgpuctl.model.gpu import Backend, Gpu, Mode
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
@@ -31,7 +32,7 @@ from vgpuctl.steps.host_file import SetGpuKeys
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from vgpuctl.model.world import World
     from vgpuctl.spec.host import GpuSpec
@@ -83,35 +84,57 @@ def set_mode(world: World, job: Job, *, dry_run: bool, progress: Progress) -> Ou
     """
     if not dry_run:
         require_writable(world)
-    snapshot = observe(world, WANT)
-    require_system(snapshot)
+    snapshot = _look(world)
     work = _plan(world, snapshot, job)
     if dry_run or not work.lines:
         value = gpu_value(snapshot, work.gpu)
         return Outcome(bool(work.lines), value, work.lines, snapshot.warnings, dry_run=dry_run)
-    _apply(world, job, work, progress)
+    _apply(world, job, work, progress, lambda: _look(world))
     now = observe(world, WANT)
     return Outcome(True, gpu_value(now, one_gpu(now, work.gpu.address)), work.lines, now.warnings)
 
 
+def _look(world: World) -> Snapshot:
+    snapshot = observe(world, WANT)
+    require_system(snapshot)
+    return snapshot
+
+
 def restore_layout(
-    world: World, gpus: Mapping[str, GpuSpec], *, dry_run: bool, wait_seconds: float, progress: Progress
+    world: World,
+    gpus: Mapping[str, GpuSpec],
+    *,
+    dry_run: bool,
+    wait_seconds: float,
+    progress: Progress,
+    vms: tuple[Vm, ...] = (),
 ) -> tuple[Restored, ...]:
     """Bring every GPU of host.yaml to its mode, as after a boot; one that is as it should be is left alone.
 
+    libvirt is not asked: `vms` are all VMs of this host, read from its files. What they were promised stands against
+    a change as it does in `set_mode`; whether they run is not known, and a VF that somebody holds is not taken away.
     Nothing is waited for but the VFs themselves, no VM is stopped, and host.yaml is not written. A GPU that cannot be
     set up does not stop the others: its `error` says why. Sorted by address.
+
+    Raises:
+        Interrupted: a signal came.
     """
+
+    def look() -> Snapshot:
+        return observe_devices(world, WANT, vms=vms, status=UNASKED)
+
     done = []
     for address, said in sorted(gpus.items()):
         if said.mode is None or said.mode == Mode.UNMANAGED:
             continue
         job = Job(address, said.mode, said.vfs, record=False, wait_seconds=wait_seconds)
         try:
-            work = _plan(world, observe(world, WANT), job)
+            work = _plan(world, look(), job)
             if work.lines and not dry_run:
-                _apply(world, job, work, progress)
+                _apply(world, job, work, progress, look)
             done.append(Restored(address, said.mode, work.lines))
+        except Interrupted:
+            raise
         except VgpuctlError as error:
             done.append(Restored(address, said.mode, error=error))
     return tuple(done)
@@ -122,8 +145,6 @@ def _plan(world: World, snapshot: Snapshot, job: Job) -> Work:
     refuse_stuck(snapshot, [gpu.address])
     refuse_misfits(snapshot, gpu, job.mode)
     number = wanted_vfs(gpu, job.mode, job.vfs)
-    if number != gpu.vfs_enabled and gpu.vfs_enabled:
-        require_system(snapshot)
     running = users_to_drain(snapshot, gpu, number)
     if not job.drain:
         refuse_running(gpu, running)
@@ -147,7 +168,7 @@ def _record(world: World, gpu: Gpu, job: Job, number: int) -> tuple[Step, ...]:
     return () if before == wanted else (SetGpuKeys(gpu.address, wanted, before),)
 
 
-def _apply(world: World, job: Job, work: Work, progress: Progress) -> None:
+def _apply(world: World, job: Job, work: Work, progress: Progress, look: Callable[[], Snapshot]) -> None:
     """Claim the GPU, look again, stop VMs, change it, give it free, and start the VMs again whatever came of it."""
     if not work.devices:
         carry_out(world, Plan(steps=work.after), progress)
@@ -164,9 +185,9 @@ def _apply(world: World, job: Job, work: Work, progress: Progress) -> None:
         process=world.processes.this(),
         command=world.processes.command(),
     )
-    held = _hold(world, job, claim)
+    held = _hold(world, job, claim, look)
     try:
-        now = _look_again(world, job, claim)
+        now = _look_again(world, job, claim, look)
     except BaseException:
         for step in held:
             step.undo(world)
@@ -175,13 +196,16 @@ def _apply(world: World, job: Job, work: Work, progress: Progress) -> None:
     release = ReleaseClaim(claim.carrier, claim.vm_uuid)
     try:
         carry_out(world, Plan(steps=(*stops, *now.devices, *now.after, release)), progress, held)
-    except VgpuctlError as error:
-        _start_again(world, job, now.stops, progress, error)
+    except BaseException as error:
+        failure = error if isinstance(error, VgpuctlError) else _interrupted()
+        _start_again(world, job, now.stops, progress, failure)
+        if isinstance(error, KeyboardInterrupt):
+            raise failure from error
         raise
     _start_again(world, job, now.stops, progress, None)
 
 
-def _hold(world: World, job: Job, claim: Claim) -> tuple[HoldClaim, ...]:
+def _hold(world: World, job: Job, claim: Claim, look: Callable[[], Snapshot]) -> tuple[HoldClaim, ...]:
     """Claim the GPU as a whole, seeing under the lock that nothing came on it that stands against it."""
     whole = PromisedVgpu(
         index=0,
@@ -200,13 +224,13 @@ def _hold(world: World, job: Job, claim: Claim) -> tuple[HoldClaim, ...]:
             refuse_running(gpu, running)
         return (whole,)
 
-    _, _, held = claim_carriers(world, lambda: observe(world, WANT), choose, lambda _: (claim,), job.wait_seconds)
+    _, _, held = claim_carriers(world, look, choose, lambda _: (claim,), job.wait_seconds)
     return held
 
 
-def _look_again(world: World, job: Job, claim: Claim) -> Work:
+def _look_again(world: World, job: Job, claim: Claim, look: Callable[[], Snapshot]) -> Work:
     """Plan anew with the GPU claimed; refused while another process works on something there."""
-    snapshot = observe(world, WANT)
+    snapshot = look()
     for other in snapshot.claims:
         mine = other.vm_uuid == claim.vm_uuid or other.process == claim.process
         if other.gpu == claim.gpu and not mine and other.carrier in snapshot.live_claims:
@@ -224,21 +248,83 @@ def _without(snapshot: Snapshot, claim: Claim) -> Snapshot:
     return replace(snapshot, vgpus=tuple(v for v in snapshot.vgpus if v.vm_uuid != claim.vm_uuid))
 
 
+def _interrupted() -> Interrupted:
+    return Interrupted("interrupted", signal_number=2)
+
+
+class _Calm(Value):
+    """Progress of what is done in spite of a signal: its steps are told, and none of them stops at the first one."""
+
+    progress: Progress
+
+    def planned(self, steps: tuple[str, ...]) -> None:
+        """Tell the steps."""
+        self.progress.planned(steps)
+
+    def started(self, number: int, text: str) -> None:
+        """Say nothing: whoever is told here looks for a signal."""
+
+    def finished(self, number: int, text: str) -> None:
+        """Tell the step."""
+        self.progress.finished(number, text)
+
+    def undoing(self, text: str) -> None:
+        """Tell what is taken back."""
+        self.progress.undoing(text)
+
+
 def _start_again(world: World, job: Job, vms: tuple[Vm, ...], progress: Progress, failure: VgpuctlError | None) -> None:
-    """Start the VMs that were stopped; with a `failure` before, what cannot be started is added to its `left`.
+    """Start the VMs that were stopped; with a `failure` before, those that stay off are added to its `left`.
+
+    The first signal does not keep them off, whether it came before or comes now; a second one ends this.
 
     Raises:
+        Interrupted: a signal came meanwhile; the GPU is set up.
         PartlyApplied: the GPU is set up, and some of its VMs are off now.
     """
-    off = []
-    for vm in vms:
-        try:
-            start_vm(world, vm.uuid, dry_run=False, wait_seconds=job.wait_seconds, progress=progress)
-        except VgpuctlError as error:
-            off.append(f"VM {vm.name} is off: {error.message}")
+    came = failure if isinstance(failure, Interrupted) else None
+    asked = frozenset(came.undone) if came is not None else frozenset()
+    off: list[str] = []
+    waiting = list(vms)
+    while waiting:
+        error = _start_one(world, job, waiting[0], asked, _Calm(progress))
+        if isinstance(error, Interrupted) and came is None:
+            came = error
+            continue
+        if isinstance(error, Interrupted):
+            off += [f"VM {vm.name} is not started again" for vm in waiting]
+            break
+        vm = waiting.pop(0)
+        if error is not None:
+            off.append(f"VM {vm.name} is not started again: {error}")
+    hint = "vgpuctl start-vm NAME"
     if failure is not None:
         failure.left += off
+        failure.hint = "; ".join(filter(None, (failure.hint, hint if off else None))) or None
+    elif came is not None:
+        came.undone, came.left = [], [f"GPU {job.gpu}: it is set up", *off]
+        came.hint = hint if off else None
+        raise came
     elif off:
-        partly = PartlyApplied("the GPU is set up, but not every VM runs again", hint="vgpuctl start-vm NAME")
+        partly = PartlyApplied("the GPU is set up, but not every VM runs again", hint=hint)
         partly.left += off
         raise partly
+
+
+def _start_one(world: World, job: Job, vm: Vm, asked: frozenset[str], progress: Progress) -> Exception | None:
+    """Start a VM again and return why it could not be; the other VMs are not kept off by it.
+
+    `asked`: what was interrupted. A guest that was asked to shut down does so after the signal too, so that is awaited.
+    """
+    stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=job.wait_seconds).describe()
+    try:
+        if stop in asked:
+            progress.undoing(f"{stop}: when it is off it is started again")
+            if not world.hypervisor.wait_stopped(vm.uuid, job.wait_seconds):
+                return Busy(f"it was asked to shut down and has not yet, after {job.wait_seconds:g} s")
+        start_vm(world, vm.uuid, dry_run=False, wait_seconds=job.wait_seconds, progress=progress)
+    except KeyboardInterrupt:
+        return _interrupted()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told, and every other VM must still be tried
+        return error
+    return None

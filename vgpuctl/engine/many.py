@@ -91,7 +91,7 @@ def _missing(world: World, snapshot: Snapshot, wish: VmWish, names: tuple[str, .
     if differ:
         raise SpecDiffers(
             f"{len(differ)} of {len(names)} VMs exist and differ from the spec; nothing was made",
-            hint="choose another name, or delete them first to make them anew",
+            hint="choose another name, or change each: vgpuctl stop-vm NAME, then set-profile or ensure-vm",
             vms=[{"vm": n, "before": e.facts["before"], "after": e.facts["after"]} for n, e in differ.items()],
             details=[e.message for e in differ.values()],
         )

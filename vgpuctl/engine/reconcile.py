@@ -90,7 +90,8 @@ def _still(world: World, finding: Finding) -> bool:
         for claim in finding.claims:
             world.claims.remove(claim.carrier, claim.vm_uuid)
         return False
-    return read_vm(world, record).promise == finding.vm.promise
+    now = read_vm(world, record)
+    return now.promise == finding.vm.promise and now.unreadable_promise == finding.vm.unreadable_promise
 
 
 def find(world: World, snapshot: Snapshot) -> tuple[Finding, ...]:
@@ -158,6 +159,10 @@ def _without_record(world: World, snapshot: Snapshot, vm: Vm) -> list[Finding]:
     if vm.copied_promise is not None:
         text = f"VM {vm.name} carries the record of VM {vm.copied_promise.vm_uuid}: a copy"
         return [Finding("copied-record", text, "nothing: it is not ours")]
+    if vm.unreadable_promise:
+        text = f"VM {vm.name} has a record that this vgpuctl cannot read"
+        action = f"nothing: a newer vgpuctl may have written it; upgrade vgpuctl (virsh dumpxml {vm.name} shows it)"
+        return [Finding("unreadable-record", text, action)]
     carriers = {h.carrier: h for h in vm.hostdevs}
     lost = [v for v in snapshot.vgpus if v.carrier in carriers and v.owner is Owner.OURS and v.vm_uuid == vm.uuid]
     if not lost:
@@ -189,12 +194,17 @@ def _index(alias: str | None) -> int:
 
 
 def _strays(snapshot: Snapshot) -> list[tuple[Vgpu, Vm]]:
-    """Return what is claimed for a VM whose record and devices do not have it: a change that ended half-way."""
+    """Return what is claimed for a VM whose record and devices do not have it: a change that ended half-way.
+
+    A record that is a copy or cannot be read does not tell what the VM has, so nothing of it is stray.
+    """
     by_uuid = {vm.uuid: vm for vm in snapshot.vms}
     found = []
     for claim in snapshot.claims:
         vm = by_uuid.get(claim.vm_uuid)
         if vm is None or claim.carrier in snapshot.live_claims or vm.copied_promise is not None:
+            continue
+        if vm.unreadable_promise:
             continue
         names = {v.carrier for v in vm.promise.vgpus} if vm.promise else set()
         if claim.carrier not in names | {h.carrier for h in vm.hostdevs}:

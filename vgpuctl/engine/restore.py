@@ -32,6 +32,7 @@ from vgpuctl.errors import (
     Failed,
     HostCannot,
     Interrupted,
+    InvalidInput,
     LibvirtFailed,
     NoCapacity,
     NotFound,
@@ -104,8 +105,18 @@ def _unreadable(path: str, error: OSError) -> Failed:
     )
 
 
-def restore_host(world: World, spec: HostSpec, *, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome:
+def restore_host(
+    world: World,
+    spec: HostSpec,
+    *,
+    dry_run: bool,
+    wait_seconds: float,
+    progress: Progress,
+    unread: InvalidInput | None = None,
+) -> Outcome:
     """Make every vGPU that host.yaml and the VMs' promises name and that is missing.
+
+    `unread`: why host.yaml could not be read; the VMs' vGPUs do not need it, and come back all the same.
 
     Raises:
         Failed: some could not be made; `failed` in its facts lists each with its reason. The others are there.
@@ -115,7 +126,7 @@ def restore_host(world: World, spec: HostSpec, *, dry_run: bool, wait_seconds: f
     vms, problems = read_domain_files(world)
     # What a GPU is set up for comes before vGPUs without a VM, and those before the VMs': each needs the one before.
     deadline = world.clock.monotonic() + spec.boot.deadline_seconds
-    gpus = _restore_gpus(world, spec.gpus, deadline, dry_run, wait_seconds, progress)
+    gpus = _restore_gpus(world, spec.gpus, vms, deadline, dry_run, wait_seconds, progress)
     parts = [*_parts_of_host(world, spec.vgpus), *_parts_of_vms(vms)]
     waiting = [part for part in parts if _incomplete(world, part)]
     if dry_run:
@@ -125,6 +136,8 @@ def restore_host(world: World, spec: HostSpec, *, dry_run: bool, wait_seconds: f
     restored, failed, done = _restore(world, waiting, vms, deadline, spec, wait_seconds, progress)
     restored = [_gpu_value(g) for g in gpus if g.steps and not g.error] + restored
     failed = [{**_gpu_value(g), **_why(g.error)} for g in gpus if g.error] + failed
+    if unread is not None:
+        failed.append({"kind": "file", "name": "host.yaml", "carriers": [], **_why(unread)})
     total = len(parts) + len(gpus)
     if failed:
         raise _failed(failed, restored, total)
@@ -146,6 +159,7 @@ class _Unasked:
 def _restore_gpus(
     world: World,
     gpus: Mapping[str, GpuSpec],
+    vms: tuple[Vm, ...],
     deadline: float,
     dry_run: bool,
     wait_seconds: float,
@@ -156,7 +170,7 @@ def _restore_gpus(
     done: dict[str, Restored] = {}
     while True:
         todo = {address: gpu for address, gpu in gpus.items() if address not in done or _not_yet(done[address])}
-        for gpu in restore_layout(quiet, todo, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress):
+        for gpu in restore_layout(quiet, todo, vms=vms, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress):
             done[gpu.address] = gpu
         late = world.clock.monotonic() >= deadline
         if late or dry_run or not any(_not_yet(gpu) for gpu in done.values()):
@@ -165,7 +179,8 @@ def _restore_gpus(
 
 
 def _not_yet(gpu: Restored) -> bool:
-    return isinstance(gpu.error, NotFound | HostCannot | Temporary)
+    driver = isinstance(gpu.error, HostCannot) and gpu.error.facts.get("check") == "driver"
+    return driver or isinstance(gpu.error, NotFound | Temporary)
 
 
 def _gpu_value(gpu: Restored) -> dict[str, object]:
@@ -191,12 +206,13 @@ def _restore(
     steps: list[str] = []
     while waiting:
         late = world.clock.monotonic() >= deadline
-        looked = [(part, _not_ready(world, part, vms)) for part in waiting]
-        waiting = [part for part, why in looked if why is not None and not late]
-        for part, why in looked:
-            if part in waiting:
-                continue
+        later = []
+        for part in waiting:
             try:
+                why = _not_ready(world, part, vms)
+                if why is not None and not late:
+                    later.append(part)
+                    continue
                 if why is not None:
                     raise _too_late(why, part, spec.boot.deadline_seconds)
                 steps += _make(world, part, vms, wait_seconds, progress)
@@ -205,6 +221,10 @@ def _restore(
                 raise
             except VgpuctlError as error:
                 failed.append({**_value(part), **_why(error)})
+            except Exception as error:  # noqa: BLE001 - one VM must not keep fifty others without their vGPUs
+                bug = VgpuctlError(f"{type(error).__name__}: {error}", hint="this is a bug in vgpuctl")
+                failed.append({**_value(part), **_why(bug)})
+        waiting = later
         if waiting:
             world.clock.pause(PAUSE_SECONDS)
     return restored, failed, steps
@@ -262,7 +282,10 @@ def _parts_of_host(world: World, vgpus: Mapping[str, VgpuSpec]) -> list[_Part]:
 
 def _incomplete(world: World, part: _Part) -> bool:
     if part.kind == "vm":
-        return missing_devices(world, part.vm, part.promise)
+        try:
+            return missing_devices(world, part.vm, part.promise)
+        except VgpuctlError:
+            return True  # whatever it is, making it tells
     snapshot = look_at(world, part.promise, (part.vm,))
     return not any(v.present and v.carrier == part.promise.vgpus[0].carrier for v in snapshot.vgpus)
 
@@ -318,13 +341,13 @@ def _make(world: World, part: _Part, vms: tuple[Vm, ...], wait_seconds: float, p
     if part.kind == "vm":
         return make_devices(world, part.vm, part.promise, vms, wait_seconds, progress)
     part = _on_a_function(look_at(world, part.promise, vms), part)
-    held = reclaim(world, claims_of(world, part.vm.name, part.promise), wait_seconds)
+    reclaim(world, claims_of(world, part.vm.name, part.promise), wait_seconds)
     try:
         plan = _plan_without_vm(world, part, vms)
         carry_out(world, plan, progress)
-    finally:
-        for step in held:  # no VM stands behind this claim: it kept the place while the device was made
-            step.undo(world)
+    finally:  # no VM stands behind this claim: it kept the place while the device was made
+        for vgpu in part.promise.vgpus:
+            world.claims.remove(vgpu.carrier, part.vm.uuid)
     return tuple(s.describe() for s in plan.steps)
 
 

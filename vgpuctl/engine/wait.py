@@ -69,13 +69,15 @@ def _waited(world: World, name: str, uuid: str, timeout_seconds: float, shown: C
             return found
         left = begun + timeout_seconds - world.clock.monotonic()
         if left <= 0:
-            raise Busy(
+            late = Busy(
                 f"{name} was made and runs, but its guest did not answer within {timeout_seconds:g} s",
                 hint=f"vgpuctl address {name} asks again; vgpuctl console {name} says where its screen is",
                 vm=name,
                 uuid=uuid,
                 waited_seconds=timeout_seconds,
             )
+            late.changed = True
+            raise late
         world.clock.pause(min(PAUSE_SECONDS, left))
 
 

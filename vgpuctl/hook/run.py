@@ -123,7 +123,10 @@ def read(xml: str, machine_id: str) -> Vm | None:
             return None
         promise = promise_of(record)
     except (ElementTree.ParseError, ValueError) as error:
-        raise VgpuctlError(f"the VM's record cannot be read: {error}", hint="vgpuctl reconcile") from error
+        raise VgpuctlError(
+            f"the VM's record cannot be read: {error}",
+            hint="a newer vgpuctl may have written it; vgpuctl show-vm says more",
+        ) from error
     uuid = (root.findtext("uuid") or "").strip().lower()
     vm = Vm(root.findtext("name") or "", uuid, VmState.UNKNOWN, 0, 0)
     own = promise.vm_uuid == uuid and promise.machine_id == machine_id

@@ -11,12 +11,13 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from vgpuctl.value import Value
 
 _DIRECTORIES = ("/usr/bin", "/usr/local/bin", "/bin", "/usr/sbin", "/sbin", "/usr/libexec")
 _REAP_SECONDS = 2.0
+_SLOW_SECONDS = 0.5
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -32,6 +33,14 @@ class Result(Value):
         """Return the last line it wrote on stderr, which is where tools put the reason."""
         lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
         return lines[-1] if lines else f"it ended with status {self.rc}"
+
+
+class GoesOn(Exception):
+    """A command was not waited for any longer and runs on alone, as process `pid`."""
+
+    def __init__(self, text: str, pid: int) -> None:
+        super().__init__(text)
+        self.pid = pid
 
 
 def find_command(name: str) -> str | None:
@@ -69,22 +78,21 @@ def run(argv: Sequence[str], *, deadline_seconds: float, stdin: str | None = Non
     return Result(child.returncode, stdout, stderr)
 
 
-def run_to_end(argv: Sequence[str], *, deadline_seconds: float) -> Result:
+def run_to_end(argv: Sequence[str], *, deadline_seconds: float, slow: Callable[[int], None]) -> Result:
     """Run a command that must not be stopped half-way: it takes devices from their drivers and gives them back.
 
-    It is never signalled. An interruption of this process is raised when the command has ended, a second one at once.
-    Both streams are in `stdout`.
+    It is never signalled. An interruption of this process is raised when the command has ended; a second one leaves
+    the command to itself. Both streams are in `stdout`. `slow` is told the pid of a command that does not end soon, so
+    that it can be written down, and always before the command is left; it is told again when it was interrupted.
 
     Raises:
         OSError: it could not be started.
-        TimeoutError: the deadline passed; it goes on alone.
+        GoesOn: the deadline passed, or a second interruption came.
     """
     import tempfile
 
     if not os.path.isabs(argv[0]):
         raise ValueError(f"not an absolute path: {argv[0]}")
-    until = time.monotonic() + deadline_seconds
-    interruption: BaseException | None = None
     with tempfile.TemporaryFile() as output:  # not a pipe: who writes to a closed one is killed
         child = subprocess.Popen(  # noqa: S603 - a list and no shell, by absolute path
             list(argv),
@@ -94,21 +102,39 @@ def run_to_end(argv: Sequence[str], *, deadline_seconds: float) -> Result:
             env={"LC_ALL": "C", "PATH": _PATH},
             start_new_session=True,
         )
-        while True:
-            try:
-                child.wait(timeout=max(0.0, until - time.monotonic()))
-                break
-            except subprocess.TimeoutExpired:
-                text = f"{argv[0]} has not ended after {deadline_seconds:g} seconds; it goes on as process {child.pid}"
-                raise TimeoutError(text) from interruption
-            except BaseException as error:
-                if interruption is not None:
-                    raise
-                interruption = error
+        interruption = _wait(child, argv[0], deadline_seconds, slow)
         if interruption is not None:
             raise interruption
         output.seek(0)
         return Result(child.returncode, output.read().decode(errors="replace"), "")
+
+
+def _wait(
+    child: subprocess.Popen[bytes], name: str, deadline_seconds: float, slow: Callable[[int], None]
+) -> BaseException | None:
+    """Wait for a child's end and return the interruption that came meanwhile."""
+    until = time.monotonic() + deadline_seconds
+    interruption: BaseException | None = None
+    late = told = False
+    while True:
+        try:
+            if late and not told:
+                slow(child.pid)
+                told = True
+            left = max(0.0, until - time.monotonic())
+            child.wait(timeout=left if told else min(left, _SLOW_SECONDS))
+            return interruption
+        except subprocess.TimeoutExpired:
+            if told:
+                text = f"{name} has not ended after {deadline_seconds:g} seconds; it goes on as process {child.pid}"
+                raise GoesOn(text, child.pid) from interruption
+            late = True
+        except BaseException as error:
+            if interruption is not None:
+                if not told:
+                    slow(child.pid)
+                raise GoesOn(f"{name} was not waited for; it goes on as process {child.pid}", child.pid) from error
+            interruption = error
 
 
 def _end(child: subprocess.Popen[str]) -> None:

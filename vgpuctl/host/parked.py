@@ -130,7 +130,8 @@ class ParkedWriter:
             with contextlib.suppress(ChildProcessError):
                 if os.waitpid(pid, os.WNOHANG) == (0, 0):
                     continue
-            self._left.remove(pid)
+            with contextlib.suppress(ValueError):  # another thread let it go just now
+                self._left.remove(pid)
 
 
 def _spawn(path: str, text: str, writer: int) -> int:

@@ -62,7 +62,9 @@ def local_world(*, root: str = "/", connect: str | None = None, new_uuid: Callab
         audit=None if captured else JournalSocket(),
         system=None if captured else HostSystem(),
         host_file=None if captured else HostFileOnDisk(lock_held=lambda: claims.held),
-        vendor=None if captured else HostVendorCommands(lock_held=lambda: claims.held),
+        vendor=None
+        if captured
+        else HostVendorCommands(lock_held=lambda: claims.held, records=claims, processes=processes),
     )
 
 

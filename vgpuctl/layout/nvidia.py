@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.backends.base import refuse_if_held
 from vgpuctl.errors import DeviceFailed, HostCannot, InUse, VerifyFailed
-from vgpuctl.layout.sriov import PCI, number_of, vfs_of
+from vgpuctl.layout.sriov import PCI, number_of, refuse_while_stuck, vfs_of
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ class ManageVfs(Value):
         Raises:
             InUse: a VM or a process uses the GPU.
             HostCannot: the command is not there.
-            DeviceFailed: it failed, or did not end.
+            DeviceFailed: it failed.
+            Stuck: it did not end, or was not waited for any longer; it goes on and is recorded.
         """
         self._run(world, enable=self.enable)
 
@@ -59,8 +60,6 @@ class ManageVfs(Value):
         except FileNotFoundError as error:
             hint = "install NVIDIA's vGPU host driver (for KVM); the driver for computing alone does not bring it"
             raise HostCannot(f"{COMMAND} is not installed", hint=hint, check="sriov-manage", **facts) from error
-        except TimeoutError as error:
-            raise DeviceFailed(str(error), hint=f"cat {PCI}/{self.gpu}/sriov_numvfs; dmesg", **facts) from error
         except OSError as error:
             raise DeviceFailed(f"{COMMAND} could not be started: {error.strerror}", hint=COMMAND, **facts) from error
         if result.status != 0:
@@ -110,7 +109,12 @@ class ManageVfs(Value):
         return bool(listings) and all("driver" in names for names in listings)
 
     def undo(self, world: World) -> None:
-        """Turn them the other way, when they are as this step left them."""
+        """Turn them the other way, when they are as this step left them.
+
+        Raises:
+            Stuck: the command still runs: a second one beside it would meet a GPU that is half-way.
+        """
+        refuse_while_stuck(world, self.gpu)
         if (number_of(world, self.gpu) > 0) is self.enable:
             self._run(world, enable=not self.enable)
 

@@ -5,6 +5,9 @@ Sources: sriov_numvfs_store in the kernel's drivers/pci/pci-sysfs.c and iov.c: t
 while VFs are on is EBUSY (write 0 first), more than sriov_totalvfs is ERANGE, no driver or one without a callback is
 ENOENT. AMD's GIM is such a driver: its module parameter vf_num decides. Host drivers are kept off new VFs
 (`sriov_drivers_autoprobe`), for a VF that the host uses cannot be given to a VM.
+
+The number is counted from the `virtfnN` links and never read: sriov_numvfs_show takes the device's lock on many
+kernels (5.5 to 6.8 and later), so a reader would wait in the kernel behind a write that is parked.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import errno
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends.base import REMOVE_DEADLINE_SECONDS, refuse_if_held, write_failed
+from vgpuctl.capacity.place import stuck_error
 from vgpuctl.errors import Busy, DeviceFailed, HostCannot, InvalidInput, VerifyFailed, VgpuctlError
 from vgpuctl.value import Value
 
@@ -24,18 +28,32 @@ FIXED_HINT = "set vf_num in /etc/modprobe.d (options gim vf_num=N) or /etc/gim_c
 
 
 def number_of(world: World, address: str) -> int:
-    """Return how many VFs a GPU has on now; 0 for one without SR-IOV."""
+    """Return how many VFs a GPU has on now; 0 for one without SR-IOV, or that is not there."""
     try:
-        return int(world.sysfs.read(f"{PCI}/{address}/sriov_numvfs"))
+        return len(_links(world, address))
     except FileNotFoundError:
         return 0
 
 
 def vfs_of(world: World, address: str) -> tuple[str, ...]:
     """Return a GPU's VFs in the kernel's order."""
-    names = [n for n in world.sysfs.listdir(f"{PCI}/{address}") if n.startswith("virtfn")]
-    ordered = sorted(names, key=lambda n: int(n.removeprefix("virtfn")))
-    return tuple(world.sysfs.readlink(f"{PCI}/{address}/{n}").rpartition("/")[2] for n in ordered)
+    return tuple(world.sysfs.readlink(f"{PCI}/{address}/{n}").rpartition("/")[2] for n in _links(world, address))
+
+
+def _links(world: World, address: str) -> list[str]:
+    names = [n for n in world.sysfs.listdir(f"{PCI}/{address}") if n.startswith("virtfn") and n[6:].isdigit()]
+    return sorted(names, key=lambda n: int(n[6:]))
+
+
+def refuse_while_stuck(world: World, address: str) -> None:
+    """Refuse to undo anything on a GPU while a kernel write, or its driver's command, has not come back there.
+
+    Raises:
+        Stuck: naming the process.
+    """
+    for write in world.claims.stuck():
+        if write.gpu == address:
+            raise stuck_error(write)
 
 
 class SetVfs(Value):
@@ -95,7 +113,7 @@ class SetVfs(Value):
             raise refusal(error, self.gpu, number, path, self.driver) from error
 
     def verify(self, world: World) -> None:
-        """Read the number back: a driver may take the write and keep its own."""
+        """Count the VFs: a driver may take the write and keep its own number."""
         found = number_of(world, self.gpu)
         if found != self.number:
             raise VerifyFailed(
@@ -104,11 +122,14 @@ class SetVfs(Value):
                 wanted=self.number,
                 found=found,
             )
-        if len(vfs_of(world, self.gpu)) != self.number:
-            raise VerifyFailed(f"{self.gpu} says {self.number} VFs but shows {len(vfs_of(world, self.gpu))}")
 
     def undo(self, world: World) -> None:
-        """Go back to the number before, unless somebody else has set another one meanwhile."""
+        """Go back to the number before, unless somebody else has set another one meanwhile.
+
+        Raises:
+            Stuck: a write on this GPU has not come back; nothing is touched before it does.
+        """
+        refuse_while_stuck(world, self.gpu)
         current = number_of(world, self.gpu)
         if current != self.before and current in (0, self.number):
             self._switch(world, self.before, autoprobe=self.autoprobe)

@@ -321,5 +321,5 @@ class VendorCommands(Protocol):
         Raises:
             FileNotFoundError: it is not installed: only NVIDIA's vGPU host driver brings it.
             OSError: it could not be started.
-            TimeoutError: it did not end in time.
+            Stuck: it did not end in time, or two signals came; it is recorded below /run/vgpuctl/stuck and goes on.
         """

@@ -91,7 +91,8 @@ class Vm(Value):
     """One domain, read from libvirt's inactive (config) XML.
 
     `promise` is set only when the record is this VM's own on this host; a foreign or copied record is in
-    `copied_promise`. `mac_addresses` in document order.
+    `copied_promise`. `unreadable_promise`: a record is there that this version does not understand, perhaps a newer
+    one's; it is shown and never written over. `mac_addresses` in document order.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Vm(Value):
     firmware: str = "bios"
     promise: Promise | None = None
     copied_promise: Promise | None = None
+    unreadable_promise: bool = False
 
 
 class ProcessId(Value):

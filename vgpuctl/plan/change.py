@@ -18,6 +18,7 @@ from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm
 from vgpuctl.model.wish import DesignHostdev, VmWish
 from vgpuctl.plan.choose import choose, type_id_now
 from vgpuctl.plan.differ import meant_profile
+from vgpuctl.plan.remove import own_promise
 from vgpuctl.steps.claims import ReleaseClaim
 from vgpuctl.steps.plug import AttachDevice, DetachDevice, WriteRecord
 from vgpuctl.value import Value, replace
@@ -36,9 +37,13 @@ class Swap(Value):
 
 
 def own_or_new(vm: Vm, machine_id: str) -> Promise:
-    """Return a VM's promise, or an empty one for a VM that somebody else made."""
-    if vm.promise is not None:
-        return vm.promise
+    """Return a VM's promise, or an empty one for a VM that somebody else made.
+
+    Raises:
+        Foreign: its record is a copy or cannot be understood; nothing is written over it.
+    """
+    if vm.promise is not None or vm.copied_promise is not None or vm.unreadable_promise:
+        return own_promise(vm, "change")
     return Promise(PromiseState.READY, vm.uuid, machine_id, (), (), "{}", made_vm=False)
 
 

@@ -18,8 +18,12 @@ from vgpuctl.plan.choose import type_id_now
 
 
 def force_console(promise: Promise) -> bool:
-    """Say whether the VM was made with --force-console."""
-    return bool(json.loads(promise.spec or "{}").get("force_console", False))
+    """Say whether the VM was made with --force-console; a spec that cannot be read says no."""
+    try:
+        kept = json.loads(promise.spec or "{}")
+    except ValueError:
+        return False
+    return isinstance(kept, dict) and bool(kept.get("force_console", False))
 
 
 def check_devices(snapshot: Snapshot, promise: Promise) -> None:

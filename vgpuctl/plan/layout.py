@@ -112,6 +112,9 @@ def refuse_misfits(snapshot: Snapshot, gpu: Gpu, mode: str) -> None:
 def users_to_drain(snapshot: Snapshot, gpu: Gpu, number: int) -> tuple[Vm, ...]:
     """Return the running VMs that must be off while the GPU's VFs change to this number, sorted by name.
 
+    While libvirt is not asked nobody knows which VMs run: then none is named here, and who holds a VF keeps the step
+    that takes it away from doing so.
+
     Raises:
         InUse: something on the GPU would lose its carrier for good, or is not vgpuctl's to drain.
     """
@@ -126,7 +129,8 @@ def users_to_drain(snapshot: Snapshot, gpu: Gpu, number: int) -> tuple[Vm, ...]:
     strange = [v for v in taken if _not_ours(v) or snapshot.vm(v.vm_uuid or "") is None]
     if strange:
         raise _in_use(gpu, strange, "which vgpuctl did not make and cannot drain")
-    vms = {vm.uuid: vm for v in taken if (vm := snapshot.vm(v.vm_uuid or "")) is not None and vm.state not in _OFF}
+    off = _OFF if snapshot.hypervisor.available else (*_OFF, VmState.UNKNOWN)
+    vms = {vm.uuid: vm for v in taken if (vm := snapshot.vm(v.vm_uuid or "")) is not None and vm.state not in off}
     return tuple(sorted(vms.values(), key=lambda vm: vm.name))
 
 

@@ -20,8 +20,8 @@ def own_promise(vm: Vm, doing: str) -> Promise:
     """Return a VM's promise, or refuse to change a VM that is not ours.
 
     Raises:
-        Foreign: vgpuctl did not make it, its record was copied, or lost. One that only has vGPUs from here is
-            not deleted.
+        Foreign: vgpuctl did not make it, its record was copied, is lost or cannot be understood. One that only has
+            vGPUs from here is not deleted.
     """
     if vm.promise is not None and (vm.promise.made_vm or doing != "delete"):
         return vm.promise
@@ -35,6 +35,12 @@ def own_promise(vm: Vm, doing: str) -> Promise:
         raise Foreign(
             f"{vm.name} carries the record of another VM or host ({vm.copied_promise.vm_uuid}): it is a copy",
             hint=f"vgpuctl does not {doing} it; use virsh",
+            vm=vm.name,
+        )
+    if vm.unreadable_promise:
+        raise Foreign(
+            f"{vm.name} has a record that this vgpuctl cannot read: a newer one may have written it",
+            hint=f"upgrade vgpuctl; virsh dumpxml {vm.name} shows the record, in <metadata>",
             vm=vm.name,
         )
     raise Foreign(

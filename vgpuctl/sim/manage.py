@@ -4,7 +4,8 @@
 Sources: its usage text and messages in NVIDIA's vGPU documentation and in tools that call it; unbindLock in NVIDIA's
 open kernel modules (nv-procfs.c): it is given only while nobody uses the driver. It takes the GPU from the driver and
 gives it back, so vGPUs on it are lost. The script's exit statuses are not documented: 1 stands for every failure. No
-contract test holds it to the truth: only NVIDIA's own driver brings the command, and the lab does not have it.
+contract test holds it to the truth: only NVIDIA's own driver brings the command, and the lab does not have it. Here it
+always ends at once: no scenario leaves it running.
 """
 
 from __future__ import annotations

@@ -106,7 +106,8 @@ def test_waiting_for_the_guest(sim: Run) -> None:
     assert late.status == 75
     assert late.document["error"]["facts"]["vm"] == "vdi-003"
     assert sim("show-vm vdi-003 --json").document["data"]["state"] == "running"
-    for line in ("--wait-for guest --no-start", "--wait-timeout 5"):
+    assert late.document["changed"]
+    for line in ("--wait-for guest --no-start", "--wait-timeout 5", "--wait-for guest --wait-timeout nan"):
         refused = sim(f"create-vm vdi-004 --profile A100-4C {line}")
         assert refused.status == 2
     assert sim("show-vm vdi-004").status == 2

@@ -129,10 +129,20 @@ def test_the_record_is_its_own_only_with_this_uuid_on_this_host() -> None:
 
 
 @pytest.mark.parametrize("broken", ["making", 'vm-uuid="', 'index="0'])
-def test_a_garbled_record_is_none(broken: str) -> None:
+def test_a_garbled_record_is_none_and_is_told_from_a_lost_one(broken: str) -> None:
     record = promise_to_xml(vendor_vf().promise).replace(broken, "x" + broken)
     vm = read(domain(rest=f"<metadata>{record}</metadata>"))
-    assert (vm.promise, vm.copied_promise) == (None, None)
+    assert (vm.promise, vm.copied_promise, vm.unreadable_promise) == (None, None, True)
+
+
+def test_a_record_that_is_read_or_is_not_there_is_not_unreadable() -> None:
+    record = promise_to_xml(vendor_vf().promise)
+    for metadata in (
+        f"<metadata>{record}</metadata>",
+        "<metadata/>",
+        "<metadata><x:vm xmlns:x='urn:other'/></metadata>",
+    ):
+        assert not read(domain(rest=metadata)).unreadable_promise
 
 
 def test_anothers_metadata_is_passed_over() -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from tests.worlds import WAIT_SECONDS, Host, Silent, create, delete, mend, open_host, picture, start, stop, wish
 from vgpuctl.domain.edit import ports
+from vgpuctl.domain.metadata import promise_to_xml
+from vgpuctl.domain.parse import parse
 from vgpuctl.engine.attach import attach, detach
 from vgpuctl.errors import Busy, Foreign, NoCapacity, NotFound, Refused
 from vgpuctl.model.outcome import Outcome
@@ -88,6 +90,23 @@ def test_its_record_is_rebuilt_as_one_that_is_not_ours_to_delete(tmp_path: Path)
     assert [f["kind"] for f in mend(host.world).data["findings"]] == ["record-lost"]
     with pytest.raises(Foreign):
         delete(host.world, "desk")
+
+
+@pytest.mark.parametrize("scenario", HOSTS)
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_over_a_record_that_cannot_be_read_nothing_is_written(tmp_path: Path, scenario: str, dry_run: bool) -> None:
+    host = open_host(tmp_path, scenario)
+    uuid = create(host.world, wish(HOSTS[scenario], name="vm"), start=False).data["uuid"]
+    record = host.world.hypervisor.find_domain(str(uuid))
+    assert record is not None
+    promise = parse(record.xml, record.state, host.world.machine_id).promise
+    assert promise is not None
+    newer = promise_to_xml(promise).replace('state="ready"', 'state="parked"')
+    host.world.hypervisor.set_promise(str(uuid), newer)
+    before = picture(host)
+    with pytest.raises(Foreign, match="a newer one may have written it"):
+        plug(host, HOSTS[scenario], dry_run=dry_run)
+    assert picture(host) == before
 
 
 def test_without_a_free_port_it_is_refused_with_their_number_and_off_it_works(tmp_path: Path) -> None:

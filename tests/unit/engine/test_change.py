@@ -239,3 +239,11 @@ def test_ensure_refuses_a_running_vm_and_what_cannot_be_changed_in_place(tmp_pat
         ensure(host, replace(first, vcpus=2, hotplug_slots=1))
     assert str(caught.value.hint).startswith("hotplug_slots cannot be changed in place")
     assert picture(host) == before
+
+
+def test_a_gpu_that_is_not_there_is_told_also_when_nothing_is_to_be_changed(tmp_path: Path) -> None:
+    host = open_host(tmp_path, "a100-40")
+    create(host.world, wish("A100-4C", name="vm"), start=False)
+    same = wish("A100-4C", name="vm", gpu="T4")
+    with pytest.raises(NotFound, match="T4"):
+        set_profile(host.world, same, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())

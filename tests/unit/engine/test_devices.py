@@ -8,8 +8,10 @@ import pytest
 from tests.worlds import Host, Silent, create, open_host, picture, wish
 from vgpuctl.domain.parse import parse
 from vgpuctl.engine.devices import has_devices, make_devices, missing_devices
+from vgpuctl.engine.guards import SETTING_UP
 from vgpuctl.errors import Busy, InUse, NoCapacity
-from vgpuctl.model.vm import PromiseState, Vm
+from vgpuctl.model.gpu import Backend
+from vgpuctl.model.vm import Claim, PromiseState, Vm
 from vgpuctl.value import replace
 
 
@@ -101,3 +103,27 @@ def test_a_vm_that_is_half_made_is_left_to_reconcile(tmp_path):
     half = replace(vm, promise=replace(vm.promise, state=PromiseState.REMOVING))
     with pytest.raises(Busy, match="half-way"):
         make(host, half)
+
+
+def test_nothing_is_let_pass_while_its_gpu_is_being_set_up(tmp_path):
+    host = open_host(tmp_path)
+    create(host.world, wish("A100-4C", name="vm"), start=False)
+    vm = vm_of(host)
+    assert vm.promise is not None
+    whole = Claim(
+        carrier=vm.promise.vgpus[0].gpu,
+        backend=Backend.PASSTHROUGH,
+        gpu=vm.promise.vgpus[0].gpu,
+        function=vm.promise.vgpus[0].gpu,
+        vm=SETTING_UP,
+        vm_uuid=host.world.new_uuid(),
+        profile=None,
+        framebuffer_mib=None,
+        process=host.world.processes.this(),
+        command="vgpuctl set-mode",
+    )
+    host.world.claims.add(whole)
+    with pytest.raises(Busy, match=r"sets 0000:3b:00\.0 up"):
+        missing_devices(host.world, vm, vm.promise)
+    host.world.claims.remove(whole.carrier, whole.vm_uuid)
+    assert not missing_devices(host.world, vm, vm.promise)

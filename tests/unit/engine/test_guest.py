@@ -127,3 +127,8 @@ def test_ipv4_comes_first_and_a_bridge_inside_the_guest_is_left_out():
 def test_a_card_that_nobody_gave_the_guest_is_better_than_none():
     passed_through = card("10.9.0.1", "aa:bb:cc:00:00:01", "ens9")
     assert useful((passed_through,), frozenset({MAC})) == (passed_through,)
+
+
+def test_what_a_guest_calls_its_address_and_is_none_is_left_out():
+    four = card("10.0.0.5")
+    assert useful((card("not an address"), card(""), four), frozenset({MAC})) == (four,)

@@ -10,7 +10,19 @@ import pytest
 from tests.faults import counted, failing, outcome
 from tests.worlds import WAIT_SECONDS, Silent, create, delete, mend, open_host, picture, start, stop, wish
 from vgpuctl.engine.layout import Job, restore_layout, set_mode
-from vgpuctl.errors import Busy, HostCannot, InUse, InvalidInput, NoCapacity, NotFound, PartlyApplied
+from vgpuctl.engine.observe import Want, observe
+from vgpuctl.errors import (
+    Busy,
+    HostCannot,
+    Interrupted,
+    InUse,
+    InvalidInput,
+    NoCapacity,
+    NotFound,
+    PartlyApplied,
+    Stuck,
+)
+from vgpuctl.model.vm import StuckWrite, VmState
 from vgpuctl.spec.host import parse_host_spec
 from vgpuctl.value import replace
 
@@ -26,9 +38,9 @@ gpus: [{{address: "{gpu}", model: {model}}}]
 """
 
 
-def do(world, gpu, mode, vfs=None, *, drain=False, dry_run=False):
+def do(world, gpu, mode, vfs=None, *, drain=False, dry_run=False, progress=None):
     job = Job(gpu, mode, vfs, drain, wait_seconds=WAIT_SECONDS)
-    return set_mode(world, job, dry_run=dry_run, progress=Silent())
+    return set_mode(world, job, dry_run=dry_run, progress=progress or Silent())
 
 
 def stand(host):
@@ -276,3 +288,216 @@ def test_a_driver_that_takes_the_number_and_keeps_its_own_is_noticed(tmp_path):
 
     with pytest.raises(Exception, match="was set to 6 VFs but has 0"):
         do(replace(host.world, sysfs=Deaf()), FLEX, "sriov", 6)
+
+
+class Signals(Silent):
+    """Signals as the command line takes them: the first is Interrupted, and again before each step; then the keys."""
+
+    def __init__(self):
+        self.received = 0
+
+    def come(self):
+        self.received += 1
+        raise Interrupted("stopped by SIGINT", signal_number=2) if self.received == 1 else KeyboardInterrupt
+
+    def started(self, number, text):
+        if self.received:
+            raise Interrupted("stopped by SIGINT", signal_number=2)
+
+
+class Struck:
+    """A seam in which a signal comes at the calls that `at` says yes to."""
+
+    def __init__(self, real, signals, at):
+        self.real, self.signals, self.at = real, signals, at
+
+    def __getattr__(self, name):
+        def call(*args, **more):
+            if self.at(name, args):
+                self.signals.come()
+            return getattr(self.real, name)(*args, **more)
+
+        return call
+
+
+def drained(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    for name in ("one", "two"):
+        create(host.world, wish(mode="sriov", gpu=FLEX, name=name))
+    return host
+
+
+def numvfs(name, args):
+    return name == "write" and args[0].endswith("sriov_numvfs") and args[1] == "6\n"
+
+
+def starts(*numbers):
+    """Say yes to the starts of VMs with these numbers."""
+    seen = []
+
+    def at(name, args):
+        seen.extend([name] if name == "start" else [])
+        return name == "start" and len(seen) in numbers
+
+    return at
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt])
+def test_a_signal_while_vms_are_drained_brings_all_of_them_back(tmp_path, error):
+    host, signals = drained(tmp_path), Signals()
+    running = picture(host).running
+    if error is not None:
+        signals.come = lambda: (_ for _ in ()).throw(error)
+    struck = replace(host.world, sysfs=Struck(host.world.sysfs, signals, numvfs))
+    with pytest.raises(Interrupted) as raised:
+        do(struck, FLEX, "sriov", 6, drain=True, progress=signals)
+    assert (picture(host).running, stand(host)[0][FLEX]) == (running, 8)
+    assert (said(host), raised.value.left) == ({}, [])
+
+
+def test_a_guest_that_goes_off_after_the_signal_is_started_again_too(tmp_path):
+    host, signals = drained(tmp_path), Signals()
+    before = stand(host)
+    asked = []
+
+    class Slow:
+        def __getattr__(self, name):
+            return getattr(host.world.hypervisor, name)
+
+        def shutdown(self, uuid):
+            asked.append(uuid)
+            signals.come()
+
+        def wait_stopped(self, uuid, deadline_seconds):
+            if uuid in asked:
+                host.world.hypervisor.shutdown(asked.pop())
+            return host.world.hypervisor.wait_stopped(uuid, deadline_seconds)
+
+    with pytest.raises(Interrupted) as raised:
+        do(replace(host.world, hypervisor=Slow()), FLEX, "sriov", 6, drain=True, progress=signals)
+    assert (stand(host), asked, raised.value.left) == (before, [], [])
+
+
+def test_a_signal_while_they_start_again_is_told_when_all_of_them_run(tmp_path):
+    host, signals = drained(tmp_path), Signals()
+    running = picture(host).running
+    struck = replace(host.world, hypervisor=Struck(host.world.hypervisor, signals, starts(1)))
+    with pytest.raises(Interrupted, match="SIGINT") as raised:
+        do(struck, FLEX, "sriov", 6, drain=True, progress=signals)
+    assert (picture(host).running, stand(host)[0][FLEX]) == (running, 6)
+    assert raised.value.left == [f"GPU {FLEX}: it is set up"]
+
+
+def test_a_second_signal_ends_it_and_names_the_vms_that_stay_off(tmp_path):
+    foreign = picture(open_host(tmp_path, "mixed")).running
+    host, signals = drained(tmp_path), Signals()
+    struck = replace(host.world, hypervisor=Struck(host.world.hypervisor, signals, starts(1, 2)))
+    with pytest.raises(Interrupted) as raised:
+        do(struck, FLEX, "sriov", 6, drain=True, progress=signals)
+    assert raised.value.left[1:] == ["VM one is not started again", "VM two is not started again"]
+    assert raised.value.hint == "vgpuctl start-vm NAME"
+    assert picture(host).running == foreign
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+def test_one_vm_that_does_not_start_keeps_no_other_off_and_is_named(tmp_path, breaks):
+    foreign = picture(open_host(tmp_path, "mixed")).running
+    host = drained(tmp_path)
+    seen = starts(1)
+
+    class Broken:
+        def __getattr__(self, name):
+            return getattr(host.world.hypervisor, name)
+
+        def start(self, uuid):
+            if seen("start", ()):
+                raise OSError(errno.EIO, "Input/output error")
+            host.world.hypervisor.start(uuid)
+
+    class Deaf:
+        def __getattr__(self, name):
+            return getattr(host.world.sysfs, name)
+
+        def write(self, path, text):
+            if breaks and numvfs("write", (path, text)):
+                raise OSError(errno.EIO, "Input/output error")
+            host.world.sysfs.write(path, text)
+
+    with pytest.raises(Exception, match="sriov_numvfs" if breaks else "not every VM") as raised:
+        do(replace(host.world, hypervisor=Broken(), sysfs=Deaf()), FLEX, "sriov", 6, drain=True)
+    assert len(picture(host).running) == len(foreign) + 1
+    assert "VM one is not started again: Input/output error" in raised.value.left[-1]
+    assert "vgpuctl start-vm NAME" in raised.value.hint
+
+
+def test_a_command_that_goes_on_alone_keeps_the_gpu_claimed_and_is_not_run_again(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    calls = []
+
+    class Left:
+        def sriov_manage(self, flag, address, *, deadline_seconds):
+            calls.append(flag)
+            host.world.claims.record_stuck(StuckWrite(host.world.processes.this(), address, "/path", flag))
+            raise Stuck("it goes on as process 7", pid=7)
+
+    with pytest.raises(PartlyApplied, match="process 7") as raised:
+        do(replace(host.world, vendor=Left()), A16, "vgpu")
+    assert (calls, raised.value.facts["cause"], said(host)) == (["-e"], "stuck", {})
+    assert [c.carrier for c in host.world.claims.all()] == [A16]
+
+
+BOOTED = SMALL.format(model="Flex 170, vfs: {total: 4, enabled: 3}", gpu=FLEX)
+
+
+class Unasked:
+    """A libvirt that is not there yet."""
+
+    def __getattr__(self, name):
+        raise AssertionError(f"{name}: libvirt is asked")
+
+
+def after_boot(host, vfs, **more):
+    spec = parse_host_spec(f"version: 1\ngpus:\n  '{FLEX}': {{mode: sriov, vfs: {vfs}}}\n", "host.yaml")
+    vms = tuple(replace(vm, state=VmState.UNKNOWN) for vm in observe(host.world, Want(models=False)).vms)
+    world = replace(host.world, hypervisor=Unasked(), **more)
+    (done,) = restore_layout(world, spec.gpus, vms=vms, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    return done
+
+
+def booted(tmp_path, names):
+    host = open_host(tmp_path, text=BOOTED)
+    for name in names:
+        create(host.world, wish(mode="sriov", gpu=FLEX, name=name))
+    host.sim.reboot()
+    return host.again()
+
+
+def test_a_gpu_that_boots_with_another_number_of_vfs_is_set_to_its_own_without_libvirt(tmp_path):
+    host = booted(tmp_path, ["vm"])
+    done = after_boot(host, 4)
+    assert (done.error, len(done.steps), stand(host)[0][FLEX]) == (None, 1, 4)
+    assert host.world.claims.all() == ()
+    start(host.world, "vm")
+
+
+def test_after_a_boot_no_vm_loses_its_vf(tmp_path):
+    host = booted(tmp_path, ["one", "two"])
+    done = after_boot(host, 1)
+    assert isinstance(done.error, InUse)
+    assert (done.error.facts["vms"], stand(host)[0][FLEX]) == (["two"], 3)
+
+
+def test_a_restore_takes_no_vf_from_a_vm_that_runs(tmp_path):
+    host = open_host(tmp_path, text=BOOTED)
+    create(host.world, wish(mode="sriov", gpu=FLEX, name="vm"))
+    before = stand(host)
+    done = after_boot(host, 4)
+    assert isinstance(done.error, InUse)
+    assert "guest=vm" in done.error.message
+    assert stand(host) == before
+
+
+def test_a_signal_ends_a_restore(tmp_path):
+    host, signals = booted(tmp_path, []), Signals()
+    with pytest.raises(Interrupted):
+        after_boot(host, 4, sysfs=Struck(host.world.sysfs, signals, lambda name, args: name == "write"))

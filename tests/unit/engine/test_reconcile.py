@@ -12,6 +12,7 @@ from tests.worlds import Host, create, delete, mend, open_host, picture, wish
 from vgpuctl.domain.metadata import promise_to_xml
 from vgpuctl.domain.parse import parse
 from vgpuctl.engine import queries
+from vgpuctl.errors import Foreign
 from vgpuctl.model.vm import PromiseState
 from vgpuctl.value import replace
 
@@ -58,6 +59,71 @@ def test_a_lost_record_is_written_again_and_the_vm_can_be_deleted(tmp_path, scen
     assert kinds(later) == []
     delete(later.world, "vm")
     assert picture(later).types == picture(later).mdevs == {}
+
+
+def newer(host: Host, uuid: str, old: str, new: str) -> str:
+    """Rewrite a VM's record as a later vgpuctl might."""
+    record = host.world.hypervisor.find_domain(uuid)
+    assert record is not None
+    text = promise_to_xml(parse(record.xml, record.state, host.world.machine_id).promise)
+    assert old in text
+    host.world.hypervisor.set_promise(uuid, text.replace(old, new))
+    return uuid
+
+
+@pytest.mark.parametrize(("scenario", "profile"), [("a100-40", "A100-4C"), ("t4", "T4-2Q")])
+@pytest.mark.parametrize(
+    ("old", "new"), [('state="ready"', 'state="parked"'), ('backend="', 'backend="new-'), (' index="0"', "")]
+)
+def test_a_record_that_cannot_be_read_is_told_and_never_written_over(tmp_path, scenario, profile, old, new):
+    host = open_host(tmp_path, scenario)
+    newer(host, create(host.world, wish(profile, name="vm")).data["uuid"], old, new)
+    later = host.again()
+    before = picture(later)
+    (told,) = mend(later.world).data["findings"]
+    assert (told["kind"], told["action"].startswith("nothing: ")) == ("unreadable-record", True)
+    assert "a newer vgpuctl may have written it" in told["action"]
+    assert picture(later) == before
+    with pytest.raises(Foreign, match="a newer one"):
+        delete(later.world, "vm")
+    assert picture(later) == before
+
+
+def test_a_vm_whose_record_cannot_be_read_is_still_shown(tmp_path):
+    host = open_host(tmp_path)
+    newer(host, create(host.world, wish("A100-4C", name="vm")).data["uuid"], 'state="ready"', 'state="parked"')
+    assert [row["name"] for row in queries.list_vms(host.world).data] == ["vm"]
+    shown = queries.show_vm(host.world, "vm").data
+    assert (shown["record"], [v["present"] for v in shown["vgpus"]]) == (None, [True])
+
+
+def test_what_only_an_unreadable_record_may_name_is_not_taken_away(tmp_path):
+    host = open_host(tmp_path)
+    uuid = create(host.world, wish("A100-4C", name="vm"), start=False).data["uuid"]
+    newer(host, uuid, 'state="ready"', 'state="parked"')
+    host.world.hypervisor.detach_device(uuid, "ua-vgpuctl-0", live=False, config=True)
+    later = host.again()
+    before = picture(later)
+    assert kinds(later) == ["unreadable-record"]
+    assert picture(later) == before
+
+
+def test_a_record_that_a_newer_vgpuctl_wrote_meanwhile_is_left_alone(tmp_path):
+    host = open_host(tmp_path)
+    uuid = create(host.world, wish("A100-4C", name="vm"), start=False).data["uuid"]
+    record = host.world.hypervisor.find_domain(uuid)
+    text = promise_to_xml(parse(record.xml, record.state, host.world.machine_id).promise)
+    text = text.replace('state="ready"', 'state="parked"')
+    without_record(host, uuid)
+    later = host.again()
+    watch = Watch(before=lambda number, call, args: written(call))
+
+    def written(call):
+        if call == "hypervisor.find_domain" and "hypervisor.find_domain" not in watch.calls[:-1]:
+            host.world.hypervisor.set_promise(uuid, text)
+
+    assert [f["kind"] for f in mend(watch.watch(later.world)).data["findings"]] == ["record-lost"]
+    assert 'state="parked"' in host.world.hypervisor.find_domain(uuid).xml
 
 
 def test_a_copy_of_our_vm_is_told_and_left_alone(tmp_path):

@@ -6,9 +6,11 @@ from __future__ import annotations
 import pytest
 
 from tests.worlds import EagerClock, Host, Silent, create, open_host, picture, wish
+from vgpuctl.domain.metadata import promise_to_xml
+from vgpuctl.domain.parse import parse
 from vgpuctl.engine.layout import Job, set_mode
 from vgpuctl.engine.restore import read_domain_files, restore_host
-from vgpuctl.errors import Failed
+from vgpuctl.errors import Failed, InvalidInput
 from vgpuctl.host.virt.absent import AbsentHypervisor
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.spec.host import BootSpec, GpuSpec, HostSpec, VgpuSpec
@@ -147,3 +149,37 @@ def test_the_vfs_that_host_yaml_wants_come_back_before_the_vms_that_need_them(tm
     assert [entry["name"] for entry in raised.value.facts["restored"]] == [A16, "vm"]
     (mdev,) = [(uuid, found) for uuid, found in before.mdevs.items() if found[0].startswith("0000:17:")]
     assert list(picture(host).mdevs.items()) == [mdev]
+
+
+def test_a_record_with_a_strange_spec_stops_no_other_vm(tmp_path):
+    host = open_host(tmp_path)
+    for name in ("one", "two"):
+        create(host.world, wish("A100-4C", name=name), start=False)
+    record = host.world.hypervisor.find_domain("one")
+    promise = parse(record.xml, record.state, host.world.machine_id).promise
+    for spec in ("[]", "{", "null"):
+        host.world.hypervisor.set_promise(record.uuid, promise_to_xml(replace(promise, spec=spec)))
+        host.sim.reboot()
+        host = host.again()
+        assert [entry["name"] for entry in restore(host).data["restored"]] == ["one", "two"]
+
+
+def test_a_host_yaml_that_cannot_be_read_is_told_and_the_vms_come_back(tmp_path):
+    host = open_host(tmp_path)
+    create(host.world, wish("A100-4C", name="vm"), start=False)
+    before = picture(host)
+    host.sim.reboot()
+    host = host.again()
+    unread = InvalidInput("host.yaml:2:1: gpu: there is no such field")
+    with pytest.raises(Failed, match=r"file host\.yaml: host\.yaml:2:1: gpu: there is"):
+        restore_host(host.world, HostSpec(1), dry_run=False, wait_seconds=5.0, progress=Silent(), unread=unread)
+    assert picture(host) == before
+
+
+def test_a_gpu_that_can_never_be_so_is_not_waited_for(tmp_path):
+    clock = EagerClock()
+    host = open_host(tmp_path, "mixed", clock=clock)
+    begun = clock.monotonic()
+    with pytest.raises(Failed, match="has no mode"):
+        restore(host, HostSpec(1, gpus={"0000:d8:00.0": GpuSpec(mode="vgpu")}))
+    assert clock.monotonic() - begun < 10

@@ -67,6 +67,7 @@ def test_the_deadline_leaves_the_vm_running_and_says_so(tmp_path):
     record = world.hypervisor.find_domain("vm")
     assert record is not None
     assert record.state is VmState.RUNNING
+    assert caught.value.changed
 
 
 def test_a_vm_that_goes_off_is_not_waited_for(tmp_path):

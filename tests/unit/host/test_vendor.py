@@ -6,11 +6,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.unit.host.test_nvml import ADDRESS, LIBRARY
+from vgpuctl.errors import Stuck
+from vgpuctl.host.claims import ClaimStore
+from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.vendor import HostVendorCommands
 
 INIT = 'int nvmlInitWithFlags(u flags) { say("init"); return INIT; }'
@@ -27,7 +31,7 @@ from vgpuctl.host.vendor import HostVendorCommands
 nvml = HostNvml()
 assert nvml.gpu(sys.argv[1]) is not None
 assert nvml.status().available
-commands = HostVendorCommands(sys.argv[2], lock_held=lambda: False)
+commands = HostVendorCommands(sys.argv[2], lock_held=lambda: False, records=None, processes=None)
 print(commands.sriov_manage("-e", sys.argv[1], deadline_seconds=10).text)
 """
 
@@ -38,34 +42,81 @@ def script(path: Path, body: str) -> str:
     return str(path)
 
 
+def fifo(tmp_path: Path) -> Path:
+    os.mkfifo(tmp_path / "fifo")
+    return tmp_path / "fifo"
+
+
+def store(tmp_path: Path) -> ClaimStore:
+    return ClaimStore(tmp_path / "run", HostProcesses(), "vgpuctl set-mode")
+
+
+def commands(tmp_path: Path, path: str, *, locked: bool = False) -> HostVendorCommands:
+    records, processes = store(tmp_path), HostProcesses()
+    return HostVendorCommands(path, lock_held=lambda: locked, records=records, processes=processes)
+
+
+def gone(tmp_path: Path) -> None:
+    """Wait until no command is recorded any more."""
+    until = time.monotonic() + 30
+    while store(tmp_path).stuck():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
 def test_it_is_run_with_flag_and_address_and_both_streams_are_kept(tmp_path: Path) -> None:
     command = script(tmp_path / "sriov-manage", 'echo "ran $*"; echo "Cannot obtain unbindLock" >&2; exit 4')
-    done = HostVendorCommands(command, lock_held=lambda: False).sriov_manage("-d", ADDRESS, deadline_seconds=10)
+    done = commands(tmp_path, command).sriov_manage("-d", ADDRESS, deadline_seconds=10)
     assert (done.status, done.text) == (4, f"ran -d {ADDRESS}\nCannot obtain unbindLock\n")
 
 
 def test_a_host_without_it_is_told_apart_from_one_where_it_fails(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        HostVendorCommands(str(tmp_path / "no"), lock_held=lambda: False).sriov_manage("-e", "x", deadline_seconds=1)
+        commands(tmp_path, str(tmp_path / "no")).sriov_manage("-e", "x", deadline_seconds=1)
 
 
-def test_one_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
-    command = script(tmp_path / "sriov-manage", "exec sleep 2")
-    with pytest.raises(TimeoutError, match="it goes on as process"):
-        HostVendorCommands(command, lock_held=lambda: False).sriov_manage("-e", "x", deadline_seconds=0.1)
+def test_one_that_does_not_end_is_left_alone_and_recorded_until_it_has_ended(tmp_path: Path) -> None:
+    command = script(tmp_path / "sriov-manage", f"read line <{fifo(tmp_path)}; touch {tmp_path}/ended")
+    with pytest.raises(Stuck, match="it goes on as process") as raised:
+        commands(tmp_path, command).sriov_manage("-e", ADDRESS, deadline_seconds=0.1)
+    (write,) = store(tmp_path).stuck()
+    assert (write.process.pid, write.gpu) == (raised.value.facts["pid"], ADDRESS)
+    assert write.process == HostProcesses().started(write.process.pid)
+    (tmp_path / "fifo").write_text("go on\n")
+    gone(tmp_path)
+    assert (tmp_path / "ended").exists()
+
+
+def test_a_second_interruption_leaves_it_alone_and_recorded(tmp_path: Path) -> None:
+    twice = "sleep 0.5; kill -INT $PPID; sleep 0.8; kill -INT $PPID"
+    command = script(tmp_path / "sriov-manage", f"{twice}; read line <{fifo(tmp_path)}")
+    with pytest.raises(Stuck, match="was not waited for"):
+        commands(tmp_path, command).sriov_manage("-e", ADDRESS, deadline_seconds=20)
+    assert [w.gpu for w in store(tmp_path).stuck()] == [ADDRESS]
+    (tmp_path / "fifo").write_text("go on\n")
+    gone(tmp_path)
+
+
+def test_a_slow_one_is_recorded_while_it_runs_and_not_after(tmp_path: Path) -> None:
+    stuck = tmp_path / "run" / "stuck"
+    command = script(tmp_path / "sriov-manage", f"sleep 1.5; ls {stuck}; echo $$")
+    done = commands(tmp_path, command).sriov_manage("-e", ADDRESS, deadline_seconds=20)
+    recorded, pid = done.text.split()
+    assert recorded == pid
+    assert list(stuck.iterdir()) == []
 
 
 def test_an_interruption_waits_until_it_has_given_the_gpu_back(tmp_path: Path) -> None:
-    command = script(tmp_path / "sriov-manage", f"kill -INT $PPID; sleep 0.3; touch {tmp_path}/given-back")
+    command = script(tmp_path / "sriov-manage", f"sleep 0.5; kill -INT $PPID; sleep 0.3; touch {tmp_path}/given-back")
     with pytest.raises(KeyboardInterrupt):
-        HostVendorCommands(command, lock_held=lambda: False).sriov_manage("-d", ADDRESS, deadline_seconds=10)
+        commands(tmp_path, command).sriov_manage("-d", ADDRESS, deadline_seconds=10)
     assert (tmp_path / "given-back").exists()
 
 
 def test_nothing_is_run_under_the_host_lock(tmp_path: Path) -> None:
     command = script(tmp_path / "sriov-manage", f"touch {tmp_path}/ran")
     with pytest.raises(AssertionError):
-        HostVendorCommands(command, lock_held=lambda: True).sriov_manage("-e", "x", deadline_seconds=1)
+        commands(tmp_path, command, locked=True).sriov_manage("-e", "x", deadline_seconds=1)
     assert not (tmp_path / "ran").exists()
 
 

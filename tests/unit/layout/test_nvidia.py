@@ -8,10 +8,11 @@ import errno
 import pytest
 
 from tests.worlds import create, open_host, wish
-from vgpuctl.errors import DeviceFailed, HostCannot, InUse, VerifyFailed
+from vgpuctl.errors import DeviceFailed, HostCannot, InUse, Stuck, VerifyFailed
 from vgpuctl.layout.nvidia import ManageVfs
 from vgpuctl.layout.sriov import PCI, number_of
 from vgpuctl.model.records import CommandResult, Holder
+from vgpuctl.model.vm import StuckWrite
 from vgpuctl.value import replace
 
 A16, A100 = "0000:17:00.0", "0000:3b:00.0"
@@ -96,7 +97,6 @@ def test_who_keeps_the_driver_from_letting_go_is_named(world):
     [
         (FileNotFoundError(errno.ENOENT, "No such file"), HostCannot, "is not installed"),
         (PermissionError(errno.EACCES, "Permission denied"), DeviceFailed, "Permission denied"),
-        (TimeoutError("it did not end within 180 seconds"), DeviceFailed, "180 seconds"),
         (CommandResult(1, "first\nlast line\n"), DeviceFailed, "last line"),
         (CommandResult(3, ""), DeviceFailed, "it ended with status 3"),
     ],
@@ -105,6 +105,27 @@ def test_a_command_that_fails_is_told_with_what_it_said(world, result, kind, tex
     with pytest.raises(kind, match=text) as raised:
         ManageVfs(A16, enable=True, total=16).perform(replace(world, vendor=Command(result)))
     assert raised.value.facts["command"] == f"/usr/lib/nvidia/sriov-manage -e {A16}"
+
+
+def test_a_command_that_goes_on_is_not_undone_while_it_lives(world):
+    class Left(Command):
+        """One that does not end."""
+
+        def sriov_manage(self, flag, address, *, deadline_seconds):
+            super().sriov_manage(flag, address, deadline_seconds=deadline_seconds)
+            world.claims.record_stuck(StuckWrite(world.processes.this(), address, "/path", flag))
+            raise Stuck("it goes on as process 7")
+
+    command = Left(None)
+    step, left = ManageVfs(A16, enable=True, total=16), replace(world, vendor=command)
+    with pytest.raises(Stuck, match="goes on"):
+        step.perform(left)
+    for number in (0, 16):
+        with pytest.raises(Stuck, match="waits in the kernel"):
+            step.undo(left)
+        assert number_of(world, A16) == number
+        world.vendor.sriov_manage("-e", A16, deadline_seconds=1)
+    assert command.calls == [("-e", A16)]
 
 
 def test_without_the_drivers_commands_nothing_is_tried(world):

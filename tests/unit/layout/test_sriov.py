@@ -9,9 +9,10 @@ import os
 import pytest
 
 from tests.worlds import create, open_host, wish
-from vgpuctl.errors import Busy, DeviceFailed, HostCannot, InUse, InvalidInput, VerifyFailed
+from vgpuctl.errors import Busy, DeviceFailed, HostCannot, InUse, InvalidInput, Stuck, VerifyFailed
 from vgpuctl.layout import steps
 from vgpuctl.layout.sriov import PCI, SetVfs, number_of, refusal, vfs_of
+from vgpuctl.model.vm import StuckWrite
 from vgpuctl.value import replace
 
 GPU = "0000:86:00.0"
@@ -32,6 +33,10 @@ class Noted:
 
     def __getattr__(self, name):
         return getattr(self.real, name)
+
+    def read(self, path):
+        assert not path.endswith("sriov_numvfs"), "a reader waits in the kernel behind a write that is parked"
+        return self.real.read(path)
 
     def write(self, path, text):
         self.writes.append((path.rpartition("/")[2], text.strip()))
@@ -83,6 +88,27 @@ def test_a_vf_that_a_process_holds_is_never_taken_away(world):
     with pytest.raises(InUse, match="guest=vm"):
         SetVfs(GPU, 0, 2, autoprobe=True).perform(world)
     assert number_of(world, GPU) == 2
+
+
+def test_undo_touches_nothing_while_a_write_on_the_gpu_has_not_come_back(world):
+    step = SetVfs(GPU, 3, 0, autoprobe=True)
+    world.claims.record_stuck(StuckWrite(world.processes.this(), "0000:87:00.0", "/path", "0"))
+    world.sysfs.write_parked(f"{PCI}/{GPU}/sriov_numvfs", "0\n", gpu=GPU, deadline_seconds=1)
+    step.perform(world)
+    write = StuckWrite(world.processes.this(), GPU, f"{PCI}/{GPU}/sriov_numvfs", "0")
+    world.claims.record_stuck(write)
+    world.sysfs.writes.clear()
+    with pytest.raises(Stuck, match="sriov_numvfs"):
+        step.undo(world)
+    assert world.sysfs.writes == []
+    world.claims.forget_stuck(write)
+    step.undo(world)
+    assert number_of(world, GPU) == 0
+
+
+@pytest.mark.parametrize("address", ["0000:00:02.0", "0000:99:00.0"])
+def test_what_has_no_vfs_or_is_not_there_has_none(world, address):
+    assert number_of(world, address) == 0
 
 
 def test_a_number_that_does_not_read_back_is_noticed(world):

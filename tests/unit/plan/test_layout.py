@@ -8,8 +8,10 @@ import pytest
 from tests.values import A4C, T2Q, a100, claim, promised, snapshot, t4, taken, vm
 from vgpuctl.errors import HostCannot, InUse, InvalidInput
 from vgpuctl.model.gpu import Backend, Owner
+from vgpuctl.model.records import HypervisorStatus
 from vgpuctl.model.vm import VmState
 from vgpuctl.plan.layout import refuse_misfits, refuse_running, users_to_drain, wanted_vfs
+from vgpuctl.value import replace
 
 OFF = a100(vfs_enabled=0, functions=(), types=(), backend=None)
 PLAIN = a100(vendor_id="8086", driver="xe", backend=Backend.SRIOV_VF, types=())
@@ -74,6 +76,13 @@ def test_running_vms_are_drained_and_stopped_ones_stay_as_they_are():
     with pytest.raises(InUse, match="vdi-001, vdi-002"):
         refuse_running(PLAIN, running)
     refuse_running(PLAIN, ())
+
+
+def test_a_vm_of_which_nobody_knows_whether_it_runs_is_drained_only_when_libvirt_was_asked():
+    asked = snapshot(PLAIN, vms=[plain_vm(1, state=VmState.UNKNOWN), plain_vm(2)])
+    unasked = replace(asked, hypervisor=HypervisorStatus(available=False, uri="", reason="not asked"))
+    assert [v.name for v in users_to_drain(asked, PLAIN, 8)] == ["vdi-001", "vdi-002"]
+    assert [v.name for v in users_to_drain(unasked, PLAIN, 8)] == ["vdi-002"]
 
 
 def test_who_would_lose_its_vf_is_named_though_it_is_off():

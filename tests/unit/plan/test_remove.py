@@ -77,6 +77,16 @@ def test_what_is_not_ours_is_refused_with_its_reason(copied):
     assert "virsh" in str(raised.value.hint)
 
 
+@pytest.mark.parametrize("doing", ["start", "stop", "delete", "change"])
+def test_a_record_that_cannot_be_read_is_refused_and_reconcile_is_no_hint(doing):
+    other = replace(OURS, promise=None, unreadable_promise=True)
+    with pytest.raises(Foreign, match="cannot read: a newer one may have written it") as raised:
+        own_promise(other, doing)
+    assert f"virsh dumpxml {OURS.name}" in str(raised.value.hint)
+    assert "upgrade vgpuctl" in str(raised.value.hint)
+    assert "reconcile" not in str(raised.value.hint)
+
+
 @pytest.mark.parametrize(
     ("present", "steps"), [(True, ["ClearType", "ReleaseClaim"]), (False, ["ClearType", "ReleaseClaim"])]
 )

@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpuctl.errors import InvalidInput
-from vgpuctl.spec.edit import edit_gpu
+from vgpuctl.spec.edit import edit_gpu, refuse_lost_comments
 from vgpuctl.spec.host import GpuSpec, parse_host_spec
+from vgpuctl.value import replace
 
 NAME = "/etc/vgpuctl/host.yaml"
-GPU, OTHER = "0000:3b:00.0", "0000:af:00.0"
+GPU, OTHER, THIRD = "0000:3b:00.0", "0000:af:00.0", "0000:41:00.0"
+SITE = "# ---- defaults of this site: do not remove ----"
 WRITTEN = """# ours, ask the GPU team
 version: 1   # the format
 defaults:
@@ -26,6 +28,58 @@ gpus:
         cordoned: true
 boot: {deadline_seconds: 60}
 """
+COMMENTED = """# head
+---
+version: 1
+
+gpus:
+  '0000:af:00.0':
+    mode: vgpu
+    cordoned: true
+  # the new card
+  "0000:3b:00.0":
+    cordoned: true
+
+# ---- defaults of this site: do not remove ----
+defaults:
+  image: /srv/images/base.qcow2
+# the end
+"""
+LAYOUTS = (
+    COMMENTED,
+    WRITTEN,
+    "version: 1\ngpus:\n  '0000:af:00.0': {cordoned: true, mode: vgpu}\nboot:\n  deadline_seconds: 60\n",
+    "version: 1\ngpus: {\n  '0000:af:00.0': {mode: vgpu,\n    cordoned: true},\n  '0000:3b:00.0': {vfs: 3}\n}\n",
+    "defaults:\n  image:\n    /srv/a b\n    c.qcow2\n  os: >-\n    linux\ngpus:\n"
+    "  3b:00.0:\n    mode: sriov\n    vfs: 4\nversion: 1\n",
+    "version: 1\ngpus:\n  3b:00.0:\n    cordoned: true\n    mode: |-\n      sriov\nboot:\n  deadline_seconds: 60\n",
+    "gpus:\n  3b:00.0:\n      cordoned: true\nboot: {deadline_seconds: 60}\nversion: 1\n...\n",
+    "{version: 1,\ngpus: {'0000:3b:00.0': {cordoned: true}}}",
+)
+EDITS = st.tuples(
+    st.sampled_from([GPU, OTHER, THIRD]),
+    st.dictionaries(st.sampled_from(["mode", "vfs", "cordoned"]), st.booleans(), min_size=1),
+).map(lambda pair: (pair[0], {key: VALUES[key] if kept else None for key, kept in pair[1].items()}))
+VALUES = {"mode": "sriov", "vfs": 7, "cordoned": True}
+
+
+def comments(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.lstrip().startswith("#")]
+
+
+@st.composite
+def commented(draw: st.DrawFn) -> str:
+    """Return a host.yaml with comment lines and empty lines anywhere between its lines, at any indentation."""
+    lines: list[str] = []
+    filler = st.lists(st.integers(0, 9), max_size=2)
+    for line in [*draw(st.sampled_from(LAYOUTS)).splitlines(), None]:
+        if lines[-1:] not in (["    /srv/a b"], ["  os: >-"], ["    mode: |-"]):
+            most = 3 if lines[-1:] in (["    linux"], ["      sriov"]) else 8
+            lines += [
+                f"{' ' * min(at - 1, most)}# c{len(lines)}.{n}" if at else "" for n, at in enumerate(draw(filler))
+            ]
+        lines += [] if line is None else [line]
+    return "\n".join(lines) + "\n"
 
 
 def test_without_a_file_one_is_made():
@@ -82,3 +136,66 @@ def test_it_says_what_was_meant_and_nothing_else_changes(text, mode, vfs, cordon
     }
     assert (after.defaults, after.boot) == (before.defaults, before.boot)
     assert edit_gpu(changed, address, {"mode": mode, "vfs": vfs, "cordoned": cordoned}, NAME) == changed
+
+
+@given(text=commented(), edits=st.lists(EDITS, min_size=1, max_size=4))
+def test_every_comment_line_and_everything_else_that_is_said_stays(text, edits):
+    for address, changes in edits:
+        changed = edit_gpu(text, address, changes, NAME)
+        assert comments(changed) == comments(text)
+        before, after = parse_host_spec(text, NAME), parse_host_spec(changed, NAME)
+        said = before.gpus.get(address, GpuSpec())
+        meant = replace(said, **{k: bool(v) if k == "cordoned" else v for k, v in changes.items()})
+        assert {**after.gpus, address: after.gpus.get(address, GpuSpec())} == {**before.gpus, address: meant}
+        assert (after.defaults, after.boot, after.vgpus) == (before.defaults, before.boot, before.vgpus)
+        text = changed
+
+
+@pytest.mark.parametrize("address", [GPU, OTHER])
+def test_a_comment_stays_before_the_key_it_stood_before(address):
+    text = edit_gpu(COMMENTED, address, {"cordoned": None}, NAME)
+    assert f"\n\n{SITE}\ndefaults:\n  image:" in text
+    assert text.startswith("# head\n---\nversion: 1\n\ngpus:\n")
+    assert text.endswith("\n# the end\n")
+
+
+def test_a_comment_of_a_key_that_goes_stands_before_the_next_one():
+    text = edit_gpu(COMMENTED, GPU, {"cordoned": None}, NAME)
+    assert f"    cordoned: true\n  # the new card\n\n{SITE}\n" in text
+
+
+def test_comments_at_the_ends_of_lines_stay_with_the_keys_that_stay():
+    text = "version: 1 # v\ngpus: # all\n  3b:00.0: # new\n    mode: vgpu # m\n    vfs: 3 # f\nboot: {} # b\n"
+    assert edit_gpu(text, GPU, {"vfs": None}, NAME) == text.replace("    vfs: 3 # f\n", "")
+    assert edit_gpu(text, GPU, {"mode": None}, NAME) == text.replace("    mode: vgpu # m\n", "")
+
+
+@pytest.mark.parametrize("lost", [SITE, "# head", "# the end"])
+def test_a_text_that_lacks_a_comment_is_refused_with_a_hint_to_edit_by_hand(lost):
+    with pytest.raises(InvalidInput, match=f"the comment '{lost}' would be lost") as raised:
+        refuse_lost_comments(COMMENTED, COMMENTED.replace(lost, ""), NAME)
+    assert "by hand" in str(raised.value.hint)
+    refuse_lost_comments(COMMENTED, COMMENTED.replace(lost, f"    {lost}"), NAME)
+
+
+def test_one_of_two_equal_comments_may_not_go_either():
+    with pytest.raises(InvalidInput, match="would be lost"):
+        refuse_lost_comments("# a\nversion: 1\n# a\n", "# a\nversion: 1\n", NAME)
+
+
+def test_a_comment_that_comes_to_stand_below_a_block_of_text_does_not_become_part_of_it():
+    text = "defaults:\n  os: >-\n    linux\ngpus:\n  3b:00.0:\n    cordoned: true\n    # ours\nversion: 1\n"
+    changed = edit_gpu(text, GPU, {"cordoned": None}, NAME)
+    assert changed == "defaults:\n  os: >-\n    linux\n# ours\nversion: 1\n"
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_other_ends_of_lines_keep_comments_too(end):
+    text = edit_gpu(COMMENTED.replace("\n", end), GPU, {"cordoned": None}, NAME)
+    assert comments(text) == comments(COMMENTED)
+
+
+def test_a_text_that_looks_like_a_comment_is_none():
+    text = "version: 1\ngpus:\n  3b:00.0: {cordoned: true}\ndefaults:\n  image: '/srv/a\n    # b'\n"
+    changed = edit_gpu(text, GPU, {"cordoned": None}, NAME)
+    assert parse_host_spec(changed, NAME).defaults == parse_host_spec(text, NAME).defaults

@@ -10,7 +10,7 @@ import click
 
 from vgpuctl.cli import complete, many, run, wishes
 from vgpuctl.cli.command import command as make_command
-from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.settings import Seconds, Settings
 from vgpuctl.spec.fields import VM_FIELDS, SpecField
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _field_options(function: Callable[..., int]) -> Callable[..., int]:
 @click.option("--wait-for", type=click.Choice(("guest",)), help="Return when the guest answers or has an address.")
 @click.option(
     "--wait-timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(),
     metavar="SECONDS",
     help="How long --wait-for waits (300).",
 )

@@ -36,13 +36,23 @@ def command(settings: Settings, dry_run: bool) -> int:
     def act(work: Work) -> Outcome:
         from vgpuctl.cli import wishes
         from vgpuctl.engine import restore
+        from vgpuctl.errors import InvalidInput
+        from vgpuctl.spec.host import VERSION, HostSpec
 
+        unread = None
+        try:
+            spec = wishes.host_spec(work.world)
+        except InvalidInput as error:
+            if dry_run:
+                raise
+            spec, unread = HostSpec(VERSION), error
         return restore.restore_host(
             work.world,
-            wishes.host_spec(work.world),
+            spec,
             dry_run=dry_run,
             wait_seconds=work.wait_seconds,
             progress=work.progress,
+            unread=unread,
         )
 
     return run.change(settings, "restore-host", act)

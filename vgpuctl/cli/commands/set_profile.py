@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 def command(settings: Settings, name: str, profile: tuple[str, ...], gpu: str | None, dry_run: bool) -> int:
     """Give a stopped VM other profiles in place of those it has.
 
-    The vGPUs that it has already with one of these profiles stay. Nothing else of the VM is changed; when the new
-    ones have no room it stays as it was. It keeps to the GPU that was typed when it was made, unless --gpu says
-    another.
+    The vGPUs that it has already with one of these profiles stay, wherever they are: --gpu is for the new ones.
+    Nothing else of the VM is changed; when the new ones have no room it stays as it was. Without --gpu it keeps to
+    the GPU that was typed when it was made.
     """
 
     def act(work: Work) -> Outcome:
