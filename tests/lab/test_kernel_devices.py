@@ -71,4 +71,4 @@ def test_passthrough_is_refused_while_vfs_are_on(lab: Lab) -> None:
     use_defaults(lab)
     refused = must(lab, "create-vm", "vm-1", "--mode", "passthrough", "--gpu", IGB, status=6)
     assert "2 VFs" in refused["message"]
-    assert "sriov_numvfs" in refused["hint"]
+    assert f"vgpuctl set-mode {IGB} passthrough" in refused["hint"]
