@@ -115,7 +115,7 @@ GPU = Shape(
 )
 VGPU = Shape(
     "Vgpu",
-    "A vGPU without a VM; vgpuctl create-vgpu writes it.",
+    "A vGPU without a VM, which restore-host makes again after each boot.",
     (
         Key("profile", rules.profile, "the vGPU profile", {"minLength": 1, "type": "string"}, required=True),
         Key("gpu", rules.pci_address, "the GPU's PCI address", {"type": "string"}, required=True),

@@ -4,48 +4,19 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from vgpuctl.cli import complete, many, run, wishes
+from vgpuctl.cli import field_options, many, run, wishes
 from vgpuctl.cli.command import command as make_command
 from vgpuctl.cli.settings import Seconds, Settings
-from vgpuctl.spec.fields import VM_FIELDS, SpecField
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from vgpuctl.cli.result import Work
     from vgpuctl.model.outcome import Outcome
-
-_COMPLETIONS: dict[str, Any] = {"profile": complete.profiles, "gpu": complete.gpus}
-
-
-def _field_option(field: SpecField) -> click.Option:
-    """Return the option of one field; its value stays text, the spec's rules judge it."""
-    word = field.help.split()[0]
-    text = field.help if word.endswith(":") or not word.islower() else field.help[0].upper() + field.help[1:]
-    text = text.rstrip(".") + "."
-    if field.built_in not in (None, False):
-        text = f"{text} [{field.built_in}]"
-    arguments: dict[str, Any] = {"help": text}
-    if field.flag:
-        arguments["is_flag"] = True
-    elif field.choices:
-        arguments["type"] = click.Choice(field.choices)
-    else:
-        arguments["metavar"] = field.metavar or None
-    if field.repeatable:
-        arguments["multiple"] = True
-    return click.Option([field.option, field.name], shell_complete=_COMPLETIONS.get(field.name), **arguments)
-
-
-def _field_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Add the options of every field; click collects them in reverse."""
-    params: list[click.Parameter] = function.__dict__.setdefault("__click_params__", [])
-    params += [_field_option(field) for field in reversed(VM_FIELDS) if field.option]
-    return function
 
 
 @make_command(
@@ -69,7 +40,7 @@ def _field_options(function: Callable[..., int]) -> Callable[..., int]:
     ),
 )
 @click.argument("name", required=False)
-@_field_options
+@field_options.every_field
 @click.option("--no-start", is_flag=True, help="Make the VM and its vGPUs, and leave it off.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and where each value came from.")
 @click.option("--print-xml", is_flag=True, help="Only print the domain XML that would be defined.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpuctl.cli import complete, run, wishes
+from vgpuctl.cli import complete, field_options, run, wishes
 from vgpuctl.cli.command import command as make_command
 from vgpuctl.cli.settings import Settings
 
@@ -24,15 +24,7 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("name", shell_complete=complete.vms)
-@click.option(
-    "--profile",
-    required=True,
-    multiple=True,
-    metavar="PROFILE[:N]",
-    shell_complete=complete.profiles,
-    help="vGPU profile, with :N for several of it; repeat it for several vGPUs.",
-)
-@click.option("--gpu", metavar="ADDRESS|MODEL", shell_complete=complete.gpus, help="The GPU to use.")
+@field_options.fields("profile", "gpu", required=("profile",))
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.pass_obj
 def command(settings: Settings, name: str, profile: tuple[str, ...], gpu: str | None, dry_run: bool) -> int:
