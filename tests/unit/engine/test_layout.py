@@ -8,8 +8,9 @@ import errno
 import pytest
 
 from tests.faults import counted, failing, outcome
+from tests.layouts import A16, A100, FLEX, RTX, T4, V710, Signals, Struck, do, said, stand
 from tests.worlds import WAIT_SECONDS, Silent, create, delete, mend, open_host, picture, start, stop, wish
-from vgpuctl.engine.layout import Job, restore_layout, set_mode
+from vgpuctl.engine.layout import restore_layout
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.errors import (
     Busy,
@@ -26,9 +27,6 @@ from vgpuctl.model.vm import StuckWrite, VmState
 from vgpuctl.spec.host import parse_host_spec
 from vgpuctl.value import replace
 
-A100, A16, FLEX, V710, T4, RTX = (f"0000:{bus}:00.0" for bus in ("3b", "17", "86", "af", "5e", "d8"))
-
-
 SMALL = """version: 1
 title: one card
 kernel: 6.8.0-45-generic
@@ -36,23 +34,6 @@ storage: {{pools: [{{name: default}}]}}
 networks: [{{name: default}}]
 gpus: [{{address: "{gpu}", model: {model}}}]
 """
-
-
-def do(world, gpu, mode, vfs=None, *, drain=False, dry_run=False, progress=None):
-    job = Job(gpu, mode, vfs, drain, wait_seconds=WAIT_SECONDS)
-    return set_mode(world, job, dry_run=dry_run, progress=progress or Silent())
-
-
-def stand(host):
-    """What set-mode could leave behind, beside what `picture` shows."""
-    state = host.sim._core.look()
-    return dict(state.vfs), dict(state.autoprobe), picture(host)
-
-
-def said(host):
-    text = host.world.host_file.read()
-    spec = parse_host_spec(text, "host.yaml") if text is not None else None
-    return {a: (g.mode, g.vfs) for a, g in spec.gpus.items()} if spec else {}
 
 
 def test_nvidias_vfs_go_on_and_vgpus_can_be_made(tmp_path):
@@ -288,146 +269,6 @@ def test_a_driver_that_takes_the_number_and_keeps_its_own_is_noticed(tmp_path):
 
     with pytest.raises(Exception, match="was set to 6 VFs but has 0"):
         do(replace(host.world, sysfs=Deaf()), FLEX, "sriov", 6)
-
-
-class Signals(Silent):
-    """Signals as the command line takes them: the first is Interrupted, and again before each step; then the keys."""
-
-    def __init__(self):
-        self.received = 0
-
-    def come(self):
-        self.received += 1
-        raise Interrupted("stopped by SIGINT", signal_number=2) if self.received == 1 else KeyboardInterrupt
-
-    def started(self, number, text):
-        if self.received:
-            raise Interrupted("stopped by SIGINT", signal_number=2)
-
-
-class Struck:
-    """A seam in which a signal comes at the calls that `at` says yes to."""
-
-    def __init__(self, real, signals, at):
-        self.real, self.signals, self.at = real, signals, at
-
-    def __getattr__(self, name):
-        def call(*args, **more):
-            if self.at(name, args):
-                self.signals.come()
-            return getattr(self.real, name)(*args, **more)
-
-        return call
-
-
-def drained(tmp_path):
-    host = open_host(tmp_path, "mixed")
-    for name in ("one", "two"):
-        create(host.world, wish(mode="sriov", gpu=FLEX, name=name))
-    return host
-
-
-def numvfs(name, args):
-    return name == "write" and args[0].endswith("sriov_numvfs") and args[1] == "6\n"
-
-
-def starts(*numbers):
-    """Say yes to the starts of VMs with these numbers."""
-    seen = []
-
-    def at(name, args):
-        seen.extend([name] if name == "start" else [])
-        return name == "start" and len(seen) in numbers
-
-    return at
-
-
-@pytest.mark.parametrize("error", [None, KeyboardInterrupt])
-def test_a_signal_while_vms_are_drained_brings_all_of_them_back(tmp_path, error):
-    host, signals = drained(tmp_path), Signals()
-    running = picture(host).running
-    if error is not None:
-        signals.come = lambda: (_ for _ in ()).throw(error)
-    struck = replace(host.world, sysfs=Struck(host.world.sysfs, signals, numvfs))
-    with pytest.raises(Interrupted) as raised:
-        do(struck, FLEX, "sriov", 6, drain=True, progress=signals)
-    assert (picture(host).running, stand(host)[0][FLEX]) == (running, 8)
-    assert (said(host), raised.value.left) == ({}, [])
-
-
-def test_a_guest_that_goes_off_after_the_signal_is_started_again_too(tmp_path):
-    host, signals = drained(tmp_path), Signals()
-    before = stand(host)
-    asked = []
-
-    class Slow:
-        def __getattr__(self, name):
-            return getattr(host.world.hypervisor, name)
-
-        def shutdown(self, uuid):
-            asked.append(uuid)
-            signals.come()
-
-        def wait_stopped(self, uuid, deadline_seconds):
-            if uuid in asked:
-                host.world.hypervisor.shutdown(asked.pop())
-            return host.world.hypervisor.wait_stopped(uuid, deadline_seconds)
-
-    with pytest.raises(Interrupted) as raised:
-        do(replace(host.world, hypervisor=Slow()), FLEX, "sriov", 6, drain=True, progress=signals)
-    assert (stand(host), asked, raised.value.left) == (before, [], [])
-
-
-def test_a_signal_while_they_start_again_is_told_when_all_of_them_run(tmp_path):
-    host, signals = drained(tmp_path), Signals()
-    running = picture(host).running
-    struck = replace(host.world, hypervisor=Struck(host.world.hypervisor, signals, starts(1)))
-    with pytest.raises(Interrupted, match="SIGINT") as raised:
-        do(struck, FLEX, "sriov", 6, drain=True, progress=signals)
-    assert (picture(host).running, stand(host)[0][FLEX]) == (running, 6)
-    assert raised.value.left == [f"GPU {FLEX}: it is set up"]
-
-
-def test_a_second_signal_ends_it_and_names_the_vms_that_stay_off(tmp_path):
-    foreign = picture(open_host(tmp_path, "mixed")).running
-    host, signals = drained(tmp_path), Signals()
-    struck = replace(host.world, hypervisor=Struck(host.world.hypervisor, signals, starts(1, 2)))
-    with pytest.raises(Interrupted) as raised:
-        do(struck, FLEX, "sriov", 6, drain=True, progress=signals)
-    assert raised.value.left[1:] == ["VM one is not started again", "VM two is not started again"]
-    assert raised.value.hint == "vgpuctl start-vm NAME"
-    assert picture(host).running == foreign
-
-
-@pytest.mark.parametrize("breaks", [True, False])
-def test_one_vm_that_does_not_start_keeps_no_other_off_and_is_named(tmp_path, breaks):
-    foreign = picture(open_host(tmp_path, "mixed")).running
-    host = drained(tmp_path)
-    seen = starts(1)
-
-    class Broken:
-        def __getattr__(self, name):
-            return getattr(host.world.hypervisor, name)
-
-        def start(self, uuid):
-            if seen("start", ()):
-                raise OSError(errno.EIO, "Input/output error")
-            host.world.hypervisor.start(uuid)
-
-    class Deaf:
-        def __getattr__(self, name):
-            return getattr(host.world.sysfs, name)
-
-        def write(self, path, text):
-            if breaks and numvfs("write", (path, text)):
-                raise OSError(errno.EIO, "Input/output error")
-            host.world.sysfs.write(path, text)
-
-    with pytest.raises(Exception, match="sriov_numvfs" if breaks else "not every VM") as raised:
-        do(replace(host.world, hypervisor=Broken(), sysfs=Deaf()), FLEX, "sriov", 6, drain=True)
-    assert len(picture(host).running) == len(foreign) + 1
-    assert "VM one is not started again: Input/output error" in raised.value.left[-1]
-    assert "vgpuctl start-vm NAME" in raised.value.hint
 
 
 def test_a_command_that_goes_on_alone_keeps_the_gpu_claimed_and_is_not_run_again(tmp_path):

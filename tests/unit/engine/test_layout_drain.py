@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draining a GPU: whatever comes between, the desktops that were stopped run again, or are named."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from tests.layouts import FLEX, Signals, Struck, do, said, stand
+from tests.worlds import create, open_host, picture, wish
+from vgpuctl.errors import (
+    Interrupted,
+)
+from vgpuctl.value import replace
+
+
+def drained(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    for name in ("one", "two"):
+        create(host.world, wish(mode="sriov", gpu=FLEX, name=name))
+    return host
+
+
+def numvfs(name, args):
+    return name == "write" and args[0].endswith("sriov_numvfs") and args[1] == "6\n"
+
+
+def starts(*numbers):
+    """Say yes to the starts of VMs with these numbers."""
+    seen = []
+
+    def at(name, args):
+        seen.extend([name] if name == "start" else [])
+        return name == "start" and len(seen) in numbers
+
+    return at
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt])
+def test_a_signal_while_vms_are_drained_brings_all_of_them_back(tmp_path, error):
+    host, signals = drained(tmp_path), Signals()
+    running = picture(host).running
+    if error is not None:
+        signals.come = lambda: (_ for _ in ()).throw(error)
+    struck = replace(host.world, sysfs=Struck(host.world.sysfs, signals, numvfs))
+    with pytest.raises(Interrupted) as raised:
+        do(struck, FLEX, "sriov", 6, drain=True, progress=signals)
+    assert (picture(host).running, stand(host)[0][FLEX]) == (running, 8)
+    assert (said(host), raised.value.left) == ({}, [])
+
+
+def test_a_guest_that_goes_off_after_the_signal_is_started_again_too(tmp_path):
+    host, signals = drained(tmp_path), Signals()
+    before = stand(host)
+    asked = []
+
+    class Slow:
+        def __getattr__(self, name):
+            return getattr(host.world.hypervisor, name)
+
+        def shutdown(self, uuid):
+            asked.append(uuid)
+            signals.come()
+
+        def wait_stopped(self, uuid, deadline_seconds):
+            if uuid in asked:
+                host.world.hypervisor.shutdown(asked.pop())
+            return host.world.hypervisor.wait_stopped(uuid, deadline_seconds)
+
+    with pytest.raises(Interrupted) as raised:
+        do(replace(host.world, hypervisor=Slow()), FLEX, "sriov", 6, drain=True, progress=signals)
+    assert (stand(host), asked, raised.value.left) == (before, [], [])
+
+
+def test_a_signal_while_they_start_again_is_told_when_all_of_them_run(tmp_path):
+    host, signals = drained(tmp_path), Signals()
+    running = picture(host).running
+    struck = replace(host.world, hypervisor=Struck(host.world.hypervisor, signals, starts(1)))
+    with pytest.raises(Interrupted, match="SIGINT") as raised:
+        do(struck, FLEX, "sriov", 6, drain=True, progress=signals)
+    assert (picture(host).running, stand(host)[0][FLEX]) == (running, 6)
+    assert raised.value.left == [f"GPU {FLEX}: it is set up"]
+
+
+def test_a_second_signal_ends_it_and_names_the_vms_that_stay_off(tmp_path):
+    foreign = picture(open_host(tmp_path, "mixed")).running
+    host, signals = drained(tmp_path), Signals()
+    struck = replace(host.world, hypervisor=Struck(host.world.hypervisor, signals, starts(1, 2)))
+    with pytest.raises(Interrupted) as raised:
+        do(struck, FLEX, "sriov", 6, drain=True, progress=signals)
+    assert raised.value.left[1:] == ["VM one is not started again", "VM two is not started again"]
+    assert raised.value.hint == "vgpuctl start-vm NAME"
+    assert picture(host).running == foreign
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+def test_one_vm_that_does_not_start_keeps_no_other_off_and_is_named(tmp_path, breaks):
+    foreign = picture(open_host(tmp_path, "mixed")).running
+    host = drained(tmp_path)
+    seen = starts(1)
+
+    class Broken:
+        def __getattr__(self, name):
+            return getattr(host.world.hypervisor, name)
+
+        def start(self, uuid):
+            if seen("start", ()):
+                raise OSError(errno.EIO, "Input/output error")
+            host.world.hypervisor.start(uuid)
+
+    class Deaf:
+        def __getattr__(self, name):
+            return getattr(host.world.sysfs, name)
+
+        def write(self, path, text):
+            if breaks and numvfs("write", (path, text)):
+                raise OSError(errno.EIO, "Input/output error")
+            host.world.sysfs.write(path, text)
+
+    with pytest.raises(Exception, match="sriov_numvfs" if breaks else "not every VM") as raised:
+        do(replace(host.world, hypervisor=Broken(), sysfs=Deaf()), FLEX, "sriov", 6, drain=True)
+    assert len(picture(host).running) == len(foreign) + 1
+    assert "VM one is not started again: Input/output error" in raised.value.left[-1]
+    assert "vgpuctl start-vm NAME" in raised.value.hint
