@@ -38,8 +38,9 @@ class Value:
 
     def __init__(self, *args: Any, **named: Any) -> None:
         kind = type(self)
-        given = dict(zip(kind._fields, args, strict=False)) if args else {}
-        given.update(named)
+        given = named
+        if args:
+            given = {**dict(zip(kind._fields, args, strict=False)), **named}
         once = len(given) == len(args) + len(named)
         if not once or not kind._known.issuperset(given) or not kind._required.issubset(given):
             words = ", ".join([*kind._fields[: len(args)], *named])

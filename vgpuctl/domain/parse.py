@@ -7,6 +7,7 @@ VF as network card) and a `<disk type='nvme'>`: each keeps a PCI function from e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from lxml import etree
@@ -29,6 +30,8 @@ _UNIT_BYTES = {
 _MIB = 1024**2
 
 
+_SOURCE = re.compile(r"<source[^>]*>\s*<address [^>]*>")
+
 _PARSER = etree.XMLParser(resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True)
 
 
@@ -42,29 +45,25 @@ def parse(xml: str, state: VmState, machine_id: str) -> Vm:
     Raises:
         LibvirtFailed: it is not a domain's XML.
     """
-    root = _root(xml)
-    uuid = (root.findtext("uuid") or "").strip().lower()
-    promise, unreadable = _promise(root)
+    top = _children(_root(xml))
+    uuid = _text(top.get("uuid")).strip().lower()
+    promise, unreadable = _promise(top.get("metadata"))
     own = promise is not None and promise.vm_uuid == uuid and promise.machine_id == machine_id
-    devices = _child(root, "devices")
-    interfaces = [] if devices is None else devices.findall("interface")
-    macs = (mac.get("address") for entry in interfaces if (mac := _child(entry, "mac")) is not None)
-    sources = (
-        source.get("network")
-        for entry in interfaces
-        if entry.get("type") == "network" and (source := _child(entry, "source")) is not None
-    )
+    devices = top.get("devices")
+    interfaces = [] if devices is None else [(i.get("type"), _children(i)) for i in devices.iterchildren("interface")]
+    macs = (parts["mac"].get("address") for _, parts in interfaces if "mac" in parts)
+    sources = (p["source"].get("network") for kind, p in interfaces if kind == "network" and "source" in p)
     return Vm(
-        name=root.findtext("name") or "",
+        name=_text(top.get("name")),
         uuid=uuid,
         state=state,
-        memory_mib=_memory_mib(_child(root, "memory")),
-        vcpus=_whole(root.findtext("vcpu"), 1),
+        memory_mib=_memory_mib(top.get("memory")),
+        vcpus=_whole(_text(top.get("vcpu")), 1),
         hostdevs=tuple(_hostdevs(devices)),
         disks=tuple(_disks(devices)),
         networks=tuple(str(name) for name in sources if name is not None),
         mac_addresses=tuple(str(mac).lower() for mac in macs if mac is not None),
-        firmware=_firmware(_child(root, "os")),
+        firmware=_firmware(top.get("os")),
         promise=promise if own else None,
         copied_promise=None if own else promise,
         unreadable_promise=unreadable,
@@ -74,6 +73,14 @@ def parse(xml: str, state: VmState, machine_id: str) -> Vm:
 def hostdevs_of(xml: str) -> tuple[HostdevRef, ...]:
     """Return the host devices of a domain's XML; for the live XML of a running domain."""
     return tuple(_hostdevs(_root(xml).find("devices")))
+
+
+def refers_to_more(live_xml: str, config_xml: str) -> bool:
+    """Say whether the running domain may refer to a host device that its config lacks.
+
+    Compares the sources' text, which libvirt writes alike in both; a difference may turn out to be none.
+    """
+    return not all(source in config_xml for source in _SOURCE.findall(live_xml))
 
 
 def hostdev_carrier(entry: etree._Element) -> str | None:
@@ -118,9 +125,20 @@ def _child(element: etree._Element, tag: str) -> etree._Element | None:
     return next(element.iterchildren(tag), None)
 
 
-def _promise(root: etree._Element) -> tuple[Promise | None, bool]:
+def _children(element: etree._Element) -> dict[str, etree._Element]:
+    """Return the first child of each tag; asking for one after the other takes longer."""
+    found: dict[str, etree._Element] = {}
+    for child in element:
+        found.setdefault(str(child.tag), child)
+    return found
+
+
+def _text(element: etree._Element | None) -> str:
+    return "" if element is None else element.text or ""
+
+
+def _promise(metadata: etree._Element | None) -> tuple[Promise | None, bool]:
     """Return the record, and whether there is one that cannot be understood."""
-    metadata = _child(root, "metadata")
     record = None if metadata is None else _child(metadata, ROOT_TAG)
     try:
         return (None if record is None else promise_of(record)), False
@@ -160,7 +178,8 @@ def _carrier(address: etree._Element) -> str | None:
 
 def _disks(devices: etree._Element | None) -> Iterator[DiskRef]:
     for entry in () if devices is None else devices.iterchildren("disk"):
-        source, driver, target = _child(entry, "source"), _child(entry, "driver"), _child(entry, "target")
+        parts = _children(entry)
+        source, driver, target = parts.get("source"), parts.get("driver"), parts.get("target")
         path = None
         if source is not None:
             path = source.get("file") or source.get("dev") or source.get("dir")

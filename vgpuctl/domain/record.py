@@ -17,7 +17,7 @@ NAMESPACE = "urn:vgpuctl:1"
 ROOT_TAG = f"{{{NAMESPACE}}}vm"
 
 Element = Any
-"""An element with `tag`, `get`, `findall` and `findtext`: lxml.etree's or xml.etree's."""
+"""An element with `tag`, `text`, `get` and its children: lxml.etree's or xml.etree's."""
 
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 
@@ -31,13 +31,14 @@ def promise_of(root: Element) -> Promise:
     if root.tag not in (ROOT_TAG, "vm"):
         raise ValueError(f"the record's element is {root.tag}, not {ROOT_TAG}")
     space = root.tag.removesuffix("vm")
+    children = list(root)
     return Promise(
         state=PromiseState(_need(root, "state")),
         vm_uuid=_need(root, "vm-uuid"),
         machine_id=_need(root, "machine-id"),
-        vgpus=tuple(_vgpu(child) for child in root.findall(f"{space}vgpu")),
-        disks=tuple(_disk(child) for child in root.findall(f"{space}disk")),
-        spec=root.findtext(f"{space}spec") or "",
+        vgpus=tuple(_vgpu(child) for child in children if child.tag == f"{space}vgpu"),
+        disks=tuple(_disk(child) for child in children if child.tag == f"{space}disk"),
+        spec=next((child.text or "" for child in children if child.tag == f"{space}spec"), ""),
         reserve=_need(root, "reserve"),
         made_vm=root.get("made-vm") != "no",
     )

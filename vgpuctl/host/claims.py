@@ -65,6 +65,7 @@ class ClaimStore:
         self._stuck = run_dir / "stuck"
         self._processes = processes
         self._read_only = read_only
+        self._seen: dict[str, tuple[bytes, Claim | None]] = {}
         self._lock = HostLock(None if read_only else run_dir / "lock", processes, command, clock or HostClock())
 
     @property
@@ -85,12 +86,19 @@ class ClaimStore:
         claims: list[Claim] = []
         unreadable: list[str] = []
         for name, text in _files(self._claims, carriers):
-            claim = _claim(name, text)
+            claim = self._understood(name, text)
             if claim is not None:
                 claims.append(claim)
             else:
                 unreadable.append(name)
         return ClaimsRead(tuple(claims), tuple(unreadable))
+
+    def _understood(self, name: str, text: bytes) -> Claim | None:
+        """Return the claim in a file; a text that was understood before is not parsed again."""
+        seen = self._seen.get(name)
+        if seen is None or seen[0] != text:
+            seen = self._seen[name] = (text, _claim(name, text))
+        return seen[1]
 
     def add(self, claim: Claim) -> None:
         """Write a claim; FileExistsError, with the file's path, when the carrier is claimed already."""

@@ -6,6 +6,7 @@ lxml is imported inside the functions, so that looking at a simulated host stays
 
 from __future__ import annotations
 
+import re
 import uuid as uuids
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 PROMISE_NAMESPACE = "urn:vgpuctl:1"
 SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
+_TAG = re.compile(r"<[^<>]*>")
 _KIB = {"b": 1 / 1024, "bytes": 1 / 1024, "kib": 1, "k": 1, "mib": 1024, "m": 1024, "gib": 1 << 20, "g": 1 << 20}
 _MACHINES = {"q35": "pc-q35-8.2", "pc": "pc-i440fx-8.2"}
 
@@ -42,10 +44,14 @@ def parse(xml: str) -> _Element:
 
 
 def unparse(element: _Element) -> str:
-    """Return an element as text, without white space between elements: every look at the host parses all of them."""
+    """Return an element as text, with libvirt's quotes, which the journal need not escape.
+
+    Without white space between elements: every look at the host parses all of them.
+    """
     from lxml import etree
 
-    return etree.tostring(element, encoding="unicode")
+    text: str = etree.tostring(element, encoding="unicode")
+    return _TAG.sub(lambda tag: tag[0].replace("'", "&apos;").replace('"', "'"), text)
 
 
 @cache

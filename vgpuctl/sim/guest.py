@@ -17,8 +17,8 @@ from vgpuctl.sim.state import FIRST_PID, Running, State
 
 FIRST_PORT = 5900
 _PORTS = 1 << 15
-_NO_PORT = 'port="-1" autoport="yes"'
-_PASSWORD = re.compile(r'(<graphics\b[^>]*?) passwd="[^"]*"')
+_NO_PORT = "port='-1' autoport='yes'"
+_PASSWORD = re.compile(r"(<graphics\b[^>]*?) passwd='[^']*'")
 _BOOTS = ("bios", "uefi", "both")
 
 
@@ -48,15 +48,15 @@ def passwords(xml: str) -> frozenset[str]:
 
 def without_passwords(xml: str) -> str:
     """Return a domain's XML as libvirt gives it without VIR_DOMAIN_XML_SECURE."""
-    return _PASSWORD.sub(r"\1", xml) if ' passwd="' in xml else xml
+    return _PASSWORD.sub(r"\1", xml) if " passwd='" in xml else xml
 
 
 def live_xml(running: Running) -> str:
     """Return a running domain's XML: with the port of its screen and the terminal of its console."""
     number = (running.pid - FIRST_PID) % _PORTS
-    xml = without_passwords(running.xml).replace(_NO_PORT, f'port="{FIRST_PORT + number}" autoport="yes"')
+    xml = without_passwords(running.xml).replace(_NO_PORT, f"port='{FIRST_PORT + number}' autoport='yes'")
     for kind in ("serial", "console"):
-        xml = xml.replace(f'<{kind} type="pty">', f'<{kind} type="pty" tty="/dev/pts/{number}">', 1)
+        xml = xml.replace(f"<{kind} type='pty'>", f"<{kind} type='pty' tty='/dev/pts/{number}'>", 1)
     return xml
 
 

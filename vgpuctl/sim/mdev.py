@@ -94,12 +94,14 @@ def _type(state: State, gpu: SimGpu, function: SimFunction, kind: SimType) -> Ma
 
 
 def _device(state: State, mdev: SimMdev) -> Dir:
+    function = state.machine.functions[mdev.parent]
+    kind = Link(f"{function.path}/mdev_supported_types/{mdev.type_key}")
+
     def make() -> Mapping[str, Node]:
-        function = state.machine.functions[mdev.parent]
         gpu = state.machine.gpus[function.gpu]
         nodes: dict[str, Node] = {
             "iommu_group": Link(f"/sys/kernel/iommu_groups/{mdev.group}"),
-            "mdev_type": Link(f"{function.path}/mdev_supported_types/{mdev.type_key}"),
+            "mdev_type": kind,
             "remove": File(store=partial(remove, state, mdev)),
             "subsystem": Link("/sys/bus/mdev"),
         }
@@ -116,7 +118,7 @@ def _device(state: State, mdev: SimMdev) -> Dir:
             )
         return nodes
 
-    return Dir(make)
+    return Dir(make, pick=lambda name: kind if name == "mdev_type" else make().get(name))
 
 
 def _write_params(state: State, mdev: SimMdev, written: str) -> list[Record]:

@@ -86,7 +86,7 @@ def test_another_profile_takes_the_place_of_the_first_and_nothing_else_changes(t
     assert [(v["profile"], v["present"]) for v in data["vgpus"]] == [(second, True)]
     assert lines(xml_of(host)) == was
     assert "secret" not in xml_of(host)
-    assert 'passwd="secret"' in host.world.hypervisor.definition(str(data["uuid"]))
+    assert "passwd='secret'" in host.world.hypervisor.definition(str(data["uuid"]))
     assert any('<rom bar="off"' in line for line in was)
     now = picture(host)
     assert (len(now.types) + len(now.mdevs), len(now.claims)) == (1, 1)

@@ -123,7 +123,7 @@ def test_a_record_that_a_newer_vgpuctl_wrote_meanwhile_is_left_alone(tmp_path):
             host.world.hypervisor.set_promise(uuid, text)
 
     assert [f["kind"] for f in mend(watch.watch(later.world)).data["findings"]] == ["record-lost"]
-    assert 'state="parked"' in host.world.hypervisor.find_domain(uuid).xml
+    assert "state='parked'" in host.world.hypervisor.find_domain(uuid).xml
 
 
 def test_a_copy_of_our_vm_is_told_and_left_alone(tmp_path):

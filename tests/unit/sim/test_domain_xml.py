@@ -76,3 +76,12 @@ def test_the_schema_finds_what_an_old_libvirt_would_drop() -> None:
     with pytest.raises(VirError) as caught:
         reading.validate(reading.parse(domain_xml("vm", 1, wrong)))
     assert caught.value.code == Code.XML_INVALID_SCHEMA
+
+
+def test_quotes_are_libvirts_and_lose_nothing() -> None:
+    element = reading.parse("""<domain a="it's" b='say "x" &lt;'><name>it's "so" &lt;b a="c"&gt;</name></domain>""")
+    text = reading.unparse(element)
+    assert text.startswith("<domain a='it&apos;s' b='say &quot;x&quot; &lt;'>")
+    again = reading.parse(text)
+    assert dict(again.attrib) == dict(element.attrib)
+    assert again.findtext("name") == """it's "so" <b a="c">"""

@@ -39,10 +39,10 @@ def test_ports_differ_and_the_config_keeps_none(make: MakeHost) -> None:
     one, two = host.hypervisor.domains()
     assert one.live_xml is not None
     assert two.live_xml is not None
-    assert 'port="5900"' in one.live_xml
-    assert 'port="5901"' in two.live_xml
-    assert 'tty="/dev/pts/1"' in two.live_xml
-    assert 'port="-1"' in two.xml
+    assert "port='5900'" in one.live_xml
+    assert "port='5901'" in two.live_xml
+    assert "tty='/dev/pts/1'" in two.live_xml
+    assert "port='-1'" in two.xml
     assert "tty=" not in two.xml
 
 

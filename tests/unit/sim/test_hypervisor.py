@@ -71,7 +71,7 @@ def test_the_promise_is_one_element_and_survives_a_restart(make: MakeHost) -> No
     host.hypervisor.set_promise(uuid(1), PROMISE.format("ready"))
     (record,) = make("empty").hypervisor.domains()
     assert record.xml.count("urn:vgpuctl:1") == 1
-    assert 'state="ready"' in record.xml
+    assert "state='ready'" in record.xml
     assert "a  b\n &amp; é" in record.xml
     assert ">keep<" in record.xml
     host.hypervisor.set_promise(uuid(1), None)

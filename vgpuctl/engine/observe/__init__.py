@@ -146,8 +146,9 @@ def _live(world: World, claims: tuple[Claim, ...], vms: tuple[Vm, ...]) -> froze
     if world.claims.held:
         known = frozenset(vm.uuid for vm in vms)
         claims = tuple(c for c in claims if c.vm_uuid not in known)
-    alive = {p: world.processes.alive(p) for p in dict.fromkeys(c.process for c in claims)}
-    return frozenset(c.carrier for c in claims if alive[c.process])
+    processes = {(c.process.pid, c.process.start_ticks): c.process for c in claims}
+    alive = frozenset(key for key, process in processes.items() if world.processes.alive(process))
+    return frozenset(c.carrier for c in claims if (c.process.pid, c.process.start_ticks) in alive)
 
 
 def _found(world: World, want: Want) -> Found:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from vgpuctl.domain.parse import hostdevs_of, parse
+from vgpuctl.domain.parse import hostdevs_of, parse, refers_to_more
 from vgpuctl.errors import LibvirtFailed
 from vgpuctl.model.records import DomainRecord
 from vgpuctl.model.vm import Vm
@@ -14,7 +14,7 @@ from vgpuctl.value import replace
 def read_vm(world: World, record: DomainRecord) -> Vm:
     """Turn one domain into a Vm; devices of the running domain that its config lacks are added."""
     vm = parse(record.xml, record.state, world.machine_id)
-    if record.live_xml in (None, record.xml):
+    if record.live_xml is None or not refers_to_more(record.live_xml, record.xml):
         return vm
     known = {h.carrier for h in vm.hostdevs}
     plugged = tuple(h for h in hostdevs_of(record.live_xml) if h.carrier not in known)

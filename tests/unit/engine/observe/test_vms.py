@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from tests.worlds import create, open_host, wish
+from vgpuctl.domain.parse import refers_to_more
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.observe.vms import read_vm
 from vgpuctl.model.records import DomainRecord
@@ -42,3 +43,14 @@ def test_a_device_that_only_the_running_domain_has_counts_too(tmp_path):
     more += "function='0x7'/></source></hostdev></devices>"
     plugged = replace(record, live_xml=record.live_xml.replace("</devices>", more))
     assert [h.carrier for h in read_vm(host.world, plugged).hostdevs] == ["0000:3b:00.4", "0000:3b:00.7"]
+
+
+def test_the_running_domain_is_parsed_only_when_it_refers_to_more(tmp_path):
+    host = open_host(tmp_path)
+    create(host.world, wish("A100-4C", name="vm"))
+    record = host.world.hypervisor.find_domain("vm")
+    assert record.live_xml != record.xml
+    assert not refers_to_more(record.live_xml, record.xml)
+    assert refers_to_more(record.live_xml, record.xml.replace("0x3b", "0x3c"))
+    unparsed = replace(record, live_xml=record.live_xml.removesuffix("</domain>"))
+    assert [h.carrier for h in read_vm(host.world, unparsed).hostdevs] == ["0000:3b:00.4"]
