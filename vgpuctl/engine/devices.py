@@ -30,16 +30,30 @@ _WHOLE = (Backend.SRIOV_VF, Backend.PASSTHROUGH)
 
 
 def missing_devices(world: World, vm: Vm, promise: Promise) -> bool:
-    """Say whether a device of the VM, or a claim on one, is missing. Reads no types: this is the common case.
+    """Say whether a device of the VM, or a claim on one, is missing.
 
     Raises:
         Busy: a process is setting one of its GPUs up.
     """
-    carriers, gpus = frozenset(v.carrier for v in promise.vgpus), frozenset(v.gpu for v in promise.vgpus)
-    snapshot = observe_devices(
-        world, Want(models=False, only=gpus, carriers=carriers | gpus), vms=(vm,), status=UNASKED
-    )
-    refuse_being_set_up(snapshot, gpus)
+    return lacks_devices(look_for(world, (promise,), (vm,)), vm, promise)
+
+
+def look_for(world: World, promises: tuple[Promise, ...], vms: tuple[Vm, ...]) -> Snapshot:
+    """Return the carriers of these promises and their GPUs, without types: mostly all is there."""
+    carriers = frozenset(v.carrier for promise in promises for v in promise.vgpus)
+    gpus = frozenset(v.gpu for promise in promises for v in promise.vgpus)
+    want = Want(models=False, only=gpus, carriers=carriers | gpus)
+    return observe_devices(world, want, vms=vms, status=UNASKED)
+
+
+def lacks_devices(snapshot: Snapshot, vm: Vm, promise: Promise) -> bool:
+    """Say whether, in such a look, a device of the VM or a claim on one is missing.
+
+    Raises:
+        Busy: a process is setting one of its GPUs up.
+    """
+    carriers = frozenset(v.carrier for v in promise.vgpus)
+    refuse_being_set_up(snapshot, frozenset(v.gpu for v in promise.vgpus))
     held = {c.carrier for c in snapshot.claims if c.vm_uuid == vm.uuid}
     there = {v.carrier for v in snapshot.vgpus if v.present and v.vm_uuid == vm.uuid}
     return not carriers <= held & there
@@ -58,14 +72,15 @@ def planned_devices(world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...])
             vm=vm.name,
             record=str(promise.state),
         )
-    snapshot = look_at(world, promise, vms)
+    snapshot = look_at(world, (promise,), vms)
     check_devices(snapshot, promise)
     return Plan(steps=device_steps(snapshot, vm, promise))
 
 
-def look_at(world: World, promise: Promise, vms: tuple[Vm, ...]) -> Snapshot:
-    """Return the GPUs of one promise with their types, as the kernel has them now."""
-    want = Want(types=True, models=False, only=frozenset(v.gpu for v in promise.vgpus))
+def look_at(world: World, promises: tuple[Promise, ...], vms: tuple[Vm, ...]) -> Snapshot:
+    """Return the GPUs of these promises with their types, as the kernel has them now."""
+    only = frozenset(v.gpu for promise in promises for v in promise.vgpus)
+    want = Want(types=True, models=False, only=only)
     return observe_devices(world, want, vms=vms, status=UNASKED)
 
 
@@ -78,7 +93,6 @@ def make_devices(
         Busy: another process works on this VM, or another VM has claimed its place; the message names it.
         VgpuctlError: as `planned_devices`; what was made has been taken back.
     """
-    planned_devices(world, vm, promise, vms)
     held = reclaim(world, claims_of(world, vm.name, promise), wait_seconds)
     try:
         plan = planned_devices(world, vm, promise, vms)
