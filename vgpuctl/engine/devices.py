@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.engine.claim import claims_of, reclaim
+from vgpuctl.engine.claim import claims_of, narrow, reclaim
 from vgpuctl.engine.guards import refuse_being_set_up
 from vgpuctl.engine.observe import Want, observe_devices
 from vgpuctl.engine.run import carry_out
@@ -19,7 +19,7 @@ from vgpuctl.model.outcome import Progress
 from vgpuctl.model.records import HypervisorStatus
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan
-from vgpuctl.model.vm import Promise, PromiseState, Vm
+from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm
 from vgpuctl.plan.devices import check_devices, device_steps
 
 if TYPE_CHECKING:
@@ -59,8 +59,10 @@ def lacks_devices(snapshot: Snapshot, vm: Vm, promise: Promise) -> bool:
     return not carriers <= held & there
 
 
-def planned_devices(world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...]) -> Plan:
+def planned_devices(world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...], known: Snapshot | None = None) -> Plan:
     """Look at the VM's GPUs and return the steps that make what is missing; `vms` are all whose promises are known.
+
+    `known`: a look at these GPUs a moment ago.
 
     Raises:
         VgpuctlError: why it cannot be made, naming who has the place.
@@ -72,22 +74,42 @@ def planned_devices(world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...])
             vm=vm.name,
             record=str(promise.state),
         )
-    snapshot = look_at(world, (promise,), vms)
+    snapshot = look_at(world, (promise,), vms, known)
     check_devices(snapshot, promise)
     return Plan(steps=device_steps(snapshot, vm, promise))
 
 
-def look_at(world: World, promises: tuple[Promise, ...], vms: tuple[Vm, ...]) -> Snapshot:
-    """Return the GPUs of these promises with their types, as the kernel has them now."""
-    only = frozenset(v.gpu for promise in promises for v in promise.vgpus)
-    want = Want(types=True, models=False, only=only)
+def look_at(
+    world: World, promises: tuple[Promise, ...], vms: tuple[Vm, ...], known: Snapshot | None = None
+) -> Snapshot:
+    """Return the GPUs of these promises with their types, as the kernel has them now.
+
+    What does not change is taken from `known`, a look a moment ago: names, types, and what NVML says of them.
+    """
+    vgpus = tuple(v for promise in promises for v in promise.vgpus)
+    want = Want(types=True, models=False, only=frozenset(v.gpu for v in vgpus))
+    if known is not None and all(_knows(known, v) for v in vgpus):
+        want = narrow(known, vgpus)
     return observe_devices(world, want, vms=vms, status=UNASKED)
 
 
+def _knows(known: Snapshot, vgpu: PromisedVgpu) -> bool:
+    gpu = known.gpu(vgpu.gpu)
+    return gpu is not None and any(t.profile == vgpu.profile for t in gpu.types)
+
+
 def make_devices(
-    world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...], wait_seconds: float, progress: Progress
+    world: World,
+    vm: Vm,
+    promise: Promise,
+    vms: tuple[Vm, ...],
+    wait_seconds: float,
+    progress: Progress,
+    known: Snapshot | None = None,
 ) -> tuple[str, ...]:
     """Claim and make what is missing of a VM's devices; returns the lines of the steps that were done.
+
+    `known`: a look at its GPUs a moment ago.
 
     Raises:
         Busy: another process works on this VM, or another VM has claimed its place; the message names it.
@@ -95,7 +117,7 @@ def make_devices(
     """
     held = reclaim(world, claims_of(world, vm.name, promise), wait_seconds)
     try:
-        plan = planned_devices(world, vm, promise, vms)
+        plan = planned_devices(world, vm, promise, vms, known)
     except BaseException:
         for step in reversed(held):
             step.undo(world)

@@ -208,7 +208,7 @@ def _restore(
     while waiting:
         late = world.clock.monotonic() >= deadline
         later = []
-        seen = _seen(world, waiting, vms)
+        seen = look_at(world, tuple(part.promise for part in waiting), vms)  # one look for all: it reads every VF
         for part in waiting:
             try:
                 why = _not_ready(seen, part)
@@ -217,7 +217,7 @@ def _restore(
                     continue
                 if why is not None:
                     raise _too_late(why, part, spec.boot.deadline_seconds)
-                steps += _make(world, part, vms, wait_seconds, progress)
+                steps += _make(world, part, vms, seen, wait_seconds, progress)
                 restored.append(_value(part))
             except Interrupted:
                 raise
@@ -283,11 +283,8 @@ def _parts_of_host(world: World, vgpus: Mapping[str, VgpuSpec]) -> list[_Part]:
 
 
 def _incomplete(world: World, parts: list[_Part]) -> list[_Part]:
-    """Return the parts of which something is missing, after one look for all; whatever fails here, making it tells."""
-    try:
-        snapshot = look_for(world, tuple(p.promise for p in parts), tuple(p.vm for p in parts))
-    except VgpuctlError:
-        return parts
+    """Return the parts of which something is missing, after one look for all."""
+    snapshot = look_for(world, tuple(p.promise for p in parts), tuple(p.vm for p in parts))
     return [part for part in parts if _lacks(snapshot, part)]
 
 
@@ -296,26 +293,12 @@ def _lacks(snapshot: Snapshot, part: _Part) -> bool:
         try:
             return lacks_devices(snapshot, part.vm, part.promise)
         except VgpuctlError:
-            return True
+            return True  # whatever it is, making it tells
     return not any(v.present and v.carrier == part.promise.vgpus[0].carrier for v in snapshot.vgpus)
 
 
-def _seen(world: World, parts: list[_Part], vms: tuple[Vm, ...]) -> Snapshot | VgpuctlError:
-    """Look at the GPUs of all parts at once: each look reads every VF. What is made meanwhile changes no readiness."""
-    try:
-        return look_at(world, tuple(part.promise for part in parts), vms)
-    except VgpuctlError as error:
-        return error
-
-
-def _not_ready(snapshot: Snapshot | VgpuctlError, part: _Part) -> str | None:
-    """Say what a part's GPUs still lack, or None when its vGPUs can be made, or refused, now.
-
-    Raises:
-        VgpuctlError: they could not be looked at.
-    """
-    if isinstance(snapshot, VgpuctlError):
-        raise snapshot
+def _not_ready(snapshot: Snapshot, part: _Part) -> str | None:
+    """Say what a part's GPUs still lack, or None when its vGPUs can be made, or refused, now."""
     for promised in part.promise.vgpus:
         why = _gpu_lacks(snapshot, snapshot.gpu(promised.gpu), promised)
         if why is not None:
@@ -360,9 +343,11 @@ def _on_a_function(snapshot: Snapshot, part: _Part) -> _Part:
     return replace(part, promise=replace(part.promise, vgpus=vgpus))
 
 
-def _make(world: World, part: _Part, vms: tuple[Vm, ...], wait_seconds: float, progress: Progress) -> tuple[str, ...]:
+def _make(
+    world: World, part: _Part, vms: tuple[Vm, ...], seen: Snapshot, wait_seconds: float, progress: Progress
+) -> tuple[str, ...]:
     if part.kind == "vm":
-        return make_devices(world, part.vm, part.promise, vms, wait_seconds, progress)
+        return make_devices(world, part.vm, part.promise, vms, wait_seconds, progress, known=seen)
     part = _on_a_function(look_at(world, (part.promise,), vms), part)
     reclaim(world, claims_of(world, part.vm.name, part.promise), wait_seconds)
     try:
@@ -392,7 +377,7 @@ def _planned(world: World, waiting: list[_Part], vms: tuple[Vm, ...], problems: 
     """Return what would be done now; what is not ready yet is said in a warning."""
     steps: list[str] = []
     warnings = list(problems)
-    seen = _seen(world, waiting, vms)
+    seen = look_at(world, tuple(part.promise for part in waiting), vms)
     for part in waiting:
         try:
             why = _not_ready(seen, part)
