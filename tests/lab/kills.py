@@ -92,8 +92,9 @@ def kill_many(count: int, seconds: float, results: Path | None) -> int:
             say(f"{len(kills)} kills, {sum(bool(k.left) for k in kills)} left something over")
     finally:
         keeper.stop()
-    TABLE.write_text(table(kills, len(deaths)))
-    say(f"{TABLE}: {len(kills)} kills")
+        if kills:  # also when it was interrupted
+            TABLE.write_text(table(kills, len(deaths)))
+            say(f"{TABLE}: {len(kills)} kills")
     return int(any(k.left for k in kills) or not kills)
 
 
