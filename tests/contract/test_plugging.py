@@ -14,7 +14,7 @@ from tests.contract.site import Site, new_uuid
 from vgpuctl.domain.edit import ports
 from vgpuctl.domain.parse import hostdevs_of
 from vgpuctl.errors import LibvirtFailed
-from vgpuctl.model.records import DomainRecord
+from vgpuctl.model.records import DomainRecord, Removed
 
 pytestmark = pytest.mark.forms("mdev-pf")
 DOMAIN = """<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid>{extra}<memory unit='MiB'>64</memory>
@@ -160,7 +160,23 @@ def test_a_detach_takes_it_from_the_config_and_the_guest_may_keep_it(
 ) -> None:
     site.world.hypervisor.start(uuid)
     attach(site, uuid, device(carriers[0]), live=True)
-    site.world.hypervisor.detach_device(uuid, "ua-contract", live=True, config=True)
+    with site.world.hypervisor.removal(uuid, "ua-contract") as removal:
+        site.world.hypervisor.detach_device(uuid, "ua-contract", live=True, config=True)
+        told = removal.wait(10)
     assert in_config(site, uuid) == []
     live = [h.carrier for h in hostdevs_of(record(site, uuid).live_xml or "")]
-    assert live in ([], [carriers[0]])
+    assert (told, live) in ((Removed.GONE, []), (Removed.NOT_TOLD, [carriers[0]]), (Removed.REFUSED, [carriers[0]]))
+
+
+def test_a_guest_that_is_turned_off_has_nothing_plugged_in(site: Site, carriers: tuple[str, str], uuid: str) -> None:
+    site.world.hypervisor.start(uuid)
+    attach(site, uuid, device(carriers[0]), live=True)
+    with site.world.hypervisor.removal(uuid, "ua-contract") as removal:
+        site.world.hypervisor.destroy(uuid)
+        assert removal.wait(60) is Removed.GONE
+
+
+def test_nobody_listens_to_a_domain_that_is_not_there(site: Site) -> None:
+    with pytest.raises(LibvirtFailed) as caught, site.world.hypervisor.removal(new_uuid(), "ua-contract"):
+        pass
+    assert number(caught) == 42

@@ -1,4 +1,4 @@
-"""The lab for people: `python3 -m tests.lab build|boot|shell|clean|where`."""
+"""The lab for people: `python3 -m tests.lab build|boot|shell|kills|clean|where`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
-from tests.lab import build, cache, snapshot
+from tests.lab import build, cache, kills, snapshot
 from tests.lab.errors import LabError
 from tests.lab.machine import Lab
 
@@ -17,6 +18,7 @@ HELP = {
     "build": "make everything that is not in the cache yet, with the snapshot",
     "boot": "build if needed, start the virtual GPU host, print how to reach it, stay until Ctrl-C",
     "shell": "the same with a root shell in it; leaving the shell stops the host",
+    "kills": "kill vgpuctl at random instants in it, and write what came of that to docs/kills.md",
     "clean": "remove the whole cache",
     "where": "print the cache directory and the names of the present stages",
 }
@@ -32,6 +34,10 @@ def main() -> int:
             command.add_argument("--flavour", choices=("normal", "apparmor"), default="normal")
         if name in {"boot", "shell"}:
             command.add_argument("--cold", action="store_true", help="boot instead of loading the snapshot")
+        if name == "kills":
+            command.add_argument("--count", type=int, default=200, help="so many kills (%(default)s)")
+            command.add_argument("--seconds", type=float, default=36000, help="begin no round after so long")
+            command.add_argument("--results", type=Path, help="keep each kill in this file; those in it count too")
     options = parser.parse_args()
     try:
         return _perform(options)
@@ -55,6 +61,8 @@ def _perform(options: argparse.Namespace) -> int:
     if options.command == "build":
         print(snapshot.snapshot(build.build(), options.flavour))
         return 0
+    if options.command == "kills":
+        return kills.kill_many(options.count, options.seconds, options.results)
     return _interactive(options)
 
 

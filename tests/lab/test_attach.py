@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
+from tests.lab.console import guest_devices
 from tests.lab.machine import Lab
-from tests.lab.vgpuctl_in import IGB, call, leftovers, must, put_gpu, use_defaults
+from tests.lab.vgpuctl_in import A100, IGB, call, leftovers, must, put_gpu, use_defaults
 
 
 @pytest.mark.quick
@@ -66,3 +68,36 @@ def test_plain_vfs_are_turned_on_and_off_and_written_down(lab: Lab) -> None:
     must(lab, "delete-vm", "vm-1")
     must(lab, "set-mode", IGB, "passthrough")
     assert lab.run(f"cat /sys/bus/pci/devices/{IGB}/sriov_numvfs").stdout.strip() == "0"
+
+
+@pytest.mark.quick
+@pytest.mark.deadline(600)
+def test_a_guest_lets_a_vgpu_go_while_it_runs_and_one_that_is_paused_keeps_it_until_later(lab: Lab) -> None:
+    put_gpu(lab, "mdev-pf")
+    use_defaults(lab)
+    made = must(lab, "create-vm", "vm-1", "--profile", "A100-4C")
+    assert guest_devices(lab, "vm-1").count(A100) == 1
+    given = must(lab, "attach", "vm-1", "--profile", "A100-4C")
+    (new,) = {v["carrier"] for v in given["vgpus"]} - {v["carrier"] for v in made["vgpus"]}
+    assert guest_devices(lab, "vm-1").count(A100) == 2
+    left = must(lab, "--wait", "60", "detach", "vm-1", "--vgpu", new)
+    assert left["vgpus"] == made["vgpus"]
+    assert guest_devices(lab, "vm-1").count(A100) == 1
+    assert lab.run("ls /sys/bus/mdev/devices").stdout.split() == [v["carrier"] for v in made["vgpus"]]
+    must(lab, "attach", "vm-1", "--profile", "A100-4C")
+    lab.run("virsh suspend vm-1")  # who does not run does not answer
+    busy = must(lab, "--wait", "5", "detach", "vm-1", "--vgpu", new_one(lab, made), status=75)
+    assert "vm-1" in busy["message"]
+    assert len(must(lab, "show-vm", "vm-1")["vgpus"]) == 2
+    lab.run("virsh resume vm-1")
+    lab.wait_until("virsh dumpxml vm-1 | grep -c '<hostdev' | grep -qx 1", timeout=120)
+    must(lab, "reconcile")
+    assert must(lab, "show-vm", "vm-1")["vgpus"] == made["vgpus"]
+    must(lab, "delete-vm", "vm-1")
+
+
+def new_one(lab: Lab, made: dict[str, Any]) -> str:
+    """The vGPU that a VM has besides those it was made with."""
+    now = must(lab, "show-vm", "vm-1")
+    (carrier,) = {v["carrier"] for v in now["vgpus"]} - {v["carrier"] for v in made["vgpus"]}
+    return str(carrier)

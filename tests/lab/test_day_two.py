@@ -9,20 +9,12 @@ import re
 
 import pytest
 
+from tests.lab.killing import OPERATIONS
+from tests.lab.kills import kill_in
 from tests.lab.machine import Lab
 from tests.lab.vgpuctl_in import IGB, call, leftovers, must, put_gpu, use_defaults
 
 KILLS = 12
-# Kills the command after so many seconds, unless it was done before; prints whether it was killed.
-KILL_AFTER = r"""
-import signal, subprocess, sys
-child = subprocess.Popen(["vgpuctl", *sys.argv[2:]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-try:
-    child.wait(float(sys.argv[1]))
-except subprocess.TimeoutExpired:
-    child.kill()
-print(int(child.wait() == -signal.SIGKILL))
-"""
 # Restarts libvirtd while six VMs are made one after the other.
 RESTART = r"""
 import json, subprocess, sys
@@ -40,28 +32,14 @@ print(json.dumps(answers))
 
 @pytest.mark.quick
 @pytest.mark.deadline(900)
-def test_whenever_it_is_killed_reconcile_leaves_a_whole_vm_or_nothing(lab: Lab) -> None:
-    put_gpu(lab, "mdev-vf")
-    use_defaults(lab)
-    before = leftovers(lab)
+def test_whenever_it_is_killed_reconcile_leaves_nothing_over(lab: Lab) -> None:
     seed = int(os.environ.get("VGPUCTL_SEED") or random.randrange(2**32))
     print(f"VGPUCTL_SEED={seed}")
-    chance = random.Random(seed)
-    left = 0
-    for number in range(KILLS):
-        there = bool(must(lab, "list-vms"))
-        words = ("delete-vm", "vm", "--yes") if there else ("create-vm", "vm", "--profile", "A100-4C", "--no-start")
-        lab.run(["python3", "-c", KILL_AFTER, f"{chance.uniform(0.8, 3):.2f}", *words], timeout=120)
-        left += bool(must(lab, "reconcile", "--dry-run")["findings"])
-        must(lab, "reconcile")
-        vms = must(lab, "list-vms")
-        assert [(vm["owner"], [v["present"] for v in vm["vgpus"]]) for vm in vms] in ([], [("ours", [True])]), (
-            f"seed {seed}, kill {number}"
-        )
-        if not vms:
-            assert leftovers(lab) == before, f"seed {seed}, kill {number}"
-        assert must(lab, "reconcile")["findings"] == []
-    assert left, "the kills left nothing to mend, so they prove nothing"
+    kills = kill_in(lab, "mdev-vf", seed, KILLS)
+    assert [(k.operation, k.left) for k in kills if k.left] == [], f"seed {seed}"
+    assert {k.operation for k in kills} == {o.name for o in OPERATIONS}
+    assert len(kills) == KILLS
+    assert any(k.found for k in kills), "the kills left nothing to mend, so they prove nothing"
 
 
 @pytest.mark.quick

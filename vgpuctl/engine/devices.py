@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.engine.claim import claims_of, reclaim
+from vgpuctl.engine.claim import claims_of, narrow, reclaim
 from vgpuctl.engine.guards import refuse_being_set_up
 from vgpuctl.engine.observe import Want, observe_devices
 from vgpuctl.engine.run import carry_out
@@ -19,7 +19,7 @@ from vgpuctl.model.outcome import Progress
 from vgpuctl.model.records import HypervisorStatus
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan
-from vgpuctl.model.vm import Promise, PromiseState, Vm
+from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm
 from vgpuctl.plan.devices import check_devices, device_steps
 
 if TYPE_CHECKING:
@@ -30,23 +30,39 @@ _WHOLE = (Backend.SRIOV_VF, Backend.PASSTHROUGH)
 
 
 def missing_devices(world: World, vm: Vm, promise: Promise) -> bool:
-    """Say whether a device of the VM, or a claim on one, is missing. Reads no types: this is the common case.
+    """Say whether a device of the VM, or a claim on one, is missing.
 
     Raises:
         Busy: a process is setting one of its GPUs up.
     """
-    carriers, gpus = frozenset(v.carrier for v in promise.vgpus), frozenset(v.gpu for v in promise.vgpus)
-    snapshot = observe_devices(
-        world, Want(models=False, only=gpus, carriers=carriers | gpus), vms=(vm,), status=UNASKED
-    )
-    refuse_being_set_up(snapshot, gpus)
+    return lacks_devices(look_for(world, (promise,), (vm,)), vm, promise)
+
+
+def look_for(world: World, promises: tuple[Promise, ...], vms: tuple[Vm, ...]) -> Snapshot:
+    """Return the carriers of these promises and their GPUs, without types: mostly all is there."""
+    carriers = frozenset(v.carrier for promise in promises for v in promise.vgpus)
+    gpus = frozenset(v.gpu for promise in promises for v in promise.vgpus)
+    want = Want(models=False, only=gpus, carriers=carriers | gpus)
+    return observe_devices(world, want, vms=vms, status=UNASKED)
+
+
+def lacks_devices(snapshot: Snapshot, vm: Vm, promise: Promise) -> bool:
+    """Say whether, in such a look, a device of the VM or a claim on one is missing.
+
+    Raises:
+        Busy: a process is setting one of its GPUs up.
+    """
+    carriers = frozenset(v.carrier for v in promise.vgpus)
+    refuse_being_set_up(snapshot, frozenset(v.gpu for v in promise.vgpus))
     held = {c.carrier for c in snapshot.claims if c.vm_uuid == vm.uuid}
     there = {v.carrier for v in snapshot.vgpus if v.present and v.vm_uuid == vm.uuid}
     return not carriers <= held & there
 
 
-def planned_devices(world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...]) -> Plan:
+def planned_devices(world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...], known: Snapshot | None = None) -> Plan:
     """Look at the VM's GPUs and return the steps that make what is missing; `vms` are all whose promises are known.
+
+    `known`: a look at these GPUs a moment ago.
 
     Raises:
         VgpuctlError: why it cannot be made, naming who has the place.
@@ -58,30 +74,50 @@ def planned_devices(world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...])
             vm=vm.name,
             record=str(promise.state),
         )
-    snapshot = look_at(world, promise, vms)
+    snapshot = look_at(world, (promise,), vms, known)
     check_devices(snapshot, promise)
     return Plan(steps=device_steps(snapshot, vm, promise))
 
 
-def look_at(world: World, promise: Promise, vms: tuple[Vm, ...]) -> Snapshot:
-    """Return the GPUs of one promise with their types, as the kernel has them now."""
-    want = Want(types=True, models=False, only=frozenset(v.gpu for v in promise.vgpus))
+def look_at(
+    world: World, promises: tuple[Promise, ...], vms: tuple[Vm, ...], known: Snapshot | None = None
+) -> Snapshot:
+    """Return the GPUs of these promises with their types, as the kernel has them now.
+
+    What does not change is taken from `known`, a look a moment ago: names, types, and what NVML says of them.
+    """
+    vgpus = tuple(v for promise in promises for v in promise.vgpus)
+    want = Want(types=True, models=False, only=frozenset(v.gpu for v in vgpus))
+    if known is not None and all(_knows(known, v) for v in vgpus):
+        want = narrow(known, vgpus)
     return observe_devices(world, want, vms=vms, status=UNASKED)
 
 
+def _knows(known: Snapshot, vgpu: PromisedVgpu) -> bool:
+    gpu = known.gpu(vgpu.gpu)
+    return gpu is not None and any(t.profile == vgpu.profile for t in gpu.types)
+
+
 def make_devices(
-    world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...], wait_seconds: float, progress: Progress
+    world: World,
+    vm: Vm,
+    promise: Promise,
+    vms: tuple[Vm, ...],
+    wait_seconds: float,
+    progress: Progress,
+    known: Snapshot | None = None,
 ) -> tuple[str, ...]:
     """Claim and make what is missing of a VM's devices; returns the lines of the steps that were done.
+
+    `known`: a look at its GPUs a moment ago.
 
     Raises:
         Busy: another process works on this VM, or another VM has claimed its place; the message names it.
         VgpuctlError: as `planned_devices`; what was made has been taken back.
     """
-    planned_devices(world, vm, promise, vms)
     held = reclaim(world, claims_of(world, vm.name, promise), wait_seconds)
     try:
-        plan = planned_devices(world, vm, promise, vms)
+        plan = planned_devices(world, vm, promise, vms, known)
     except BaseException:
         for step in reversed(held):
             step.undo(world)

@@ -19,9 +19,10 @@ from vgpuctl.engine.claim import claims_of, reclaim
 from vgpuctl.engine.devices import (
     UNASKED,
     has_devices,
+    lacks_devices,
     look_at,
+    look_for,
     make_devices,
-    missing_devices,
     planned_devices,
 )
 from vgpuctl.engine.guards import require_writable
@@ -128,7 +129,7 @@ def restore_host(
     deadline = world.clock.monotonic() + spec.boot.deadline_seconds
     gpus = _restore_gpus(world, spec.gpus, vms, deadline, dry_run, wait_seconds, progress)
     parts = [*_parts_of_host(world, spec.vgpus), *_parts_of_vms(vms)]
-    waiting = [part for part in parts if _incomplete(world, part)]
+    waiting = _incomplete(world, parts)
     if dry_run:
         planned = _planned(world, waiting, vms, problems, len(parts))
         steps = (*(s for gpu in gpus for s in gpu.steps), *planned.steps)
@@ -207,15 +208,16 @@ def _restore(
     while waiting:
         late = world.clock.monotonic() >= deadline
         later = []
+        seen = look_at(world, tuple(part.promise for part in waiting), vms)  # one look for all: it reads every VF
         for part in waiting:
             try:
-                why = _not_ready(world, part, vms)
+                why = _not_ready(seen, part)
                 if why is not None and not late:
                     later.append(part)
                     continue
                 if why is not None:
                     raise _too_late(why, part, spec.boot.deadline_seconds)
-                steps += _make(world, part, vms, wait_seconds, progress)
+                steps += _make(world, part, vms, seen, wait_seconds, progress)
                 restored.append(_value(part))
             except Interrupted:
                 raise
@@ -280,19 +282,23 @@ def _parts_of_host(world: World, vgpus: Mapping[str, VgpuSpec]) -> list[_Part]:
     return parts
 
 
-def _incomplete(world: World, part: _Part) -> bool:
+def _incomplete(world: World, parts: list[_Part]) -> list[_Part]:
+    """Return the parts of which something is missing, after one look for all."""
+    snapshot = look_for(world, tuple(p.promise for p in parts), tuple(p.vm for p in parts))
+    return [part for part in parts if _lacks(snapshot, part)]
+
+
+def _lacks(snapshot: Snapshot, part: _Part) -> bool:
     if part.kind == "vm":
         try:
-            return missing_devices(world, part.vm, part.promise)
+            return lacks_devices(snapshot, part.vm, part.promise)
         except VgpuctlError:
             return True  # whatever it is, making it tells
-    snapshot = look_at(world, part.promise, (part.vm,))
     return not any(v.present and v.carrier == part.promise.vgpus[0].carrier for v in snapshot.vgpus)
 
 
-def _not_ready(world: World, part: _Part, vms: tuple[Vm, ...]) -> str | None:
+def _not_ready(snapshot: Snapshot, part: _Part) -> str | None:
     """Say what a part's GPUs still lack, or None when its vGPUs can be made, or refused, now."""
-    snapshot = look_at(world, part.promise, vms)
     for promised in part.promise.vgpus:
         why = _gpu_lacks(snapshot, snapshot.gpu(promised.gpu), promised)
         if why is not None:
@@ -337,10 +343,12 @@ def _on_a_function(snapshot: Snapshot, part: _Part) -> _Part:
     return replace(part, promise=replace(part.promise, vgpus=vgpus))
 
 
-def _make(world: World, part: _Part, vms: tuple[Vm, ...], wait_seconds: float, progress: Progress) -> tuple[str, ...]:
+def _make(
+    world: World, part: _Part, vms: tuple[Vm, ...], seen: Snapshot, wait_seconds: float, progress: Progress
+) -> tuple[str, ...]:
     if part.kind == "vm":
-        return make_devices(world, part.vm, part.promise, vms, wait_seconds, progress)
-    part = _on_a_function(look_at(world, part.promise, vms), part)
+        return make_devices(world, part.vm, part.promise, vms, wait_seconds, progress, known=seen)
+    part = _on_a_function(look_at(world, (part.promise,), vms), part)
     reclaim(world, claims_of(world, part.vm.name, part.promise), wait_seconds)
     try:
         plan = _plan_without_vm(world, part, vms)
@@ -353,7 +361,7 @@ def _make(world: World, part: _Part, vms: tuple[Vm, ...], wait_seconds: float, p
 
 def _plan_without_vm(world: World, part: _Part, vms: tuple[Vm, ...]) -> Plan:
     promised = part.promise.vgpus[0]
-    snapshot = look_at(world, part.promise, vms)
+    snapshot = look_at(world, (part.promise,), vms)
     taken = [v for v in snapshot.vgpus if v.carrier == promised.carrier and v.vm_uuid != part.vm.uuid]
     if taken:
         raise Busy(
@@ -369,15 +377,16 @@ def _planned(world: World, waiting: list[_Part], vms: tuple[Vm, ...], problems: 
     """Return what would be done now; what is not ready yet is said in a warning."""
     steps: list[str] = []
     warnings = list(problems)
+    seen = look_at(world, tuple(part.promise for part in waiting), vms)
     for part in waiting:
-        why = _not_ready(world, part, vms)
         try:
+            why = _not_ready(seen, part)
             if why is not None:
                 warnings.append(f"{part.kind} {part.name} would be waited for: {why}")
             elif part.kind == "vm":
                 steps += [s.describe() for s in planned_devices(world, part.vm, part.promise, vms).steps]
             else:
-                there = _on_a_function(look_at(world, part.promise, vms), part)
+                there = _on_a_function(look_at(world, (part.promise,), vms), part)
                 steps += [s.describe() for s in _plan_without_vm(world, there, vms).steps]
         except VgpuctlError as error:
             warnings.append(f"{part.kind} {part.name} would fail: {error.message}")

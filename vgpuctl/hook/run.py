@@ -87,7 +87,7 @@ def with_deadline(seconds: float) -> None:
 
 def _world(scenario: str | None) -> World:
     if scenario is not None:
-        from vgpuctl.hook.simulated import simulated_world
+        from vgpuctl.simulated import simulated_world
 
         return simulated_world(scenario)
     from vgpuctl.host.quiet import quiet_world

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 
 from vgpuctl.model.vm import Claim, VmState
 from vgpuctl.value import Value
@@ -53,6 +54,14 @@ class DomainRecord(Value):
     state: VmState
     xml: str
     live_xml: str | None = None
+
+
+class Removed(StrEnum):
+    """How a guest answered when a device was taken from it."""
+
+    GONE = "gone"
+    REFUSED = "refused"
+    NOT_TOLD = "not told"
 
 
 class DomainLeftovers(Value):

@@ -32,6 +32,7 @@ from vgpuctl.model.records import (
     NvmlGpu,
     NvmlStatus,
     PoolRecord,
+    Removed,
     VolumeRecord,
 )
 from vgpuctl.model.vm import Claim, ProcessId, StuckWrite
@@ -77,6 +78,13 @@ class Nvml(Protocol):
 
     def gpu(self, address: str) -> NvmlGpu | None:
         """Return what NVML knows of a GPU by normal PCI address; None when it is not to be had."""
+
+
+class Removal(Protocol):
+    """What a running guest does with a device that it was asked for."""
+
+    def wait(self, deadline_seconds: float) -> Removed:
+        """Wait until libvirt tells how it ended, at most so long. What is true is what the live XML then says."""
 
 
 class Hypervisor(Protocol):
@@ -145,6 +153,13 @@ class Hypervisor(Protocol):
 
         A guest gives a device up when it likes: it is gone when the live XML lacks it. Error 9 when the guest
         refuses, 1 when there is no such device; then the config keeps it too.
+        """
+
+    def removal(self, uuid: str, alias: str) -> AbstractContextManager[Removal]:
+        """Hear what becomes of a running domain's device, from the beginning of the block on.
+
+        `detach_device` is called inside the block, so that no answer of the guest is missed. Error 42 when there is
+        no such domain.
         """
 
     def guest_addresses(self, uuid: str, source: str) -> tuple[GuestAddress, ...] | None:

@@ -92,7 +92,8 @@ class Core:
             self.compact()
 
     def forget(self, digest: str, compiled: Mapping[str, Any]) -> None:
-        """Begin again as the scenario says. Only inside the journal's lock."""
+        """Begin again as the scenario says, with an empty /etc/vgpuctl. Only inside the journal's lock."""
+        (self.directory / "etc" / "vgpuctl").mkdir(mode=0o700, parents=True, exist_ok=True)
         header = {
             "vgpuctl-sim": FORMAT,
             "digest": digest,

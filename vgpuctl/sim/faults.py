@@ -36,6 +36,7 @@ CALLS = (
     "attach-device",
     "detach-device",
     "unplug",
+    "removal",
     "pool",
     "make-pool",
     "start-pool",

@@ -49,6 +49,7 @@ _CALLS = {
     "attach-device": ("virDomainAttachDeviceFlags", "cannot attach the device to VM {}"),
     "detach-device": ("virDomainDetachDeviceAlias", "cannot detach the device from VM {}"),
     "unplug": ("virDomainDetachDeviceAlias", "cannot detach the device from VM {}"),
+    "removal": ("virConnectDomainEventRegisterAny", "cannot listen to what becomes of a device in VM {}"),
     "guest-addresses": ("virDomainInterfaceAddresses", "cannot ask for the addresses of VM {}"),
     "graphics-passwords": ("virDomainGetXMLDesc", "cannot look at the console of VM {}"),
     "pool": ("virStoragePoolLookupByName", "cannot look up storage pool {}"),

@@ -4,16 +4,18 @@
 As libvirt does it: the running domain first and the config only when that worked. A PCI device needs a root
 port of its own that was there at the start: else error 1, "No more available PCI slots" (domain_addr.c). A detach
 is only asked for: the fault `{on: unplug, kind: lost}` is a guest that does not answer, which keeps the device in
-the live XML; kind `error` is one that refuses.
+the live XML; kind `error` is one that refuses at once. `{on: removal, kind: error}` beside `lost` is one that refuses
+later, of which libvirt tells by the event DEVICE_REMOVAL_FAILED.
 """
 
 from __future__ import annotations
 
+from types import TracebackType
 from typing import TYPE_CHECKING
 
-from vgpuctl.model.records import DomainRecord
+from vgpuctl.model.records import DomainRecord, Removed
 from vgpuctl.sim import assign, domain_xml
-from vgpuctl.sim.core import Core
+from vgpuctl.sim.core import Core, Met
 from vgpuctl.sim.libvirt_errors import Code, VirError, changing, explained, looking, require
 from vgpuctl.sim.turns import in_turn
 
@@ -91,9 +93,49 @@ class Plugging:
             if config:
                 change.add("domain", uuid, domain.name, domain_xml.unparse(element))
 
+    def removal(self, uuid: str, alias: str) -> SimRemoval:
+        """Hear what becomes of a device that the guest is asked for inside the block."""
+        with looking(self._core, "find-domain", uuid) as state:
+            _domain(state, uuid)
+        return SimRemoval(self._core, uuid, alias)
+
     def _called(self, uuid: str) -> str:
         domain = self._core.look().domains.get(uuid)
         return domain.name if domain else uuid
+
+
+@in_turn
+class SimRemoval:
+    """What a guest does with a device. It answers at once or never: there is nothing to wait for."""
+
+    def __init__(self, core: Core, uuid: str, alias: str) -> None:
+        self._core = core
+        self._uuid = uuid
+        self._alias = alias
+
+    def __enter__(self) -> SimRemoval:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def wait(self, deadline_seconds: float) -> Removed:
+        """Say what libvirt has told."""
+        require(self._core, "removal")
+        state = self._core.look()
+        running = state.running.get(self._uuid)
+        if running is None or self._alias not in _aliases(domain_xml.parse(running.xml)):
+            return Removed.GONE
+        try:
+            self._core.look("removal", running.name)
+        except Met:
+            return Removed.REFUSED
+        return Removed.NOT_TOLD
+
+
+def _aliases(element: _Element) -> set[str | None]:
+    return {alias.get("name") for alias in element.iterfind("devices/hostdev/alias")}
 
 
 def _domain(state: State, uuid: str) -> SimDomain:

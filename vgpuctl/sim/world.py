@@ -50,7 +50,7 @@ class SimWorld:
         self.vendor = SimVendorCommands(core)
         self.run_dir: Path = core.directory / "run"
         self.host_file: Path = core.directory / "etc" / "vgpuctl" / "host.yaml"
-        for directory in (self.run_dir, core.directory / "etc", core.directory / "etc" / "vgpuctl"):
+        for directory in (self.run_dir, core.directory / "etc"):
             directory.mkdir(mode=0o700, exist_ok=True)
 
     @property
@@ -109,11 +109,10 @@ class SimWorld:
     def reset(self) -> None:
         """Forget everything that happened, and read the scenario again."""
         with self._core.journal.locked():
+            _remove(self.host_file.parent)
             self._core.forget(_digest(self._text), _compile(self._text, self._file))
             self.audit.forget()
             self._empty_run()
-            _remove(self._core.directory / "etc" / "vgpuctl")
-            (self._core.directory / "etc" / "vgpuctl").mkdir(mode=0o700)
 
     def close(self) -> None:
         """Close the journal's files."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from vgpuctl.domain.metadata import promise_to_xml
 from vgpuctl.domain.parse import hostdevs_of, parse
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused, VerifyFailed
-from vgpuctl.model.records import DomainRecord
+from vgpuctl.model.records import DomainRecord, Removed
 from vgpuctl.model.step import Step
 from vgpuctl.model.vm import Claim, HostdevRef, Promise, Vm
 from vgpuctl.steps.claims import HoldClaim, ReleaseClaim
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from vgpuctl.model.world import World
 
 UNDO_SECONDS = 20.0
-_PAUSE_SECONDS = 0.2
 _INTERNAL_ERROR, _OPERATION_FAILED, _DEVICE_MISSING = 1, 9, 99
 
 
@@ -126,7 +125,7 @@ class DetachDevice(Value):
         return f"detach {self.carrier} from VM {self.name}"
 
     def perform(self, world: World) -> None:
-        """Ask for it and look until it is gone; one that is not there is no error.
+        """Ask for it and wait until it is gone; one that is not there is no error.
 
         Raises:
             Busy: the guest has not let it go in time, or refuses; it stays made, recorded and claimed.
@@ -143,12 +142,19 @@ class DetachDevice(Value):
                 hint=f"virsh edit {self.name}: <alias name='ua-...'/> in its <hostdev>; or virsh detach-device",
                 carrier=self.carrier,
             )
-        self._ask(world, found.alias, live=live is not None, config=config is not None)
-        until = world.clock.monotonic() + self.deadline_seconds
-        while live is not None and _device(_read(world, self.uuid, self.name).live_xml, self.carrier) is not None:
-            if world.clock.monotonic() >= until:
-                raise self._kept(f"did not let {self.carrier} go within {self.deadline_seconds:g} s")
-            world.clock.pause(_PAUSE_SECONDS)
+        if live is None:
+            self._ask(world, found.alias, live=False, config=True)
+            return
+        with world.hypervisor.removal(self.uuid, found.alias) as removal:
+            self._ask(world, found.alias, live=True, config=config is not None)
+            answer = removal.wait(self.deadline_seconds) if self._has(world) else Removed.GONE
+        if self._has(world):
+            late = f"did not let {self.carrier} go within {self.deadline_seconds:g} s"
+            raise self._kept(f"refuses to let {self.carrier} go" if answer is Removed.REFUSED else late)
+
+    def _has(self, world: World) -> bool:
+        """Say whether the running domain has it: what libvirt tells is only a reason to look."""
+        return _device(_read(world, self.uuid, self.name).live_xml, self.carrier) is not None
 
     def _ask(self, world: World, alias: str, *, live: bool, config: bool) -> None:
         """Ask once; a guest that was asked before (the config lacks it) may still be about to answer."""

@@ -42,6 +42,16 @@ def test_installed_once_and_taken_away_again(sim: Callable[[str], Ran], tmp_path
     assert not sim("uninstall-host --json").document["changed"]
 
 
+def test_what_was_taken_away_stays_away(sim: Callable[[str], Ran], tmp_path: Path) -> None:
+    assert sim("install-host").status == 0
+    assert sim("uninstall-host --json").document["changed"]
+    again = sim("uninstall-host --json").document
+    assert (again["changed"], again["data"]["steps"]) == (False, [])
+    assert list(tmp_path.rglob("etc/vgpuctl")) == []
+    assert sim("cordon 0000:3b:00.0").status == 0
+    assert [path.name for path in tmp_path.rglob("etc/vgpuctl/*")] == ["host.yaml"]
+
+
 def test_after_a_reboot_restore_host_makes_the_vgpus_again(sim: Callable[[str], Ran]) -> None:
     for name in ("one", "two"):
         assert sim(f"create-vm {name} --profile A100-4C").status == 0

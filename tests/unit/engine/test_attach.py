@@ -162,6 +162,19 @@ def test_a_guest_that_refuses_keeps_config_and_device(tmp_path: Path) -> None:
     assert picture(host) == before
 
 
+def test_a_guest_that_refuses_later_is_not_waited_for_any_longer(tmp_path: Path) -> None:
+    text = DEAF % "lost" + "  - {on: removal, kind: error, nth: 1}\n"
+    host = open_host(tmp_path, text=text)
+    create(host.world, wish("A100-4C", name="vm"))
+    before = picture(host)
+    with pytest.raises(Busy, match="refuses to let"):
+        unplug(host)
+    now = picture(host)
+    assert (now.claims, now.types, now.running) == (before.claims, before.types, before.running)
+    unplug(host.again())
+    assert picture(host).claims == {}
+
+
 def test_no_room_changes_nothing(tmp_path: Path) -> None:
     host = open_host(tmp_path)
     create(host.world, wish("A100-4C", name="vm"), start=False)

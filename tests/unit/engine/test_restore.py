@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.faults import Watch
 from tests.worlds import EagerClock, Host, Silent, create, open_host, picture, wish
 from vgpuctl.domain.metadata import promise_to_xml
 from vgpuctl.domain.parse import parse
@@ -58,6 +59,26 @@ def test_one_vm_that_cannot_be_restored_stops_no_other_and_is_named(tmp_path):
     assert [entry["name"] for entry in raised.value.facts["failed"]] == ["one", "two"]
     host.world.sysfs.write_parked(TYPE_FILE, "0\n", gpu="0000:3b:00.0", deadline_seconds=5)
     assert len(restore(host).data["restored"]) == 2
+
+
+@pytest.mark.parametrize(("scenario", "profile"), [("t4", "T4-2Q"), ("a16", "A16-2Q")])
+def test_what_does_not_change_is_read_once_however_many_vms_there_are(tmp_path, scenario, profile):
+    asked = {}
+    for number in (1, 4):
+        host = open_host(tmp_path / str(number), scenario)
+        for name in range(number):
+            create(host.world, wish(profile, name=f"vm-{name}"), start=False)
+        host.sim.reboot()
+        watch = Watch()
+        constant = []
+        watch.before = lambda number, call, args, constant=constant: constant.extend(
+            [call] if call == "nvml.gpu" or (call == "sysfs.read" and str(args[0]).endswith("/description")) else []
+        )
+        later = host.again()
+        restored = restore(Host(watch.watch(later.world), later.sim, later.directory, later.scenario))
+        assert len(restored.data["restored"]) == number
+        asked[number] = constant
+    assert asked[4] == asked[1] != []
 
 
 class TurnsOn(EagerClock):

@@ -16,11 +16,11 @@ from vgpuctl.engine.create import create_vm
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.errors import Temporary
 from vgpuctl.hook import run as hook
-from vgpuctl.hook.simulated import simulated_world
 from vgpuctl.model.vm import VmState
 from vgpuctl.model.world import World
 from vgpuctl.plan.installation import hook_text
 from vgpuctl.sim import open_world
+from vgpuctl.simulated import simulated_world
 from vgpuctl.value import replace
 
 ROOT = Path(__file__).resolve().parents[3]

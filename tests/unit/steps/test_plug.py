@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 
 from tests.faults import failing
@@ -10,7 +12,8 @@ from tests.worlds import Host, create, open_host, picture, wish
 from vgpuctl.backends.mdev import MakeMdev, RemoveMdev
 from vgpuctl.domain.edit import Edit, edited
 from vgpuctl.engine.observe.vms import read_vm
-from vgpuctl.errors import InUse, LibvirtFailed, Refused, VerifyFailed
+from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused, VerifyFailed
+from vgpuctl.model.records import Removed
 from vgpuctl.model.vm import Vm
 from vgpuctl.steps.plug import AttachDevice, DetachDevice, DropClaim, Redefine, TakeOut, WriteRecord
 from vgpuctl.value import replace
@@ -77,6 +80,34 @@ def test_a_device_without_an_alias_of_its_own_is_refused_with_what_to_do(host):
 
 def test_a_device_that_is_not_there_needs_no_detaching(host):
     DetachDevice("vm", the_vm(host).uuid, "0000:ff:00.0", 5).perform(host.world)
+
+
+class Late:
+    """A libvirt that says the device is gone while the guest still has it."""
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    @contextmanager
+    def removal(self, uuid, alias):
+        yield self
+
+    def wait(self, deadline_seconds):
+        return Removed.GONE
+
+    def detach_device(self, uuid, alias, *, live, config):
+        """Do nothing."""
+
+
+def test_what_is_true_is_the_live_xml_and_not_what_was_told(tmp_path):
+    host = open_host(tmp_path)
+    uuid = str(create(host.world, wish("A100-4C", name="vm")).data["uuid"])
+    (carrier,) = picture(host).claims
+    with pytest.raises(Busy, match="did not let"):
+        DetachDevice("vm", uuid, carrier, 5).perform(replace(host.world, hypervisor=Late(host.world.hypervisor)))
 
 
 def test_a_definition_is_changed_and_put_back(host):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from vgpuctl.errors import HostCannot
 from vgpuctl.model.records import (
@@ -17,6 +17,11 @@ from vgpuctl.model.records import (
     PoolRecord,
     VolumeRecord,
 )
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from vgpuctl.model.seams import Removal
 
 
 class _Absent:
@@ -97,6 +102,10 @@ class AbsentHypervisor(_Absent):
         self._refuse()
 
     def detach_device(self, uuid: str, alias: str, *, live: bool, config: bool) -> None:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def removal(self, uuid: str, alias: str) -> AbstractContextManager[Removal]:
         """Raise HostCannot."""
         self._refuse()
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
+from threading import Event, Thread
 from typing import TYPE_CHECKING, TypeVar
 
 from vgpuctl.errors import HostCannot, InvalidInput, LibvirtFailed, VgpuctlError
@@ -28,6 +30,7 @@ _T = TypeVar("_T")
 SYSTEM = "qemu:///system"
 _LOCAL = ("qemu", "qemu+unix", "test")
 _START = "start it: systemctl start libvirtd (or virtqemud.socket, with modular daemons)"
+_SERVED_SECONDS = 5.0
 _RIGHTS = "run it as root, or add your user to the group libvirt"
 
 
@@ -68,6 +71,35 @@ class Connection:
             yield connect
         except libvirt.libvirtError as error:
             raise self._explained(error, connect, call, failure, facts) from error
+
+    @contextmanager
+    def listening(self, call: str, failure: str, **facts: object) -> Iterator[virConnect]:
+        """Give out a connection of its own on which libvirt's events are heard, in a thread, until the block ends.
+
+        libvirt wants its loop of events registered before the connection is opened that is to hear them; one that was
+        opened without does not change. The thread keeps signals away from the callbacks: they reach the main thread.
+        """
+        import libvirt
+
+        if self._lock_held():
+            raise AssertionError("a libvirt call under the host lock")
+        _register_events()
+        connect = self._opened()
+        over = Event()
+        timer = libvirt.virEventAddTimeout(-1, _quiet, None)
+        thread = Thread(target=_serve, args=(over,), name="libvirt-events", daemon=True)
+        thread.start()
+        try:
+            yield connect
+        except libvirt.libvirtError as error:
+            raise self._explained(error, connect, call, failure, facts) from error
+        finally:
+            over.set()
+            libvirt.virEventUpdateTimeout(timer, 0)  # wakes the loop
+            thread.join(_SERVED_SECONDS)
+            libvirt.virEventRemoveTimeout(timer)
+            with suppress(libvirt.libvirtError):
+                connect.close()
 
     def status(self) -> HypervisorStatus:
         """Say whether libvirt answers."""
@@ -178,5 +210,21 @@ def _broken(code: int, connect: virConnect) -> bool:
         return True
 
 
-def _quiet(_context: object, _error: object) -> None:
-    """Do nothing with an error that is also raised."""
+@cache
+def _register_events() -> None:
+    """Have libvirt's own loop of events, once in a process."""
+    import libvirt
+
+    libvirt.virEventRegisterDefaultImpl()
+
+
+def _serve(over: Event) -> None:
+    """Run the loop of events until it is over."""
+    import libvirt
+
+    while not over.is_set():
+        libvirt.virEventRunDefaultImpl()
+
+
+def _quiet(*_: object) -> None:
+    """Do nothing: with an error that is also raised, with a timer that only wakes."""

@@ -11,17 +11,19 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import LibvirtFailed
-from vgpuctl.host.virt import numbers
+from vgpuctl.host.virt import numbers, removal
 
 if TYPE_CHECKING:
     from vgpuctl.host.virt.connection import Connection, virDomain
     from vgpuctl.model.records import DomainRecord
+    from vgpuctl.model.seams import Clock, Removal
 
 
 class DeviceCalls:
     """The part of `seams.Hypervisor` that changes domains in place; the class that holds the connection inherits it."""
 
     _connection: Connection
+    _clock: Clock
 
     def find_domain(self, name_or_uuid: str) -> DomainRecord | None:
         """Return one domain by uuid, else by exact name, or None."""
@@ -57,6 +59,10 @@ class DeviceCalls:
         """Take the device with this alias from the config and ask the running guest to give it up."""
         with self._domain(uuid, "virDomainDetachDeviceAlias", "detach the device from") as domain:
             domain.detachDeviceAlias(alias, _affected(live=live, config=config))
+
+    def removal(self, uuid: str, alias: str) -> AbstractContextManager[Removal]:
+        """Hear what becomes of a device that the guest is asked for inside the block."""
+        return removal.listen(self._connection, self._clock, uuid, alias)
 
 
 def _affected(*, live: bool, config: bool) -> int:

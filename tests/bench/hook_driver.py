@@ -1,0 +1,52 @@
+"""One start of libvirt's hook on a simulated host; prints how long it waited for the host lock, and held it.
+
+`python -m tests.bench.hook_driver SCENARIO < XML`: seconds waited, seconds held.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from vgpuctl.hook.run import prepare
+from vgpuctl.model.seams import Claims
+from vgpuctl.simulated import simulated_world
+from vgpuctl.value import replace
+
+
+class TimedClaims:
+    """The host's own claims, with a watch on both sides of the lock."""
+
+    def __init__(self, claims: Claims) -> None:
+        self._claims = claims
+        self.waited = self.held_seconds = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._claims, name)
+
+    @contextmanager
+    def lock(self, wait_seconds: float) -> Iterator[None]:
+        """Take the lock."""
+        asked = time.perf_counter()
+        with self._claims.lock(wait_seconds):
+            had = time.perf_counter()
+            self.waited += had - asked
+            try:
+                yield
+            finally:
+                self.held_seconds += time.perf_counter() - had
+
+
+def main(scenario: str, xml: str) -> None:
+    """Do what the hook does for this VM."""
+    world = simulated_world(scenario)
+    claims = TimedClaims(world.claims)
+    prepare(replace(world, claims=claims), xml)
+    print(claims.waited, claims.held_seconds)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.stdin.read())

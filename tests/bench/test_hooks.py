@@ -1,0 +1,57 @@
+"""Fifty starts at once after a boot: how long a hook waits for the others of us."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.bench.conftest import Tell
+from tests.bench.paired import environment
+from tests.worlds import create, wish
+from vgpuctl.sim import open_world
+from vgpuctl.simulated import simulated_world
+
+HOOKS = 50
+WAIT_LIMIT_SECONDS = 1.0
+SCENARIO = "l40s-x4"
+
+
+def test_how_long_a_hook_waits_for_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: Tell) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    env = environment(tmp_path / "cache", XDG_STATE_HOME=os.environ["XDG_STATE_HOME"])
+    world = simulated_world(SCENARIO)
+    xmls = []
+    for number in range(HOOKS):
+        uuid = str(create(world, wish("L40S-1Q", name=f"vdi-{number:02}"), start=False).data["uuid"])
+        record = world.hypervisor.find_domain(uuid)
+        assert record is not None
+        xmls.append(record.xml)
+    subprocess.run(driver(), env=env, input=xmls[0], text=True, check=True, capture_output=True)  # compiles modules
+    open_world(SCENARIO).reboot()
+    pipe = subprocess.PIPE
+    started = [subprocess.Popen(driver(), env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in xmls]
+    for child, xml in zip(started, xmls, strict=True):
+        assert child.stdin is not None
+        child.stdin.write(xml)
+        child.stdin.flush()
+    for child in started:  # all are there, and begin together
+        assert child.stdin is not None
+        child.stdin.close()
+        child.stdin = None
+    answers = [(child.communicate(timeout=120), child.returncode) for child in started]
+    assert [(err, status) for (_, err), status in answers] == [("", 0)] * HOOKS
+    assert len(simulated_world(SCENARIO).claims.all()) == HOOKS
+    waited, held = zip(*((float(a), float(b)) for (out, _), _ in answers for a, b in [out.split()]), strict=True)
+    details = f"median {statistics.median(waited):.2f} s; held {statistics.median(held) * 1000:.1f} ms, longest "
+    details += f"{max(held) * 1000:.1f} ms; {HOOKS} processes on {os.cpu_count()} CPUs"
+    bench(f"{HOOKS} hooks at once, the longest wait for the host lock", max(waited), WAIT_LIMIT_SECONDS, details, " s")
+
+
+def driver() -> list[str]:
+    """One hook."""
+    return [sys.executable, "-m", "tests.bench.hook_driver", SCENARIO]

@@ -1,0 +1,255 @@
+"""Runs inside the lab: kills vgpuctl with SIGKILL at random instants, has reconcile mend it, and looks what is left.
+
+`python3 -m tests.lab.killing SEED COUNT`: a line of JSON for each kill. Each command is a fork of this process, which
+has imported everything before: so the instants fall into the work and not into the start of an interpreter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import pkgutil
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+VM = "vm"
+PROFILES = ("A100-4C", "A100-5C")
+PLAIN = "0000:02:00.0"
+"""A function with plain VFs, for set-mode."""
+
+FIRST_GUESS_SECONDS = 2.0
+MARGIN = 1.1
+PATIENCE_SECONDS = 240.0
+IMAGES, TINY = Path("/var/lib/libvirt/images"), "tiny.qcow2"
+CLAIMS, MDEVS, PCI = Path("/run/vgpuctl/claims"), Path("/sys/bus/mdev/devices"), Path("/sys/bus/pci/devices")
+
+
+class Operation(NamedTuple):
+    """What is killed. `words` brings the host where it can be done, and returns its command line."""
+
+    name: str
+    words: Callable[[random.Random], list[str]]
+
+
+# ------------------------------------------------------------------ commands
+
+
+def forked(words: list[str], out: int) -> int:
+    """Start a command of vgpuctl in a child of its own; returns its pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        os.dup2(out, 1)
+        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+        sys.argv = ["vgpuctl", "--json", "--yes", *words]
+        from vgpuctl.cli.entry import main
+
+        status = main()
+        sys.stdout.flush()
+        os._exit(status)
+    finally:
+        os._exit(99)
+
+
+def vgpuctl(*words: str) -> tuple[int, dict[str, Any]]:
+    """Do a command to its end; its status and its document."""
+    read, write = os.pipe()
+    pid = forked(list(words), write)
+    os.close(write)
+    with open(read, encoding="utf-8") as answer:
+        text = answer.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return status, json.loads(text)
+
+
+def must(*words: str) -> Any:
+    """The data of a command that succeeds; one that says "again later" is asked again."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        status, document = vgpuctl(*words)
+        if status == 0:
+            return document["data"]
+        if status != 75 or time.monotonic() > until:
+            raise SystemExit(f"{' '.join(words)}: {document}")
+        time.sleep(0.2)
+
+
+def killed_after(seconds: float, words: list[str]) -> tuple[bool, float]:
+    """Kill a command after so long; whether it lived until then, and how long it lived."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    begun = time.monotonic()
+    pid = forked(words, nowhere)
+    os.close(nowhere)
+    while time.monotonic() - begun < seconds:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            if os.waitstatus_to_exitcode(status):
+                raise SystemExit(f"{' '.join(words)} failed by itself: {vgpuctl(*words)}")
+            return False, time.monotonic() - begun
+        time.sleep(0.002)
+    os.kill(pid, signal.SIGKILL)
+    status = os.waitpid(pid, 0)[1]
+    return os.WIFSIGNALED(status), time.monotonic() - begun
+
+
+# -------------------------------------------------- the host before the kill
+
+
+def have(vgpus: int, state: str = "stopped") -> list[dict[str, Any]]:
+    """Have the VM with so many vGPUs in this state, or no VM for 0; returns its vGPUs."""
+    there = bool(must("list-vms"))
+    if not vgpus or not there:
+        if there:
+            must("delete-vm", VM)
+        if not vgpus:
+            return []
+        must("create-vm", VM, "--profile", PROFILES[0], "--no-start")
+    now = must("show-vm", VM)
+    if now["state"] != "stopped":
+        must("stop-vm", VM, "--force")
+    found = now["vgpus"]
+    if len(found) > vgpus:
+        extra = [word for vgpu in found[vgpus:] for word in ("--vgpu", vgpu["carrier"])]
+        must("detach", VM, *extra)
+    for _ in range(vgpus - len(found)):
+        must("attach", VM, "--profile", found[0]["profile"] if found else PROFILES[0])
+    if state == "running":
+        must("start-vm", VM)
+    return list(must("show-vm", VM)["vgpus"])
+
+
+def create(_chance: random.Random) -> list[str]:
+    """Make the VM."""
+    have(0)
+    return ["create-vm", VM, "--profile", PROFILES[0], "--no-start"]
+
+
+def delete(_chance: random.Random) -> list[str]:
+    """Delete it."""
+    have(1)
+    return ["delete-vm", VM]
+
+
+def attach(_chance: random.Random) -> list[str]:
+    """Give the VM, which is off, a second vGPU."""
+    (first,) = have(1)
+    return ["attach", VM, "--profile", first["profile"]]
+
+
+def attach_running(_chance: random.Random) -> list[str]:
+    """Give it one while it runs."""
+    (first,) = have(1, "running")
+    return ["attach", VM, "--profile", first["profile"]]
+
+
+def detach(chance: random.Random) -> list[str]:
+    """Take one of two."""
+    return ["detach", VM, "--vgpu", chance.choice(have(2))["carrier"]]
+
+
+def set_profile(_chance: random.Random) -> list[str]:
+    """Give it another size."""
+    (first,) = have(1)
+    other = PROFILES[first["profile"] == PROFILES[0]]
+    return ["set-profile", VM, "--profile", other]
+
+
+def set_mode(_chance: random.Random) -> list[str]:
+    """Turn another number of plain VFs on."""
+    number = int((PCI / PLAIN / "sriov_numvfs").read_text())
+    return ["set-mode", PLAIN, "sriov", "--vfs", "2" if number != 2 else "3"]
+
+
+OPERATIONS = (
+    Operation("create-vm", create),
+    Operation("delete-vm", delete),
+    Operation("attach", attach),
+    Operation("attach, running", attach_running),
+    Operation("detach", detach),
+    Operation("set-profile", set_profile),
+    Operation("set-mode", set_mode),
+)
+"""All that are killed; one more is one line here."""
+
+
+# ------------------------------------------------------ the host after it
+
+
+def names(directory: Path) -> set[str]:
+    """What is in a directory, nothing when it is not there."""
+    return set(os.listdir(directory)) if directory.is_dir() else set()
+
+
+def devices() -> set[str]:
+    """Every vGPU that the kernel has: mdevs, and VFs with a type."""
+    typed = set()
+    for file in PCI.glob("*/nvidia/current_vgpu_type"):
+        with contextlib.suppress(OSError):
+            if file.read_text().strip() != "0":
+                typed.add(file.parts[-3])
+    return names(MDEVS) | typed
+
+
+def left_over() -> list[str]:
+    """What has no owner, or is not as its record says, after reconcile."""
+    wrong = [f"still to mend: {f}" for f in must("reconcile", "--dry-run")["findings"]]
+    vms = must("list-vms")
+    owned = {v["carrier"] for vm in vms for v in vm["vgpus"]}
+    wrong += [f"VM {vm['name']} is {vm['owner']}" for vm in vms if vm["owner"] != "ours"]
+    wrong += [f"vGPU {v['carrier']} of {vm['name']} is missing" for vm in vms for v in vm["vgpus"] if not v["present"]]
+    wrong += [f"device {d}" for d in devices() ^ owned]
+    wrong += [f"claim {c}" for c in names(CLAIMS) ^ owned]
+    disks = names(IMAGES) - {TINY}
+    if len(disks) != len(vms):
+        wrong.append(f"disks {sorted(disks)} of {len(vms)} VMs")
+    return wrong
+
+
+def one(operation: Operation, longest: dict[str, float], chance: random.Random) -> dict[str, Any]:
+    """Kill one operation, mend, and look."""
+    words = operation.words(chance)
+    after = chance.uniform(0, MARGIN * longest.get(operation.name, FIRST_GUESS_SECONDS))
+    killed, lived = killed_after(after, words)
+    if not killed:
+        longest[operation.name] = lived
+    found = [f["kind"] for f in must("reconcile", "--dry-run")["findings"]]
+    must("reconcile")
+    left = left_over()
+    if operation.name == "set-mode":
+        must(*words)
+    return {"operation": operation.name, "killed": killed, "seconds": lived, "found": found, "left": left}
+
+
+def main(seed: int, count: int) -> int:
+    """Print a line for each kill: every operation in turn, in an order that is shuffled anew for each round."""
+    import libvirt  # noqa: F401 - every fork has it then
+
+    import vgpuctl
+
+    for module in pkgutil.walk_packages(vgpuctl.__path__, "vgpuctl."):
+        if "__main__" not in module.name and ".sim" not in module.name:
+            importlib.import_module(module.name)
+    chance = random.Random(seed)
+    longest: dict[str, float] = {}
+    done = 0
+    while done < count:
+        for operation in chance.sample(OPERATIONS, len(OPERATIONS))[: count - done]:
+            result = one(operation, longest, chance)
+            while not result["killed"] and not result["left"]:
+                result = one(operation, longest, chance)  # it was done before its time had come
+            print(json.dumps(result), flush=True)
+            done += 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,143 @@
+"""Kills in the lab, many of them, and the table of what came of them: `python -m tests.lab kills --count 200`.
+
+They come in rounds, each on a fresh snapshot with its own seed and the GPU in the next form. When the emulated host
+itself dies, its round counts for nothing; how often that was is in the table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.lab.cache import say
+from tests.lab.errors import LabDied
+from tests.lab.machine import Lab
+from tests.lab.session import CHECKOUT, Keeper
+from tests.lab.vgpuctl_in import put_gpu, use_defaults
+
+TABLE = CHECKOUT / "docs" / "kills.md"
+FORMS = ("mdev-vf", "vendor-vf", "mdev-pf")
+ROUND = 14
+"""So many kills between two snapshots: each operation twice."""
+
+SECONDS_EACH = 40.0
+COMMAND = "cd /opt/vgpuctl/src && PYTHONPATH=/opt/vgpuctl/src:/opt/vgpuctl/lib python3 -m tests.lab.killing {} {}"
+HEAD = """# Kills
+
+`kill -9` of vgpuctl at random instants in the lab (a real kernel, libvirt and QEMU in an emulated host), each followed
+by `reconcile` and a look at devices, claims, domains and disks: {total} kills with {rounds} seeds, on the GPU in the
+forms {forms}. VMs are off but where it says otherwise. The emulated host itself died {deaths} times; those rounds are
+not counted.
+
+Made by `.venv/bin/python -m tests.lab kills --count N` on {date}, {machine}.
+
+| operation | kills | instants, seconds | left something to mend | what reconcile found | left over |
+|---|---|---|---|---|---|
+"""
+TAIL = """
+Instants are counted from the fork of a process that has vgpuctl's modules in memory. Seeds: {seeds}.
+"""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One kill: after so many seconds, what reconcile then found, and what was left after it."""
+
+    operation: str
+    killed: bool
+    seconds: float
+    found: list[str]
+    left: list[str]
+    form: str
+    seed: int
+
+
+def kill_in(lab: Lab, form: str, seed: int, count: int) -> list[Kill]:
+    """So many kills on a clean lab with its GPU in this form."""
+    put_gpu(lab, form)
+    lab.run("modprobe igb")
+    use_defaults(lab)
+    done = lab.run(COMMAND.format(seed, count), check=False, timeout=60 + SECONDS_EACH * count)
+    kills = [Kill(**json.loads(line), form=form, seed=seed) for line in done.stdout.splitlines()]
+    if done.returncode:
+        raise AssertionError(f"seed {seed}, {form}, after {len(kills)} kills: {done.stdout[-500:]}{done.stderr}")
+    return kills
+
+
+def kill_many(count: int, seconds: float, results: Path | None) -> int:
+    """Kill until there are so many, or the time is over; write the table. Returns the exit status."""
+    deaths: list[str] = []
+    keeper = Keeper("normal", deaths)
+    kills = _kept(results)
+    until = time.monotonic() + seconds
+    try:
+        for number in _numbers():
+            wanted = min(ROUND, count - len(kills))
+            if wanted <= 0 or time.monotonic() > until:
+                break
+            seed = int.from_bytes(os.urandom(4), "big")
+            try:
+                new = kill_in(keeper.clean(), FORMS[number % len(FORMS)], seed, wanted)
+            except LabDied as error:
+                deaths.append(str(error))
+                continue
+            kills += new
+            _keep(results, new)
+            say(f"{len(kills)} kills, {sum(bool(k.left) for k in kills)} left something over")
+    finally:
+        keeper.stop()
+        if kills:  # also when it was interrupted
+            TABLE.write_text(table(kills, len(deaths)))
+            say(f"{TABLE}: {len(kills)} kills")
+    return int(any(k.left for k in kills) or not kills)
+
+
+def _numbers() -> Iterator[int]:
+    number = 0
+    while True:
+        yield number
+        number += 1
+
+
+def _kept(results: Path | None) -> list[Kill]:
+    if results is None or not results.exists():
+        return []
+    return [Kill(**json.loads(line)) for line in results.read_text().splitlines()]
+
+
+def _keep(results: Path | None, kills: Iterable[Kill]) -> None:
+    if results is not None:
+        with results.open("a") as file:
+            file.writelines(f"{json.dumps(asdict(kill))}\n" for kill in kills)
+
+
+def table(kills: list[Kill], deaths: int) -> str:
+    """The page: a row for each operation, and one for all of them."""
+    seeds = list(dict.fromkeys(kill.seed for kill in kills))
+    forms = ", ".join(sorted({kill.form for kill in kills}))
+    head = HEAD.format(
+        total=len(kills),
+        rounds=len(seeds),
+        forms=forms,
+        deaths=deaths,
+        date=time.strftime("%Y-%m-%d", time.gmtime()),
+        machine=f"{os.cpu_count()} CPUs ({platform.machine()}), the host emulated without KVM",
+    )
+    operations = list(dict.fromkeys(kill.operation for kill in sorted(kills, key=lambda k: k.operation)))
+    rows = [row(name, [k for k in kills if k.operation == name]) for name in operations]
+    return head + "\n".join([*rows, row("**all**", kills)]) + "\n" + TAIL.format(seeds=", ".join(map(str, seeds)))
+
+
+def row(name: str, kills: list[Kill]) -> str:
+    """One line of the table."""
+    instants = [kill.seconds for kill in kills]
+    found = Counter(kind for kill in kills for kind in kill.found)
+    kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(found.items())) or "nothing"
+    mended, left = sum(bool(kill.found) for kill in kills), sum(len(kill.left) for kill in kills)
+    return f"| {name} | {len(kills)} | {min(instants):.2f} to {max(instants):.2f} | {mended} | {kinds} | {left} |"

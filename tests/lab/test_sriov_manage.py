@@ -1,0 +1,100 @@
+"""set-mode on an NVIDIA GPU whose VFs its own command turns on and off, on a real kernel; and who stands against it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.console import guest_devices
+from tests.lab.machine import Lab
+from tests.lab.nvidia_host import NODE, NVML_LOG, heard, put_nvml, put_sriov_manage
+from tests.lab.test_after_boot import INSTALLED
+from tests.lab.vgpuctl_in import IGB, call, must, put_gpu, use_defaults
+
+PLAIN = "0000:02:00.0"
+VFS = 8
+"""All that the emulated device can have; its own driver uses one less."""
+
+
+def vfs(lab: Lab, gpu: str = IGB) -> int:
+    """How many VFs the kernel has."""
+    return int(lab.read(f"/sys/bus/pci/devices/{gpu}/sriov_numvfs"))
+
+
+def at_boot(lab: Lab, form: str) -> None:
+    """Has the driver come at each boot, as its packages do; its VFs stay off."""
+    lab.run("echo vgpulab > /etc/modules-load.d/vgpulab.conf; cat > /etc/modprobe.d/vgpulab.conf",
+            stdin=f"options vgpulab pf={IGB} form={form} vfs=0\n")  # fmt: skip
+
+
+@pytest.mark.quick
+@pytest.mark.deadline(900)
+@pytest.mark.parametrize("form", ["vendor-vf", "mdev-vf"])
+def test_the_vfs_come_and_go_and_come_back_after_a_boot(lab: Lab, form: str) -> None:
+    lab.run(INSTALLED)
+    at_boot(lab, form)
+    put_gpu(lab, form, vfs=0)
+    use_defaults(lab)
+    refused = must(lab, "set-mode", IGB, "vgpu", status=6)
+    assert "sriov-manage is not installed" in refused["message"]
+    put_sriov_manage(lab)
+    must(lab, "install-host", "--restart-libvirt")
+    assert must(lab, "set-mode", IGB, "vgpu")["vfs"] == {"total": VFS, "enabled": VFS, "used": 0}
+    assert must(lab, "set-mode", IGB, "vgpu")["steps"] == []
+    assert heard(lab) == [f"-e {IGB} ran"]
+    assert "mode: vgpu" in lab.read("/etc/vgpuctl/host.yaml")
+    made = must(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--no-start")
+    lab.reboot()
+    assert vfs(lab) == VFS
+    assert [v["present"] for v in must(lab, "show-vm", "vm-1")["vgpus"]] == [True]
+    must(lab, "start-vm", "vm-1")
+    assert must(lab, "show-vm", "vm-1")["vgpus"][0]["carrier"] == made["vgpus"][0]["carrier"]
+    for drain in ((), ("--drain",)):
+        refused = must(lab, "set-mode", IGB, "passthrough", *drain, status=3)
+        assert refused["facts"]["vms"] == ["vm-1"]
+    assert vfs(lab) == VFS
+    assert must(lab, "show-vm", "vm-1")["state"] == "running"
+    must(lab, "delete-vm", "vm-1")
+    must(lab, "set-mode", IGB, "unmanaged")
+    assert "mode: unmanaged" in lab.read("/etc/vgpuctl/host.yaml")
+    assert vfs(lab) == VFS
+    assert call(lab, "create-vm", "vm-2", "--profile", "A100-4C", "--no-start")[0] != 0
+    assert must(lab, "set-mode", IGB, "passthrough")["vfs"]["enabled"] == vfs(lab) == 0
+    assert "mode: passthrough" in lab.read("/etc/vgpuctl/host.yaml")
+    assert must(lab, "reconcile")["findings"] == []
+
+
+@pytest.mark.quick
+@pytest.mark.deadline(600)
+def test_no_descriptor_of_ours_is_open_on_the_driver_and_who_else_has_one_is_named(lab: Lab) -> None:
+    put_gpu(lab, "vendor-vf", vfs=0)
+    use_defaults(lab)
+    put_sriov_manage(lab)
+    put_nvml(lab)
+    assert must(lab, "set-mode", IGB, "vgpu")["vfs"]["enabled"] == VFS
+    assert "init" in lab.read(NVML_LOG).split(), "NVML was not asked, so this proves nothing"
+    assert heard(lab) == [f"-e {IGB} ran"]
+    lab.run(f"exec 9<{NODE}; sleep 600 >/dev/null 2>&1 & echo $! > /run/monitor.pid")
+    refused = must(lab, "set-mode", IGB, "passthrough", status=3)
+    assert "sleep 600" in refused["message"]
+    assert [line.split()[-2:] for line in heard(lab)[2:]] == [["sleep", "600"]]
+    assert (vfs(lab), "passthrough" in lab.read("/etc/vgpuctl/host.yaml")) == (VFS, False)
+    lab.run("kill $(cat /run/monitor.pid)")
+    assert must(lab, "set-mode", IGB, "passthrough")["vfs"]["enabled"] == vfs(lab) == 0
+
+
+@pytest.mark.quick
+@pytest.mark.deadline(600)
+def test_a_running_vm_keeps_its_vfs_unless_it_may_be_drained_and_runs_again_after_it(lab: Lab) -> None:
+    lab.run("modprobe igb")
+    use_defaults(lab)
+    must(lab, "set-mode", PLAIN, "sriov", "--vfs", "2")
+    made = must(lab, "create-vm", "vm-1", "--mode", "sriov", "--gpu", PLAIN)
+    guest_devices(lab, "vm-1")  # a guest that has booted hears the power button
+    refused = must(lab, "set-mode", PLAIN, "sriov", "--vfs", "4", status=3)
+    assert "vm-1" in refused["message"]
+    assert vfs(lab, PLAIN) == 2
+    must(lab, "set-mode", PLAIN, "sriov", "--vfs", "4", "--drain")
+    now = must(lab, "show-vm", "vm-1")
+    assert (vfs(lab, PLAIN), now["state"]) == (4, "running")
+    assert [v["carrier"] for v in now["vgpus"]] == [v["carrier"] for v in made["vgpus"]]
+    must(lab, "delete-vm", "vm-1")
