@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Exists, Interrupted, InUse, PartlyApplied, Refused, Temporary, VgpuctlError
+from vgpuctl.errors import Exists, Interrupted, InUse, PartlyApplied, Refused, Stuck, Temporary, VgpuctlError
 from vgpuctl.model.outcome import Progress
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.steps.domain import StartDomain
@@ -26,7 +26,8 @@ def carry_out(world: World, plan: Plan, progress: Progress, done: Sequence[Step]
     Raises:
         VgpuctlError: the step's own error, with `undone` filled.
         PartlyApplied: the undo failed, or a removal stopped half-way; `left` says what remains. A removal that
-            only has to be tried again keeps its own error.
+            only has to be tried again keeps its own error, and so does a write that the kernel has parked: nothing
+            can be taken back there until it comes back.
     """
     performed = list(done)
     finished = 0
@@ -46,7 +47,9 @@ def carry_out(world: World, plan: Plan, progress: Progress, done: Sequence[Step]
             take_back(world, performed, progress, failure)
         elif finished or not _changed_nothing(failure):
             failure.left += [s.describe() for s in plan.steps[finished:]]
-        retry = isinstance(failure, Temporary) and not plan.undo_on_failure
+        retry = isinstance(failure, Stuck) or (isinstance(failure, Temporary) and not plan.undo_on_failure)
+        if retry and failure.left:
+            failure.hint = _then_reconcile(failure)
         if failure.left and not isinstance(failure, Interrupted) and not retry:
             raise _partly(failure) from error
         if failure is error:
@@ -105,10 +108,14 @@ def take_back(world: World, performed: Sequence[Step], progress: Progress, failu
                 return
 
 
+def _then_reconcile(failure: VgpuctlError) -> str:
+    return "; ".join(filter(None, (failure.hint, "then: vgpuctl reconcile")))
+
+
 def _partly(failure: VgpuctlError) -> PartlyApplied:
     partly = PartlyApplied(
         f"{failure.message}; what was done could not be taken back completely",
-        hint="; ".join(filter(None, (failure.hint, "then: vgpuctl reconcile"))),
+        hint=_then_reconcile(failure),
         **{**failure.facts, "cause": failure.code},
     )
     partly.undone, partly.left = failure.undone, failure.left

@@ -33,6 +33,8 @@ COMPLETION_DIRECTORIES: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 _MARK = "# written by vgpuctl install-host, which keeps this file when it was changed by hand: "
 
+# Through env: AppArmor's profile of libvirtd runs what is in /usr/bin unconfined and nothing that is elsewhere, so a
+# Python of its own directory would be refused (and has no business to be confined as libvirtd is).
 _HOOK = """\
 #!/bin/sh
 # Makes the missing vGPUs of a VM that vgpuctl made, before it starts; every other VM and operation leaves at once.
@@ -42,7 +44,7 @@ while IFS= read -r line || [ -n "$line" ]; do
     head="$head$line
 "
     case $line in
-        *urn:vgpuctl:1*) exec {python} -I -m vgpuctl.hook "$head" "$@" ;;
+        *urn:vgpuctl:1*) exec /usr/bin/env {python} -I -m vgpuctl.hook "$head" "$@" ;;
         *"<memory"* | *"<devices"*) exit 0 ;;
     esac
 done

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Failed, HostCannot, VerifyFailed
@@ -11,6 +12,10 @@ from vgpuctl.value import Value
 if TYPE_CHECKING:
     from vgpuctl.model.system import System
     from vgpuctl.model.world import World
+
+_MOUNTED_READ_ONLY = (
+    "a host whose /etc is read-only gets these files from its image; else mount it writable: findmnt /etc"
+)
 
 
 def system_of(world: World) -> System:
@@ -27,7 +32,7 @@ def system_of(world: World) -> System:
 def _failed(path: str, what: str, error: OSError) -> Failed:
     return Failed(
         f"{path} cannot be {what}: {error.strerror or error}",
-        hint=f"run this as root; ls -ld {path}",
+        hint=_MOUNTED_READ_ONLY if error.errno == errno.EROFS else f"run this as root; ls -ld {path}",
         path=path,
         errno=error.errno,
     )

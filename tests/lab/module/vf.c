@@ -11,6 +11,7 @@
 #include <linux/jiffies.h>
 #include <linux/module.h>
 #include <linux/uaccess.h>
+#include <linux/wait.h>
 
 #include "vgpulab.h"
 
@@ -22,10 +23,19 @@ static unsigned int exit_delay_ms;
 module_param(exit_delay_ms, uint, 0644);
 MODULE_PARM_DESC(exit_delay_ms, "for so long after the last close a type cannot be cleared (EBUSY)");
 
+static bool clear_waits;
+module_param(clear_waits, bool, 0644);
+MODULE_PARM_DESC(clear_waits, "clearing the type of a VF in use waits for its VM instead of EPERM");
+
+static bool clear_in_use;
+module_param(clear_in_use, bool, 0644);
+MODULE_PARM_DESC(clear_in_use, "clearing the type of a VF in use is done, as if the vGPU had died");
+
 /* VFIO requires drvdata to be `core`; it is the first member. */
 struct lab_vf {
 	struct vfio_pci_core_device core;
 	struct lab_card *card;
+	wait_queue_head_t closed;
 
 	/* card->lock guards everything below */
 	const struct lab_type *type;
@@ -83,6 +93,7 @@ static void lab_vf_close(struct vfio_device *vdev)
 	vf->was_used = true;
 	vf->closed_at = jiffies;
 	mutex_unlock(&vf->card->lock);
+	wake_up_all(&vf->closed);
 }
 
 /*
@@ -188,7 +199,7 @@ static int lab_vf_set(struct lab_vf *vf, unsigned int id)
 
 static int lab_vf_clear(struct lab_vf *vf)
 {
-	if (!vf->type || vf->in_use)
+	if (!vf->type || (vf->in_use && !clear_in_use))
 		return -EPERM;
 	if (vf->was_used && exit_delay_ms &&
 	    time_before(jiffies, vf->closed_at + msecs_to_jiffies(exit_delay_ms)))
@@ -209,6 +220,8 @@ static ssize_t current_vgpu_type_store(struct device *dev,
 
 	if (kstrtouint(buf, 10, &id))
 		return -EINVAL;
+	if (!id && clear_waits)
+		wait_event(vf->closed, !READ_ONCE(vf->in_use));
 	mutex_lock(&vf->card->lock);
 	ret = id ? lab_vf_set(vf, id) : lab_vf_clear(vf);
 	mutex_unlock(&vf->card->lock);
@@ -271,6 +284,7 @@ int lab_vf_add(struct lab_card *card, struct pci_dev *pdev)
 	if (IS_ERR(vf))
 		return PTR_ERR(vf);
 	vf->card = card;
+	init_waitqueue_head(&vf->closed);
 	dev_set_drvdata(&pdev->dev, &vf->core);
 	ret = vfio_pci_core_register_device(&vf->core);
 	if (ret)

@@ -6,8 +6,10 @@ from __future__ import annotations
 from tests.unit.doctor.looks import judge
 from tests.values import A4C, a100, promised, snapshot, t4, vm
 from vgpuctl.doctor.check import Verdict
+from vgpuctl.model.gpu import Owner, Vgpu
 from vgpuctl.model.records import HypervisorStatus
-from vgpuctl.model.vm import HostdevRef
+from vgpuctl.model.vm import HostdevRef, VmState
+from vgpuctl.value import replace
 
 GPU = a100()
 OWN = promised(GPU, A4C)
@@ -29,3 +31,24 @@ def test_without_such_vfs_or_without_libvirt_nothing_is_judged():
     off = HypervisorStatus(available=False, uri="qemu:///system", reason="refused")
     assert judge("managed-vfs", snapshot(t4())).verdict is Verdict.NOT_APPLICABLE
     assert judge("managed-vfs", snapshot(GPU, hypervisor=off)).verdict is Verdict.UNKNOWN
+
+
+def carried(number, *, present):
+    name = vm(number, OWN)
+    return Vgpu(
+        OWN.carrier, OWN.gpu, OWN.function, Owner.OURS, present, profile="A100-4C", vm=name.name, vm_uuid=name.uuid
+    )
+
+
+def test_a_running_vm_whose_vgpu_is_gone_fails_and_a_stopped_one_does_not():
+    running = replace(vm(1, OWN), state=VmState.RUNNING)
+    lost = judge("lost-vgpus", snapshot(GPU, vms=(running,), vgpus=(carried(1, present=False),)))
+    assert lost.verdict is Verdict.FAIL
+    assert lost.evidence == (f"VM vdi-001 runs, but A100-4C on {OWN.function} is gone",)
+    assert "start-vm" in lost.fix
+    for state, present in ((VmState.RUNNING, True), (VmState.STOPPED, False)):
+        machine = replace(vm(1, OWN), state=state)
+        found = judge("lost-vgpus", snapshot(GPU, vms=(machine,), vgpus=(carried(1, present=present),)))
+        assert found.verdict is Verdict.OK, state
+    off = HypervisorStatus(available=False, uri="qemu:///system", reason="refused")
+    assert judge("lost-vgpus", snapshot(GPU, hypervisor=off)).verdict is Verdict.UNKNOWN

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -106,6 +109,17 @@ def test_a_write_that_fails_takes_the_others_back(host: Host):
         install(host)
     (root / "etc" / "libvirt").unlink()
     assert files(root) == before
+
+
+def test_a_read_only_etc_is_said_to_be_one_and_not_a_matter_of_rights(host: Host):
+    class ReadOnly(HostSystem):
+        def put(self, path: str, text: str, mode: int) -> None:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    with pytest.raises(Failed, match="Read-only file system") as raised:
+        install(dataclasses.replace(host, world=replace(host.world, system=ReadOnly(host.directory / "state"))))
+    assert "root" not in str(raised.value.hint).split()
+    assert "findmnt" in str(raised.value.hint)
 
 
 class Recorded(HostSystem):

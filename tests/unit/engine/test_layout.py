@@ -281,9 +281,11 @@ def test_a_command_that_goes_on_alone_keeps_the_gpu_claimed_and_is_not_run_again
             host.world.claims.record_stuck(StuckWrite(host.world.processes.this(), address, "/path", flag))
             raise Stuck("it goes on as process 7", pid=7)
 
-    with pytest.raises(PartlyApplied, match="process 7") as raised:
+    with pytest.raises(Stuck, match="process 7") as raised:
         do(replace(host.world, vendor=Left()), A16, "vgpu")
-    assert (calls, raised.value.facts["cause"], said(host)) == (["-e"], "stuck", {})
+    assert (calls, raised.value.status, said(host)) == (["-e"], 75, {})
+    assert raised.value.left
+    assert raised.value.hint == "then: vgpuctl reconcile"
     assert [c.carrier for c in host.world.claims.all()] == [A16]
 
 

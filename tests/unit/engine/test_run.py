@@ -11,7 +11,7 @@ import pytest
 from tests.values import A4C, a100, claim, promised
 from tests.worlds import Silent
 from vgpuctl.engine.run import carry_out
-from vgpuctl.errors import Failed, Interrupted, InUse, PartlyApplied, VerifyFailed, VgpuctlError
+from vgpuctl.errors import Failed, Interrupted, InUse, PartlyApplied, Stuck, VerifyFailed, VgpuctlError
 from vgpuctl.model.step import Plan
 from vgpuctl.steps.claims import HoldClaim
 
@@ -134,3 +134,14 @@ def test_facts_named_cause_do_no_harm():
     error, _ = run(Step("a", log, Failed("no", cause="x")), undo=False)
     assert error is not None
     assert error.facts["cause"] == "failed"
+
+
+def test_a_write_that_the_kernel_has_parked_says_try_again_though_it_cannot_be_taken_back():
+    log: list[str] = []
+    parked = Stuck("it waits", hint="let go")
+    error, log = run(Step("a", log), Step("b", log, parked), Step("c", log))
+    assert not error.left, "everything was undone"
+    error, log = run(Step("a", [], Stuck("still"), "undo"), Step("b", [], parked))
+    assert error is parked
+    assert error.left == ["a: still"]
+    assert error.hint == "let go; then: vgpuctl reconcile"

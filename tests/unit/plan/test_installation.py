@@ -45,3 +45,8 @@ def test_the_unit_waits_for_drivers_by_order_alone_and_comes_before_libvirt():
 def test_the_hook_is_valid_shell_whatever_the_interpreter_is_called():
     text = hook_text("/opt/a 'b'/python3")
     assert subprocess.run(["/bin/sh", "-n"], input=text, text=True, check=False).returncode == 0
+
+
+def test_the_hook_starts_python_through_a_program_that_libvirts_apparmor_profile_lets_go():
+    (line,) = [line for line in hook_text("/opt/vgpuctl/bin/python3").splitlines() if "vgpuctl.hook" in line]
+    assert "exec /usr/bin/env /opt/vgpuctl/bin/python3 -I -m vgpuctl.hook" in line
