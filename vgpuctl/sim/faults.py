@@ -42,6 +42,7 @@ CALLS = (
     "remove-pool",
     "volume",
     "make-volume",
+    "put-volume",
     "remove-volume",
     "image",
 )
