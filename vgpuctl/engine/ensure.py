@@ -160,7 +160,7 @@ def _differing(world: World, snapshot: Snapshot, vm: Vm, wish: VmWish) -> frozen
     other = sorted(before.keys() - change.IN_PLACE)
     if other:
         hint = f"{', '.join(other)} cannot be changed in place; delete it first to make it anew"
-        if other == ["image"]:
+        if other == ["image"] and before["image"] and after["image"]:
             hint = f"vgpuctl refresh-vm {vm.name} --image {after['image']} gives it a new disk; the present one is lost"
         raise _differs(vm, before, after, hint)
     if before and vm.state not in OFF:

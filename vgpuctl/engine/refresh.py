@@ -147,7 +147,11 @@ def _exchange(world: World, name: str, image: str, wait_seconds: float, progress
         raise InUse(f"{job.vm.name} was started just now", hint="run the command again", vm=job.vm.name)
     held = own_all(world, job.vm, job.promise, (), wait_seconds)
     carry_out(world, job.make, progress, held)
-    carry_out(world, job.drop, progress)
+    try:
+        carry_out(world, job.drop, progress)
+    except VgpuctlError as error:
+        error.changed = True
+        raise
 
 
 def _start_again(world: World, vm: Vm, failure: VgpuctlError, wait_seconds: float, progress: Progress) -> None:

@@ -16,7 +16,8 @@ from vgpuctl.model.records import DomainLeftovers, ImageRecord, PoolRecord
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import DiskRole, MadeDisk, Promise, Vm
 from vgpuctl.plan.remove import describe_leftovers
-from vgpuctl.steps.refresh import DropSpare, MakeSpare, RecordDisks, SwitchDisk
+from vgpuctl.steps.plug import WriteRecord
+from vgpuctl.steps.refresh import DropSpare, MakeSpare, SwitchDisk
 from vgpuctl.steps.storage import StartPool
 from vgpuctl.value import replace
 
@@ -111,7 +112,7 @@ def making(vm: Vm, promise: Promise, old: MadeDisk, new: MadeDisk, pool: PoolRec
     after = switched(promise, old, new)
     steps: list[Step] = [] if pool is None or pool.active else [StartPool(pool.name)]
     steps += [
-        RecordDisks(vm.name, vm.uuid, both, promise),
+        WriteRecord(vm.name, vm.uuid, both, promise, f"record {new.path} for VM {vm.name}"),
         MakeSpare(vm.name, vm.uuid, new),
         SwitchDisk(vm.name, vm.uuid, old.path, new.path, both, after),
     ]
@@ -132,4 +133,5 @@ def dropping(vm: Vm, promise: Promise) -> Plan:
     left = replace(promise, disks=tuple(d for d in promise.disks if d.role is not DiskRole.SPARE))
     clones = tuple(d for d in promise.own_disks() if d.base is not None)
     drops = (DropSpare(vm.name, vm.uuid, d, clones) for d in promise.spares())
-    return Plan((*drops, RecordDisks(vm.name, vm.uuid, left, promise)), undo_on_failure=False)
+    forget = WriteRecord(vm.name, vm.uuid, left, promise, f"record that VM {vm.name} has no other disk any more")
+    return Plan((*drops, forget), undo_on_failure=False)

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from vgpuctl.domain.metadata import promise_to_xml
 from vgpuctl.domain.parse import parse
 from vgpuctl.domain.sources import sources_of
 from vgpuctl.errors import InUse, Refused, VerifyFailed
@@ -24,37 +23,6 @@ def _read(world: World, uuid: str, name: str) -> DomainRecord:
     if record is None:
         raise VerifyFailed(f"the VM {name} is not there any more", hint="virsh list --all", uuid=uuid)
     return record
-
-
-class RecordDisks(Value):
-    """Write which disks are a VM's and which one a refresh makes or leaves; undo puts the former record back."""
-
-    tells_owner: ClassVar[bool] = True
-
-    name: str
-    uuid: str
-    promise: Promise
-    was: Promise
-
-    def describe(self) -> str:
-        """Say which disk the record names beside the VM's own."""
-        spares = ", ".join(d.path for d in self.promise.spares())
-        return f"record {spares} for VM {self.name}" if spares else f"record that VM {self.name} is refreshed"
-
-    def perform(self, world: World) -> None:
-        """Set the metadata element."""
-        world.hypervisor.set_promise(self.uuid, promise_to_xml(self.promise))
-
-    def verify(self, world: World) -> None:
-        """Read the record back."""
-        record = _read(world, self.uuid, self.name)
-        if parse(record.xml, record.state, world.machine_id).promise != self.promise:
-            raise VerifyFailed(f"the record of {self.name} reads back differently", uuid=self.uuid)
-
-    def undo(self, world: World) -> None:
-        """Put the former record back, where the domain still is there."""
-        if world.hypervisor.find_domain(self.uuid) is not None:
-            world.hypervisor.set_promise(self.uuid, promise_to_xml(self.was))
 
 
 def _refuse_used(world: World, name: str, uuid: str, disk: MadeDisk) -> None:

@@ -38,7 +38,7 @@ def roles(promise):
 
 def test_the_record_names_both_disks_while_there_are_two():
     steps = making(WHOLE, PROMISE, OLD, NEW, None).steps
-    assert [type(s).__name__ for s in steps] == ["RecordDisks", "MakeSpare", "SwitchDisk"]
+    assert [type(s).__name__ for s in steps] == ["WriteRecord", "MakeSpare", "SwitchDisk"]
     kept = [(DATA.path, "disk"), (SEED.path, "seed")]
     assert roles(steps[0].promise) == [(OLD.path, "disk"), *kept, (NEW.path, "spare")]
     assert (steps[2].before, steps[2].after) == (steps[0].promise, switched(PROMISE, OLD, NEW))

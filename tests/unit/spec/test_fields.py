@@ -11,7 +11,7 @@ import pytest
 from vgpuctl.spec import rules
 from vgpuctl.spec.fields import DEFAULTABLE, FIELD, VM_FIELDS
 
-HEAVY = ("pydantic", "ruamel", "jinja2", "lxml", "libvirt", "pynvml", "rich", "paramiko", "click")
+HEAVY = ("pydantic", "ruamel", "jinja2", "lxml", "libvirt", "pynvml", "rich", "paramiko", "pycdlib", "click")
 
 
 @pytest.mark.parametrize("module", ["vgpuctl.spec.fields", "vgpuctl.spec.sizes", "vgpuctl.spec.rules"])

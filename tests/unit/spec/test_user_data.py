@@ -62,8 +62,7 @@ def test_what_cloud_init_understands_is_kept_as_it_is(text):
 def test_what_it_would_pass_over_is_refused_with_its_place_and_never_quoted(text, said):
     with pytest.raises(InvalidInput, match=f"^{said}") as caught:
         checked(text, "/ud")
-    told = "".join(traceback.format_exception(caught.value))
-    assert SECRET not in told.partition("in test_what")[2].partition("checked(text")[2]
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
     assert SECRET not in repr(caught.value.facts)
     assert caught.value.__cause__ is caught.value.__context__ is None
 
