@@ -44,6 +44,7 @@ CHANGING = {
     "storage.make_pool",
     "storage.start_pool",
     "storage.make_volume",
+    "storage.put_volume",
     "storage.remove_volume",
     "claims.add",
     "claims.remove",

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.contract.site import Site, new_uuid
-from vgpuctl.errors import LibvirtFailed
+from vgpuctl.errors import Exists, LibvirtFailed
 
 pytestmark = pytest.mark.forms("mdev-pf")
 
@@ -42,3 +44,22 @@ def test_a_pool_that_is_not_there_is_error_49(site: Site) -> None:
     with pytest.raises(LibvirtFailed) as caught:
         site.world.storage.volumes("nothing")
     assert caught.value.facts["libvirt_code"] == 49
+
+
+def test_bytes_are_put_into_a_volume_of_their_own_that_root_alone_may_read(site: Site) -> None:
+    storage, name = site.world.storage, f"contract-{new_uuid()[:8]}.iso"
+    data = bytes(range(256)) * 2048
+    made = storage.put_volume("default", name, data)
+    try:
+        assert (made.path.rpartition("/")[2], made.capacity_bytes) == (name, len(data))
+        assert [v.capacity_bytes for v in storage.volumes("default") if v.name == name] == [len(data)]
+        with pytest.raises(Exists):
+            storage.put_volume("default", name, b"other")
+        with pytest.raises(Exists):
+            storage.make_volume("default", name, 64 << 20)
+        if site.real:
+            assert Path(made.path).read_bytes() == data
+            assert Path(made.path).stat().st_mode & 0o777 == 0o600
+    finally:
+        storage.remove_volume("default", name)
+    assert storage.volume("default", name) is None

@@ -163,6 +163,12 @@ def set_profile(_chance: random.Random) -> list[str]:
     return ["set-profile", VM, "--profile", other]
 
 
+def refresh(_chance: random.Random) -> list[str]:
+    """Build it again from its image."""
+    have(1)
+    return ["refresh-vm", VM, "--image", str(IMAGES / TINY)]
+
+
 def set_mode(_chance: random.Random) -> list[str]:
     """Turn another number of plain VFs on."""
     number = int((PCI / PLAIN / "sriov_numvfs").read_text())
@@ -176,6 +182,7 @@ OPERATIONS = (
     Operation("attach, running", attach_running),
     Operation("detach", detach),
     Operation("set-profile", set_profile),
+    Operation("refresh-vm", refresh),
     Operation("set-mode", set_mode),
 )
 """All that are killed; one more is one line here."""

@@ -28,7 +28,7 @@ def test_there_is_no_way_out(lab: Lab) -> None:
 
 
 def test_python_modules_of_vgpuctl_are_there(lab: Lab) -> None:
-    ours = "click, rich, ruamel.yaml, jinja2, lxml.etree, pynvml, paramiko"
+    ours = "click, rich, ruamel.yaml, jinja2, lxml.etree, pynvml, paramiko, pycdlib"
     lab.run(f"PYTHONPATH=/opt/vgpuctl/lib python3 -c 'import {ours}, pytest, hypothesis, libvirt'")
 
 

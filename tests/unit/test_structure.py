@@ -86,6 +86,7 @@ def _imports(tree: ast.Module) -> Iterator[str]:
         ("libvirt", {"vgpuctl/host/virt/connection.py"}),
         ("pynvml", {"vgpuctl/host/nvml.py"}),
         ("subprocess", {"vgpuctl/host/commands.py"}),
+        ("pycdlib", {"vgpuctl/domain/seed.py"}),
     ],
 )
 def test_each_outside_world_is_imported_in_exactly_one_file(library, allowed):

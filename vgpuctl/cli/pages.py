@@ -310,6 +310,8 @@ def _vgpu_line(vgpu: Data) -> str:
 
 
 def _disk_line(disk: Data) -> str:
+    if disk.get("device") == "cdrom" and disk["size_bytes"] is None:
+        return f"{disk['path']} (cdrom)"
     base = f", clone of {disk['base']}" if disk.get("base") else ""
     return f"{disk['path']} ({size(disk['size_bytes'])}{base})"
 

@@ -321,7 +321,7 @@ class ManyVmsShape(WorkShape):
 
 
 class AttachedVmShape(WorkShape, VmShape):
-    """A VM whose vGPUs changed. In a dry run the VM is as it is now, after set-profile as it would be."""
+    """A VM whose vGPUs or disk changed. In a dry run the VM is as it is now, after set-profile as it would be."""
 
 
 class FindingShape(TypedDict):
@@ -425,6 +425,7 @@ KINDS: dict[str, object] = {
     "attach": AttachedVmShape,
     "detach": AttachedVmShape,
     "set-profile": AttachedVmShape,
+    "refresh-vm": AttachedVmShape,
     "list-vms": list[VmRowShape],
     "show-vm": VmShape,
     "console": ConsoleShape,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vgpuctl.model.wish import VmWish
     from vgpuctl.model.world import World
     from vgpuctl.spec.host import Defaults, HostSpec
+    from vgpuctl.spec.vm import VmSpec
 
 HOST_FILE = "/etc/vgpuctl/host.yaml"
 
@@ -21,7 +22,19 @@ def from_options(world: World, typed: Mapping[str, object]) -> VmWish:
     """Return what create-vm's options ask for."""
     from vgpuctl.spec import vm
 
-    return vm.wish(vm.from_options(**typed), defaults(world))
+    return _wish(world, vm.from_options(**typed))
+
+
+def _wish(world: World, spec: VmSpec, *, complete: bool = True) -> VmWish:
+    """Fill a spec from the host's defaults, and read the file of user-data that it names."""
+    from vgpuctl.spec import vm
+
+    user_data = None
+    if spec.cloud_init is not None:
+        from vgpuctl.spec import user_data as cloud_init
+
+        user_data = cloud_init.checked(_text(spec.cloud_init, "user-data"), spec.cloud_init)
+    return vm.wish(spec, defaults(world), complete=complete, user_data=user_data)
 
 
 def many_from_options(world: World, typed: Mapping[str, object], count: int) -> tuple[VmWish, tuple[str, ...]]:
@@ -30,7 +43,7 @@ def many_from_options(world: World, typed: Mapping[str, object], count: int) -> 
 
     pattern = typed.get("name")
     found = names.numbered(None if pattern is None else str(pattern), count)
-    return vm.wish(vm.from_options(**{**typed, "name": None}), defaults(world)), found
+    return _wish(world, vm.from_options(**{**typed, "name": None})), found
 
 
 def many_from_file(world: World, path: str, count: int) -> tuple[VmWish, tuple[str, ...]]:
@@ -38,7 +51,7 @@ def many_from_file(world: World, path: str, count: int) -> tuple[VmWish, tuple[s
     from vgpuctl.spec import names, vm
 
     spec = vm.parse_vm_spec(_text(path), "standard input" if path == "-" else path, vm.NUMBERED)
-    return vm.wish(spec, defaults(world), complete=False), names.numbered(spec.name, count)
+    return _wish(world, spec, complete=False), names.numbered(spec.name, count)
 
 
 def from_file(world: World, path: str) -> VmWish:
@@ -46,7 +59,7 @@ def from_file(world: World, path: str) -> VmWish:
     from vgpuctl.spec import vm
 
     shown = "standard input" if path == "-" else path
-    return vm.wish(vm.parse_vm_spec(_text(path), shown), defaults(world), complete=False)
+    return _wish(world, vm.parse_vm_spec(_text(path), shown), complete=False)
 
 
 def for_vm(world: World, name: str, typed: Mapping[str, object]) -> VmWish:
@@ -54,7 +67,7 @@ def for_vm(world: World, name: str, typed: Mapping[str, object]) -> VmWish:
     from vgpuctl.spec import vm
     from vgpuctl.value import replace
 
-    return replace(vm.wish(vm.from_options(**typed), defaults(world)), name=name)
+    return replace(_wish(world, vm.from_options(**typed), complete=False), name=name)
 
 
 def defaults(world: World) -> Defaults:
@@ -80,15 +93,16 @@ def host_spec(world: World) -> HostSpec:
     return parse_host_spec(text, HOST_FILE)
 
 
-def _text(path: str) -> str:
+def _text(path: str, what: str = "spec") -> str:
+    """Return the text of a file; `what` it is, for messages. Only a spec may come from standard input."""
     try:
         if path == "-":
             return sys.stdin.buffer.read().decode("utf-8")
         with open(path, encoding="utf-8") as file:
             return file.read()
     except FileNotFoundError as exc:
-        hint = "give the spec's path, or - to read it from standard input"
-        raise NotFound(f"there is no spec file {path}", hint=hint, path=path) from exc
+        hint = f"give the path of the {what}" + (", or - to read it from standard input" if what == "spec" else "")
+        raise NotFound(f"there is no {what} file {path}", hint=hint, path=path) from exc
     except UnicodeDecodeError as exc:
         shown = "standard input" if path == "-" else path
         hint = f"save it as UTF-8, like: iconv -f LATIN1 -t UTF-8 {'' if path == '-' else path}".rstrip()

@@ -24,12 +24,13 @@ class Edit(Value):
     """What changes: None and empty are what stays.
 
     `exchange` holds (carrier there now, device in its place): no carrier adds the device, no device takes the carrier's
-    away. `network`: of the first network card that has one.
+    away. `network`: of the first network card that has one. `disk`: (file there now, qcow2 file in its place).
     """
 
     memory_mib: int | None = None
     vcpus: int | None = None
     network: str | None = None
+    disk: tuple[str, str] | None = None
     exchange: tuple[tuple[str | None, DesignHostdev | None], ...] = ()
     promise: Promise | None = None
 
@@ -63,6 +64,8 @@ def edited(xml: str, edit: Edit) -> str:
             del vcpu.attrib["current"]
     if edit.network is not None:
         _needed(root, "devices/interface[@type='network']/source[@network]").set("network", edit.network)
+    if edit.disk is not None:
+        _disk(root, *edit.disk)
     for carrier, device in edit.exchange:
         _exchange(root, carrier, device)
     if edit.promise is not None:
@@ -106,6 +109,18 @@ def _memory(root: etree._Element, mib: int) -> None:
     current = root.find("currentMemory")
     if current is not None:
         root.remove(current)
+
+
+def _disk(root: etree._Element, there: str, instead: str) -> None:
+    """Exchange the file; a chain that somebody wrote below it is the former file's."""
+    for disk in root.iterfind("devices/disk"):
+        source = disk.find("source")
+        if source is not None and source.get("file") == there:
+            source.set("file", instead)
+            for chain in disk.findall("backingStore"):
+                disk.remove(chain)
+            return
+    raise Refused(f"the definition of {root.findtext('name')} does not refer to {there}", disk=there)
 
 
 def _exchange(root: etree._Element, carrier: str | None, device: DesignHostdev | None) -> None:

@@ -14,6 +14,7 @@ compares both.
 The namespace has no prefix, because virDomainSetMetadata adds its own (`key`) and refuses an element that
 declares the same one ("failed to create a new XML namespace", libvirt 9.0). So one text serves both ways in:
 inside the XML that is defined, and as a new record of a defined domain.
+A disk's `role` says what it is where it is no disk with somebody's work: a seed, or a spare of refresh-vm.
 `made-vm="no"` marks a VM that somebody else made and that only has vGPUs from here.
 Attributes and elements that this version does not know are passed over, so a later one may add some. What is
 None has no attribute.
@@ -28,7 +29,7 @@ from lxml import etree
 
 from vgpuctl.domain.record import NAMESPACE, ROOT_TAG, promise_of
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.vm import Promise
+from vgpuctl.model.vm import DiskRole, Promise
 
 _NOT_XML = re.compile("[\x00-\x1f\ud800-\udfff\ufffe\uffff]")
 
@@ -74,6 +75,7 @@ def promise_to_xml(promise: Promise) -> str:
                 "capacity-bytes": _digits(disk.capacity_bytes),
                 "base": disk.base,
                 "base-format": disk.base_format,
+                "role": None if disk.role is DiskRole.DISK else disk.role.value,
             },
         )
     etree.SubElement(root, f"{{{NAMESPACE}}}spec").text = _kept("spec", promise.spec) or None

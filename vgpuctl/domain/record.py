@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from vgpuctl.model.gpu import Backend
-from vgpuctl.model.vm import MadeDisk, Promise, PromisedVgpu, PromiseState
+from vgpuctl.model.vm import DiskRole, MadeDisk, Promise, PromisedVgpu, PromiseState
 
 NAMESPACE = "urn:vgpuctl:1"
 ROOT_TAG = f"{{{NAMESPACE}}}vm"
@@ -66,6 +66,7 @@ def _disk(element: Element) -> MadeDisk:
         capacity_bytes=_number(element, "capacity-bytes"),
         base=_text(element, "base"),
         base_format=_text(element, "base-format"),
+        role=DiskRole(_text(element, "role") or DiskRole.DISK),
     )
 
 

@@ -17,7 +17,7 @@ from vgpuctl.model.address import normal_pci
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan
-from vgpuctl.model.vm import Claim, PromisedVgpu
+from vgpuctl.model.vm import Claim, DiskRole, PromisedVgpu
 from vgpuctl.model.wish import DomainDesign, VmWish
 from vgpuctl.plan.choose import choose
 from vgpuctl.plan.create import create_plan, make_design, vm_name
@@ -169,6 +169,8 @@ def sources(wish: VmWish) -> Mapping[str, object]:
         "hotplug_slots": wish.hotplug_slots,
         "template": wish.template,
     }
+    if wish.cloud_init is not None:
+        values["cloud_init"] = wish.cloud_init.path
     return {name: {"value": value, "source": wish.sources.get(name, "built in")} for name, value in values.items()}
 
 
@@ -227,7 +229,13 @@ def _unseen(design: DomainDesign) -> dict[str, object]:
 
 def _planned_disks(design: DomainDesign) -> list[dict[str, object]]:
     return [
-        {"path": d.path, "size_bytes": d.capacity_bytes, "base": d.base, "device": "disk", "made": True}
+        {
+            "path": d.path,
+            "size_bytes": d.capacity_bytes or None,
+            "base": d.base,
+            "device": "cdrom" if d.role is DiskRole.SEED else "disk",
+            "made": True,
+        }
         for d in design.promise.disks
     ]
 

@@ -159,9 +159,10 @@ def _differing(world: World, snapshot: Snapshot, vm: Vm, wish: VmWish) -> frozen
     before, after = _sides(world, snapshot, vm, wish)
     other = sorted(before.keys() - change.IN_PLACE)
     if other:
-        raise _differs(
-            vm, before, after, f"{', '.join(other)} cannot be changed in place; delete it first to make it anew"
-        )
+        hint = f"{', '.join(other)} cannot be changed in place; delete it first to make it anew"
+        if other == ["image"] and before["image"] and after["image"]:
+            hint = f"vgpuctl refresh-vm {vm.name} --image {after['image']} gives it a new disk; the present one is lost"
+        raise _differs(vm, before, after, hint)
     if before and vm.state not in OFF:
         raise _differs(vm, before, after, f"stop it first: vgpuctl stop-vm {vm.name}; then it is changed in place")
     return frozenset(before)

@@ -252,7 +252,7 @@ def _interrupted() -> Interrupted:
     return Interrupted("interrupted", signal_number=2)
 
 
-class _Calm(Value):
+class Calm(Value):
     """Progress of what is done in spite of a signal: its steps are told, and none of them stops at the first one."""
 
     progress: Progress
@@ -287,7 +287,7 @@ def _start_again(world: World, job: Job, vms: tuple[Vm, ...], progress: Progress
     off: list[str] = []
     waiting = list(vms)
     while waiting:
-        error = _start_one(world, job, waiting[0], asked, _Calm(progress))
+        error = start_one(world, waiting[0], asked, job.wait_seconds, Calm(progress))
         if isinstance(error, Interrupted) and came is None:
             came = error
             continue
@@ -311,18 +311,18 @@ def _start_again(world: World, job: Job, vms: tuple[Vm, ...], progress: Progress
         raise partly
 
 
-def _start_one(world: World, job: Job, vm: Vm, asked: frozenset[str], progress: Progress) -> Exception | None:
+def start_one(world: World, vm: Vm, asked: frozenset[str], wait_seconds: float, progress: Progress) -> Exception | None:
     """Start a VM again and return why it could not be; the other VMs are not kept off by it.
 
     `asked`: what was interrupted. A guest that was asked to shut down does so after the signal too, so that is awaited.
     """
-    stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=job.wait_seconds).describe()
+    stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=wait_seconds).describe()
     try:
         if stop in asked:
             progress.undoing(f"{stop}: when it is off it is started again")
-            if not world.hypervisor.wait_stopped(vm.uuid, job.wait_seconds):
-                return Busy(f"it was asked to shut down and has not yet, after {job.wait_seconds:g} s")
-        start_vm(world, vm.uuid, dry_run=False, wait_seconds=job.wait_seconds, progress=progress)
+            if not world.hypervisor.wait_stopped(vm.uuid, wait_seconds):
+                return Busy(f"it was asked to shut down and has not yet, after {wait_seconds:g} s")
+        start_vm(world, vm.uuid, dry_run=False, wait_seconds=wait_seconds, progress=progress)
     except KeyboardInterrupt:
         return _interrupted()
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told, and every other VM must still be tried

@@ -19,9 +19,10 @@ from vgpuctl.model.vm import Promise, PromiseState, Vm, VmState
 from vgpuctl.model.world import World
 from vgpuctl.plan.devices import check_devices, device_steps, force_console
 from vgpuctl.plan.facts import refuse_held
-from vgpuctl.plan.remove import not_provably_ours, own_promise, refuse_shared_disks, removal_plan
+from vgpuctl.plan.remove import gone_with, not_provably_ours, own_promise, refuse_shared_disks, removal_plan
 from vgpuctl.plan.report import vm_value
 from vgpuctl.steps.domain import OFF, StartDomain, StopDomain
+from vgpuctl.value import replace
 
 
 def settled(vm: Vm, promise: Promise) -> None:
@@ -182,9 +183,9 @@ def delete_vm(
     require_system(snapshot)
     promise = own_promise(vm, "delete")
     refuse_stuck(snapshot, [v.gpu for v in promise.vgpus])
-    if not keep_disks:
-        refuse_shared_disks(snapshot, vm, promise)
-        _require_pools(world, promise)
+    gone = replace(promise, disks=gone_with(promise, keep_disks=keep_disks))
+    refuse_shared_disks(snapshot, vm, gone)
+    _require_pools(world, gone)
     leave = not_provably_ours(snapshot, vm, promise)
     plan = removal_plan(vm, promise, leftovers_of(world, vm), keep_disks=keep_disks, leave=leave)
     steps = tuple(s.describe() for s in plan.steps)
@@ -197,8 +198,7 @@ def delete_vm(
     try:
         now, vm = look_again(world, vm)
         promise = own_promise(vm, "delete")
-        if not keep_disks:
-            refuse_shared_disks(now, vm, promise)
+        refuse_shared_disks(now, vm, replace(promise, disks=gone_with(promise, keep_disks=keep_disks)))
         plan = removal_plan(vm, promise, leftovers_of(world, vm), keep_disks=keep_disks, leave=leave)
     except BaseException:
         for step in reversed(held):
@@ -207,5 +207,5 @@ def delete_vm(
     carry_out(world, plan, progress)
     data: dict[str, object] = {"name": vm.name, "uuid": vm.uuid, "state": "absent", "vgpus": [], "disks": []}
     if keep_disks:
-        data["disks"] = [{"path": d.path, "size_bytes": d.capacity_bytes, "base": d.base} for d in promise.disks]
+        data["disks"] = [{"path": d.path, "size_bytes": d.capacity_bytes, "base": d.base} for d in promise.own_disks()]
     return Outcome(True, data, steps, snapshot.warnings, plan.notes)

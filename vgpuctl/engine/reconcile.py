@@ -23,6 +23,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan
 from vgpuctl.model.vm import Claim, Promise, PromiseState, Vm
 from vgpuctl.plan.change import ADOPTED, detach_steps, unreferenced
+from vgpuctl.plan.refresh import dropping
 from vgpuctl.plan.remove import as_promised, not_provably_ours, orphan_plan, refuse_shared_disks, removal_plan
 from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.steps.domain import OFF, SetRecord
@@ -116,26 +117,10 @@ def _of_vm(world: World, snapshot: Snapshot, vm: Vm) -> list[Finding]:
     claims = claims_of(world, vm.name, vm.promise)
     if any(w.gpu in {v.gpu for v in vm.promise.vgpus} for w in snapshot.stuck):
         return []
-    if vm.promise.state is PromiseState.MAKING and vm.state not in OFF:
-        ready = SetRecord(vm.name, vm.uuid, replace(vm.promise, state=PromiseState.READY), was=vm.promise)
-        text = f"VM {vm.name} runs, and its record says it is half made"
-        plan = Plan((ready,), undo_on_failure=False)
-        return [
-            Finding("half-made", text, f"record VM {vm.name} as ready: nothing that runs is removed", plan, claims, vm)
-        ]
     if vm.promise.state is not PromiseState.READY:
-        half = "made" if vm.promise.state is PromiseState.MAKING else "removed"
-        try:
-            leftovers = leftovers_of(world, vm)
-        except NotFound:
-            return []
-        try:
-            refuse_shared_disks(snapshot, vm, vm.promise)
-        except InUse as error:
-            return [Finding(f"half-{half}", f"VM {vm.name} is half {half}", f"nothing: {error.message}")]
-        leave = not_provably_ours(snapshot, vm, vm.promise)
-        plan = removal_plan(vm, vm.promise, leftovers, keep_disks=False, leave=leave)
-        return [Finding(f"half-{half}", f"VM {vm.name} is half {half}", f"remove VM {vm.name}", plan, claims, vm)]
+        return _half_way(world, snapshot, vm, vm.promise, claims)
+    if vm.promise.spares():
+        return _half_refreshed(snapshot, vm, vm.promise, claims)
     doubtful = not_provably_ours(snapshot, vm, vm.promise)
     lone = unreferenced(vm)
     if lone:
@@ -149,6 +134,38 @@ def _of_vm(world: World, snapshot: Snapshot, vm: Vm) -> list[Finding]:
         plan = Plan(tuple(HoldClaim(c) for c in missing), undo_on_failure=False)
         return [Finding("claim-lost", text, "write the claim again", plan, vm=vm)]
     return []
+
+
+def _half_way(world: World, snapshot: Snapshot, vm: Vm, promise: Promise, claims: tuple[Claim, ...]) -> list[Finding]:
+    if promise.state is PromiseState.MAKING and vm.state not in OFF:
+        ready = SetRecord(vm.name, vm.uuid, replace(promise, state=PromiseState.READY), was=promise)
+        text = f"VM {vm.name} runs, and its record says it is half made"
+        plan = Plan((ready,), undo_on_failure=False)
+        return [
+            Finding("half-made", text, f"record VM {vm.name} as ready: nothing that runs is removed", plan, claims, vm)
+        ]
+    half = "made" if promise.state is PromiseState.MAKING else "removed"
+    try:
+        leftovers = leftovers_of(world, vm)
+    except NotFound:
+        return []
+    try:
+        refuse_shared_disks(snapshot, vm, promise)
+    except InUse as error:
+        return [Finding(f"half-{half}", f"VM {vm.name} is half {half}", f"nothing: {error.message}")]
+    leave = not_provably_ours(snapshot, vm, promise)
+    plan = removal_plan(vm, promise, leftovers, keep_disks=False, leave=leave)
+    return [Finding(f"half-{half}", f"VM {vm.name} is half {half}", f"remove VM {vm.name}", plan, claims, vm)]
+
+
+def _half_refreshed(snapshot: Snapshot, vm: Vm, promise: Promise, claims: tuple[Claim, ...]) -> list[Finding]:
+    paths = ", ".join(d.path for d in promise.spares())
+    text = f"a refresh of VM {vm.name} was interrupted, which left {paths}"
+    try:
+        refuse_shared_disks(snapshot, vm, replace(promise, disks=promise.spares()))
+    except InUse as error:
+        return [Finding("half-refreshed", text, f"nothing: {error.message}")]
+    return [Finding("half-refreshed", text, f"delete {paths}", dropping(vm, promise), claims, vm)]
 
 
 def _is_present(snapshot: Snapshot, carrier: str) -> bool:

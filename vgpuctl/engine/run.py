@@ -42,7 +42,7 @@ def carry_out(world: World, plan: Plan, progress: Progress, done: Sequence[Step]
             progress.finished(number, step.describe())
             finished += 1
     except BaseException as error:
-        failure = _as_failure(error)
+        failure = as_failure(error)
         if plan.undo_on_failure:
             take_back(world, performed, progress, failure)
         elif finished or not _changed_nothing(failure):
@@ -71,7 +71,7 @@ def _perform(world: World, step: Step, performed: list[Step]) -> None:
         raise
 
 
-def _as_failure(error: BaseException) -> VgpuctlError:
+def as_failure(error: BaseException) -> VgpuctlError:
     """Return the error to report; anything but our own is a bug or an OS error told as it is."""
     if isinstance(error, VgpuctlError):
         return error

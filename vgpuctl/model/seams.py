@@ -206,6 +206,9 @@ class Storage(Protocol):
     ) -> VolumeRecord:
         """Make a thin qcow2 volume, exclusively: a name that exists is an error. `base`: a linked clone."""
 
+    def put_volume(self, pool: str, name: str, data: bytes) -> VolumeRecord:
+        """Make a raw volume of mode 0600 that holds these bytes, exclusively; where that fails none is left."""
+
     def remove_volume(self, pool: str, name: str) -> None:
         """Delete a volume; one that is gone already is no error."""
 

@@ -40,8 +40,22 @@ class PromisedVgpu(Value):
     params: str = ""
 
 
+class DiskRole(StrEnum):
+    """What a volume is to its VM: a disk, the seed that cloud-init reads, or one that a refresh makes or leaves.
+
+    A spare is not the VM's: whatever finds one on an idle host removes it.
+    """
+
+    DISK = "disk"
+    SEED = "seed"
+    SPARE = "spare"
+
+
 class MadeDisk(Value):
-    """A volume that vgpuctl makes for a VM, and deletes with it. `base` is the image it is a clone of."""
+    """A volume that vgpuctl makes for a VM, and deletes with it. `base` is the image it is a clone of.
+
+    `capacity_bytes` of a seed is 0: it is known when the seed is made.
+    """
 
     pool: str
     volume: str
@@ -49,6 +63,7 @@ class MadeDisk(Value):
     capacity_bytes: int
     base: str | None = None
     base_format: str | None = None
+    role: DiskRole = DiskRole.DISK
 
 
 class Promise(Value):
@@ -67,6 +82,14 @@ class Promise(Value):
     spec: str
     reserve: str = "always"
     made_vm: bool = True
+
+    def own_disks(self) -> tuple[MadeDisk, ...]:
+        """Return the disks that may hold somebody's work: no seed, and none that a refresh makes or leaves."""
+        return tuple(d for d in self.disks if d.role is DiskRole.DISK)
+
+    def spares(self) -> tuple[MadeDisk, ...]:
+        """Return the disks that a refresh makes or leaves."""
+        return tuple(d for d in self.disks if d.role is DiskRole.SPARE)
 
 
 class HostdevRef(Value):

@@ -21,6 +21,16 @@ class ExistingDisk(Value):
     path: str
 
 
+class UserData(Value):
+    """What cloud-init is to do in a guest: a file's text, checked. It holds secrets, so it is never shown."""
+
+    path: str
+    text: str
+
+    def __repr__(self) -> str:
+        return f"UserData(path={self.path!r})"
+
+
 class VmWish(Value):
     """A VM as asked for, every value filled in; made by `vgpuctl.spec`, read by `vgpuctl.plan`.
 
@@ -46,6 +56,7 @@ class VmWish(Value):
     template: str
     force_console: bool
     sources: Mapping[str, str] = NOTHING
+    cloud_init: UserData | None = None
 
     def typed(self, name: str) -> bool:
         """Say whether the field was typed, not filled from defaults."""

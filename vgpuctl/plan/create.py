@@ -12,13 +12,14 @@ from vgpuctl.domain.render import render
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
-from vgpuctl.model.vm import MadeDisk, Promise, PromisedVgpu, PromiseState
+from vgpuctl.model.vm import DiskRole, MadeDisk, Promise, PromisedVgpu, PromiseState
 from vgpuctl.model.wish import DesignDisk, DomainDesign, ExistingDisk, NewDisk, VmWish
 from vgpuctl.plan.choose import type_id_now
 from vgpuctl.plan.differ import kept_spec
-from vgpuctl.plan.facts import DEFAULT_POOL_PATH, Facts, choose_firmware, needs_pool
+from vgpuctl.plan.facts import DEFAULT_POOL_PATH, Facts, choose_firmware, has_system, makes_disks
 from vgpuctl.spec.fields import DEFAULT_DISK_GIB
 from vgpuctl.steps.domain import DefineDomain, SetRecord, StartDomain
+from vgpuctl.steps.seed import MakeSeed
 from vgpuctl.steps.storage import MakePool, MakeVolume, StartPool
 from vgpuctl.value import replace
 
@@ -31,10 +32,12 @@ def vm_name(wish: VmWish, uuid: str) -> str:
 
 
 def made_disks(wish: VmWish, facts: Facts, uuid: str) -> tuple[MadeDisk, ...]:
-    """Return the disks to make: the clone of the image first, then the sizes asked for, else one empty disk."""
-    if not needs_pool(wish):
-        return ()
+    """Return the disks to make: the clone of the image first, then the sizes asked for, else one empty disk.
+
+    The seed for cloud-init comes last.
+    """
     directory = facts.pool.path if facts.pool is not None and facts.pool.path else DEFAULT_POOL_PATH
+    directory = directory.rstrip("/")
     stem = f"{vm_name(wish, uuid)}-{uuid[:8]}"
     sizes: list[tuple[int, str | None, str | None]] = []
     if wish.image is not None:
@@ -43,13 +46,15 @@ def made_disks(wish: VmWish, facts: Facts, uuid: str) -> tuple[MadeDisk, ...]:
             raise InvalidInput(f"there is no image {wish.image}")
         sizes.append((base.virtual_size_bytes, base.path, base.format))
     sizes += [(d.size_mib * MIB, None, None) for d in wish.disks if isinstance(d, NewDisk)]
-    if not sizes:
+    if not sizes and makes_disks(wish):
         sizes.append((DEFAULT_DISK_GIB * 1024 * MIB, None, None))
     disks = []
     for number, (size, base_path, base_format) in enumerate(sizes):
         volume = f"{stem}.qcow2" if number == 0 else f"{stem}-{number}.qcow2"
-        path = f"{directory.rstrip('/')}/{volume}"
-        disks.append(MadeDisk(wish.storage_pool, volume, path, size, base_path, base_format))
+        disks.append(MadeDisk(wish.storage_pool, volume, f"{directory}/{volume}", size, base_path, base_format))
+    if wish.cloud_init is not None:
+        volume = f"{stem}-seed.iso"
+        disks.append(MadeDisk(wish.storage_pool, volume, f"{directory}/{volume}", 0, role=DiskRole.SEED))
     return tuple(disks)
 
 
@@ -66,13 +71,14 @@ def make_design(
         disks=made,
         spec=kept_spec(wish),
     )
-    disks = [DesignDisk("disk", d.path, "qcow2") for d in made]
+    disks = [DesignDisk("disk", d.path, "qcow2") for d in made if d.role is DiskRole.DISK]
     for disk in wish.disks:
         if isinstance(disk, ExistingDisk):
             record = facts.files.get(disk.path)
             disks.append(DesignDisk("disk", disk.path, record.format if record else "raw"))
     if wish.cdrom is not None:
         disks.append(DesignDisk("cdrom", wish.cdrom, "raw"))
+    disks += [DesignDisk("cdrom", d.path, "raw") for d in made if d.role is DiskRole.SEED]
     return DomainDesign(
         name=vm_name(wish, uuid),
         uuid=uuid,
@@ -99,12 +105,6 @@ def _boot_order(wish: VmWish) -> tuple[str, ...]:
     return ("hd", "network")
 
 
-def has_system(wish: VmWish) -> bool:
-    """Say whether something bootable was given."""
-    given = any(isinstance(d, ExistingDisk) for d in wish.disks)
-    return wish.image is not None or wish.cdrom is not None or given
-
-
 def create_plan(snapshot: Snapshot, wish: VmWish, facts: Facts, design: DomainDesign, *, start: bool) -> Plan:
     """Return the steps after the claims: define, storage, devices, record as ready, start."""
     steps: list[Step] = [DefineDomain(design, render(design, facts.template))]
@@ -113,7 +113,7 @@ def create_plan(snapshot: Snapshot, wish: VmWish, facts: Facts, design: DomainDe
             steps.append(MakePool(wish.storage_pool, DEFAULT_POOL_PATH))
         elif not facts.pool.active:
             steps.append(StartPool(wish.storage_pool))
-    steps += [MakeVolume(d) for d in design.promise.disks]
+    steps += [_make(d, wish, design) for d in design.promise.disks]
     for vgpu in design.promise.vgpus:
         steps += of(vgpu.backend).make(vgpu, type_id_now(snapshot, vgpu))
     ready = replace(design.promise, state=PromiseState.READY)
@@ -121,6 +121,12 @@ def create_plan(snapshot: Snapshot, wish: VmWish, facts: Facts, design: DomainDe
     if start:
         steps.append(StartDomain(design.name, design.uuid))
     return Plan(steps=tuple(steps), notes=notes(wish, design))
+
+
+def _make(disk: MadeDisk, wish: VmWish, design: DomainDesign) -> Step:
+    if disk.role is DiskRole.SEED and wish.cloud_init is not None:
+        return MakeSeed(disk, wish.cloud_init, design.uuid, design.name)
+    return MakeVolume(disk)
 
 
 def notes(wish: VmWish, design: DomainDesign) -> tuple[str, ...]:

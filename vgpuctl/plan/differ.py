@@ -22,8 +22,8 @@ def differences(vm: Vm, wish: VmWish, meant_gpus: Set[str] = frozenset()) -> tup
     """Return (before, after) of the typed fields in which the VM differs from the wish; empty when it does not.
 
     What a domain shows is compared with the domain; what it does not show (os, template, spare ports, plugin
-    parameters) with the spec that its record keeps. `meant_gpus`: the addresses that a typed model means on this
-    host; only the engine can say, and need not when the record keeps the same text.
+    parameters, the path of the user-data) with the spec that its record keeps. `meant_gpus`: the addresses that a
+    typed model means on this host; only the engine can say, and need not when the record keeps the same text.
     """
     kept = _kept(vm)
     before = _observed(vm, kept)
@@ -65,10 +65,10 @@ def _short_name(vm: Vm, kept: Side, text: str) -> str:
 
 def _observed(vm: Vm, kept: Side) -> Side:
     promise = vm.promise
-    made = promise.disks if promise else ()
+    made = promise.own_disks() if promise else ()
     clones = [d for d in made if d.base is not None]
     empty = [d.capacity_bytes >> 20 for d in made if d.base is None]
-    paths = {d.path for d in made}
+    paths = {d.path for d in promise.disks} if promise else set()
     existing = [d.source for d in vm.disks if d.device == "disk" and d.source not in paths]
     values: Side = {
         "profile": _count(v.profile for v in promise.vgpus if v.profile) if promise else {},
@@ -77,7 +77,8 @@ def _observed(vm: Vm, kept: Side) -> Side:
         "network": vm.networks[0] if vm.networks else None,
         "image": clones[0].base if clones else None,
         "disk": sorted([f"{m} MiB" for m in empty] + [str(p) for p in existing]),
-        "cdrom": next((d.source for d in vm.disks if d.device == "cdrom"), None),
+        "cdrom": next((d.source for d in vm.disks if d.device == "cdrom" and d.source not in paths), None),
+        "cloud_init": None,
         "storage_pool": made[0].pool if made else None,
     }
     shown = {f: v for f, v in kept.items() if f != "profile"}
@@ -100,6 +101,8 @@ def kept_spec(wish: VmWish) -> str:
     kept["profile"] = [p for p, n in wish.profiles for _ in range(n)]
     if wish.force_console:
         kept["force_console"] = True
+    if wish.cloud_init is not None:
+        kept["cloud_init"] = wish.cloud_init.path
     return json.dumps(kept, sort_keys=True, separators=(",", ":"))
 
 
@@ -113,6 +116,7 @@ def _wanted(wish: VmWish) -> Side:
         "image": wish.image,
         "disk": sorted(sizes + paths),
         "cdrom": wish.cdrom,
+        "cloud_init": wish.cloud_init.path if wish.cloud_init else None,
         "storage_pool": wish.storage_pool,
         "gpu": wish.gpu,
         "mode": wish.mode,

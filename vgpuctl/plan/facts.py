@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from vgpuctl.domain.render import Template
-from vgpuctl.errors import HostCannot, InUse, NoSpace, NotFound
+from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoSpace, NotFound
 from vgpuctl.model.records import HypervisorCapabilities, ImageRecord, NetworkRecord, PoolRecord
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu
@@ -57,14 +57,15 @@ def check_facts(snapshot: Snapshot, wish: VmWish, vgpus: tuple[PromisedVgpu, ...
     """Check everything a new VM needs before the first write, and return warnings.
 
     Raises:
-        HostCannot, NotFound, NoSpace, InUse: as the message says.
+        HostCannot, InvalidInput, NotFound, NoSpace, InUse: as the message says.
     """
     check_windows(wish, facts.capabilities)
     _check_network(wish, facts)
-    _check_files(snapshot, wish, facts)
+    _check_cloud_init(wish)
+    check_files(snapshot, facts.files, [wish.image, *(d.path for d in wish.disks if isinstance(d, ExistingDisk))])
     if vgpus:
         refuse_held(vgpus[0].gpu, facts.holders, force_console=wish.force_console)
-    return _check_pool(wish, facts)
+    return check_pool(wish.storage_pool, facts.pool) if needs_pool(wish) else ()
 
 
 def _check_network(wish: VmWish, facts: Facts) -> None:
@@ -84,8 +85,22 @@ def _check_network(wish: VmWish, facts: Facts) -> None:
         )
 
 
-def _check_files(snapshot: Snapshot, wish: VmWish, facts: Facts) -> None:
-    for path, record in facts.files.items():
+def _check_cloud_init(wish: VmWish) -> None:
+    if wish.cloud_init is not None and not has_system(wish):
+        raise InvalidInput(
+            "cloud-init sets a system up, and none is given: the VM's disk would be empty",
+            hint="give one with --image BASE.qcow2 or --disk PATH, or an installer that knows cloud-init with --cdrom",
+            path=wish.cloud_init.path,
+        )
+
+
+def check_files(snapshot: Snapshot, files: Mapping[str, ImageRecord | None], own: Iterable[str | None]) -> None:
+    """Check images and disks that exist; `own` are those that no VM may be writing to.
+
+    Raises:
+        NotFound, HostCannot, InUse: as the message says.
+    """
+    for path, record in files.items():
         if record is None:
             raise NotFound(f"there is no file {path}", hint="give the absolute path of an image", path=path)
         if record.problem:
@@ -95,7 +110,7 @@ def _check_files(snapshot: Snapshot, wish: VmWish, facts: Facts) -> None:
                 check="image-access",
                 path=path,
             )
-    wanted = {d.path for d in wish.disks if isinstance(d, ExistingDisk)} | {wish.image}
+    wanted = set(own)
     for vm in snapshot.vms:
         shared = sorted(str(d.source) for d in vm.disks if d.device == "disk" and d.source and d.source in wanted)
         if shared:
@@ -107,17 +122,19 @@ def _check_files(snapshot: Snapshot, wish: VmWish, facts: Facts) -> None:
             )
 
 
-def _check_pool(wish: VmWish, facts: Facts) -> tuple[str, ...]:
-    if not needs_pool(wish):
-        return ()
-    pool = facts.pool
+def check_pool(name: str, pool: PoolRecord | None) -> tuple[str, ...]:
+    """Check the pool in which volumes are to be made, and return warnings.
+
+    Raises:
+        NotFound, HostCannot, NoSpace: as the message says.
+    """
     if pool is None:
-        if wish.storage_pool == DEFAULT_POOL:
+        if name == DEFAULT_POOL:
             return ()
         raise NotFound(
-            f"libvirt has no storage pool '{wish.storage_pool}'",
+            f"libvirt has no storage pool '{name}'",
             hint="virsh pool-list --all shows those there are",
-            pool=wish.storage_pool,
+            pool=name,
         )
     if pool.path is None or pool.kind not in POOL_KINDS:
         raise HostCannot(
@@ -138,6 +155,17 @@ def _check_pool(wish: VmWish, facts: Facts) -> tuple[str, ...]:
 
 
 def needs_pool(wish: VmWish) -> bool:
+    """Say whether the wish makes any volume."""
+    return makes_disks(wish) or wish.cloud_init is not None
+
+
+def has_system(wish: VmWish) -> bool:
+    """Say whether something bootable was given."""
+    given = any(isinstance(d, ExistingDisk) for d in wish.disks)
+    return wish.image is not None or wish.cdrom is not None or given
+
+
+def makes_disks(wish: VmWish) -> bool:
     """Say whether the wish makes any disk."""
     only_existing = bool(wish.disks) and all(isinstance(d, ExistingDisk) for d in wish.disks)
     if wish.image is not None:

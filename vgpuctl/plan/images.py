@@ -16,8 +16,8 @@ from vgpuctl.model.records import ImageRecord, VolumeRecord
 from vgpuctl.model.vm import MadeDisk
 from vgpuctl.value import Value
 
-_OURS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9a-f]{8}(-[0-9]+)?\.qcow2", re.ASCII)
-"""A disk of ours: NAME-<8 of uuid>.qcow2, from the second on NAME-<8 of uuid>-N.qcow2."""
+_OURS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9a-f]{8}((-[0-9]+)?\.qcow2|-seed\.iso)", re.ASCII)
+"""A volume of ours: NAME-<8 of uuid>.qcow2, from the second on NAME-<8 of uuid>-N.qcow2; a seed ends in -seed.iso."""
 
 
 class DiskUser(Value):

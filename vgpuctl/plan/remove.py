@@ -9,7 +9,7 @@ from vgpuctl.model.gpu import Backend, Vgpu
 from vgpuctl.model.records import DomainLeftovers
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
-from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm, VmState
+from vgpuctl.model.vm import DiskRole, MadeDisk, Promise, PromisedVgpu, PromiseState, Vm, VmState
 from vgpuctl.steps.claims import ReleaseClaim
 from vgpuctl.steps.domain import SetRecord, StopDomain, UndefineDomain
 from vgpuctl.steps.storage import RemoveVolume
@@ -50,8 +50,10 @@ def own_promise(vm: Vm, doing: str) -> Promise:
     )
 
 
-def refuse_shared_disks(snapshot: Snapshot, vm: Vm, promise: Promise) -> None:
+def refuse_shared_disks(snapshot: Snapshot, vm: Vm, promise: Promise, *, can_keep: bool = True) -> None:
     """Refuse to delete a disk that another VM uses, or that another VM's disk is a clone of.
+
+    `can_keep`: the disks could be kept, with delete-vm.
 
     Raises:
         InUse: naming the disk and the VM.
@@ -66,7 +68,8 @@ def refuse_shared_disks(snapshot: Snapshot, vm: Vm, promise: Promise) -> None:
             how = "is a clone of it" if shared[0] in clones else "uses it"
             raise InUse(
                 f"{vm.name}'s disk {shared[0]} cannot be deleted: VM {other.name} {how}",
-                hint=f"delete {other.name} first, or vgpuctl delete-vm {vm.name} --keep-disks",
+                hint=f"delete {other.name} first"
+                + (f", or vgpuctl delete-vm {vm.name} --keep-disks" if can_keep else ""),
                 disk=shared[0],
                 vm=other.name,
             )
@@ -93,6 +96,11 @@ def not_provably_ours(snapshot: Snapshot, vm: Vm, promise: Promise) -> frozenset
     return frozenset(doubtful)
 
 
+def gone_with(promise: Promise, *, keep_disks: bool) -> tuple[MadeDisk, ...]:
+    """Return the volumes that go with a VM; seeds and what a refresh left are nobody's work, so they always do."""
+    return tuple(d for d in promise.disks if not keep_disks or d.role is not DiskRole.DISK)
+
+
 def removal_plan(
     vm: Vm,
     promise: Promise,
@@ -105,7 +113,7 @@ def removal_plan(
 
     `leave`: carriers whose device stays, because it is not provably ours.
     """
-    kept = replace(promise, disks=()) if keep_disks else promise
+    kept = replace(promise, disks=gone_with(promise, keep_disks=keep_disks))
     steps: list[Step] = [SetRecord(vm.name, vm.uuid, replace(kept, state=PromiseState.REMOVING))]
     if vm.state is not VmState.STOPPED:
         steps.append(StopDomain(vm.name, vm.uuid, force=True, deadline_seconds=0))
@@ -115,7 +123,7 @@ def removal_plan(
     steps += [RemoveVolume(d) for d in reversed(kept.disks)]
     steps.append(UndefineDomain(vm.name, vm.uuid, describe_leftovers(leftovers)))
     steps += [ReleaseClaim(v.carrier, vm.uuid) for v in reversed(kept.vgpus)]
-    notes = tuple(f"disk {d.path} is kept" for d in promise.disks) if keep_disks else ()
+    notes = tuple(f"disk {d.path} is kept" for d in promise.own_disks()) if keep_disks else ()
     notes += tuple(f"the vGPU on {c} is not {vm.name}'s: somebody else set it; it stays" for c in sorted(leave))
     return Plan(steps=tuple(steps), notes=notes, undo_on_failure=False)
 

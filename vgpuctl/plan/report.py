@@ -170,7 +170,7 @@ def vm_value(snapshot: Snapshot, vm: Vm) -> Value:
             {
                 "path": d.source,
                 "device": d.device,
-                "size_bytes": made[d.source].capacity_bytes if d.source in made else None,
+                "size_bytes": (made[d.source].capacity_bytes or None) if d.source in made else None,
                 "base": made[d.source].base if d.source in made else None,
                 "made": d.source in made,
             }

@@ -43,6 +43,7 @@ CALLS = (
     "remove-pool",
     "volume",
     "make-volume",
+    "put-volume",
     "remove-volume",
     "image",
 )

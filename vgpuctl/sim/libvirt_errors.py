@@ -60,6 +60,7 @@ _CALLS = {
     "remove-pool": ("virStoragePoolUndefine", "cannot remove storage pool {}"),
     "volume": ("virStorageVolLookupByName", "cannot look up volume {}"),
     "make-volume": ("virStorageVolCreateXML", "cannot make volume {}"),
+    "put-volume": ("virStorageVolCreateXML", "cannot make volume {}"),
     "remove-volume": ("virStorageVolDelete", "cannot delete volume {}"),
     "image": ("virStorageVolGetInfo", "cannot look at image {}"),
 }

@@ -65,7 +65,7 @@ class SimPool:
 
 @dataclass(slots=True)
 class SimFile:
-    """A disk image on the simulated file system."""
+    """A disk image on the simulated file system. `digest`: the SHA-256 of what was written into it as a whole."""
 
     path: str
     size: int
@@ -74,6 +74,7 @@ class SimFile:
     allocation: int
     firmware: str = "none"
     problem: str | None = None
+    digest: str | None = None
 
 
 @dataclass(slots=True)
@@ -367,7 +368,7 @@ class State:
             made.append(["pool", pool.name, pool.path, pool.active, pool.kind, pool.capacity, pool.used])
         for file in self.files.values():
             fields = [file.path, file.size, file.format, file.base, file.allocation]
-            made.append(["file", *fields, file.firmware, file.problem])
+            made.append(["file", *fields, file.firmware, file.problem, file.digest])
         made += [["hits", *item] for item in self.hits.items()]
         for parked in self.parked.values():
             fields = [parked.pid, parked.gpu, parked.path, parked.text]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
 
 from vgpuctl.errors import Exists, NoSpace
@@ -100,24 +101,26 @@ class SimStorage:
         """
         with changing(self._core, "make-volume", name) as change:
             state = self._core.state
-            where = self._known(pool)
-            path = posixpath.join(where.path, name)
-            if path in state.files:
-                code = int(Code.STORAGE_VOL_EXIST)
-                raise Exists(f"a volume named {name} exists already in pool {pool}", libvirt_code=code, volume=name)
             if base is not None and base not in state.files:
                 missing = f"cannot open backing store '{base}': No such file or directory"
                 raise VirError(Code.SYSTEM_ERROR, missing)
-            if self._space(state, where)[1] < THIN_BYTES:
-                raise NoSpace(
-                    f"cannot make volume {name}: cannot create '{path}': No space left on device",
-                    hint=f"virsh pool-info {pool}",
-                    libvirt_code=int(Code.SYSTEM_ERROR),
-                    pool=pool,
-                )
+            path = self._new(state, pool, name, THIN_BYTES)
             firmware = state.files[base].firmware if base is not None else "none"
             change.add("file", path, capacity_bytes, "qcow2", base, THIN_BYTES, firmware)
         return _volume(pool, SimFile(path, capacity_bytes, "qcow2", base, THIN_BYTES))
+
+    def put_volume(self, pool: str, name: str, data: bytes) -> VolumeRecord:
+        """Make a raw volume that holds these bytes, exclusively; of the bytes only the digest is kept.
+
+        Raises:
+            Exists: the name is taken.
+            NoSpace: it does not fit.
+        """
+        with changing(self._core, "put-volume", name) as change:
+            path = self._new(self._core.state, pool, name, len(data))
+            digest = hashlib.sha256(data).hexdigest()
+            change.add("file", path, len(data), "raw", None, len(data), "none", None, digest)
+        return _volume(pool, SimFile(path, len(data), "raw", None, len(data)))
 
     def remove_volume(self, pool: str, name: str) -> None:
         """Delete a volume; one that is gone already, or whose pool is, is no error."""
@@ -162,6 +165,22 @@ class SimStorage:
                 f"Requested operation is not valid: storage pool '{name}' is not active",
             )
         return pool
+
+    def _new(self, state: State, pool: str, name: str, allocation: int) -> str:
+        """Return the path of a new volume that takes so many bytes."""
+        where = self._known(pool)
+        path = posixpath.join(where.path, name)
+        if path in state.files:
+            code = int(Code.STORAGE_VOL_EXIST)
+            raise Exists(f"a volume named {name} exists already in pool {pool}", libvirt_code=code, volume=name)
+        if self._space(state, where)[1] < allocation:
+            raise NoSpace(
+                f"cannot make volume {name}: cannot create '{path}': No space left on device",
+                hint=f"virsh pool-info {pool}",
+                libvirt_code=int(Code.SYSTEM_ERROR),
+                pool=pool,
+            )
+        return path
 
     def _space(self, state: State, pool: SimPool) -> tuple[int, int]:
         """Return capacity and free space: the pool's own, or the file system's that it shares."""

@@ -64,6 +64,13 @@ VM_FIELDS: tuple[SpecField, ...] = (
         metavar="SIZE|PATH",
     ),
     SpecField("cdrom", "--cdrom", "ISO image to boot from", "/var/lib/libvirt/images/debian.iso", metavar="PATH"),
+    SpecField(
+        "cloud_init",
+        "--cloud-init",
+        "user-data with which cloud-init sets the guest up at its first boot",
+        "/root/user-data.yaml",
+        metavar="PATH",
+    ),
     SpecField("network", "--network", "libvirt network", "default", metavar="NAME", built_in="default"),
     SpecField(
         "os",

@@ -64,6 +64,7 @@ _KINDS: dict[str, tuple[Rule, Schema]] = {
     "image": (rules.path, _PATH),
     "disk": (one_or_more(rules.disk), _listed(_DISK)),
     "cdrom": (rules.path, _PATH),
+    "cloud_init": (rules.path, _PATH),
     "network": (rules.resource_name, _NAMED),
     "os": (rules.os_kind, _words(OS_KINDS)),
     "storage_pool": (rules.resource_name, _NAMED),

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.wish import ExistingDisk, NewDisk, VmWish
+from vgpuctl.model.wish import ExistingDisk, NewDisk, UserData, VmWish
 from vgpuctl.spec import names, rules
 from vgpuctl.spec.fields import DEFAULTABLE, FIELD, VM_FIELDS
 from vgpuctl.spec.shape import Shape
@@ -39,6 +39,7 @@ class VmSpec(Value):
     image: str | None = None
     disk: tuple[str, ...] | None = None
     cdrom: str | None = None
+    cloud_init: str | None = None
     network: str | None = None
     os: str | None = None
     storage_pool: str | None = None
@@ -104,12 +105,14 @@ def from_options(**typed: object) -> VmSpec:
     return VmSpec(**checked)
 
 
-def wish(spec: VmSpec, defaults: Defaults | None = None, *, complete: bool = True) -> VmWish:
+def wish(
+    spec: VmSpec, defaults: Defaults | None = None, *, complete: bool = True, user_data: UserData | None = None
+) -> VmWish:
     """Fill what the spec leaves out, from host.yaml's defaults and then from the built-in values.
 
     A default image is for VMs that bring no system themselves: it is left out when a CD-ROM was typed, or
     when the first disk typed is an existing one. `complete=False` is for a VM that exists already: its name
-    is enough.
+    is enough. `user_data` is what the file of `cloud_init` holds.
 
     Raises:
         InvalidInput: the VM lacks something it cannot be made without.
@@ -144,6 +147,7 @@ def wish(spec: VmSpec, defaults: Defaults | None = None, *, complete: bool = Tru
         template=filled["template"],
         force_console=filled["force_console"],
         sources=sources,
+        cloud_init=user_data,
     )
 
 

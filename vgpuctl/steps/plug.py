@@ -36,7 +36,7 @@ def _device(xml: str | None, carrier: str) -> HostdevRef | None:
 
 
 class WriteRecord(Value):
-    """Write a VM's record, or with None take it away; `was` is put back by undo."""
+    """Write a VM's record, or with None take it away; `was` is put back by undo. `what`: told instead of the vGPUs."""
 
     tells_owner: ClassVar[bool] = True
 
@@ -44,9 +44,12 @@ class WriteRecord(Value):
     uuid: str
     promise: Promise | None
     was: Promise | None
+    what: str = ""
 
     def describe(self) -> str:
         """Say what the record names afterwards."""
+        if self.what:
+            return self.what
         if self.promise is None:
             return f"forget {self.name}: it has no vGPU of vgpuctl any more"
         return f"record the {len(self.promise.vgpus)} vGPU(s) of {self.name}"

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Exists, HostCannot, LibvirtFailed, VerifyFailed
-from vgpuctl.model.vm import MadeDisk
+from vgpuctl.model.vm import DiskRole, MadeDisk
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
@@ -135,7 +135,8 @@ class RemoveVolume(Value):
 
     def describe(self) -> str:
         """Say what goes."""
-        return f"delete disk {self.disk.path}"
+        what = "cloud-init seed" if self.disk.role is DiskRole.SEED else "disk"
+        return f"delete {what} {self.disk.path}"
 
     def perform(self, world: World) -> None:
         """Delete it, starting its pool when that is off; a disk that is gone already is no error.

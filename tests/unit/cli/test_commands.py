@@ -283,6 +283,7 @@ def test_the_examples_of_the_help_pages_work(line: str, vgpuctl: Run, monkeypatc
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
     if "vdi-001" in typed and "create-vm" not in typed:
         off = ["--no-start"] if "set-profile" in typed else []
+        off += ["--image", "/srv/images/ubuntu-24.04.qcow2"] if "refresh-vm" in typed else []
         assert vgpuctl("--host", "sim:a100-40", "create-vm", "vdi-001", "--profile", "A100-4C", *off).status == 0
     ran = vgpuctl(*shlex.split(typed)[1:])
     assert ran.status == 0, ran.err

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.cli.conftest import child, child_environment
 
 HEAVY = {
-    "cryptography", "jinja2", "json", "libvirt", "lxml", "paramiko", "pydantic", "pydantic_core", "pynvml",
+    "cryptography", "jinja2", "json", "libvirt", "lxml", "paramiko", "pycdlib", "pydantic", "pydantic_core", "pynvml",
     "rich", "ruamel", "subprocess", "tempfile", "importlib.metadata", "logging", "socket",
 }  # fmt: skip
 OURS = {"capacity", "domain", "engine", "host", "plan", "sim", "backends", "model"}

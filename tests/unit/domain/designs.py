@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from vgpuctl.model.gpu import Backend
-from vgpuctl.model.vm import MadeDisk, Promise, PromisedVgpu, PromiseState
+from vgpuctl.model.vm import DiskRole, MadeDisk, Promise, PromisedVgpu, PromiseState
 from vgpuctl.model.wish import DesignDisk, DesignHostdev, DomainDesign
 from vgpuctl.value import replace
 
@@ -124,6 +124,7 @@ made = st.builds(
     capacity_bytes=st.integers(0, 2**55),
     base=st.none() | text,
     base_format=st.none() | text,
+    role=st.sampled_from(DiskRole),
 )
 promises = st.builds(
     Promise,

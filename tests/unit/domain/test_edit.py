@@ -92,3 +92,13 @@ def test_what_is_not_there_cannot_be_changed() -> None:
 def test_ports_are_free_when_no_device_is_behind_them() -> None:
     assert ports(XML) == Ports(free=1, total=2)
     assert ports("<domain><devices/></domain>") == Ports(free=0, total=0)
+
+
+def test_a_disk_is_exchanged_without_the_chain_below_it_and_no_other() -> None:
+    disk = "<disk type='file' device='disk'><driver name='qemu' type='qcow2' cache='none'/><source file='{}'/>{}</disk>"
+    chain = "<backingStore type='file'><source file='/base'/></backingStore>"
+    before = XML.replace("<devices>", "<devices>" + disk.format("/a", chain) + disk.format("/b", chain))
+    after = XML.replace("<devices>", "<devices>" + disk.format("/c", "") + disk.format("/b", chain))
+    assert canonical(edited(before, Edit(disk=("/a", "/c")))) == canonical(after)
+    with pytest.raises(Refused, match="does not refer to /nothing"):
+        edited(before, Edit(disk=("/nothing", "/c")))

@@ -17,21 +17,35 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds import Host, create, delete, mend, open_host, picture, start, stop, wish
+from tests.worlds import WAIT_SECONDS, Host, Silent, create, delete, mend, open_host, picture, start, stop, wish, yes
 from vgpuctl.domain.parse import parse
+from vgpuctl.engine.refresh import refresh_vm
 from vgpuctl.model.vm import PromiseState, VmState
+from vgpuctl.model.wish import UserData
 
 ROUNDS = 100
 HOSTS = {"vendor-vf": ("a100-40", "A100-4C"), "mdev-pf": ("t4", "T4-2Q")}
-ACTS = ("create", "delete", "restart")
+IMAGE = "/srv/images/ubuntu-24.04.qcow2"
+ACTS = ("create", "delete", "restart", "refresh", "refresh")
 
 
 def act(host: Host, what: str, profile: str) -> None:
     """Do one thing to the VM "vm"."""
     if what == "create":
-        create(host.world, wish(profile, name="vm"))
+        create(host.world, wish(profile, name="vm", image=IMAGE, cloud_init=UserData("/ud", "#cloud-config\na: 1\n")))
     elif what == "delete":
         delete(host.world, "vm")
+    elif what == "refresh":
+        refresh_vm(
+            host.world,
+            "vm",
+            IMAGE,
+            drain=True,
+            dry_run=False,
+            confirm=yes,
+            wait_seconds=WAIT_SECONDS,
+            progress=Silent(),
+        )
     else:
         stop(host.world, "vm")
         start(host.world, "vm")
@@ -63,6 +77,7 @@ def unowned(host: Host, images: frozenset[str]) -> list[str]:
     found = [f"device {carrier}" for carrier in (*now.mdevs, *now.types) if carrier not in promised]
     found += [f"claim {carrier}" for carrier, uuid in now.claims.items() if uuid not in now.domains]
     found += [f"disk {path}" for path in now.files if path not in disks | images]
+    found += [f"no disk {path}" for path in disks if path not in now.files]
     found += [f"VM {vm.name}" for vm in vms if vm.promise is None or vm.promise.state is not PromiseState.READY]
     return found
 
@@ -76,7 +91,7 @@ def test_whatever_the_instant_of_the_kill_reconcile_leaves_nothing_without_an_ow
     host = open_host(tmp_path, scenario)
     images = frozenset(picture(host).files)
     took: dict[str, float] = {}
-    for what in ("create", "restart", "delete") * 2:  # the first time imports and warms up
+    for what in ("create", "restart", "refresh", "delete") * 2:  # the first time imports and warms up
         begun = time.process_time()
         act(host, what, profile)
         took[what] = time.process_time() - begun

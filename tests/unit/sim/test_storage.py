@@ -103,3 +103,11 @@ def test_a_full_file_system(make: MakeHost) -> None:
     assert shared is not None
     assert own.available_bytes == GIB - THIN_BYTES, "thin: only what is written counts"
     assert shared.available_bytes == 0
+
+
+def test_bytes_that_do_not_fit_are_refused(make: MakeHost) -> None:
+    full = "{name: full, path: /full, capacity_gib: 1, used_gib: 1}"
+    host = make(f"storage: {{pools: [{{name: default}}, {full}]}}\n")
+    with pytest.raises(NoSpace):
+        host.storage.put_volume("full", "a.iso", b"x")
+    assert host.storage.put_volume("default", "a.iso", b"x").capacity_bytes == 1

@@ -11,7 +11,7 @@ import pytest
 from vgpuctl.spec import rules
 from vgpuctl.spec.fields import DEFAULTABLE, FIELD, VM_FIELDS
 
-HEAVY = ("pydantic", "ruamel", "jinja2", "lxml", "libvirt", "pynvml", "rich", "paramiko", "click")
+HEAVY = ("pydantic", "ruamel", "jinja2", "lxml", "libvirt", "pynvml", "rich", "paramiko", "pycdlib", "click")
 
 
 @pytest.mark.parametrize("module", ["vgpuctl.spec.fields", "vgpuctl.spec.sizes", "vgpuctl.spec.rules"])
@@ -32,7 +32,8 @@ def test_every_field_has_help_an_option_and_an_example() -> None:
 
 @pytest.mark.parametrize("name", sorted(FIELD))
 def test_every_example_passes_its_rule(name: str) -> None:
-    rule = {"os": rules.os_kind, "image": rules.path, "cdrom": rules.path, "network": rules.resource_name,
+    rule = {"os": rules.os_kind, "image": rules.path, "cdrom": rules.path, "cloud_init": rules.path,
+            "network": rules.resource_name,
             "storage_pool": rules.resource_name}.get(name) or getattr(rules, name, None)  # fmt: skip
     example = FIELD[name].example
     if name in ("vcpus", "hotplug_slots"):

@@ -25,6 +25,7 @@ vcpus: 4
 image: /srv/base.qcow2
 disk: [100, 50GiB, /srv/data.raw]
 cdrom: /srv/a.iso
+cloud_init: /srv/user-data
 network: desktops
 os: generic
 storage_pool: fast
@@ -65,6 +66,7 @@ def test_every_field_is_read() -> None:
         "image": "/srv/base.qcow2",
         "disk": ("100GiB", "50GiB", "/srv/data.raw"),
         "cdrom": "/srv/a.iso",
+        "cloud_init": "/srv/user-data",
         "network": "desktops",
         "os": "generic",
         "storage_pool": "fast",
@@ -88,6 +90,7 @@ def test_files_and_options_agree() -> None:
         image="/srv/base.qcow2",
         disk=("100", "50GiB", "/srv/data.raw"),
         cdrom="/srv/a.iso",
+        cloud_init="/srv/user-data",
         network="desktops",
         os="generic",
         storage_pool="fast",
@@ -183,6 +186,7 @@ def test_contradictions(text: str, line: str) -> None:
         ({"image": "a"}, "--image: 'a' is not an absolute path"),
         ({"disk": ("x",)}, "--disk: 'x' is neither a size"),
         ({"cdrom": "a"}, "--cdrom: 'a' is not an absolute path"),
+        ({"cloud_init": "a"}, "--cloud-init: 'a' is not an absolute path"),
         ({"network": "a/b"}, "--network: 'a/b' is not a name"),
         ({"os": "windows"}, "--os: 'windows' is not linux, generic or windows11"),
         ({"storage_pool": ""}, "--storage-pool: '' is not a name"),
@@ -263,6 +267,7 @@ typed_specs = st.fixed_dictionaries(
         "memory": sizes,
         "vcpus": st.integers(1, 4096),
         "cdrom": paths,
+        "cloud_init": paths,
         "disk": st.lists(sizes | paths, max_size=4, unique=True).map(tuple),
         "network": names,
         "os": st.sampled_from(["linux", "generic", "windows11"]),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("name", shell_complete=complete.vms)
-@click.option("--keep-disks", is_flag=True, help="Leave the disks that were made for the VM.")
+@click.option("--keep-disks", is_flag=True, help="Leave the disks that were made for the VM; its cloud-init seed goes.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.pass_obj
 def command(settings: Settings, name: str, keep_disks: bool, dry_run: bool) -> int:

@@ -160,6 +160,10 @@ class AbsentStorage(_Absent):
         """Raise HostCannot."""
         self._refuse()
 
+    def put_volume(self, pool: str, name: str, data: bytes) -> VolumeRecord:
+        """Raise HostCannot."""
+        self._refuse()
+
     def remove_volume(self, pool: str, name: str) -> None:
         """Raise HostCannot."""
         self._refuse()

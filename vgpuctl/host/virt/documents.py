@@ -57,6 +57,19 @@ def pool_xml(name: str, path: str) -> str:
     return etree.tostring(root, encoding="unicode")
 
 
+def private_volume_xml(name: str, size_bytes: int) -> str:
+    """Return the definition of a raw volume that root alone may read, until libvirt gives it to QEMU's user."""
+    from lxml import etree
+
+    root = etree.Element("volume")
+    etree.SubElement(root, "name").text = name
+    etree.SubElement(root, "capacity", {"unit": "bytes"}).text = str(size_bytes)
+    target = etree.SubElement(root, "target")
+    etree.SubElement(target, "format", {"type": "raw"})
+    etree.SubElement(etree.SubElement(target, "permissions"), "mode").text = "0600"
+    return etree.tostring(root, encoding="unicode")
+
+
 def volume_xml(name: str, capacity_bytes: int, base: str | None, base_format: str | None) -> str:
     """Return the definition of a thin qcow2 volume, a linked clone when there is a base.
 

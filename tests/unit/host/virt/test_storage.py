@@ -73,6 +73,20 @@ def test_a_linked_clone(storage):
     assert made.backing_path == "/images/base.qcow2"
 
 
+def test_a_volume_that_cannot_be_filled_is_not_left(storage):
+    with pytest.raises(LibvirtFailed, match=r"cannot make volume seed\.iso in pool default") as caught:
+        storage.put_volume("default", "seed.iso", b"x")  # the test driver takes no bytes
+    assert caught.value.facts["libvirt_code"] == numbers.VIR_ERR_NO_SUPPORT
+    assert storage.volume("default", "seed.iso") is None
+
+
+def test_a_name_that_is_taken_is_not_written_over(storage):
+    made = storage.make_volume("default", "a.iso", GIB)
+    with pytest.raises(Exists, match=r"a\.iso exists already"):
+        storage.put_volume("default", "a.iso", b"x")
+    assert storage.volume("default", "a.iso") == made
+
+
 def test_a_volume_name_that_is_taken(storage):
     made = storage.make_volume("default", "a.qcow2", 5 * GIB)
     with pytest.raises(Exists, match=r"a\.qcow2 exists already in pool default"):
@@ -96,6 +110,7 @@ def test_nothing_is_asked_under_the_host_lock(storage, lock):
         lambda: storage.remove_pool("default"),
         lambda: storage.volume("default", "a"),
         lambda: storage.make_volume("default", "a", GIB),
+        lambda: storage.put_volume("default", "a", b"x"),
         lambda: storage.remove_volume("default", "a"),
     )
     for call in calls:

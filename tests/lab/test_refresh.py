@@ -1,0 +1,44 @@
+"""A VM with a seed for cloud-init is rebuilt from another image, on a real libvirt and QEMU, and boots from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.console import guest_devices
+from tests.lab.machine import Lab
+from tests.lab.vgpuctl_in import A100, TINY, leftovers, must, put_gpu, use_defaults
+
+NEWER = "/var/lib/libvirt/images/newer.qcow2"
+SECRET = "hunter2"
+
+
+@pytest.mark.quick
+@pytest.mark.deadline(900)
+def test_a_running_vm_with_a_seed_is_refreshed_and_boots_from_the_new_image(lab: Lab) -> None:
+    put_gpu(lab, "mdev-pf")
+    use_defaults(lab)
+    lab.run("umask 077; cat > /root/user-data", stdin=f"#cloud-config\npassword: {SECRET}\n")
+    lab.run(["cp", TINY, NEWER])
+    before = leftovers(lab)
+    made = must(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--cloud-init", "/root/user-data")
+    (seed,) = [d["path"] for d in made["disks"] if d["device"] == "cdrom"]
+    assert lab.run(["stat", "-c", "%a", seed]).stdout.strip() == "600"
+    assert lab.run(["blkid", "-p", "-o", "value", "-s", "LABEL", seed]).stdout.strip() == "cidata"
+    assert lab.run(["grep", "-c", SECRET, seed]).stdout.strip() == "1"
+    told = lab.run(f"journalctl --no-pager | grep {SECRET}; grep -rl {SECRET} /var/log /etc /run", check=False).stdout
+    assert told.split() == []
+    assert A100 in guest_devices(lab, "vm-1")
+    now = must(lab, "refresh-vm", "vm-1", "--image", NEWER, "--drain")
+    assert (now["state"], now["uuid"], now["mac_addresses"]) == ("running", made["uuid"], made["mac_addresses"])
+    assert [d["base"] for d in now["disks"]] == [NEWER, None]
+    assert [v["carrier"] for v in now["vgpus"]] == [v["carrier"] for v in made["vgpus"]]
+    assert A100 in guest_devices(lab, "vm-1")
+    images = {row["path"]: [c["vms"] for c in row["children"]] for row in must(lab, "list-images")}
+    assert (images[TINY], images[NEWER]) == ([], [["vm-1"]])
+    assert now["disks"][0]["path"] in lab.run("virsh domblklist vm-1").stdout
+    assert made["disks"][0]["path"] not in images
+    assert must(lab, "reconcile")["findings"] == []
+    must(lab, "delete-vm", "vm-1", "--keep-disks")
+    assert lab.run(["ls", seed], check=False).returncode != 0
+    lab.run(["rm", now["disks"][0]["path"]])
+    assert leftovers(lab) == before
