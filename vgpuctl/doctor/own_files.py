@@ -6,7 +6,7 @@ from __future__ import annotations
 from vgpuctl.doctor.check import Check, Finding, Look, Needs, fail, ok, unknown, warn
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.records import FilePermissions
-from vgpuctl.spec.host import parse_host_spec
+from vgpuctl.spec.host import parse_host_spec, says_nothing
 
 RUN = "/run/vgpuctl"
 HOST_FILE = "/etc/vgpuctl/host.yaml"
@@ -34,6 +34,11 @@ def _host_file(look: Look) -> Finding:
         return unknown(read.problem, fix="run it as root")
     if read.text is None:
         return ok(f"there is no {HOST_FILE}: what is built in applies")
+    if says_nothing(read.text):
+        return warn(
+            f"{HOST_FILE} says nothing and counts as absent",
+            fix=f"begin it with 'version: 1', or remove it: rm {HOST_FILE}",
+        )
     try:
         parse_host_spec(read.text, HOST_FILE)
     except InvalidInput as error:
