@@ -30,7 +30,9 @@ _WHOLE = (Backend.SRIOV_VF, Backend.PASSTHROUGH)
 
 
 def missing_devices(world: World, vm: Vm, promise: Promise) -> bool:
-    """Say whether a device of the VM, or a claim on one, is missing. Reads no types: this is the common case.
+    """Say whether a device of the VM, or a claim on one, is missing or of another type than the VM was given.
+
+    Reads no catalogue of types, for this is the common case: a device's type is compared with what its claim says.
 
     Raises:
         Busy: a process is setting one of its GPUs up.
@@ -40,9 +42,11 @@ def missing_devices(world: World, vm: Vm, promise: Promise) -> bool:
         world, Want(models=False, only=gpus, carriers=carriers | gpus, desired=False), vms=(vm,), status=UNASKED
     )
     refuse_being_set_up(snapshot, gpus)
-    held = {c.carrier for c in snapshot.claims if c.vm_uuid == vm.uuid}
-    there = {v.carrier for v in snapshot.vgpus if v.present and v.vm_uuid == vm.uuid}
-    return not carriers <= held & there
+    held = {c.carrier: c.type_id for c in snapshot.claims if c.vm_uuid == vm.uuid}
+    there = {v.carrier: v.type_id for v in snapshot.vgpus if v.present and v.vm_uuid == vm.uuid}
+    if not carriers <= held.keys() & there.keys():
+        return True
+    return any(held[c] is not None and held[c] != there[c] for c in carriers)
 
 
 def planned_devices(world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...]) -> Plan:
@@ -51,6 +55,10 @@ def planned_devices(world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...])
     Raises:
         VgpuctlError: why it cannot be made, naming who has the place.
     """
+    return _plan(look_at(world, promise, vms), vm, promise)
+
+
+def _plan(snapshot: Snapshot, vm: Vm, promise: Promise) -> Plan:
     if promise.state is not PromiseState.READY:
         raise Busy(
             f"{vm.name} is half-way: its record says {promise.state}",
@@ -58,7 +66,6 @@ def planned_devices(world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...])
             vm=vm.name,
             record=str(promise.state),
         )
-    snapshot = look_at(world, promise, vms)
     check_devices(snapshot, promise)
     return Plan(steps=device_steps(snapshot, vm, promise))
 
@@ -78,8 +85,9 @@ def make_devices(
         Busy: another process works on this VM, or another VM has claimed its place; the message names it.
         VgpuctlError: as `planned_devices`; what was made has been taken back.
     """
-    planned_devices(world, vm, promise, vms)
-    held = reclaim(world, claims_of(world, vm.name, promise), wait_seconds)
+    seen = look_at(world, promise, vms)
+    _plan(seen, vm, promise)
+    held = reclaim(world, claims_of(world, vm.name, promise), wait_seconds, seen=seen)
     try:
         plan = planned_devices(world, vm, promise, vms)
     except BaseException:

@@ -51,10 +51,11 @@ def start_vm(world: World, name: str, *, dry_run: bool, wait_seconds: float, pro
     if vm.state not in OFF:
         return Outcome(False, vm_value(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
     refuse_stuck(snapshot, [v.gpu for v in promise.vgpus])
-    plan = _start_plan(world, _with_types(world, snapshot, vm, promise), vm, promise)
+    seen = _with_types(world, snapshot, vm, promise)
+    plan = _start_plan(world, seen, vm, promise)
     if dry_run:
         return Outcome(True, vm_value(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
-    held = reclaim(world, claims_of(world, vm.name, promise), wait_seconds)
+    held = reclaim(world, claims_of(world, vm.name, promise), wait_seconds, seen=seen)
     try:
         snapshot, vm = look_again(world, vm)
         promise = own_promise(vm, "start")

@@ -161,9 +161,10 @@ def _claim(name: str, text: bytes) -> Claim | None:
         return None
     try:
         data = _known(data, _CLAIM)
-        for key, kinds in _KINDS:
-            if not isinstance(data[key], kinds):
-                return None
+        if not all(isinstance(data[key], kinds) for key, kinds in _KINDS):
+            return None
+        if not isinstance(data.get("type_id"), str | None):
+            return None
         return Claim(**{**data, "backend": Backend(data["backend"]), "process": _process(data["process"])})
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -118,7 +118,10 @@ class ProcessId(Value):
 
 
 class Claim(Value):
-    """The file /run/vgpuctl/claims/<carrier>: who has the carrier, before the device exists."""
+    """The file /run/vgpuctl/claims/<carrier>: who has the carrier, before the device exists.
+
+    `type_id`: the type that its device is given, by the driver's number; None when it was not known.
+    """
 
     carrier: str
     backend: Backend
@@ -130,6 +133,7 @@ class Claim(Value):
     framebuffer_mib: int | None
     process: ProcessId
     command: str
+    type_id: str | None = None
 
 
 class StuckWrite(Value):
