@@ -92,7 +92,8 @@ class Vm(Value):
 
     `promise` is set only when the record is this VM's own on this host; a foreign or copied record is in
     `copied_promise`. `unreadable_promise`: a record is there that this version does not understand, perhaps a newer
-    one's; it is shown and never written over. `mac_addresses` in document order.
+    one's; it is shown and never written over. `unreadable_disks`: every file that it names all the same; of such a disk
+    only `path` and `base` mean something. `mac_addresses` in document order.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Vm(Value):
     promise: Promise | None = None
     copied_promise: Promise | None = None
     unreadable_promise: bool = False
+    unreadable_disks: tuple[MadeDisk, ...] = ()
 
 
 class ProcessId(Value):
