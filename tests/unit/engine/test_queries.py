@@ -32,6 +32,15 @@ def test_a_gpu_whose_vfs_are_off_has_no_backend_and_a_warning(tmp_path):
     assert any("0000:17:00.0" in w and "VFs are off" in w for w in answer.warnings)
 
 
+@pytest.mark.parametrize("mode", ["passthrough", "unmanaged"])
+def test_vfs_that_are_meant_to_be_off_are_no_warning(tmp_path, mode):
+    host = open_host(tmp_path, "mixed")
+    host.sim.host_file.write_text(f'version: 1\ngpus:\n  "0000:17:00.0": {{mode: {mode}}}\n')
+    assert not [w for w in queries.list_gpus(host.world).warnings if "VFs are off" in w]
+    host.sim.host_file.write_text('version: 1\ngpus:\n  "0000:17:00.0": {mode: vgpu}\n')
+    assert [w for w in queries.list_gpus(host.world).warnings if "VFs are off" in w]
+
+
 def test_lists_are_sorted(tmp_path):
     host = open_host(tmp_path, "mixed")
     addresses = [g["address"] for g in queries.list_gpus(host.world).data]
