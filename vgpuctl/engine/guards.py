@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 from vgpuctl.capacity.place import stuck_error
 from vgpuctl.errors import Busy, HostCannot, InvalidInput, NotFound
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import Vm
+from vgpuctl.model.vm import SETTING_UP, Vm
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
 
 
-SETTING_UP = "set-mode"
 """The name under which a GPU that is being set up is claimed as a whole."""
 
 

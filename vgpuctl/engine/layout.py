@@ -13,7 +13,7 @@ from vgpuctl import layout
 from vgpuctl.engine.claim import claim_carriers
 from vgpuctl.engine.cordon import WANT, one_gpu
 from vgpuctl.engine.devices import UNASKED
-from vgpuctl.engine.guards import SETTING_UP, refuse_stuck, require_system, require_writable
+from vgpuctl.engine.guards import refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import observe, observe_devices
 from vgpuctl.engine.observe.host_file import read_host_spec
 from vgpuctl.engine.power import start_vm
@@ -23,7 +23,7 @@ from vgpuctl.model.gpu import Backend, Gpu, Mode
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
-from vgpuctl.model.vm import Claim, PromisedVgpu, Vm
+from vgpuctl.model.vm import SETTING_UP, Claim, PromisedVgpu, Vm
 from vgpuctl.plan.layout import refuse_misfits, refuse_running, users_to_drain, wanted_vfs
 from vgpuctl.plan.report import gpu_value
 from vgpuctl.steps.claims import HoldClaim, ReleaseClaim

@@ -112,6 +112,10 @@ class Vm(Value):
     unreadable_disks: tuple[MadeDisk, ...] = ()
 
 
+SETTING_UP = "set-mode"
+"""Stands for the VM in the claim on a GPU whose mode is being set."""
+
+
 class ProcessId(Value):
     """A process that no later one is mistaken for: pid, and start time in clock ticks since boot."""
 
