@@ -28,6 +28,8 @@ NEVER_RAISE = {
     "processes.alive",
     "claims.all",
     "claims.stuck",
+    "claims.drained",
+    "claims.forget_drained",
 }
 CHANGING = {
     "sysfs.write",
@@ -47,6 +49,7 @@ CHANGING = {
     "storage.remove_volume",
     "claims.add",
     "claims.remove",
+    "claims.note_drained",
     "host_file.replace",
     "vendor.sriov_manage",
 }

@@ -49,6 +49,8 @@ def start_vm(world: World, name: str, *, dry_run: bool, wait_seconds: float, pro
     promise = own_promise(vm, "start")
     settled(vm, promise)
     if vm.state not in OFF:
+        if not dry_run:
+            world.claims.forget_drained(vm.uuid)
         return Outcome(False, vm_value(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
     refuse_stuck(snapshot, [v.gpu for v in promise.vgpus])
     seen = _with_types(world, snapshot, vm, promise)
@@ -68,6 +70,7 @@ def start_vm(world: World, name: str, *, dry_run: bool, wait_seconds: float, pro
             step.undo(world)
         raise
     carry_out(world, plan, progress, held)
+    world.claims.forget_drained(vm.uuid)
     return done(world, vm_value(snapshot, vm), held, plan)
 
 

@@ -142,6 +142,14 @@ class Claim(Value):
     type_id: str | None = None
 
 
+class DrainedVm(Value):
+    """The file /run/vgpuctl/drained/<uuid>: a VM that was shut down to set its GPU up, and is to be started again."""
+
+    vm_uuid: str
+    gpu: str
+    process: ProcessId
+
+
 class StuckWrite(Value):
     """A kernel write that outlived its deadline: /run/vgpuctl/stuck/<pid>."""
 

@@ -170,7 +170,7 @@ def _in_use(gpu: Gpu, vgpus: list[Vgpu], why: str) -> InUse:
     carriers = sorted(v.carrier for v in vgpus)
     return InUse(
         f"{gpu.address} is in use by {', '.join(names)} ({', '.join(carriers)}), {why}",
-        hint=f"vgpuctl show-gpu {gpu.address}",
+        hint="vgpuctl reconcile" if any(v.owner is Owner.LEAKED for v in vgpus) else f"vgpuctl show-gpu {gpu.address}",
         gpu=gpu.address,
         vms=names,
         carriers=carriers,
