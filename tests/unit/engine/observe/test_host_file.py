@@ -34,10 +34,6 @@ class Reads:
         return self.sysfs.read(path)
 
 
-def show(world):
-    return queries.show_gpu(world, GPU)
-
-
 SAID = f'version: 1\ngpus:\n  "{GPU}": {{mode: vgpu, cordoned: true}}\n'
 
 
@@ -71,12 +67,13 @@ def test_a_broken_file_is_a_warning_for_who_looks_and_an_error_for_who_places(tm
     assert start(host.world, "vm").data["state"] == "running"
 
 
-@pytest.mark.parametrize("look", [queries.list_gpus, queries.list_profiles, queries.list_vms, show], ids=str)
+@pytest.mark.parametrize("look", ["list_gpus", "list_profiles", "list_vms", "show_gpu"])
 @pytest.mark.parametrize("text", ["version: 1\ndefaults: {nonsense: 1}\n", "version: 1\nboot: ]\n"])
 def test_every_command_that_looks_warns_of_a_broken_file_that_says_nothing_of_gpus(tmp_path, look, text):
     host = open_host(tmp_path)
     host.sim.host_file.write_text(text)
-    warned = [w for w in look(host.world).warnings if "/etc/vgpuctl/host.yaml:2:" in w]
+    arguments = (GPU,) if look == "show_gpu" else ()
+    warned = [w for w in getattr(queries, look)(host.world, *arguments).warnings if "/etc/vgpuctl/host.yaml:2:" in w]
     assert len(warned) == 1
     assert "refused until it is mended" in warned[0]
     with pytest.raises(InvalidInput):
