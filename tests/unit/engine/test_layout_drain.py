@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import errno
-import os
-import signal
-import traceback
 
 import pytest
 
 from tests.layouts import FLEX, Signals, Struck, do, said, stand
-from tests.worlds import create, mend, open_host, picture, stop, wish
-from vgpuctl.errors import Interrupted, InUse
+from tests.worlds import create, open_host, picture, wish
+from vgpuctl.errors import Interrupted
 from vgpuctl.value import replace
 
 
@@ -93,69 +90,6 @@ def test_a_second_signal_ends_it_and_names_the_vms_that_stay_off(tmp_path):
     assert raised.value.left[1:] == ["VM one is not started again", "VM two is not started again"]
     assert raised.value.hint == "vgpuctl reconcile starts them, or vgpuctl start-vm NAME"
     assert picture(host).running == foreign
-
-
-class Deadly:
-    """A seam in which the process dies at the calls that `at` says yes to."""
-
-    def __init__(self, real, at):
-        self.real, self.at = real, at
-
-    def __getattr__(self, name):
-        def call(*args, **more):
-            if self.at(name, args):
-                os.kill(os.getpid(), signal.SIGKILL)
-            return getattr(self.real, name)(*args, **more)
-
-        return call
-
-
-def killed(work):
-    child = os.fork()
-    if not child:
-        try:
-            work()
-        except BaseException:  # noqa: BLE001 - nothing may leave the child
-            traceback.print_exc()
-        finally:
-            os._exit(0)
-    return os.waitpid(child, 0)[1] == signal.SIGKILL
-
-
-@pytest.mark.parametrize(
-    ("seam", "at", "off"),
-    [("sysfs", numvfs, {"one", "two"}), ("hypervisor", starts(1), {"one", "two"}), ("hypervisor", starts(2), {"two"})],
-    ids=["while-they-are-off", "before-the-first-starts", "before-the-second-starts"],
-)
-def test_vms_that_a_killed_set_mode_left_off_are_started_by_reconcile(tmp_path, seam, at, off):
-    host = drained(tmp_path).again()
-    running = picture(host).running
-    deadly = replace(host.world, **{seam: Deadly(getattr(host.world, seam), at)})
-    assert killed(lambda: do(deadly, FLEX, "sriov", 6, drain=True))
-    later = host.again()
-    assert len(picture(later).running) == len(running) - len(off)
-    told = [f["action"] for f in mend(later.world, dry_run=True).data["findings"] if f["kind"] == "drained"]
-    if seam == "sysfs":
-        assert all("set-mode" in action and "starts" in action for action in told), "it has no VFs to start VMs with"
-        with pytest.raises(InUse) as raised:
-            do(later.world, FLEX, "sriov", 6, drain=True)
-        assert raised.value.hint == "vgpuctl reconcile"
-        mend(later.world)
-        do(later.world, FLEX, "sriov", 6)
-    else:
-        assert set(told) == {f"start VM {name}" for name in off}
-        mend(later.world)
-    assert picture(later).running == running
-    assert not mend(later.world, dry_run=True).data["findings"]
-
-
-def test_a_vm_that_was_drained_and_started_is_not_started_again_once_it_is_stopped(tmp_path):
-    host = drained(tmp_path)
-    do(host.world, FLEX, "sriov", 6, drain=True)
-    stop(host.world, "one")
-    later = host.again()
-    assert later.world.claims.drained() == ()
-    assert not mend(later.world, dry_run=True).data["findings"]
 
 
 @pytest.mark.parametrize("breaks", [True, False])
