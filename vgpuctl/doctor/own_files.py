@@ -30,8 +30,10 @@ def _run_directory(look: Look) -> Finding:
 
 def _host_file(look: Look) -> Finding:
     read = look.file(HOST_FILE)
-    if read.problem is not None:
+    if read.problem is not None and "Permission denied" in read.problem:
         return unknown(read.problem, fix="run it as root")
+    if read.problem is not None:
+        return fail(read.problem, "new vGPUs and changes of GPUs are refused", fix=f"look at it: ls -ld {HOST_FILE}")
     if read.text is None:
         return ok(f"there is no {HOST_FILE}: what is built in applies")
     if says_nothing(read.text):

@@ -95,7 +95,7 @@ def find_vm(snapshot: Snapshot, name: str) -> Vm:
     if vm is None:
         near = difflib.get_close_matches(name, [v.name for v in snapshot.vms], n=3)
         hint = f"did you mean {', '.join(near)}?" if near else "vgpuctl list-vms shows those there are"
-        raise NotFound(f"there is no VM {name}", hint=hint, vm=name, near=near)
+        raise NotFound(f"there is no VM {name.strip() or repr(name)}", hint=hint, vm=name, near=near)
     return vm
 
 

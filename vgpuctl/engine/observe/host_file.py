@@ -40,7 +40,7 @@ def _parsed(text: str) -> HostSpec | None:
 
 def _text(world: World) -> str | None:
     try:
-        return world.sysfs.read(PATH)
+        text = world.sysfs.read(PATH)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
@@ -50,6 +50,11 @@ def _text(world: World) -> str | None:
             errno=error.errno,
             path=PATH,
         ) from error
+    if "\ufffd" in text:  # what the seam reads for bytes that are none
+        raise InvalidInput(
+            f"{PATH} is not UTF-8 text", hint=f"save it as UTF-8, like: iconv -f LATIN1 -t UTF-8 {PATH}", path=PATH
+        )
+    return text
 
 
 def add_desired(world: World, gpus: tuple[Gpu, ...], want: Want) -> tuple[tuple[Gpu, ...], str | None, tuple[str, ...]]:

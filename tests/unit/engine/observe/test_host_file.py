@@ -95,6 +95,13 @@ def test_an_empty_file_counts_as_absent_and_is_told(tmp_path, text):
     assert host.sim.host_file.read_text() == f'{text.lstrip()}version: 1\ngpus:\n  "{GPU}":\n    cordoned: true\n'
 
 
+def test_bytes_that_are_no_text_are_told_as_such(tmp_path):
+    host = open_host(tmp_path)
+    host.sim.host_file.write_bytes(b"version: 1 # caf\xe9\n")
+    with pytest.raises(InvalidInput, match=r"host\.yaml is not UTF-8 text"):
+        read_host_spec(host.world)
+
+
 def test_what_makes_a_vms_devices_again_does_not_read_the_file(tmp_path):
     host = open_host(tmp_path)
     create(host.world, wish("A100-4C", name="vm"), start=False)
