@@ -28,6 +28,8 @@ NEVER_RAISE = {
     "processes.alive",
     "claims.all",
     "claims.stuck",
+    "claims.drained",
+    "claims.forget_drained",
 }
 CHANGING = {
     "sysfs.write",
@@ -48,6 +50,7 @@ CHANGING = {
     "storage.remove_volume",
     "claims.add",
     "claims.remove",
+    "claims.note_drained",
     "host_file.replace",
     "vendor.sriov_manage",
 }

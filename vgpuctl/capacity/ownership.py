@@ -18,6 +18,9 @@ from vgpuctl.value import replace
 MAX_INDEXES = 32
 """A vGPU that comes later takes the lowest index that is free; 16 are the most a VM can have, and 16 come for them."""
 
+LOST = "record lost"
+UNREADABLE = "unreadable record"
+
 
 def carrier_uuid(vm_uuid: str, index: int) -> str:
     """Return the UUID of a VM's mdev number `index`: a pure function, so its owner can always be proved."""
@@ -115,7 +118,7 @@ def _claimed(
     if orphan:
         reason = f"claimed for {claim.vm} by process {claim.process.pid}, both are gone"
     elif vm is not None and vm.promise is None:
-        reason = "record lost"
+        reason = _without_promise(vm)
     return Vgpu(
         carrier=claim.carrier,
         gpu=device.gpu if device else claim.gpu,
@@ -132,6 +135,11 @@ def _claimed(
     )
 
 
+def _without_promise(vm: Vm) -> str:
+    """Say what became of the record of a VM whose device is provably its own."""
+    return UNREADABLE if vm.unreadable_promise else LOST
+
+
 def _referred(vm: Vm, hostdev: HostdevRef, gpus: tuple[Gpu, ...], present: Mapping[str, Vgpu]) -> Vgpu | None:
     """Return the carrier a VM without a promise refers to; ours again when its UUID proves it."""
     device = present.get(hostdev.carrier) or _at_function(hostdev.carrier, gpus)
@@ -143,7 +151,7 @@ def _referred(vm: Vm, hostdev: HostdevRef, gpus: tuple[Gpu, ...], present: Mappi
         owner=Owner.OURS if ours else Owner.FOREIGN,
         vm=vm.name,
         vm_uuid=vm.uuid,
-        reason="record lost" if ours else None,
+        reason=_without_promise(vm) if ours else None,
     )
 
 

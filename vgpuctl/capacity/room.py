@@ -7,12 +7,14 @@ maximum per GPU, one vGPU on a VF, 32 time-sliced vGPUs per GPU) and the kernel'
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from vgpuctl.model.gpu import Backend, Function, Gpu, Vgpu, VgpuType
 from vgpuctl.value import Value
 
 MAX_TIME_SLICED = 32
+NVIDIA = "10de"
 
 
 class Room(Value):
@@ -58,8 +60,24 @@ def why_unknown(gpu: Gpu) -> str:
     return "; ".join(broken) if broken and not gpu.types else "its driver does not know this profile"
 
 
-def _same_size(taken: Sequence[Vgpu], wanted: VgpuType) -> str | None:
-    """Say which vGPUs of another size lock the GPU; every vGPU on it must have the same framebuffer."""
+def _locked(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType) -> str | None:
+    """Say which vGPUs lock the GPU for others: all on it have the same framebuffer, with an old driver the same type.
+
+    Only NVIDIA's driver has this rule; others let their pool be divided as it comes.
+    """
+    if gpu.vendor_id != NVIDIA:
+        return None
+    others = [v for v in taken if v.profile not in (None, wanted.profile)] if gpu.one_type else []
+    if others:
+        kinds = ", ".join(sorted({str(v.profile) for v in others}))
+        return (
+            f"it runs {len(others)} of another type: {kinds}, held by {_who(others)}; its driver, older than 550, "
+            "takes one type at a time"
+        )
+    return _other_size(taken, wanted)
+
+
+def _other_size(taken: Sequence[Vgpu], wanted: VgpuType) -> str | None:
     if wanted.framebuffer_mib is None:
         return None
     others = [v for v in taken if v.framebuffer_mib is not None and v.framebuffer_mib != wanted.framebuffer_mib]
@@ -70,7 +88,7 @@ def _same_size(taken: Sequence[Vgpu], wanted: VgpuType) -> str | None:
 
 
 def _limit(gpu: Gpu, wanted: VgpuType) -> int | None:
-    if gpu.vendor_id != "10de":
+    if gpu.vendor_id != NVIDIA:
         return wanted.max_per_gpu
     return None if wanted.max_per_gpu is None else min(wanted.max_per_gpu, MAX_TIME_SLICED)
 
@@ -79,24 +97,47 @@ def _on_pf(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType) -> Room:
     function = gpu.functions[0]
     if function.problem:
         return Room(0, (), (f"{function.address}: {function.problem}",))
-    locked = _same_size(taken, wanted)
+    locked = _locked(gpu, taken, wanted)
     if locked:
         return Room(0, (), (locked,))
     offered = (function.available or {}).get(wanted.type_id)
     if offered is None:
         return Room(0, (), (f"its driver does not offer {wanted.profile}",))
     absent = [v for v in taken if not v.present]
-    free = max(0, offered - len(absent))
+    free = offered if not absent else _divided(gpu, function, wanted, absent)
     limit = _limit(gpu, wanted)
-    if limit is not None and gpu.vendor_id == "10de":
+    if limit is not None and gpu.vendor_id == NVIDIA:
         free = min(free, max(0, limit - len(taken)))
     if free == 0:
         return Room(0, (), (_full(taken, limit, f"the driver says {offered} available"),))
     return Room(free, (function.address,))
 
 
+def _divided(gpu: Gpu, function: Function, wanted: VgpuType, absent: Sequence[Vgpu]) -> int:
+    """Return how many of a type are left once the devices that are promised and not made yet are there.
+
+    Types of one parent draw from one pool. Where the driver tells what each takes of it, that is counted; otherwise
+    each is taken to need the largest part of the pool that its own number allows, and one of the same type just one.
+    """
+    available = function.available or {}
+    offered = available[wanted.type_id]
+    kinds = {t.profile: t for t in gpu.types}
+    needs = [kinds.get(v.profile or "") for v in absent]
+    units = [t.units if t is not None else None for t in needs]
+    if wanted.units is not None and None not in units:
+        pool = max(available.get(t.type_id, 0) * (t.units or 0) for t in gpu.types)
+        return max(0, pool - sum(u or 0 for u in units)) // wanted.units
+    if gpu.vendor_id == NVIDIA or all(t is not None and t.type_id == wanted.type_id for t in needs):
+        return max(0, offered - len(absent))
+    parts = [available.get(t.type_id, 0) if t is not None else 0 for t in needs]
+    if 0 in parts:
+        return 0
+    whole = math.lcm(*parts)
+    return max(0, offered * (whole - sum(whole // part for part in parts)) // whole)
+
+
 def _on_vfs(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType) -> Room:
-    locked = _same_size(taken, wanted)
+    locked = _locked(gpu, taken, wanted)
     if locked:
         return Room(0, (), (locked,))
     busy = {v.function for v in taken}

@@ -22,7 +22,7 @@ def explain_usage(exc: click.ClickException) -> tuple[str, str | None]:
     if isinstance(exc, click.MissingParameter) and exc.param is not None:
         return f"{_parameter_name(exc.param)} is missing", hint
     if isinstance(exc, click.BadParameter) and exc.param is not None:
-        return f"{_parameter_name(exc.param)}: {_lower(exc.message)}", hint
+        return f"{_parameter_name(exc.param)}: {_in_words(exc.param, _lower(exc.message))}", hint
     return _lower(exc.format_message()), hint
 
 
@@ -41,6 +41,17 @@ def _parameter_name(parameter: click.Parameter) -> str:
     if isinstance(parameter, click.Option):
         return max(parameter.opts, key=len)
     return (parameter.metavar or parameter.name or "an argument").upper()
+
+
+def _in_words(parameter: click.Parameter, message: str) -> str:
+    """Return click's sentence about a number with its range in words: `1<=x<=64` is for those who program."""
+    kind = parameter.type
+    if not isinstance(kind, click.IntRange):
+        return message
+    least, most = kind.min, kind.max
+    ways = f"{least} to {most}" if least is not None and most is not None else f"{least} or more"
+    typed = message.partition(" is not ")[0]
+    return f"{typed} is not a whole number, {ways}" if typed.startswith("'") else f"{typed} is not {ways}"
 
 
 def _lower(message: str) -> str:

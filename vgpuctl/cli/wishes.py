@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from vgpuctl.spec.host import Defaults, HostSpec
     from vgpuctl.spec.vm import VmSpec
 
-HOST_FILE = "/etc/vgpuctl/host.yaml"
-
 
 def from_options(world: World, typed: Mapping[str, object]) -> VmWish:
     """Return what create-vm's options ask for."""
@@ -76,21 +74,15 @@ def defaults(world: World) -> Defaults:
 
 
 def host_spec(world: World) -> HostSpec:
-    """Return the host's own file; a host without one is as if nothing stood in it."""
-    from vgpuctl.spec.host import VERSION, HostSpec, parse_host_spec
+    """Return the host's own file; a host without one is as if nothing stood in it.
 
-    try:
-        text = world.sysfs.read(HOST_FILE)
-    except FileNotFoundError:
-        return HostSpec(VERSION)
-    except OSError as exc:
-        raise InvalidInput(
-            f"{HOST_FILE} cannot be read: {exc.strerror}",
-            hint=f"ls -l {HOST_FILE}; a host without defaults needs no such file",
-            errno=exc.errno,
-            path=HOST_FILE,
-        ) from exc
-    return parse_host_spec(text, HOST_FILE)
+    Raises:
+        InvalidInput: it cannot be read or understood.
+    """
+    from vgpuctl.engine.observe.host_file import read_host_spec
+    from vgpuctl.spec.host import VERSION, HostSpec
+
+    return read_host_spec(world) or HostSpec(VERSION)
 
 
 def _text(path: str, what: str = "spec") -> str:

@@ -43,7 +43,8 @@ def _hook(look: Look, snapshot: Snapshot) -> Finding:
         if problems:
             return unknown(*problems)
         return warn(
-            f"neither {OWN_HOOK} nor a line of vgpuctl in {HOOK}: virsh start and autostart do not make vGPUs",
+            f"there is no {OWN_HOOK}, and {HOOK} does not name vgpuctl: after a reboot VMs do not start with virsh or"
+            " autostart, because nothing makes their vGPUs",
             fix=f"{INSTALL}, or start VMs with vgpuctl start-vm",
         )
     path = OWN_HOOK if in_folder else HOOK

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from vgpuctl.backends.whole import vfs_on_hint
 from vgpuctl.doctor.check import Check, Finding, Look, fail, judged_by_host, not_applicable, ok, unknown, warn
-from vgpuctl.model.gpu import Backend, Gpu
+from vgpuctl.model.gpu import Backend, Gpu, Mode
 from vgpuctl.model.snapshot import Snapshot
 
 NVIDIA = "10de"
 _MOST = 4
+_NOT_FOR_VGPUS = (Mode.PASSTHROUGH, Mode.UNMANAGED)
 _VGPU = (Backend.MDEV_PF, Backend.MDEV_VF, Backend.VENDOR_VF)
 
 
@@ -26,7 +26,7 @@ def _driver(look: Look, snapshot: Snapshot) -> Finding:
             fix="echo 'blacklist nouveau' > /etc/modprobe.d/nouveau.conf, rebuild the initramfs, reboot, and install"
             " NVIDIA's vGPU host driver",
         )
-    bare = [line for g, line in zip(gpus, seen, strict=True) if g.driver is None]
+    bare = [line for g, line in zip(gpus, seen, strict=True) if g.driver is None and g.desired not in _NOT_FOR_VGPUS]
     if bare:
         return warn(
             *shortened(bare),
@@ -37,7 +37,11 @@ def _driver(look: Look, snapshot: Snapshot) -> Finding:
 
 
 def _vgpu_driver(look: Look, snapshot: Snapshot) -> Finding:
-    bound = [g for g in snapshot.gpus if g.vendor_id == NVIDIA and g.driver == "nvidia" and g.backend is not None]
+    bound = [
+        g
+        for g in snapshot.gpus
+        if g.vendor_id == NVIDIA and g.driver == "nvidia" and g.backend is not None and g.desired not in _NOT_FOR_VGPUS
+    ]
     if not bound:
         return not_applicable("no GPU that could show vGPUs now has NVIDIA's driver")
     without = [
@@ -58,18 +62,21 @@ def _vfs(look: Look, snapshot: Snapshot) -> Finding:
     able = [g for g in snapshot.gpus if g.vfs_total and g.display_class and g.driver not in (None, "vfio-pci")]
     if not able:
         return not_applicable("no GPU here has SR-IOV under its vendor's driver")
-    seen = [f"{g.address}: {g.vfs_enabled} of {g.vfs_total} VFs" for g in able]
-    off = [g for g in able if not g.vfs_enabled and g.backend is None]
+    seen = [f"{g.address}: {g.vfs_enabled} of {g.vfs_total} VFs are on{_kept(g)}" for g in able]
+    off = [g for g in able if not g.vfs_enabled and g.backend is None and g.desired not in _NOT_FOR_VGPUS]
     if off:
-        return fail(*shortened([f"{g.address}: 0 of {g.vfs_total} VFs" for g in off]), fix=_turn_on(off))
+        return fail(
+            *shortened(
+                [f"{g.address} ({g.model}): 0 of {g.vfs_total} VFs are on: it has nothing for VMs" for g in off]
+            ),
+            fix=f"{'; '.join(vfs_on_hint(g) for g in off)}; one that is meant to be so: vgpuctl set-mode ADDRESS"
+            " passthrough, or unmanaged",
+        )
     return ok(*shortened(seen))
 
 
-def _turn_on(gpus: Iterable[Gpu]) -> str:
-    return "; ".join(
-        f"/usr/lib/nvidia/sriov-manage -e {g.address}" if g.vendor_id == NVIDIA else f"echo N > {g.path}/sriov_numvfs"
-        for g in gpus
-    )
+def _kept(gpu: Gpu) -> str:
+    return f" (host.yaml: mode {gpu.desired})" if gpu.desired is not None else ""
 
 
 def _functions(look: Look, snapshot: Snapshot) -> Finding:
@@ -82,8 +89,8 @@ def _functions(look: Look, snapshot: Snapshot) -> Finding:
     if wrong:
         return fail(
             *shortened(wrong),
-            fix="systemctl status nvidia-vgpud nvidia-vgpu-mgr; journalctl -u nvidia-vgpu-mgr; then turn the VFs off"
-            " and on again: /usr/lib/nvidia/sriov-manage -d, then -e",
+            fix="journalctl -k -n 50; with NVIDIA's driver systemctl status nvidia-vgpud nvidia-vgpu-mgr, then turn"
+            " the VFs off and on again: vgpuctl set-mode ADDRESS passthrough, then vgpu",
         )
     count = sum(len(g.functions) for g in snapshot.gpus)
     return ok(f"{count} function{'' if count == 1 else 's'} of {len(snapshot.gpus)} GPU(s) without a problem")

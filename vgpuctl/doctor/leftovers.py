@@ -31,7 +31,10 @@ def _leftovers(look: Look) -> Finding:
         return unknown(look.leftovers_problem)
     found = [left for left in look.leftovers if left.kind not in ("stuck-write", "copied-record")]
     if found:
-        return warn(*shortened([f"{left.kind}: {left.what}" for left in found]), fix="vgpuctl reconcile")
+        by_hand = [left.action.removeprefix("nothing: ") for left in found if left.action.startswith("nothing")]
+        mended = ["vgpuctl reconcile"] if len(by_hand) < len(found) else []
+        lines = [f"{left.kind}: {left.what}" for left in found]
+        return warn(*shortened(lines), fix="; ".join(dict.fromkeys([*mended, *by_hand])))
     return ok("nothing is leaked, half made or half removed")
 
 

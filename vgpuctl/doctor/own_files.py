@@ -6,7 +6,7 @@ from __future__ import annotations
 from vgpuctl.doctor.check import Check, Finding, Look, Needs, fail, ok, unknown, warn
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.records import FilePermissions
-from vgpuctl.spec.host import parse_host_spec
+from vgpuctl.spec.host import parse_host_spec, says_nothing
 
 RUN = "/run/vgpuctl"
 HOST_FILE = "/etc/vgpuctl/host.yaml"
@@ -30,10 +30,17 @@ def _run_directory(look: Look) -> Finding:
 
 def _host_file(look: Look) -> Finding:
     read = look.file(HOST_FILE)
-    if read.problem is not None:
+    if read.problem is not None and "Permission denied" in read.problem:
         return unknown(read.problem, fix="run it as root")
+    if read.problem is not None:
+        return fail(read.problem, "new vGPUs and changes of GPUs are refused", fix=f"look at it: ls -ld {HOST_FILE}")
     if read.text is None:
         return ok(f"there is no {HOST_FILE}: what is built in applies")
+    if says_nothing(read.text):
+        return warn(
+            f"{HOST_FILE} says nothing and counts as absent",
+            fix=f"begin it with 'version: 1', or remove it: rm {HOST_FILE}",
+        )
     try:
         parse_host_spec(read.text, HOST_FILE)
     except InvalidInput as error:

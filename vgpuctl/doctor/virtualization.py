@@ -39,9 +39,17 @@ def _iommu(look: Look) -> Finding:
         return fail(
             f"{GROUPS} is {'empty' if groups.names is not None else 'missing'}",
             line,
-            fix="enable VT-d or AMD-Vi in the firmware, boot with intel_iommu=on iommu=pt (AMD: iommu=pt), and reboot",
+            fix=_turn_on(words),
         )
     return ok(f"{GROUPS}: {count} group{'' if count == 1 else 's'}", line)
+
+
+def _turn_on(words: list[str]) -> str:
+    """Say what is left to do: a command line that asks for the IOMMU already leaves the firmware."""
+    firmware = "enable VT-d (Intel) or AMD-Vi (AMD) in the firmware"
+    if any(word.endswith("iommu=on") for word in words):
+        return f"{firmware}: the kernel's command line asks for it already"
+    return f"{firmware}, add intel_iommu=on iommu=pt (AMD: iommu=pt) to the kernel's command line, and reboot"
 
 
 def _kvm(look: Look) -> Finding:

@@ -29,7 +29,8 @@ def _managed(look: Look, snapshot: Snapshot) -> Finding:
     if wrong:
         return fail(
             *shortened(wrong),
-            fix="virsh edit the VM and write managed='no'; its start hangs in the kernel until a reboot",
+            fix="write managed='no' with virsh edit VM before it is started: else that hangs in the kernel until the"
+            " host is rebooted",
         )
     return ok(f"no VM takes one of {len(served)} vendor-specific VFs from its driver")
 

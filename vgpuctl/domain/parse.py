@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from lxml import etree
 
-from vgpuctl.domain.metadata import ROOT_TAG, promise_of
+from vgpuctl.domain.record import ROOT_TAG, named_files, promise_of
 from vgpuctl.errors import LibvirtFailed
 from vgpuctl.model.vm import DiskRef, HostdevRef, Promise, Vm, VmState
 
@@ -66,7 +66,8 @@ def parse(xml: str, state: VmState, machine_id: str) -> Vm:
         firmware=_firmware(top.get("os")),
         promise=promise if own else None,
         copied_promise=None if own else promise,
-        unreadable_promise=unreadable,
+        unreadable_promise=unreadable is not None,
+        unreadable_disks=() if unreadable is None else named_files(unreadable),
     )
 
 
@@ -137,13 +138,13 @@ def _text(element: etree._Element | None) -> str:
     return "" if element is None else element.text or ""
 
 
-def _promise(metadata: etree._Element | None) -> tuple[Promise | None, bool]:
-    """Return the record, and whether there is one that cannot be understood."""
+def _promise(metadata: etree._Element | None) -> tuple[Promise | None, etree._Element | None]:
+    """Return the record, or the element of one that cannot be understood."""
     record = None if metadata is None else _child(metadata, ROOT_TAG)
     try:
-        return (None if record is None else promise_of(record)), False
+        return (None if record is None else promise_of(record)), None
     except ValueError:
-        return None, True
+        return None, record
 
 
 def _hostdevs(devices: etree._Element | None) -> Iterator[HostdevRef]:

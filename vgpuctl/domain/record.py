@@ -44,6 +44,22 @@ def promise_of(root: Element) -> Promise:
     )
 
 
+def named_files(root: Element) -> tuple[MadeDisk, ...]:
+    """Return every file that a record names, whatever its version calls them: it must not be taken for nobody's.
+
+    Of such a disk only the path and the base are known.
+    """
+    found: dict[str, MadeDisk] = {}
+    for element in root.iter():
+        base = _text(element, "base")
+        for value in element.attrib.values():
+            if value.startswith("/") and value != base:
+                found[value] = MadeDisk(pool="", volume="", path=value, capacity_bytes=0, base=base)
+        if base is not None and base.startswith("/"):
+            found.setdefault(base, MadeDisk(pool="", volume="", path=base, capacity_bytes=0))
+    return tuple(found[path] for path in sorted(found))
+
+
 def _vgpu(element: Element) -> PromisedVgpu:
     framebuffer = element.get("framebuffer-mib")
     return PromisedVgpu(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from vgpuctl.capacity.ownership import LOST
 from vgpuctl.engine.claim import claim_carriers, claims_of, reclaim
 from vgpuctl.engine.create import done
 from vgpuctl.engine.guards import find_vm, refuse_stuck, require_system, require_writable
@@ -130,7 +131,7 @@ def _promise(snapshot: Snapshot, vm: Vm) -> Promise:
     if vm.promise is not None:
         settled(vm, vm.promise)
         refuse_stuck(snapshot, [v.gpu for v in vm.promise.vgpus])
-    elif any(v.vm_uuid == vm.uuid and v.reason == "record lost" for v in snapshot.vgpus):
+    elif any(v.vm_uuid == vm.uuid and v.reason == LOST for v in snapshot.vgpus):
         raise Busy(f"{vm.name} has lost its record", hint="vgpuctl reconcile writes it again", vm=vm.name)
     return promise
 

@@ -30,6 +30,7 @@ from vgpuctl.model.vm import Claim, Promise, PromisedVgpu, Vm
 from vgpuctl.model.wish import VmWish
 from vgpuctl.plan.change import Swap, added, hostdev, promised, swap, typed_profiles, without
 from vgpuctl.plan.choose import type_id_now
+from vgpuctl.plan.differ import types_of
 from vgpuctl.plan.remove import not_provably_ours, own_promise
 from vgpuctl.plan.report import vgpu_value, vm_value
 from vgpuctl.steps.claims import HoldClaim
@@ -153,7 +154,7 @@ def _job(world: World, wish: VmWish, fields: frozenset[str], *, dry_run: bool) -
         _require_network(world, wish.network)
     exchange = Swap(promise.vgpus, (), ())
     if "profile" in fields:
-        exchange = swap(vm, promise, typed_profiles(wish))
+        exchange = swap(vm, promise, typed_profiles(wish), types_of(snapshot, vm))
         _refuse_whole(vm, promise)
         wish = _placed(wish, promise, exchange)
     return Job(snapshot, vm, promise, wish, fields, exchange, _xml(world, vm, dry_run=dry_run))

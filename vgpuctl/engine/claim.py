@@ -16,8 +16,9 @@ from vgpuctl.engine.observe import Want, observe_devices
 from vgpuctl.errors import Busy, NoCapacity
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, Promise, PromisedVgpu
-from vgpuctl.plan.claims import claims_for
+from vgpuctl.plan.claims import claims_for, typed
 from vgpuctl.steps.claims import HoldClaim, ReleaseClaim
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
@@ -71,7 +72,7 @@ def _claim(
         chosen = choose(fresh)
         try:
             for claim in claims(chosen):
-                held.append(HoldClaim(claim))
+                held.append(HoldClaim(typed(claim, fresh)))
                 held[-1].perform(world)
         except BaseException:
             for step in reversed(held):
@@ -85,16 +86,22 @@ def narrow(before: Snapshot, planned: tuple[PromisedVgpu, ...]) -> Want:
     only = frozenset(v.gpu for v in planned)
     profiles = {v.profile for v in planned}
     gpus = tuple(g for g in before.gpus if g.address in only)
-    ids = frozenset(t.type_id for g in gpus for t in g.types if t.profile in profiles)
+    ids = frozenset(t.type_id for g in gpus for t in g.types if t.profile in profiles or t.units is not None)
     return Want(types=True, models=False, only=only, type_ids=ids, known=gpus)
 
 
 def reclaim(
-    world: World, claims: tuple[Claim, ...], wait_seconds: float, *, lost: bool = True
+    world: World,
+    claims: tuple[Claim, ...],
+    wait_seconds: float,
+    *,
+    lost: bool = True,
+    seen: Snapshot | None = None,
 ) -> tuple[HoldClaim, ...]:
     """Make a VM's claims this process's own; refused while another live process works on it.
 
     A claim that is not there, as after a reboot, is written anew and returned; with `lost` False it is left out.
+    `seen`: a look whose types say what the devices will be; without it the claims keep what they say of that.
 
     Raises:
         Busy: another vgpuctl works on this VM.
@@ -104,7 +111,7 @@ def reclaim(
         for claim in claims:
             if claim.carrier in present:
                 _refuse_taken(world, claim, present[claim.carrier])
-        mine = [c for c in claims if lost or c.carrier in present]
+        mine = [_with_type(c, present.get(c.carrier), seen) for c in claims if lost or c.carrier in present]
         try:
             for claim in mine:
                 ReleaseClaim(claim.carrier, claim.vm_uuid).perform(world)
@@ -113,6 +120,11 @@ def reclaim(
             _put_back(world, mine, present)
             raise
     return tuple(HoldClaim(c) for c in mine if c.carrier not in present)
+
+
+def _with_type(claim: Claim, before: Claim | None, seen: Snapshot | None) -> Claim:
+    kept = claim if before is None else replace(claim, type_id=before.type_id)
+    return kept if seen is None else typed(kept, seen)
 
 
 def _refuse_taken(world: World, claim: Claim, other: Claim) -> None:

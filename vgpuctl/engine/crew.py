@@ -8,7 +8,8 @@ keeps further VMs from being begun and has those that are half made undone; the 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -34,9 +35,13 @@ class Job(Value):
     held: tuple[HoldClaim, ...]
     plan: Plan
 
-    def lines(self) -> tuple[str, ...]:
-        """Return its steps for people, each with the VM's name."""
-        return tuple(f"{self.name}: {step.describe()}" for step in (*self.held, *self.plan.steps))
+
+def lines(jobs: Sequence[Job]) -> tuple[str, ...]:
+    """Return the steps for people, each with its VM's name; what several VMs need alike is told once, before them."""
+    steps = [(job.name, step) for job in jobs for step in (*job.held, *job.plan.steps)]
+    times = Counter(step for _, step in steps)
+    shared = [step.describe() for step, count in times.items() if count > 1]
+    return (*shared, *(f"{name}: {step.describe()}" for name, step in steps if times[step] == 1))
 
 
 class Crew:
@@ -60,7 +65,7 @@ class Crew:
     def work(self) -> None:
         """Make the VMs; returns when no thread works any more. The claims of those not begun are given back."""
         try:
-            self._progress.planned(tuple(line for job in self._waiting for line in job.lines()))
+            self._progress.planned(lines(tuple(self._waiting)))
             while not self._finished():
                 pass
         finally:

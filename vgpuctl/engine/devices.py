@@ -21,6 +21,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan
 from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm
 from vgpuctl.plan.devices import check_devices, device_steps
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
@@ -30,7 +31,7 @@ _WHOLE = (Backend.SRIOV_VF, Backend.PASSTHROUGH)
 
 
 def missing_devices(world: World, vm: Vm, promise: Promise) -> bool:
-    """Say whether a device of the VM, or a claim on one, is missing.
+    """Say whether a device of the VM, or a claim on one, is missing or of another type than the VM was given.
 
     Raises:
         Busy: a process is setting one of its GPUs up.
@@ -42,21 +43,25 @@ def look_for(world: World, promises: tuple[Promise, ...], vms: tuple[Vm, ...]) -
     """Return the carriers of these promises and their GPUs, without types: mostly all is there."""
     carriers = frozenset(v.carrier for promise in promises for v in promise.vgpus)
     gpus = frozenset(v.gpu for promise in promises for v in promise.vgpus)
-    want = Want(models=False, only=gpus, carriers=carriers | gpus)
+    want = Want(models=False, only=gpus, carriers=carriers | gpus, desired=False)
     return observe_devices(world, want, vms=vms, status=UNASKED)
 
 
 def lacks_devices(snapshot: Snapshot, vm: Vm, promise: Promise) -> bool:
-    """Say whether, in such a look, a device of the VM or a claim on one is missing.
+    """Say whether, in such a look, a device of the VM or a claim on one is missing, or it is of another type.
+
+    Reads no catalogue of types, for this is the common case: a device's type is compared with what its claim says.
 
     Raises:
         Busy: a process is setting one of its GPUs up.
     """
     carriers = frozenset(v.carrier for v in promise.vgpus)
     refuse_being_set_up(snapshot, frozenset(v.gpu for v in promise.vgpus))
-    held = {c.carrier for c in snapshot.claims if c.vm_uuid == vm.uuid}
-    there = {v.carrier for v in snapshot.vgpus if v.present and v.vm_uuid == vm.uuid}
-    return not carriers <= held & there
+    held = {c.carrier: c.type_id for c in snapshot.claims if c.vm_uuid == vm.uuid}
+    there = {v.carrier: v.type_id for v in snapshot.vgpus if v.present and v.vm_uuid == vm.uuid}
+    if not carriers <= held.keys() & there.keys():
+        return True
+    return any(held[c] is not None and held[c] != there[c] for c in carriers)
 
 
 def planned_devices(world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...], known: Snapshot | None = None) -> Plan:
@@ -67,6 +72,10 @@ def planned_devices(world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...],
     Raises:
         VgpuctlError: why it cannot be made, naming who has the place.
     """
+    return _plan(look_at(world, (promise,), vms, known), vm, promise)
+
+
+def _plan(snapshot: Snapshot, vm: Vm, promise: Promise) -> Plan:
     if promise.state is not PromiseState.READY:
         raise Busy(
             f"{vm.name} is half-way: its record says {promise.state}",
@@ -74,7 +83,6 @@ def planned_devices(world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...],
             vm=vm.name,
             record=str(promise.state),
         )
-    snapshot = look_at(world, (promise,), vms, known)
     check_devices(snapshot, promise)
     return Plan(steps=device_steps(snapshot, vm, promise))
 
@@ -87,9 +95,9 @@ def look_at(
     What does not change is taken from `known`, a look a moment ago: names, types, and what NVML says of them.
     """
     vgpus = tuple(v for promise in promises for v in promise.vgpus)
-    want = Want(types=True, models=False, only=frozenset(v.gpu for v in vgpus))
+    want = Want(types=True, models=False, only=frozenset(v.gpu for v in vgpus), desired=False)
     if known is not None and all(_knows(known, v) for v in vgpus):
-        want = narrow(known, vgpus)
+        want = replace(narrow(known, vgpus), desired=False)
     return observe_devices(world, want, vms=vms, status=UNASKED)
 
 
@@ -115,9 +123,10 @@ def make_devices(
         Busy: another process works on this VM, or another VM has claimed its place; the message names it.
         VgpuctlError: as `planned_devices`; what was made has been taken back.
     """
-    held = reclaim(world, claims_of(world, vm.name, promise), wait_seconds)
+    seen = known if known is not None else look_at(world, (promise,), vms)
+    held = reclaim(world, claims_of(world, vm.name, promise), wait_seconds, seen=seen)
     try:
-        plan = planned_devices(world, vm, promise, vms, known)
+        plan = planned_devices(world, vm, promise, vms, seen)
     except BaseException:
         for step in reversed(held):
             step.undo(world)

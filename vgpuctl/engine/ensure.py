@@ -16,11 +16,12 @@ from vgpuctl.engine.create import create_vm
 from vgpuctl.engine.guards import require_libvirt
 from vgpuctl.engine.observe import Want, observe, observe_devices
 from vgpuctl.errors import InvalidInput, NotFound, SpecDiffers, VgpuctlError
+from vgpuctl.model.gpu import VgpuType
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm, VmState
 from vgpuctl.model.wish import VmWish
-from vgpuctl.plan.differ import Side, differences, promise_gpus, same_gpu
+from vgpuctl.plan.differ import Side, differences, meant_profile, promise_gpus, same_gpu, types_of
 from vgpuctl.plan.remove import own_promise
 from vgpuctl.plan.report import vm_value
 from vgpuctl.spec.rules import lacks
@@ -137,6 +138,16 @@ def _meant_gpus(world: World, snapshot: Snapshot, vm: Vm, wish: VmWish) -> froze
         return frozenset()
 
 
+def _meant_types(world: World, snapshot: Snapshot, vm: Vm, wish: VmWish) -> tuple[VgpuType, ...]:
+    """Return the types of the VM's GPUs that a typed profile may mean; reads them only when its record does not say."""
+    have = {v.profile for v in vm.promise.vgpus} if vm.promise else set()
+    unknown = frozenset(text for text, _ in wish.profiles if meant_profile(vm, text) not in have)
+    if not unknown:
+        return ()
+    want = Want(types=True, models=False, only=frozenset(promise_gpus(vm)), profiles=unknown, desired=False)
+    return types_of(observe_devices(world, want, vms=snapshot.vms, status=snapshot.hypervisor), vm)
+
+
 def refuse_differences(world: World, snapshot: Snapshot, vm: Vm, wish: VmWish) -> None:
     """Refuse a VM that is there and differs from the wish in more than its state.
 
@@ -170,7 +181,7 @@ def _differing(world: World, snapshot: Snapshot, vm: Vm, wish: VmWish) -> frozen
 
 def _sides(world: World, snapshot: Snapshot, vm: Vm, wish: VmWish) -> tuple[Side, Side]:
     power.settled(vm, own_promise(vm, "change"))
-    return differences(vm, wish, _meant_gpus(world, snapshot, vm, wish))
+    return differences(vm, wish, _meant_gpus(world, snapshot, vm, wish), _meant_types(world, snapshot, vm, wish))
 
 
 def _differs(vm: Vm, before: Side, after: Side, hint: str) -> SpecDiffers:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 from vgpuctl.capacity.place import stuck_error
 from vgpuctl.errors import Busy, HostCannot, InvalidInput, NotFound
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import Vm
+from vgpuctl.model.vm import SETTING_UP, Vm
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
 
 
-SETTING_UP = "set-mode"
 """The name under which a GPU that is being set up is claimed as a whole."""
 
 
@@ -96,7 +95,7 @@ def find_vm(snapshot: Snapshot, name: str) -> Vm:
     if vm is None:
         near = difflib.get_close_matches(name, [v.name for v in snapshot.vms], n=3)
         hint = f"did you mean {', '.join(near)}?" if near else "vgpuctl list-vms shows those there are"
-        raise NotFound(f"there is no VM {name}", hint=hint, vm=name, near=near)
+        raise NotFound(f"there is no VM {name.strip() or repr(name)}", hint=hint, vm=name, near=near)
     return vm
 
 

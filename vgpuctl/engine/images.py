@@ -51,5 +51,6 @@ def list_images(world: World, *, pool: str | None = None) -> Answer:
 
 
 def _user(world: World, record: DomainRecord) -> DiskUser:
-    promise = parse(record.xml, record.state, world.machine_id).promise
-    return DiskUser(record.name, sources_of(record.xml, record.live_xml), promise.disks if promise else ())
+    vm = parse(record.xml, record.state, world.machine_id)
+    made = vm.promise.disks if vm.promise else vm.unreadable_disks
+    return DiskUser(record.name, sources_of(record.xml, record.live_xml), made)

@@ -13,7 +13,8 @@ from vgpuctl import layout
 from vgpuctl.engine.claim import claim_carriers
 from vgpuctl.engine.cordon import WANT, one_gpu
 from vgpuctl.engine.devices import UNASKED
-from vgpuctl.engine.guards import SETTING_UP, refuse_stuck, require_system, require_writable
+from vgpuctl.engine.drained import left_off, note
+from vgpuctl.engine.guards import refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import observe, observe_devices
 from vgpuctl.engine.observe.host_file import read_host_spec
 from vgpuctl.engine.power import start_vm
@@ -23,7 +24,7 @@ from vgpuctl.model.gpu import Backend, Gpu, Mode
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
-from vgpuctl.model.vm import Claim, PromisedVgpu, Vm
+from vgpuctl.model.vm import SETTING_UP, Claim, PromisedVgpu, Vm
 from vgpuctl.plan.layout import refuse_misfits, refuse_running, users_to_drain, wanted_vfs
 from vgpuctl.plan.report import gpu_value
 from vgpuctl.steps.claims import HoldClaim, ReleaseClaim
@@ -50,18 +51,22 @@ class Job(Value):
 
 
 class Work(Value):
-    """A job, planned: the running VMs to stop, what changes the devices, and what is written down after it."""
+    """A job, planned: the running VMs to stop, what changes the devices, and what is written down after it.
+
+    `starts`: the VMs to start then, those that an earlier set-mode left off among them.
+    """
 
     gpu: Gpu
     stops: tuple[Vm, ...]
     devices: tuple[Step, ...]
     after: tuple[Step, ...]
+    starts: tuple[Vm, ...] = ()
 
     @property
     def lines(self) -> tuple[str, ...]:
         """What is done, a line each."""
         stops = [StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=0).describe() for vm in self.stops]
-        starts = [f"start VM {vm.name} again" for vm in self.stops]
+        starts = [f"start VM {vm.name} again" for vm in self.starts]
         return (*stops, *(s.describe() for s in (*self.devices, *self.after)), *starts)
 
 
@@ -149,7 +154,8 @@ def _plan(world: World, snapshot: Snapshot, job: Job) -> Work:
     if not job.drain:
         refuse_running(gpu, running)
     devices = layout.steps(gpu, number, autoprobe=_autoprobe(world, gpu))
-    return Work(gpu, running, devices, _record(world, gpu, job, number) if job.record else ())
+    off = tuple(vm for at, vm in left_off(world, snapshot) if at == gpu.address)
+    return Work(gpu, running, devices, _record(world, gpu, job, number) if job.record else (), (*running, *off))
 
 
 def _autoprobe(world: World, gpu: Gpu) -> bool:
@@ -172,6 +178,7 @@ def _apply(world: World, job: Job, work: Work, progress: Progress, look: Callabl
     """Claim the GPU, look again, stop VMs, change it, give it free, and start the VMs again whatever came of it."""
     if not work.devices:
         carry_out(world, Plan(steps=work.after), progress)
+        _start_again(world, job, work.starts, progress, None)
         return
     claim = Claim(
         carrier=work.gpu.address,
@@ -195,14 +202,15 @@ def _apply(world: World, job: Job, work: Work, progress: Progress, look: Callabl
     stops = tuple(StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=job.wait_seconds) for vm in now.stops)
     release = ReleaseClaim(claim.carrier, claim.vm_uuid)
     try:
+        note(world, claim.gpu, claim.process, now.stops)
         carry_out(world, Plan(steps=(*stops, *now.devices, *now.after, release)), progress, held)
     except BaseException as error:
         failure = error if isinstance(error, VgpuctlError) else _interrupted()
-        _start_again(world, job, now.stops, progress, failure)
+        _start_again(world, job, now.starts, progress, failure)
         if isinstance(error, KeyboardInterrupt):
             raise failure from error
         raise
-    _start_again(world, job, now.stops, progress, None)
+    _start_again(world, job, now.starts, progress, None)
 
 
 def _hold(world: World, job: Job, claim: Claim, look: Callable[[], Snapshot]) -> tuple[HoldClaim, ...]:
@@ -297,7 +305,7 @@ def _start_again(world: World, job: Job, vms: tuple[Vm, ...], progress: Progress
         vm = waiting.pop(0)
         if error is not None:
             off.append(f"VM {vm.name} is not started again: {error}")
-    hint = "vgpuctl start-vm NAME"
+    hint = "vgpuctl reconcile starts them, or vgpuctl start-vm NAME"
     if failure is not None:
         failure.left += off
         failure.hint = "; ".join(filter(None, (failure.hint, hint if off else None))) or None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.engine.claim import claim_carriers, claims_of
 from vgpuctl.engine.create import create_vm, looked_for, planned_vgpu, sources
-from vgpuctl.engine.crew import Crew, Job
+from vgpuctl.engine.crew import Crew, Job, lines
 from vgpuctl.engine.ensure import refuse_differences, refuse_incomplete
 from vgpuctl.engine.facts import gather
 from vgpuctl.engine.guards import require_system, require_writable
@@ -74,7 +74,7 @@ def ensure_many(
     data, warnings = _now(world, names, crew, batch)
     if crew.failed or crew.stopped is not None:
         raise _failure(crew, data, names)
-    steps = tuple(line for job in jobs for line in job.lines())
+    steps = lines(jobs)
     return Outcome(True, data, steps, (*batch.warnings, *warnings), _notes(jobs))
 
 
@@ -146,7 +146,7 @@ class _Batch:
         jobs = self._jobs(self.snapshot, held, start=start)
         new = {d.name: _planned(d) for d in self.designs}
         data = _data(self.snapshot, names, frozenset(), new) | {"sources": sources(self.wish)}
-        steps = tuple(line for job in jobs for line in job.lines())
+        steps = lines(jobs)
         return Outcome(True, data, steps, self.warnings, _notes(jobs), dry_run=True)
 
     def claimed(self, wait_seconds: float, *, start: bool) -> tuple[Job, ...]:

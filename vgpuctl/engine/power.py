@@ -50,12 +50,15 @@ def start_vm(world: World, name: str, *, dry_run: bool, wait_seconds: float, pro
     promise = own_promise(vm, "start")
     settled(vm, promise)
     if vm.state not in OFF:
+        if not dry_run:
+            world.claims.forget_drained(vm.uuid)
         return Outcome(False, vm_value(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
     refuse_stuck(snapshot, [v.gpu for v in promise.vgpus])
-    plan = _start_plan(world, _with_types(world, snapshot, vm, promise), vm, promise)
+    seen = _with_types(world, snapshot, vm, promise)
+    plan = _start_plan(world, seen, vm, promise)
     if dry_run:
         return Outcome(True, vm_value(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
-    held = reclaim(world, claims_of(world, vm.name, promise), wait_seconds)
+    held = reclaim(world, claims_of(world, vm.name, promise), wait_seconds, seen=seen)
     try:
         snapshot, vm = look_again(world, vm)
         promise = own_promise(vm, "start")
@@ -68,6 +71,7 @@ def start_vm(world: World, name: str, *, dry_run: bool, wait_seconds: float, pro
             step.undo(world)
         raise
     carry_out(world, plan, progress, held)
+    world.claims.forget_drained(vm.uuid)
     return done(world, vm_value(snapshot, vm), held, plan)
 
 

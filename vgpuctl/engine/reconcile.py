@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vgpuctl.engine.claim import claims_of, reclaim
+from vgpuctl.engine.drained import left_off
 from vgpuctl.engine.guards import require_system, require_writable
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.observe.vms import read_vm
-from vgpuctl.engine.power import leftovers_of
+from vgpuctl.engine.power import leftovers_of, start_vm
 from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import InUse, NotFound, VgpuctlError
 from vgpuctl.model.gpu import Owner, Vgpu
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Finding(Value):
-    """One thing that is not as it should be, and what mends it (None: only told)."""
+    """One thing that is not as it should be, and what mends it: a plan, or a start. Without both it is only told."""
 
     kind: str
     what: str
@@ -42,6 +43,7 @@ class Finding(Value):
     plan: Plan | None = None
     claims: tuple[Claim, ...] = ()
     vm: Vm | None = None
+    start: bool = False
 
 
 def reconcile(world: World, *, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome:
@@ -55,9 +57,9 @@ def reconcile(world: World, *, dry_run: bool, wait_seconds: float, progress: Pro
     snapshot = observe(world, Want(models=False))
     require_system(snapshot)
     findings = find(world, snapshot)
-    work = [f for f in findings if f.plan is not None]
+    work = [f for f in findings if f.plan is not None or f.start]
     data: dict[str, object] = {"findings": [{"kind": f.kind, "what": f.what, "action": f.action} for f in findings]}
-    steps = tuple(s.describe() for f in work if f.plan for s in f.plan.steps)
+    steps = tuple(s for f in work for s in ([f.action] if f.plan is None else [s.describe() for s in f.plan.steps]))
     if dry_run or not work:
         return Outcome(bool(work), data, steps, snapshot.warnings, dry_run=dry_run)
     failures = [error for f in work if (error := _mend(world, f, wait_seconds, progress)) is not None]
@@ -71,6 +73,9 @@ def reconcile(world: World, *, dry_run: bool, wait_seconds: float, progress: Pro
 def _mend(world: World, finding: Finding, wait_seconds: float, progress: Progress) -> VgpuctlError | None:
     """Claim it, see that it still is as it was found, and mend it; another vgpuctl may have been faster."""
     try:
+        if finding.vm is not None and finding.start:
+            start_vm(world, finding.vm.uuid, dry_run=False, wait_seconds=wait_seconds, progress=progress)
+            return None
         reclaim(world, finding.claims, wait_seconds, lost=finding.vm is not None)
         if not _still(world, finding):
             return None
@@ -106,7 +111,22 @@ def find(world: World, snapshot: Snapshot) -> tuple[Finding, ...]:
     stuck = {w.gpu for w in snapshot.stuck}
     found += [_stray(world, snapshot, v, vm) for v, vm in _strays(snapshot) if v.gpu not in stuck]
     found += [_leak(world, snapshot, v) for v in snapshot.vgpus if v.owner is Owner.LEAKED and v.gpu not in stuck]
-    return tuple(found)
+    return (*found, *_drained(world, snapshot))
+
+
+def _drained(world: World, snapshot: Snapshot) -> list[Finding]:
+    """Return the VMs that were shut down to set a GPU up and that nobody is left to start again."""
+    found = []
+    for gpu, vm in left_off(world, snapshot):
+        text = f"VM {vm.name} was shut down to set GPU {gpu} up, and has not been started again"
+        seen = snapshot.gpu(gpu)
+        vgpus = vm.promise.vgpus if vm.promise else ()
+        if seen is None or all(seen.function_at(v.function) is not None for v in vgpus if v.gpu == gpu):
+            found.append(Finding("drained", text, f"start VM {vm.name}", vm=vm, start=True))
+        else:
+            action = f"nothing before the GPU has its VFs again: vgpuctl set-mode {gpu} MODE starts {vm.name} too"
+            found.append(Finding("drained", text, action, vm=vm))
+    return found
 
 
 def _of_vm(world: World, snapshot: Snapshot, vm: Vm) -> list[Finding]:

@@ -27,7 +27,7 @@ from vgpuctl.host.clock import HostClock
 from vgpuctl.host.lock import HostLock, make_private
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.records import ClaimsRead
-from vgpuctl.model.vm import Claim, ProcessId, StuckWrite
+from vgpuctl.model.vm import Claim, DrainedVm, ProcessId, StuckWrite
 from vgpuctl.value import as_dict, field_names
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ _KINDS: tuple[tuple[str, type | tuple[type, ...]], ...] = (
     ("profile", (str, type(None))),
     ("framebuffer_mib", (int, type(None))),
 )
-_CLAIM, _PROCESS, _WRITE = (frozenset(field_names(kind)) for kind in (Claim, ProcessId, StuckWrite))
+_CLAIM, _PROCESS, _WRITE, _DRAINED = (
+    frozenset(field_names(kind)) for kind in (Claim, ProcessId, StuckWrite, DrainedVm)
+)
 _counter = itertools.count()
 
 
@@ -63,6 +65,7 @@ class ClaimStore:
         self._run_dir = run_dir
         self._claims = run_dir / "claims"
         self._stuck = run_dir / "stuck"
+        self._drained = run_dir / "drained"
         self._processes = processes
         self._read_only = read_only
         self._seen: dict[str, tuple[bytes, Claim | None]] = {}
@@ -123,6 +126,26 @@ class ClaimStore:
             if claim is not None and claim.vm_uuid == vm_uuid:
                 os.unlink(self._claims / carrier)
 
+    def drained(self) -> tuple[DrainedVm, ...]:
+        """Return the VMs that were shut down for a while and not started again; what cannot be understood is left out.
+
+        Raises:
+            OSError: they cannot be listed.
+        """
+        return tuple(vm for _, text in _files(self._drained) if (vm := _drained_vm(_parsed(text))) is not None)
+
+    def note_drained(self, vm: DrainedVm) -> None:
+        """Keep that a VM is about to be shut down for a while."""
+        _check_name(vm.vm_uuid)
+        self._refuse_capture()
+        make_private(self._drained.parent, self._drained)
+        self.forget_drained(vm.vm_uuid)
+        _write_new(self._drained / vm.vm_uuid, as_dict(vm))
+
+    def forget_drained(self, vm_uuid: str) -> None:
+        """Drop that it is to be started again."""
+        self._drop(self._drained / vm_uuid)
+
     def stuck(self) -> tuple[StuckWrite, ...]:
         """Return the writes that still wait in the kernel, after dropping those whose process is gone.
 
@@ -150,10 +173,13 @@ class ClaimStore:
         self._forget(str(write.process.pid))
 
     def _forget(self, name: str) -> None:
+        self._drop(self._stuck / name)
+
+    def _drop(self, path: Path) -> None:
         if self._read_only:
             return
         try:
-            os.unlink(self._stuck / name)
+            os.unlink(path)
         except OSError:  # gone, or not ours to remove: who reads it checks the process again
             return
 
@@ -169,9 +195,10 @@ def _claim(name: str, text: bytes) -> Claim | None:
         return None
     try:
         data = _known(data, _CLAIM)
-        for key, kinds in _KINDS:
-            if not isinstance(data[key], kinds):
-                return None
+        if not all(isinstance(data[key], kinds) for key, kinds in _KINDS):
+            return None
+        if not isinstance(data.get("type_id"), str | None):
+            return None
         return Claim(**{**data, "backend": Backend(data["backend"]), "process": _process(data["process"])})
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -182,6 +209,15 @@ def _stuck_write(data: object) -> StuckWrite | None:
         return None
     try:
         return StuckWrite(**{**_known(data, _WRITE), "process": _process(data["process"])})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _drained_vm(data: object) -> DrainedVm | None:
+    if not isinstance(data, dict):
+        return None
+    try:
+        return DrainedVm(**{**_known(data, _DRAINED), "process": _process(data["process"])})
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -46,6 +46,7 @@ class VgpuType(Value):
 
     `type_id` is what the kernel interface wants: the type directory's name (`nvidia-468`) for mdev, the
     decimal number (`468`) for vendor-specific VFIO. It may change with a driver update: `profile` is the record.
+    `units`: what one takes of the pool that all types of its parent share, where the driver has one and tells.
     """
 
     type_id: str
@@ -53,6 +54,7 @@ class VgpuType(Value):
     profile: str
     framebuffer_mib: int | None = None
     max_per_gpu: int | None = None
+    units: int | None = None
 
 
 class Mdev(Value):
@@ -87,7 +89,7 @@ class Gpu(Value):
     for mdev-pf, the VFs for mdev-vf, vendor-vf and sriov-vf, every endpoint of the slot for passthrough.
     `console` lists the reasons why the host's console may be on it; `group_members` the other endpoints of its
     IOMMU group with their drivers. `desired` is the mode that host.yaml gives it, None when it says nothing;
-    `cordoned` that nothing new is placed on it.
+    `cordoned` that nothing new is placed on it. `one_type`: its driver is known to take vGPUs of one type at a time.
     """
 
     address: str
@@ -111,6 +113,7 @@ class Gpu(Value):
     problems: tuple[str, ...] = ()
     desired: Mode | None = None
     cordoned: bool = False
+    one_type: bool = False
 
     def type_of(self, type_id: str) -> VgpuType | None:
         """Return this GPU's type with that id."""

@@ -35,7 +35,7 @@ from vgpuctl.model.records import (
     Removed,
     VolumeRecord,
 )
-from vgpuctl.model.vm import Claim, ProcessId, StuckWrite
+from vgpuctl.model.vm import Claim, DrainedVm, ProcessId, StuckWrite
 
 
 class Sysfs(Protocol):
@@ -276,6 +276,23 @@ class Claims(Protocol):
         Raises:
             OSError: they cannot be listed, as without root; never treat that as "none".
         """
+
+    def drained(self) -> tuple[DrainedVm, ...]:
+        """Return the VMs that were shut down for a while and have not been started again, sorted by uuid.
+
+        Raises:
+            OSError: they cannot be listed, as without root.
+        """
+
+    def note_drained(self, vm: DrainedVm) -> None:
+        """Keep, until the next boot, that a VM is about to be shut down for a while.
+
+        Raises:
+            OSError: with the kernel's errno.
+        """
+
+    def forget_drained(self, vm_uuid: str) -> None:
+        """Drop that: the VM runs again. A missing one is no error, and one that cannot be dropped neither."""
 
     def set_mode(self, mode: int) -> None:
         """Set the permission bits of /run/vgpuctl itself.

@@ -115,7 +115,8 @@ class Vm(Value):
 
     `promise` is set only when the record is this VM's own on this host; a foreign or copied record is in
     `copied_promise`. `unreadable_promise`: a record is there that this version does not understand, perhaps a newer
-    one's; it is shown and never written over. `mac_addresses` in document order.
+    one's; it is shown and never written over. `unreadable_disks`: every file that it names all the same; of such a disk
+    only `path` and `base` mean something. `mac_addresses` in document order.
     """
 
     name: str
@@ -131,6 +132,11 @@ class Vm(Value):
     promise: Promise | None = None
     copied_promise: Promise | None = None
     unreadable_promise: bool = False
+    unreadable_disks: tuple[MadeDisk, ...] = ()
+
+
+SETTING_UP = "set-mode"
+"""Stands for the VM in the claim on a GPU whose mode is being set."""
 
 
 class ProcessId(Value):
@@ -141,7 +147,10 @@ class ProcessId(Value):
 
 
 class Claim(Value):
-    """The file /run/vgpuctl/claims/<carrier>: who has the carrier, before the device exists."""
+    """The file /run/vgpuctl/claims/<carrier>: who has the carrier, before the device exists.
+
+    `type_id`: the type that its device is given, by the driver's number; None when it was not known.
+    """
 
     carrier: str
     backend: Backend
@@ -153,6 +162,15 @@ class Claim(Value):
     framebuffer_mib: int | None
     process: ProcessId
     command: str
+    type_id: str | None = None
+
+
+class DrainedVm(Value):
+    """The file /run/vgpuctl/drained/<uuid>: a VM that was shut down to set its GPU up, and is to be started again."""
+
+    vm_uuid: str
+    gpu: str
+    process: ProcessId
 
 
 class StuckWrite(Value):

@@ -11,7 +11,7 @@ from vgpuctl.capacity.ownership import MAX_INDEXES, carrier_uuid
 from vgpuctl.capacity.profiles import check_combination
 from vgpuctl.domain.edit import hostdev_xml
 from vgpuctl.errors import Busy, NotFound
-from vgpuctl.model.gpu import Backend, Gpu
+from vgpuctl.model.gpu import Backend, Gpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
 from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm
@@ -157,13 +157,13 @@ def unreferenced(vm: Vm) -> tuple[PromisedVgpu, ...]:
     return tuple(v for v in vm.promise.vgpus if v.carrier not in there) if vm.promise else ()
 
 
-def swap(vm: Vm, promise: Promise, typed: Sequence[str]) -> Swap:
-    """Return which vGPUs stay, go and come when a VM is to have these profiles."""
+def swap(vm: Vm, promise: Promise, typed: Sequence[str], types: Sequence[VgpuType] = ()) -> Swap:
+    """Return which vGPUs stay, go and come when a VM is to have these profiles. `types`: those of its GPUs."""
     waiting = list(promise.vgpus)
     stay: list[PromisedVgpu] = []
     come: list[str] = []
     for text in typed:
-        match = next((v for v in waiting if v.profile == meant_profile(vm, text)), None)
+        match = next((v for v in waiting if v.profile == meant_profile(vm, text, types)), None)
         if match is None:
             come.append(text)
         else:

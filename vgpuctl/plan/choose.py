@@ -36,7 +36,7 @@ def choose(
         return _vgpus(snapshot, wish, uuid, exclude)
     gpu = _one_gpu(snapshot, wish)
     if wish.mode == "sriov":
-        return _plain_vf(snapshot, wish, gpu)
+        return _plain_vf(snapshot, gpu)
     return _whole(snapshot, wish, gpu)
 
 
@@ -124,7 +124,7 @@ def _one_gpu(snapshot: Snapshot, wish: VmWish) -> Gpu:
     return (free or usable or list(gpus))[0]
 
 
-def _plain_vf(snapshot: Snapshot, wish: VmWish, gpu: Gpu) -> tuple[PromisedVgpu, ...]:
+def _plain_vf(snapshot: Snapshot, gpu: Gpu) -> tuple[PromisedVgpu, ...]:
     if gpu.backend is None or (gpu.vfs_total and not gpu.vfs_enabled):
         raise _vfs_are_off(gpu)
     if gpu.backend is not Backend.SRIOV_VF:

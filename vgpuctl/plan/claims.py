@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, ProcessId, Promise
+from vgpuctl.value import replace
 
 
 def claims_for(name: str, promise: Promise, process: ProcessId, command: str) -> tuple[Claim, ...]:
@@ -23,3 +25,10 @@ def claims_for(name: str, promise: Promise, process: ProcessId, command: str) ->
         )
         for v in promise.vgpus
     )
+
+
+def typed(claim: Claim, snapshot: Snapshot) -> Claim:
+    """Return a claim with the id that its profile's type has now, where the snapshot has read the types."""
+    gpu = snapshot.gpu(claim.gpu)
+    known = next((t for t in gpu.types if t.profile == claim.profile), None) if gpu is not None else None
+    return claim if known is None else replace(claim, type_id=known.type_id)

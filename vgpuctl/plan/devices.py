@@ -10,10 +10,10 @@ import json
 
 from vgpuctl.backends import of
 from vgpuctl.errors import InUse
-from vgpuctl.model.gpu import Owner
+from vgpuctl.model.gpu import Owner, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
-from vgpuctl.model.vm import Promise, Vm
+from vgpuctl.model.vm import Promise, PromisedVgpu, Vm
 from vgpuctl.plan.choose import type_id_now
 
 
@@ -52,15 +52,8 @@ def device_steps(snapshot: Snapshot, vm: Vm, promise: Promise) -> tuple[Step, ..
     for promised in promise.vgpus:
         if any(v.carrier == promised.carrier and v.present for v in snapshot.vgpus):
             taker = next(v for v in snapshot.vgpus if v.carrier == promised.carrier)
-            known = snapshot.gpu(promised.gpu)
-            seen = known.type_of(taker.type_id) if known and taker.type_id else None
-            if seen is None or promised.profile in (None, seen.profile):
-                continue
-            raise InUse(
-                f"{promised.carrier} carries {seen.profile}, not {promised.profile} as {vm.name} needs",
-                hint=f"somebody changed it by hand; vgpuctl show-gpu {promised.gpu}",
-                carrier=promised.carrier,
-            )
+            _refuse_changed(snapshot, vm, promised, taker)
+            continue
         others = [v for v in snapshot.vgpus if v.function == promised.function and v.vm_uuid != vm.uuid]
         single = [v for v in others if (v.owner is not Owner.OURS or v.present) and promised.function != promised.gpu]
         if single:
@@ -72,3 +65,24 @@ def device_steps(snapshot: Snapshot, vm: Vm, promise: Promise) -> tuple[Step, ..
             )
         steps += of(promised.backend).make(promised, type_id_now(snapshot, promised))
     return tuple(steps)
+
+
+def _refuse_changed(snapshot: Snapshot, vm: Vm, promised: PromisedVgpu, device: Vgpu) -> None:
+    """Refuse a device of another type than promised.
+
+    A type without room for one more is named by NVML alone: where that is not asked, the id in the claim decides.
+    """
+    gpu = snapshot.gpu(promised.gpu)
+    if promised.profile is None or device.type_id is None or gpu is None:
+        return
+    seen = gpu.type_of(device.type_id)
+    made = next((c.type_id for c in snapshot.claims if (c.carrier, c.vm_uuid) == (device.carrier, vm.uuid)), None)
+    if seen is None and made in (None, device.type_id):
+        return
+    if seen is None or seen.profile != promised.profile:
+        what = seen.profile if seen is not None else f"the type {device.type_id}"
+        raise InUse(
+            f"{promised.carrier} carries {what}, not {promised.profile} as {vm.name} needs",
+            hint=f"somebody changed it by hand; vgpuctl show-gpu {promised.gpu}",
+            carrier=promised.carrier,
+        )

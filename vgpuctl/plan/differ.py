@@ -10,25 +10,31 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 
+from vgpuctl.capacity.profiles import means
+from vgpuctl.model.gpu import VgpuType
+from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm
 from vgpuctl.model.wish import ExistingDisk, NewDisk, VmWish
 
 Side = dict[str, object]
 
 
-def differences(vm: Vm, wish: VmWish, meant_gpus: Set[str] = frozenset()) -> tuple[Side, Side]:
+def differences(
+    vm: Vm, wish: VmWish, meant_gpus: Set[str] = frozenset(), types: Sequence[VgpuType] = ()
+) -> tuple[Side, Side]:
     """Return (before, after) of the typed fields in which the VM differs from the wish; empty when it does not.
 
     What a domain shows is compared with the domain; what it does not show (os, template, spare ports, plugin
     parameters, the path of the user-data) with the spec that its record keeps. `meant_gpus`: the addresses that a
-    typed model means on this host; only the engine can say, and need not when the record keeps the same text.
+    typed model means on this host, `types`: those of the VM's GPUs; only the engine can say, and need not when the
+    record keeps the same text.
     """
     kept = _kept(vm)
     before = _observed(vm, kept)
     after = _wanted(wish)
-    after["profile"] = _count(_short_name(vm, kept, p) for p, n in wish.profiles for _ in range(n))
+    after["profile"] = _count(meant_profile(vm, p, types) for p, n in wish.profiles for _ in range(n))
     if same_gpu(vm, wish) or (promise_gpus(vm) and promise_gpus(vm) <= meant_gpus):
         before["gpu"] = after["gpu"]
     changed = [f for f in after if wish.typed(f) and f in before and before[f] != after[f]]
@@ -40,9 +46,19 @@ def same_gpu(vm: Vm, wish: VmWish) -> bool:
     return wish.gpu is None or promise_gpus(vm) == {wish.gpu} or _kept(vm).get("gpu") == wish.gpu
 
 
-def meant_profile(vm: Vm, text: str) -> str:
-    """Return the profile that a typed text means on this VM, or the text itself."""
-    return _short_name(vm, _kept(vm), text)
+def meant_profile(vm: Vm, text: str, types: Sequence[VgpuType] = ()) -> str:
+    """Return the profile that a typed text means on this VM, or the text itself. `types`: those of its GPUs now."""
+    recorded = _short_name(vm, _kept(vm), text)
+    have = {v.profile for v in vm.promise.vgpus} if vm.promise else set()
+    if recorded in have:
+        return recorded
+    return next((t.profile for t in types if t.profile in have and means(t, text)), recorded)
+
+
+def types_of(snapshot: Snapshot, vm: Vm) -> tuple[VgpuType, ...]:
+    """Return the types that a snapshot has of a VM's GPUs."""
+    addresses = promise_gpus(vm)
+    return tuple(t for g in snapshot.gpus if g.address in addresses for t in g.types)
 
 
 def _kept(vm: Vm) -> Side:

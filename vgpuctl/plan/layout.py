@@ -106,7 +106,7 @@ def refuse_misfits(snapshot: Snapshot, gpu: Gpu, mode: str) -> None:
     taken = snapshot.taken_on(gpu.address)
     misfits = [v for v in taken if v.backend not in FITTING[mode] and not (mode == "unmanaged" and _not_ours(v))]
     if misfits:
-        raise _in_use(gpu, misfits, f"which have no place in mode {mode}")
+        raise _in_use(gpu, misfits, f"and mode {mode} has no place for that")
 
 
 def users_to_drain(snapshot: Snapshot, gpu: Gpu, number: int) -> tuple[Vm, ...]:
@@ -170,7 +170,7 @@ def _in_use(gpu: Gpu, vgpus: list[Vgpu], why: str) -> InUse:
     carriers = sorted(v.carrier for v in vgpus)
     return InUse(
         f"{gpu.address} is in use by {', '.join(names)} ({', '.join(carriers)}), {why}",
-        hint=f"vgpuctl show-gpu {gpu.address}",
+        hint="vgpuctl reconcile" if any(v.owner is Owner.LEAKED for v in vgpus) else f"vgpuctl show-gpu {gpu.address}",
         gpu=gpu.address,
         vms=names,
         carriers=carriers,

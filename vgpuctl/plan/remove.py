@@ -62,8 +62,10 @@ def refuse_shared_disks(snapshot: Snapshot, vm: Vm, promise: Promise, *, can_kee
     for other in snapshot.vms:
         if other.uuid == vm.uuid:
             continue
-        clones = {d.base for d in other.promise.disks} if other.promise else set()
-        shared = sorted(paths & (clones | {d.source for d in other.disks}))
+        recorded = other.promise.disks if other.promise else other.unreadable_disks
+        clones = {d.base for d in recorded}
+        named = {d.path for d in other.unreadable_disks}
+        shared = sorted(paths & (clones | named | {d.source for d in other.disks}))
         if shared:
             how = "is a clone of it" if shared[0] in clones else "uses it"
             raise InUse(

@@ -43,7 +43,7 @@ def edit_gpu(text: str | None, address: str, changes: Mapping[str, object], name
         now = {key: getattr(known, key, None) or None for key in changes}
         if now == {key: value or None for key, value in changes.items()}:
             return text
-    if text is None:
+    if text is None or not text.strip():
         return _checked(_edited(None, address, changes), None, address, changes, name)
     bare, apart = _without_comments(text)
     return _checked(_with_comments(_edited(bare, address, changes), apart), text, address, changes, name)
@@ -52,7 +52,9 @@ def edit_gpu(text: str | None, address: str, changes: Mapping[str, object], name
 def _edited(text: str | None, address: str, changes: Mapping[str, object]) -> str:
     """Return the text with the keys set and taken out; it has no line that is only a comment."""
     yaml = _writer(text or "")
-    document = yaml.load(text) if text is not None else CommentedMap(version=VERSION)
+    document = yaml.load(text) if text else None
+    if document is None:
+        document = CommentedMap(version=VERSION)
     gpus = document.get("gpus")
     if gpus is None:
         gpus = document["gpus"] = CommentedMap()

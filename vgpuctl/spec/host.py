@@ -64,13 +64,20 @@ class HostSpec(Value):
 
 
 def parse_host_spec(text: str, name: str) -> HostSpec:
-    """Read host.yaml; `name` is its path, for messages.
+    """Read host.yaml; `name` is its path, for messages. A file in which nothing stands is as none.
 
     Raises:
         InvalidInput: each problem as `file:line:column: path: what is wrong`.
     """
+    if says_nothing(text):
+        return HostSpec(VERSION)
     given: dict[str, Any] = parse(text, name, HOST)
     return HostSpec(**given)
+
+
+def says_nothing(text: str) -> bool:
+    """Say whether a text is empty but for comments, as `touch` and a template that is all commented out leave it."""
+    return all(not line or line.startswith("#") for line in (line.strip() for line in text.splitlines()))
 
 
 def _version(value: object) -> object:

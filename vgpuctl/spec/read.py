@@ -26,6 +26,9 @@ from vgpuctl.value import NOTHING, Value
 Path = tuple[str | int, ...]
 
 _CORE = "tag:yaml.org,2002:"
+_PLAIN = ("map", "seq", "str", "null", "bool", "int", "float", "timestamp", "merge", "value")
+_TAGS = frozenset(f"{_CORE}{name}" for name in _PLAIN)
+"""What YAML gives a node by itself; `!!binary` and the like are in the same name space, and somebody wrote them."""
 _WHOLE = re.compile(r"[-+]?[0-9]{1,18}", re.ASCII)
 _BASED = re.compile(r"0o[0-7]{1,18}|0x[0-9a-fA-F]{1,16}", re.ASCII)
 _DECIMAL = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,4})?", re.ASCII)
@@ -155,7 +158,7 @@ class _Walk:
             self._problem(node, path, "an alias (*name) is not taken here: write the value out")
             return None
         self._seen.add(id(node))
-        if not str(node.tag).startswith(_CORE):
+        if str(node.tag) not in _TAGS:
             self._problem(node, path, f"the tag {node.tag} is not taken here")
         if isinstance(node, MappingNode):
             return self._mapping(node, path)

@@ -99,7 +99,8 @@ def split_profile(text: str) -> tuple[str, int]:
     if not wanted or len(wanted) > 128 or _UNFIT.search(wanted):
         raise ValueError(f"{_quoted(text)} is not a profile: write it like A100-4C, or A100-4C:2 for two")
     if not re.fullmatch("[0-9]{1,4}", count, re.ASCII):
-        raise ValueError(f"the count after ':' in {_quoted(text)} is not a number: write it like A100-4C:2")
+        what = "is too large" if count.isascii() and count.isdigit() else "is not a number"
+        raise ValueError(f"the count after ':' in {_quoted(text)} {what}: write it like A100-4C:2")
     if int(count) < 1:
         raise ValueError(f"the count in {_quoted(text)} must be at least 1")
     return wanted, int(count)

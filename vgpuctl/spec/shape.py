@@ -55,7 +55,7 @@ class Shape(Value):
         given: dict[str, object] = {}
         for key in self.keys:
             if key.required and key.name not in value:
-                found.append(Problem((key.name,), "it is missing"))
+                found.append(Problem((key.name,), _missing(key)))
             elif key.required or value.get(key.name) is not None:
                 try:
                     given[key.name] = key.rule(value[key.name])
@@ -74,6 +74,12 @@ class Shape(Value):
 
     def _unknown(self, name: str) -> Problem:
         return Problem((name,), f"there is no such field{suggest(name, self.names)}", at_key=True)
+
+
+def _missing(key: Key) -> str:
+    """Say that a key is missing, and the only way to write it when there is only one."""
+    only = key.schema.get("const")
+    return "it is missing" if only is None else f"it is missing: write '{key.name}: {only}'"
 
 
 def problems_below(part: str | int, error: ValueError) -> list[Problem]:

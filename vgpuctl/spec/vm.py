@@ -8,7 +8,6 @@ built-in values and remembers where each came from.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -149,20 +148,6 @@ def wish(
         sources=sources,
         cloud_init=user_data,
     )
-
-
-def to_json(spec: VmSpec) -> str:
-    """Return the given fields as JSON, ASCII, sorted, without white space: equal specs give equal texts."""
-    return json.dumps(spec.given(), sort_keys=True, separators=(",", ":"))
-
-
-def from_json(text: str) -> VmSpec:
-    """Read what `to_json` wrote, as it stands in a VM's record.
-
-    Raises:
-        InvalidInput: it is not a VM spec.
-    """
-    return parse_vm_spec(text, "the VM's record")
 
 
 def _fill(name: str, given: Mapping[str, object], defaults: Defaults | None) -> tuple[object, str]:

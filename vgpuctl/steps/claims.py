@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from vgpuctl.errors import Failed, InUse, VerifyFailed
 from vgpuctl.model.records import ClaimsRead
-from vgpuctl.model.vm import Claim
+from vgpuctl.model.vm import SETTING_UP, Claim
 from vgpuctl.model.world import World
 from vgpuctl.value import Value
 
@@ -60,6 +60,8 @@ class HoldClaim(Value):
 
     def describe(self) -> str:
         """Say what is claimed."""
+        if self.claim.vm == SETTING_UP:
+            return f"claim all of GPU {self.claim.gpu} while its mode is set"
         what = self.claim.profile or self.claim.backend
         return f"claim {self.claim.function} on GPU {self.claim.gpu} for {what}"
 

@@ -28,8 +28,9 @@ class SetGpuKeys(Value):
         """Say what is written."""
         said = ", ".join(f"{key}: {_shown(value)}" for key, value in self.changes.items() if value is not None)
         gone = ", ".join(key for key, value in self.changes.items() if value is None and self.before.get(key))
-        what = "; ".join(filter(None, (said, f"no {gone}" if gone else "")))
-        return f"write '{what}' for GPU {self.address} to {PATH}" if what else f"keep {PATH}"
+        if not said:
+            return f"take '{gone}' of GPU {self.address} out of {PATH}" if gone else f"keep {PATH}"
+        return f"write '{said}{f'; no {gone}' if gone else ''}' for GPU {self.address} to {PATH}"
 
     def perform(self, world: World) -> None:
         """Edit the file's text and put it in the file's place.

@@ -29,10 +29,15 @@ def system_of(world: World) -> System:
     return world.system
 
 
+def _look(path: str) -> str:
+    """Return the command that shows a path and the directory it is in, which may be none."""
+    return f"ls -ld {path.rpartition('/')[0]} {path}"
+
+
 def _failed(path: str, what: str, error: OSError) -> Failed:
     return Failed(
         f"{path} cannot be {what}: {error.strerror or error}",
-        hint=_MOUNTED_READ_ONLY if error.errno == errno.EROFS else f"run this as root; ls -ld {path}",
+        hint=_MOUNTED_READ_ONLY if error.errno == errno.EROFS else f"run this as root; {_look(path)}",
         path=path,
         errno=error.errno,
     )

@@ -73,6 +73,18 @@ def test_a_claim_of_a_vm_that_lost_its_record_is_ours_and_says_so():
     assert (found.owner, found.reason) == (Owner.OURS, "record lost")
 
 
+def test_a_device_of_a_vm_whose_record_cannot_be_read_does_not_say_that_it_is_lost():
+    gpu = _carrying()
+    newer = vm(1, promised(gpu, A4C), record=None, unreadable_promise=True)
+    (claimed,) = join((gpu,), (newer,), (claim(promised(gpu, A4C), 1),), NOBODY)
+    own = carrier_uuid(vm_uuid(1), 0)
+    mdevs = with_mdevs(t4(), 0, (own, T2Q.type_id))
+    (proved,) = join(
+        (mdevs,), (vm(1, promised(mdevs, T2Q, carrier=own), record=None, unreadable_promise=True),), (), NOBODY
+    )
+    assert [(v.owner, v.reason) for v in (claimed, proved)] == [(Owner.OURS, "unreadable record")] * 2
+
+
 def test_an_mdev_proves_its_vm_by_its_uuid_when_record_and_claim_are_lost():
     own = carrier_uuid(vm_uuid(1), 0)
     gpu = with_mdevs(t4(), 0, (own, T2Q.type_id))

@@ -48,6 +48,28 @@ def test_another_size_locks_the_gpu_and_its_holder_is_named():
     assert found.reasons == ("it runs 1 of another size: A100-5C (5120 MiB), held by vdi-003",)
 
 
+def test_a_driver_that_takes_one_type_names_who_has_another_of_the_same_size():
+    t2b = replace(T2Q, type_id="nvidia-999", name="GRID T4-2B", profile="T4-2B")
+    gpu = replace(t4(), one_type=True)
+    assert room(gpu, [taken(gpu, T2Q)], T2Q).some
+    assert room(replace(gpu, one_type=False), [taken(gpu, t2b, vm="vdi-003")], T2Q).some
+    found = room(gpu, [taken(gpu, t2b, vm="vdi-003")], T2Q)
+    assert found.free == 0
+    assert "it runs 1 of another type: T4-2B, held by vdi-003; its driver, older than 550" in found.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "missing", "free"), [((12, 6), ["big"], 10), ((12, 6), ["small"], 11), ((9, 0), ["big"], 0)]
+)
+def test_types_whose_share_of_a_pool_is_not_known_never_promise_too_much(numbers, missing, free):
+    small, big = VgpuType("x-1", "x-1", "small"), VgpuType("x-2", "x-2", "big")
+    plain = t4(available={"x-1": numbers[0], "x-2": numbers[1]})
+    gpu = replace(plain, types=(small, big), vendor_id="19e5", driver="x")
+    kinds = {"small": small, "big": big}
+    away = [taken(gpu, kinds[name], n, present=False) for n, name in enumerate(missing)]
+    assert room(gpu, away, small).free == free
+
+
 def test_a_full_gpu_names_its_number_and_holders_shortened_in_the_middle():
     gpu = a100()
     found = room(gpu, [taken(gpu, A4C, n) for n in range(1, 11)], A4C)

@@ -56,3 +56,8 @@ def test_a_stopped_vm_gets_another_profile(sim: Run) -> None:
 @pytest.mark.parametrize("command", ["attach nothing --profile A100-4C", "detach nothing", "attach nothing"])
 def test_what_cannot_be_meant_is_exit_2(sim: Run, command: str) -> None:
     assert sim(command).status == 2
+
+
+def test_a_count_that_is_too_large_and_a_name_that_is_empty_are_told_as_what_they_are(sim: Run) -> None:
+    assert "the count after ':' in 'A100-4C:99999' is too large" in sim("attach vm --profile A100-4C:99999").err
+    assert "there is no VM ''" in sim("attach '' --profile A100-4C").err

@@ -54,7 +54,10 @@ def test_running_vms_are_named_and_drained_when_asked(mixed: Run) -> None:
 
 def test_a_mode_that_does_not_exist_is_a_typing_error(mixed: Run) -> None:
     assert mixed(f"set-mode {FLEX} mig").status == 2
-    assert mixed(f"set-mode {FLEX} sriov --vfs 0").status == 2
+    ran = mixed(f"set-mode {FLEX} sriov --vfs 0")
+    assert (ran.status, "--vfs: 0 is not 1 or more" in ran.err) == (2, True)
+    assert "--vfs: 'many' is not a whole number, 1 or more" in mixed(f"set-mode {FLEX} sriov --vfs many").err
+    assert "--parallel: 65 is not 1 to 64" in mixed("create-vm vm-{} --profile T4-4Q --count 2 --parallel 65").err
 
 
 def test_a_cordoned_gpu_is_shown_as_such_until_it_is_not(mixed: Run) -> None:

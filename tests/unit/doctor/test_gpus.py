@@ -9,7 +9,7 @@ from tests.unit.doctor.looks import judge, said
 from tests.values import A4C, a100, changed, snapshot, t4, taken
 from vgpuctl.doctor.check import Verdict
 from vgpuctl.doctor.gpus import shortened
-from vgpuctl.model.gpu import Backend
+from vgpuctl.model.gpu import Backend, Mode
 from vgpuctl.model.records import NvmlStatus
 
 
@@ -51,9 +51,21 @@ def test_vfs_that_are_off_fail_with_the_command_that_turns_them_on():
     off = a100(backend=None, vfs_enabled=0, functions=(), types=())
     found = judge("vfs", snapshot(off))
     assert found.verdict is Verdict.FAIL
-    assert found.fix == "/usr/lib/nvidia/sriov-manage -e 0000:3b:00.0"
-    other = judge("vfs", snapshot(a100(backend=None, vfs_enabled=0, vendor_id="8086")))
-    assert other.fix == "echo N > /sys/bus/pci/devices/0000:3b:00.0/sriov_numvfs"
+    assert found.fix.startswith("vgpuctl set-mode 0000:3b:00.0 vgpu; one that is meant to be so: ")
+    assert "nothing for VMs" in said(found)
+    other = judge("vfs", snapshot(a100(backend=None, vfs_enabled=0, vendor_id="8086", driver="xe")))
+    assert other.fix.startswith("vgpuctl set-mode 0000:3b:00.0 sriov; ")
+
+
+@pytest.mark.parametrize("mode", [Mode.PASSTHROUGH, Mode.UNMANAGED])
+def test_what_host_yaml_keeps_from_vgpus_is_no_fault(mode):
+    off = a100(backend=None, vfs_enabled=0, functions=(), types=(), desired=mode)
+    assert judge("vfs", snapshot(off)).verdict is Verdict.OK
+    assert f"host.yaml: mode {mode}" in said(judge("vfs", snapshot(off)))
+    assert judge("gpu-driver", snapshot(a100(driver=None, desired=mode))).verdict is Verdict.OK
+    assert (
+        judge("vgpu-driver", snapshot(t4(backend=Backend.PASSTHROUGH, desired=mode))).verdict is Verdict.NOT_APPLICABLE
+    )
 
 
 def test_functions_without_a_problem():

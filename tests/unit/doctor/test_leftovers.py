@@ -42,6 +42,13 @@ def test_a_leak_is_a_warning_that_reconcile_mends():
     assert "leaked: A100-4C on 0000:3b:00.4" in said(found)
 
 
+def test_what_reconcile_does_not_mend_says_what_does():
+    newer = Leftover("unreadable-record", "VM x has a record", "nothing: upgrade vgpuctl")
+    assert judge("leftovers", leftovers=(newer,)).fix == "upgrade vgpuctl"
+    leak = Leftover("leaked", "A100-4C on 0000:3b:00.4: its VM is gone", "remove it")
+    assert judge("leftovers", leftovers=(newer, leak)).fix == "vgpuctl reconcile; upgrade vgpuctl"
+
+
 def test_leftovers_are_unknown_without_libvirt():
     assert judge("leftovers", leftovers_problem="refused").evidence == ("refused",)
 

@@ -25,6 +25,9 @@ def test_no_iommu_group_fails_whatever_the_command_line_says():
     assert found.verdict is Verdict.FAIL
     assert "intel_iommu=on" in said(found)
     assert "VT-d" in (found.fix or "")
+    assert "asks for it already" in (found.fix or "")
+    bare = judge("iommu", files={CMDLINE: "ro quiet\n"}, folders={GROUPS: ()})
+    assert "add intel_iommu=on iommu=pt" in (bare.fix or "")
 
 
 def test_iommu_groups_that_cannot_be_listed_are_unknown():

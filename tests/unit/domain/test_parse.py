@@ -135,6 +135,20 @@ def test_a_garbled_record_is_none_and_is_told_from_a_lost_one(broken: str) -> No
     assert (vm.promise, vm.copied_promise, vm.unreadable_promise) == (None, None, True)
 
 
+def test_every_file_that_a_garbled_record_names_is_kept_with_its_base() -> None:
+    record = (
+        "<vm xmlns='urn:vgpuctl:1' state='new'><disk path='/a' base='/b'/>"
+        "<store><volume file='/c'/></store><disk path='/a2' base='base-by-name'/></vm>"
+    )
+    vm = read(domain(rest=f"<metadata>{record}</metadata>"))
+    assert [(d.path, d.base) for d in vm.unreadable_disks] == [
+        ("/a", "/b"),
+        ("/a2", "base-by-name"),
+        ("/b", None),
+        ("/c", None),
+    ]
+
+
 def test_a_record_that_is_read_or_is_not_there_is_not_unreadable() -> None:
     record = promise_to_xml(vendor_vf().promise)
     for metadata in (

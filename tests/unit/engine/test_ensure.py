@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
-from tests.worlds import WAIT_SECONDS, Host, Silent, open_host, picture, wish, yes
+from tests.worlds import WAIT_SECONDS, Host, Silent, open_host, picture, stop, wish, yes
+from vgpuctl.engine.change import set_profile
 from vgpuctl.engine.ensure import ensure_vm
 from vgpuctl.errors import Foreign, InvalidInput, SpecDiffers
 from vgpuctl.model.outcome import Outcome
@@ -106,6 +109,18 @@ def test_what_is_typed_in_another_way_is_the_same_vm_the_second_time(tmp_path, p
     wanted = wish(profile, name="vm", gpu=gpu, sources={**TYPED, "gpu": "typed"} if gpu else TYPED)
     assert ensure(host, wanted, "present").changed
     assert not ensure(host, wanted, "present").changed
+
+
+@pytest.mark.parametrize(("made", "again"), [*itertools.permutations(("A100-4C", "GRID A100-4C", "468"), 2)])
+def test_a_profile_is_the_same_however_it_was_typed_before(tmp_path, made, again):
+    host = open_host(tmp_path)
+    ensure(host, wish(made, name="vm", sources=TYPED), "present")
+    assert not ensure(host, wish(again, name="vm", sources=TYPED), "present").changed
+    with pytest.raises(SpecDiffers):
+        ensure(host, wish("469", name="vm", sources=TYPED), "present")
+    stop(host.world, "vm")
+    kept = set_profile(host.world, wish(again, name="vm"), dry_run=False, wait_seconds=1, progress=Silent())
+    assert not kept.changed
 
 
 def test_a_model_is_the_same_as_the_gpu_that_was_chosen(tmp_path):

@@ -47,6 +47,19 @@ def test_a_volume_named_like_ours_is_an_orphan_only_while_no_vm_refers_to_it(tmp
     assert rows(world)["/var/lib/libvirt/images/somebody.qcow2"]["role"] == "other"
 
 
+def test_what_only_an_unreadable_record_names_is_in_use_and_its_base_a_base(tmp_path):
+    world = open_host(tmp_path, text=SCENARIO).world
+    gold = world.storage.make_volume("fast", "gold-0123abcd.qcow2", 1 << 30)
+    disk = world.storage.make_volume("fast", "vm-4567abcd.qcow2", 1 << 30)
+    uuid = create(world, wish("A100-4C", name="vm"), start=False).data["uuid"]
+    text = f'<vm xmlns="urn:vgpuctl:1" state="parked"><disk path="{disk.path}" base="{gold.path}"/></vm>'
+    world.hypervisor.set_promise(uuid, text)
+    found = rows(world)
+    assert (found[gold.path]["role"], found[gold.path]["children"]) == ("base", [{"path": disk.path, "vms": ["vm"]}])
+    assert (found[disk.path]["role"], found[disk.path]["vms"]) == ("disk", ["vm"])
+    assert "orphan" not in {row["role"] for row in found.values()}
+
+
 def test_an_orphan_that_something_is_a_clone_of_is_a_base(tmp_path):
     world = open_host(tmp_path, text=SCENARIO).world
     base = world.storage.make_volume("fast", "gold-0123abcd.qcow2", 1 << 30)

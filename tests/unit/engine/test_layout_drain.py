@@ -9,9 +9,7 @@ import pytest
 
 from tests.layouts import FLEX, Signals, Struck, do, said, stand
 from tests.worlds import create, open_host, picture, wish
-from vgpuctl.errors import (
-    Interrupted,
-)
+from vgpuctl.errors import Interrupted
 from vgpuctl.value import replace
 
 
@@ -90,7 +88,7 @@ def test_a_second_signal_ends_it_and_names_the_vms_that_stay_off(tmp_path):
     with pytest.raises(Interrupted) as raised:
         do(struck, FLEX, "sriov", 6, drain=True, progress=signals)
     assert raised.value.left[1:] == ["VM one is not started again", "VM two is not started again"]
-    assert raised.value.hint == "vgpuctl start-vm NAME"
+    assert raised.value.hint == "vgpuctl reconcile starts them, or vgpuctl start-vm NAME"
     assert picture(host).running == foreign
 
 

@@ -115,6 +115,21 @@ def test_a_dry_run_shows_all_and_writes_nothing(tmp_path):
     assert picture(host) == before
 
 
+def test_what_all_of_them_need_is_told_once(tmp_path):
+    host = open_host(tmp_path)
+    pool = "make storage pool default at /var/lib/libvirt/images"
+    for dry_run in (True, False):
+        steps = ensure(host.world, wish("A100-4C"), names(3), dry_run=dry_run).steps
+        assert steps[0] == pool
+        assert [line for line in steps if "storage pool" in line] == [pool]
+        assert len([line for line in steps if "make disk" in line]) == 3
+
+
+def test_several_alike_on_one_pf_are_claimed_one_by_one(tmp_path):
+    steps = ensure(open_host(tmp_path, "t4").world, wish("T4-2Q"), names(2), dry_run=True).steps
+    assert [line.partition(":")[0] for line in steps if ": claim" in line] == ["vm-1", "vm-2"]
+
+
 def test_a_wish_without_a_profile_is_enough_only_when_all_are_there(tmp_path):
     world = open_host(tmp_path).world
     ensure(world, wish("A100-4C"), names(2))

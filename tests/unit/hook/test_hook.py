@@ -14,8 +14,9 @@ import pytest
 from tests.worlds import EagerClock, Silent, create, wish
 from vgpuctl.engine.create import create_vm
 from vgpuctl.engine.observe import Want, observe
-from vgpuctl.errors import Temporary
+from vgpuctl.errors import InUse, Temporary
 from vgpuctl.hook import run as hook
+from vgpuctl.host.nvml import NoNvml
 from vgpuctl.model.vm import VmState
 from vgpuctl.model.world import World
 from vgpuctl.plan.installation import hook_text
@@ -116,6 +117,51 @@ def test_a_place_that_somebody_took_refuses_the_start_in_one_line(tmp_path):
     assert "0000:3b:00.4 carries A100-5C, not A100-4C as vm needs" in done.stderr
     assert "vgpuctl show-gpu" in done.stderr
     assert world.claims.all() == ()
+
+
+def given_by_hand(world: World, carrier: str, type_id: str) -> None:
+    for text in ("0\n", f"{type_id}\n"):
+        world.sysfs.write(f"/sys/bus/pci/devices/{carrier}/nvidia/current_vgpu_type", text)
+
+
+def test_a_vgpu_that_was_given_another_type_by_hand_refuses_the_start(tmp_path):
+    world = simulated_world("a100-40")
+    create(world, wish("A100-4C", name="vm"), start=False)
+    path, xml = script(tmp_path), xml_of(world)
+    assert begin(path, xml).returncode == 0
+    given_by_hand(world, "0000:3b:00.4", "469")
+    done = begin(path, xml)
+    assert done.returncode == 1
+    assert "0000:3b:00.4 carries A100-5C, not A100-4C as vm needs; somebody changed it by hand" in done.stderr
+
+
+def test_a_type_that_nothing_names_any_more_is_told_by_its_number(tmp_path):
+    world = replace(simulated_world("l40s-x4"), clock=EagerClock())
+    create(world, wish("L40S-48Q", name="vm"), start=False)
+    quiet = replace(world, nvml=NoNvml("libvirt waits"))
+    hook.prepare(quiet, xml_of(world))
+    carrier = world.claims.all()[0].carrier
+    given_by_hand(world, carrier, "1166")
+    with pytest.raises(InUse, match=f"{carrier} carries the type 1166, not L40S-48Q as vm needs"):
+        hook.prepare(quiet, xml_of(world))
+
+
+def test_a_start_with_everything_in_place_reads_no_types(tmp_path):
+    world = simulated_world("a100-40")
+    create(world, wish("A100-4C", name="vm"), start=False)
+    read: list[str] = []
+
+    class Noting:
+        def __getattr__(self, name: str) -> object:
+            return getattr(world.sysfs, name)
+
+        def read(self, path: str) -> str:
+            read.append(path)
+            return world.sysfs.read(path)
+
+    hook.prepare(replace(world, sysfs=Noting()), xml_of(world))
+    assert TYPES in read
+    assert not [path for path in read if "creatable_vgpu_types" in path]
 
 
 def test_a_place_that_another_vm_has_claimed_names_that_vm(tmp_path):

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.values import A4C, a100, promised, taken, vm
-from vgpuctl.errors import Foreign
+from tests.values import A4C, a100, promised, snapshot, taken, vm
+from vgpuctl.errors import Foreign, InUse
 from vgpuctl.model.gpu import Owner
 from vgpuctl.model.records import DomainLeftovers
 from vgpuctl.model.vm import MadeDisk, PromiseState, VmState
-from vgpuctl.plan.remove import describe_leftovers, orphan_plan, own_promise, removal_plan
+from vgpuctl.plan.remove import describe_leftovers, orphan_plan, own_promise, refuse_shared_disks, removal_plan
 from vgpuctl.value import replace
 
 DISK = MadeDisk("default", "vm.qcow2", "/pool/vm.qcow2", 1, base="/srv/base.qcow2")
@@ -75,6 +75,14 @@ def test_what_is_not_ours_is_refused_with_its_reason(copied):
         own_promise(other, "delete")
     assert ("copy" in str(raised.value)) == copied
     assert "virsh" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize("named", [MadeDisk("", "", "/newer", 0, base=DISK.path), MadeDisk("", "", DISK.path, 0)])
+def test_a_disk_that_only_an_unreadable_record_names_is_not_deleted(named):
+    mine = replace(OURS, promise=replace(OURS.promise, disks=(DISK,)))
+    newer = vm(2, record=None, unreadable_promise=True, unreadable_disks=(named,))
+    with pytest.raises(InUse, match=f"{DISK.path} cannot be deleted: VM vdi-002"):
+        refuse_shared_disks(snapshot(a100(), vms=(mine, newer)), mine, mine.promise)
 
 
 @pytest.mark.parametrize("doing", ["start", "stop", "delete", "change"])

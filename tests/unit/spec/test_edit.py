@@ -109,7 +109,7 @@ def test_what_it_says_already_changes_no_byte(changes):
     assert edit_gpu(WRITTEN, GPU, changes, NAME) is WRITTEN
 
 
-@pytest.mark.parametrize("text", ["version: 2\n", "gpus: [", "version: 1\nversion: 1\n", ""])
+@pytest.mark.parametrize("text", ["version: 2\n", "gpus: [", "version: 1\nversion: 1\n", "~\n"])
 def test_what_is_no_host_yaml_is_refused_and_not_mended(text):
     with pytest.raises(InvalidInput, match=r"host\.yaml"):
         edit_gpu(text, GPU, {"cordoned": True}, NAME)

@@ -66,6 +66,12 @@ def test_all_problems_are_told_at_once() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("tag", ["!!python/object:os.system", "!!binary", "!!set"])
+def test_a_tag_in_yamls_own_name_space_is_refused_too(tag: str) -> None:
+    value = "{}" if tag == "!!set" else "x"
+    assert refused(f"a: {tag} {value}\n").message.startswith("vm.yaml:1:4: a: the tag tag:yaml.org,2002:")
+
+
 def test_a_key_twice_deep_inside_is_named_with_its_path() -> None:
     assert "vm.yaml:3:3: vgpu_params.a: the key is there twice" in refused("vgpu_params:\n  a: 1\n  a: 2\n").message
 

@@ -62,7 +62,7 @@ def test_profiles(text: str, expected: str) -> None:
         ("A:-1", "is not a number"),
         ("A:x", "is not a number"),
         ("A:", "is not a number"),
-        ("A:99999", "is not a number"),
+        ("A:99999", "is too large"),
         (3, "put it in quotes"),
         (None, "not nothing"),
         (["a"], "not a list"),

@@ -29,7 +29,8 @@ class Want(Value):
     `profiles`: read what can be made now only of types that one of these texts names.
     `known`: GPUs seen a moment ago; what does not change is taken from them (names, types, NVML), and of the
     availability files only those of `type_ids` are read. This is the look under the host lock: milliseconds.
-    `carriers`: the claims on these alone.
+    `carriers`: the claims on these alone. `desired`: what host.yaml says of the GPUs, which matters to who places
+    something or shows GPUs; reading it takes most of a short command's time.
     """
 
     types: bool = False
@@ -40,6 +41,7 @@ class Want(Value):
     known: tuple[Gpu, ...] = ()
     profiles: frozenset[str] | None = None
     carriers: frozenset[str] | None = None
+    desired: bool = True
 
 
 def observe(world: World, want: Want) -> Snapshot:
@@ -72,6 +74,7 @@ def observe_vm(world: World, uuid: str) -> Snapshot:
         models=False,
         only=frozenset(v.gpu for v in promised),
         carriers=frozenset(v.carrier for v in promised),
+        desired=False,
     )
     return observe_devices(world, want, vms=vms, status=status)
 
@@ -86,11 +89,10 @@ def observe_devices(
 ) -> Snapshot:
     """Look at the devices and claims only, and join them with VMs seen before; makes no libvirt call."""
     found = _found(world, want)
-    gpus, file_problem = add_desired(world, found.gpus, want.known)
+    gpus, file_problem, said = add_desired(world, found.gpus, want)
     read, stuck, problems = _records(world, want)
     live = _live(world, read.claims, vms)
-    notes = [*warnings, *found.warnings, *problems]
-    notes += [file_problem] if file_problem else []
+    notes = [*warnings, *found.warnings, *problems, *said]
     notes += [f"the claim on {c} cannot be read; {c} counts as taken" for c in read.unreadable]
     return Snapshot(
         gpus=gpus,

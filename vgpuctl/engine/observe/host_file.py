@@ -11,14 +11,19 @@ from vgpuctl.model.gpu import Gpu, Mode
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
+    from vgpuctl.engine.observe import Want
     from vgpuctl.model.world import World
-    from vgpuctl.spec.host import HostSpec
+    from vgpuctl.spec.host import GpuSpec, HostSpec
 
 PATH = "/etc/vgpuctl/host.yaml"
 
 
+EMPTY = f"{PATH} says nothing and counts as absent: begin it with 'version: 1', or remove it"
+UNUSABLE = "new vGPUs and changes of GPUs are refused until it is mended"
+
+
 def read_host_spec(world: World) -> HostSpec | None:
-    """Return what host.yaml says, None when there is no such file.
+    """Return what host.yaml says, None when there is no such file or nothing stands in it.
 
     Raises:
         InvalidInput: it cannot be read or understood.
@@ -27,48 +32,58 @@ def read_host_spec(world: World) -> HostSpec | None:
     return None if text is None else _parsed(text)
 
 
-def _parsed(text: str) -> HostSpec:
-    from vgpuctl.spec.host import parse_host_spec
+def _parsed(text: str) -> HostSpec | None:
+    from vgpuctl.spec.host import parse_host_spec, says_nothing
 
-    return parse_host_spec(text, PATH)
+    return None if says_nothing(text) else parse_host_spec(text, PATH)
 
 
 def _text(world: World) -> str | None:
     try:
-        return world.sysfs.read(PATH)
+        text = world.sysfs.read(PATH)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
         raise InvalidInput(
-            f"{PATH} cannot be read: {error.strerror or error}", hint=f"ls -l {PATH}", errno=error.errno, path=PATH
+            f"{PATH} cannot be read: {error.strerror or error}",
+            hint=f"ls -l {PATH}; a host without settings of its own needs no such file",
+            errno=error.errno,
+            path=PATH,
         ) from error
+    if "\ufffd" in text:  # what the seam reads for bytes that are none
+        raise InvalidInput(
+            f"{PATH} is not UTF-8 text", hint=f"save it as UTF-8, like: iconv -f LATIN1 -t UTF-8 {PATH}", path=PATH
+        )
+    return text
 
 
-def add_desired(world: World, gpus: tuple[Gpu, ...], known: tuple[Gpu, ...]) -> tuple[tuple[Gpu, ...], str | None]:
-    """Return the GPUs with what host.yaml says of each, and why it cannot be understood.
+def add_desired(world: World, gpus: tuple[Gpu, ...], want: Want) -> tuple[tuple[Gpu, ...], str | None, tuple[str, ...]]:
+    """Return the GPUs with what host.yaml says of each, why it cannot be understood, and what to warn of.
 
-    GPUs in `known` were seen a moment ago, and the file is not read again: this is the look under the host lock. A text
-    without the word gpus says nothing of them and is not parsed: importing what does is most of a short command's
-    time.
+    GPUs that `want` knows were seen a moment ago, and the file is not read again: this is the look under the host lock.
     """
-    if known:
-        before = {g.address: g for g in known}
-        return tuple(
+    if not want.desired:
+        return gpus, None, ()
+    if want.known:
+        before = {g.address: g for g in want.known}
+        seen = (
             replace(g, desired=before[g.address].desired, cordoned=before[g.address].cordoned)
             if g.address in before
             else g
             for g in gpus
-        ), None
+        )
+        return tuple(seen), None, ()
     try:
         text = _text(world)
-        spec = _parsed(text) if text is not None and "gpus" in text else None
+        spec = None if text is None else _parsed(text)
     except InvalidInput as error:
-        return gpus, f"what {PATH} says of the GPUs is unknown: {error.message}"
-    if spec is None or not spec.gpus:
-        return gpus, None
-    return tuple(
-        replace(g, desired=Mode(said.mode) if said.mode else None, cordoned=said.cordoned)
-        if (said := spec.gpus.get(g.address)) is not None
-        else g
-        for g in gpus
-    ), None
+        problem = f"{PATH} cannot be used: {error.message}"
+        return gpus, problem, (f"{problem}; {UNUSABLE}",)
+    if spec is None:
+        return gpus, None, () if text is None else (EMPTY,)
+    said = spec.gpus
+    return tuple(_with_desired(g, said[g.address]) if g.address in said else g for g in gpus), None, ()
+
+
+def _with_desired(gpu: Gpu, said: GpuSpec) -> Gpu:
+    return replace(gpu, desired=Mode(said.mode) if said.mode else None, cordoned=said.cordoned)

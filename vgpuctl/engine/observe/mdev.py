@@ -24,6 +24,7 @@ PARENTS = "/sys/class/mdev_bus"
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 _FRAMEBUFFER = re.compile(r"framebuffer=(\d+)M")
 _MAX_INSTANCE = re.compile(r"max_instance=(\d+)")
+_PORTS = re.compile(r"mtty-([1-9][0-9]*)", re.ASCII)
 _OTHER_MEMORY = re.compile(r"^(?:high_gm_size|memory size):\s*(\d+)\s*(MB|GB)", re.MULTILINE)
 
 
@@ -77,7 +78,8 @@ def _read_function(sysfs: Sysfs, gpu: Gpu, function: Function, read: dict[str, V
                 continue
             if type_id not in read:
                 read[type_id] = _read_type(sysfs, (function,), type_id)
-            if want.profiles is not None and not any(means(read[type_id], p) for p in want.profiles):
+            asked = want.profiles is None or any(means(read[type_id], p) for p in want.profiles)
+            if not asked and read[type_id].units is None:
                 continue
             available[type_id] = int(sysfs.read(f"{base}/{type_id}/available_instances"))
     except (OSError, ValueError) as error:
@@ -98,14 +100,27 @@ def _read_type(sysfs: Sysfs, functions: tuple[Function, ...], type_id: str, *, n
         if name != type_id or description:
             break
     nvidia = type_id.startswith("nvidia-")
+    framebuffer_mib = _framebuffer_mib(description)
     limit = _MAX_INSTANCE.search(description)
     return VgpuType(
         type_id=type_id,
         name=name,
         profile=name.split()[-1] if nvidia and name.split() else type_id,
-        framebuffer_mib=_framebuffer_mib(description),
+        framebuffer_mib=framebuffer_mib,
         max_per_gpu=int(limit.group(1)) if limit else None,
+        units=_units(type_id, framebuffer_mib),
     )
+
+
+def _units(type_id: str, framebuffer_mib: int | None) -> int | None:
+    """Return what one device takes of its parent's pool: mtty's type N has N ports, GVT-g's its part of the memory.
+
+    samples/vfio-mdev/mtty.c (mdev_avail_ports), drivers/gpu/drm/i915/gvt/vgpu.c (high_gm_size).
+    """
+    ports = _PORTS.fullmatch(type_id)
+    if ports is not None:
+        return int(ports.group(1))
+    return framebuffer_mib if type_id.startswith("i915-GVTg_") else None
 
 
 def _framebuffer_mib(description: str) -> int | None:

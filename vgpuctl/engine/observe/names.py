@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from vgpuctl.model.seams import Sysfs
 
 NVIDIA = "10de"
+MIXED_TYPES_SINCE = 550
+"""From this driver on a GPU takes all types of one size (open kernel modules, kernel_vgpu_mgr.c); before, one type."""
 _MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)
 _PCI_IDS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids")
 
@@ -30,15 +32,30 @@ def add_names(world: World, gpus: tuple[Gpu, ...], want: Want) -> tuple[tuple[Gp
         known = {g.address: g for g in want.known}
         return tuple(_with_known(g, known.get(g.address)) for g in gpus), NvmlStatus(available=False)
     status = world.nvml.status()
+    mine = frozenset(g.address for g in gpus if g.vendor_id == NVIDIA and g.driver == "nvidia")
+    one_type = bool(mine) and want.types and _is_old(status.driver_version or _module_version(world.sysfs))
     done: list[Gpu] = []
     for gpu in gpus:
-        seen = None
-        if status.available and gpu.vendor_id == NVIDIA and gpu.driver == "nvidia":
-            seen = world.nvml.gpu(gpu.address)
-        done.append(_with_nvml(gpu, seen) if seen else gpu)
+        seen = world.nvml.gpu(gpu.address) if status.available and gpu.address in mine else None
+        named = _with_nvml(gpu, seen) if seen else gpu
+        done.append(replace(named, one_type=True) if one_type and gpu.address in mine else named)
     if want.models:
         done = _with_names(world.sysfs, done)
     return tuple(done), status
+
+
+def _module_version(sysfs: Sysfs) -> str:
+    """Return the version of the loaded driver, "" when its module does not say."""
+    try:
+        return sysfs.read("/sys/module/nvidia/version").strip()
+    except OSError:
+        return ""
+
+
+def _is_old(version: str) -> bool:
+    """Say whether a driver is known to take one vGPU type at a time on a GPU; an unknown version is not."""
+    major = version.partition(".")[0]
+    return major.isdigit() and int(major) < MIXED_TYPES_SINCE
 
 
 def _with_known(gpu: Gpu, known: Gpu | None) -> Gpu:
@@ -46,7 +63,11 @@ def _with_known(gpu: Gpu, known: Gpu | None) -> Gpu:
         return gpu
     types = {t.type_id: t for t in (*gpu.types, *known.types)}
     return replace(
-        gpu, model=known.model, framebuffer_mib=known.framebuffer_mib, types=tuple(types[t] for t in sorted(types))
+        gpu,
+        model=known.model,
+        framebuffer_mib=known.framebuffer_mib,
+        types=tuple(types[t] for t in sorted(types)),
+        one_type=known.one_type,
     )
 
 

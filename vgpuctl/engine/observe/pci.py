@@ -107,7 +107,7 @@ def _gpu(
     numa = _number(sysfs, f"{path}/numa_node") if "numa_node" in entries else None
     total = (_number(sysfs, f"{path}/sriov_totalvfs") or 0) if "sriov_totalvfs" in entries else 0
     group = _group(sysfs, path, entries)
-    own = _function(sysfs, address, entries, driver, group)
+    own = _function(address, entries, driver, group)
     vfs, vf_entries, problems = _read_vfs(sysfs, path, entries)
     gpu = Gpu(
         address=address,
@@ -176,14 +176,14 @@ def _read_vfs(
             vf = f"{PCI}/{address}"
             names_ = frozenset(sysfs.listdir(vf))
             driver = _link(sysfs, f"{vf}/driver") if "driver" in names_ else None
-            functions.append(_function(sysfs, address, names_, driver, _group(sysfs, vf, names_)))
+            functions.append(_function(address, names_, driver, _group(sysfs, vf, names_)))
             listings.append(names_)
         except OSError as error:
             problems.append(f"virtfn{number} is left out: {error.strerror or error} ({error.filename or path})")
     return tuple(functions), tuple(listings), tuple(problems)
 
 
-def _function(sysfs: Sysfs, address: str, entries: frozenset[str], driver: str | None, group: int | None) -> Function:
+def _function(address: str, entries: frozenset[str], driver: str | None, group: int | None) -> Function:
     return Function(
         address=address,
         path=f"{PCI}/{address}",

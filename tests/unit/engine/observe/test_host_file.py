@@ -5,16 +5,35 @@ from __future__ import annotations
 
 import pytest
 
-from tests.worlds import create, open_host, start, stop, wish
+from tests.worlds import Silent, create, open_host, start, stop, wish
 from vgpuctl.engine import queries
 from vgpuctl.engine.claim import narrow
+from vgpuctl.engine.cordon import cordon
+from vgpuctl.engine.devices import missing_devices
 from vgpuctl.engine.observe import Want, observe, observe_devices
-from vgpuctl.engine.observe.host_file import read_host_spec
+from vgpuctl.engine.observe.host_file import EMPTY, read_host_spec
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.gpu import Mode
 from vgpuctl.plan.choose import choose
+from vgpuctl.value import replace
 
 GPU = "0000:3b:00.0"
+
+
+class Reads:
+    """A sysfs that notes which files are read."""
+
+    def __init__(self, sysfs):
+        self.sysfs, self.paths = sysfs, []
+
+    def __getattr__(self, name):
+        return getattr(self.sysfs, name)
+
+    def read(self, path):
+        self.paths.append(path)
+        return self.sysfs.read(path)
+
+
 SAID = f'version: 1\ngpus:\n  "{GPU}": {{mode: vgpu, cordoned: true}}\n'
 
 
@@ -48,9 +67,46 @@ def test_a_broken_file_is_a_warning_for_who_looks_and_an_error_for_who_places(tm
     assert start(host.world, "vm").data["state"] == "running"
 
 
-def test_a_file_that_says_nothing_of_gpus_is_not_parsed_by_who_looks(tmp_path):
+@pytest.mark.parametrize("look", ["list_gpus", "list_profiles", "list_vms", "show_gpu"])
+@pytest.mark.parametrize("text", ["version: 1\ndefaults: {nonsense: 1}\n", "version: 1\nboot: ]\n"])
+def test_every_command_that_looks_warns_of_a_broken_file_that_says_nothing_of_gpus(tmp_path, look, text):
     host = open_host(tmp_path)
-    host.sim.host_file.write_text("version: 1\ndefaults: {nonsense: 1}\n")
-    assert observe(host.world, Want()).host_file_problem is None
+    host.sim.host_file.write_text(text)
+    arguments = (GPU,) if look == "show_gpu" else ()
+    warned = [w for w in getattr(queries, look)(host.world, *arguments).warnings if "/etc/vgpuctl/host.yaml:2:" in w]
+    assert len(warned) == 1
+    assert "refused until it is mended" in warned[0]
     with pytest.raises(InvalidInput):
         read_host_spec(host.world)
+    with pytest.raises(InvalidInput, match=r"host\.yaml:2"):
+        create(host.world, wish("A100-4C"))
+
+
+@pytest.mark.parametrize("text", ["", "\n \n", "# version: 1\n#gpus: {}\n"])
+def test_an_empty_file_counts_as_absent_and_is_told(tmp_path, text):
+    host = open_host(tmp_path)
+    host.sim.host_file.write_text(text)
+    assert [w for w in queries.list_gpus(host.world).warnings if "host.yaml" in w] == [EMPTY]
+    assert "version: 1" in EMPTY
+    assert read_host_spec(host.world) is None
+    assert create(host.world, wish("A100-4C", name="vm")).changed
+    job = {"dry_run": False, "progress": Silent()}
+    assert cordon(host.world, GPU, cordoned=True, **job).changed
+    assert host.sim.host_file.read_text() == f'{text.lstrip()}version: 1\ngpus:\n  "{GPU}":\n    cordoned: true\n'
+
+
+def test_bytes_that_are_no_text_are_told_as_such(tmp_path):
+    host = open_host(tmp_path)
+    host.sim.host_file.write_bytes(b"version: 1 # caf\xe9\n")
+    with pytest.raises(InvalidInput, match=r"host\.yaml is not UTF-8 text"):
+        read_host_spec(host.world)
+
+
+def test_what_makes_a_vms_devices_again_does_not_read_the_file(tmp_path):
+    host = open_host(tmp_path)
+    create(host.world, wish("A100-4C", name="vm"), start=False)
+    vm = observe(host.world, Want()).vms[0]
+    reads = Reads(host.world.sysfs)
+    assert not missing_devices(replace(host.world, sysfs=reads), vm, vm.promise)
+    assert [path for path in reads.paths if "current_vgpu_type" in path]
+    assert not [path for path in reads.paths if "host.yaml" in path]
