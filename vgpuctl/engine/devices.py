@@ -37,7 +37,7 @@ def missing_devices(world: World, vm: Vm, promise: Promise) -> bool:
     """
     carriers, gpus = frozenset(v.carrier for v in promise.vgpus), frozenset(v.gpu for v in promise.vgpus)
     snapshot = observe_devices(
-        world, Want(models=False, only=gpus, carriers=carriers | gpus), vms=(vm,), status=UNASKED
+        world, Want(models=False, only=gpus, carriers=carriers | gpus, named=()), vms=(vm,), status=UNASKED
     )
     refuse_being_set_up(snapshot, gpus)
     held = {c.carrier for c in snapshot.claims if c.vm_uuid == vm.uuid}
@@ -65,7 +65,7 @@ def planned_devices(world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...])
 
 def look_at(world: World, promise: Promise, vms: tuple[Vm, ...]) -> Snapshot:
     """Return the GPUs of one promise with their types, as the kernel has them now."""
-    want = Want(types=True, models=False, only=frozenset(v.gpu for v in promise.vgpus))
+    want = Want(types=True, models=False, only=frozenset(v.gpu for v in promise.vgpus), named=())
     return observe_devices(world, want, vms=vms, status=UNASKED)
 
 

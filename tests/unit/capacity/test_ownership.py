@@ -62,7 +62,7 @@ def test_a_claim_whose_vm_and_process_are_gone_is_leaked_and_says_so():
 
 def test_without_libvirt_no_claim_is_called_leaked():
     gpu = _carrying()
-    (found,) = join((gpu,), (), (claim(promised(gpu, A4C), 1),), NOBODY, vms_known=False)
+    (found,) = join((gpu,), (), (claim(promised(gpu, A4C), 1),), NOBODY, owners_known=False)
     assert found.owner is Owner.OURS
 
 

@@ -9,13 +9,13 @@ without root, are told and not taken for none.
 from __future__ import annotations
 
 from vgpuctl.capacity.ownership import join
-from vgpuctl.engine.observe.host_file import add_desired
+from vgpuctl.engine.observe.host_file import HostFileRead, read_host_file
 from vgpuctl.engine.observe.pci import Found, read_gpus
 from vgpuctl.errors import Failed
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.records import ClaimsRead, HypervisorStatus, NvmlStatus
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import Claim, StuckWrite, Vm
+from vgpuctl.model.vm import Claim, NamedVgpu, StuckWrite, Vm
 from vgpuctl.model.world import World
 from vgpuctl.value import Value
 
@@ -30,6 +30,8 @@ class Want(Value):
     `known`: GPUs seen a moment ago; what does not change is taken from them (names, types, NVML), and of the
     availability files only those of `type_ids` are read. This is the look under the host lock: milliseconds.
     `carriers`: the claims on these alone.
+    `named`: the vGPUs that host.yaml keeps, seen a moment ago. None: the file is read. libvirt's hook never reads it
+    and gives none: what is claimed for them says enough.
     """
 
     types: bool = False
@@ -40,6 +42,7 @@ class Want(Value):
     known: tuple[Gpu, ...] = ()
     profiles: frozenset[str] | None = None
     carriers: frozenset[str] | None = None
+    named: tuple[NamedVgpu, ...] | None = None
 
 
 def observe(world: World, want: Want) -> Snapshot:
@@ -86,17 +89,20 @@ def observe_devices(
 ) -> Snapshot:
     """Look at the devices and claims only, and join them with VMs seen before; makes no libvirt call."""
     found = _found(world, want)
-    gpus, file_problem = add_desired(world, found.gpus, want.known)
+    said = read_host_file(world) if want.named is None else HostFileRead(named=want.named)
+    gpus = said.desired(found.gpus, want.known)
+    named = tuple(n for n in said.named if want.only is None or n.gpu in want.only)
     read, stuck, problems = _records(world, want)
     live = _live(world, read.claims, vms)
+    known = status.available and said.problem is None
     notes = [*warnings, *found.warnings, *problems]
-    notes += [file_problem] if file_problem else []
+    notes += [said.problem] if said.problem else []
     notes += [f"the claim on {c} cannot be read; {c} counts as taken" for c in read.unreadable]
     return Snapshot(
         gpus=gpus,
         vms=vms,
         claims=read.claims,
-        vgpus=join(gpus, vms, read.claims, live, read.unreadable, vms_known=status.available),
+        vgpus=join(gpus, vms, read.claims, live, read.unreadable, named=named, owners_known=known),
         stuck=stuck,
         hypervisor=status,
         nvml=found.nvml,
@@ -104,7 +110,8 @@ def observe_devices(
         live_claims=live,
         unreadable_claims=read.unreadable,
         warnings=tuple(notes),
-        host_file_problem=file_problem,
+        host_file_problem=said.problem,
+        named=said.named,
     )
 
 

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What host.yaml says of the GPUs: the mode each is kept for, and whether it is cordoned."""
+"""What host.yaml says: the mode each GPU is kept for, whether it is cordoned, and the vGPUs without a VM."""
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.gpu import Gpu, Mode
-from vgpuctl.value import replace
+from vgpuctl.model.vm import NamedVgpu
+from vgpuctl.value import NOTHING, Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
-    from vgpuctl.spec.host import HostSpec
+    from vgpuctl.spec.host import GpuSpec, HostSpec, VgpuSpec
 
 PATH = "/etc/vgpuctl/host.yaml"
 
@@ -44,31 +46,37 @@ def _text(world: World) -> str | None:
         ) from error
 
 
-def add_desired(world: World, gpus: tuple[Gpu, ...], known: tuple[Gpu, ...]) -> tuple[tuple[Gpu, ...], str | None]:
-    """Return the GPUs with what host.yaml says of each, and why it cannot be understood.
+class HostFileRead(Value):
+    """What host.yaml says of the GPUs and of vGPUs without a VM; `problem`: why it cannot be understood."""
 
-    GPUs in `known` were seen a moment ago, and the file is not read again: this is the look under the host lock. A text
-    without the word gpus says nothing of them and is not parsed: importing what does is most of a short command's
-    time.
+    gpus: Mapping[str, GpuSpec] = NOTHING
+    named: tuple[NamedVgpu, ...] = ()
+    problem: str | None = None
+
+    def desired(self, gpus: tuple[Gpu, ...], known: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+        """Return the GPUs with what is said of each; of those in `known`, with what was said a moment ago."""
+        before = {g.address: (g.desired, g.cordoned) for g in known}
+        said = {a: (Mode(s.mode) if s.mode else None, s.cordoned) for a, s in self.gpus.items()} | before
+        pairs = ((gpu, said.get(gpu.address)) for gpu in gpus)
+        return tuple(replace(gpu, desired=one[0], cordoned=one[1]) if one else gpu for gpu, one in pairs)
+
+
+def read_host_file(world: World) -> HostFileRead:
+    """Read host.yaml once. A text without the word gpus, which is in vgpus too, says nothing of them: it is not parsed.
+
+    Importing what parses it is most of a short command's time.
     """
-    if known:
-        before = {g.address: g for g in known}
-        return tuple(
-            replace(g, desired=before[g.address].desired, cordoned=before[g.address].cordoned)
-            if g.address in before
-            else g
-            for g in gpus
-        ), None
     try:
         text = _text(world)
         spec = _parsed(text) if text is not None and "gpus" in text else None
     except InvalidInput as error:
-        return gpus, f"what {PATH} says of the GPUs is unknown: {error.message}"
-    if spec is None or not spec.gpus:
-        return gpus, None
+        return HostFileRead(problem=f"what {PATH} says of the GPUs is unknown: {error.message}")
+    return HostFileRead() if spec is None else HostFileRead(spec.gpus, named_vgpus(spec.vgpus))
+
+
+def named_vgpus(vgpus: Mapping[str, VgpuSpec]) -> tuple[NamedVgpu, ...]:
+    """Return `vgpus:` of host.yaml by name."""
     return tuple(
-        replace(g, desired=Mode(said.mode) if said.mode else None, cordoned=said.cordoned)
-        if (said := spec.gpus.get(g.address)) is not None
-        else g
-        for g in gpus
-    ), None
+        NamedVgpu(name, said.profile, said.gpu, said.carrier, ",".join(f"{k}={v}" for k, v in said.vgpu_params.items()))
+        for name, said in sorted(vgpus.items())
+    )
