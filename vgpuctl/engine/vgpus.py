@@ -149,15 +149,16 @@ def delete_vgpu(
     snapshot, vgpu = _look_for(world, name)
     entry, seen = plans.find_named(snapshot, name)
     refuse_stuck(snapshot, [entry.gpu])
-    plan = plans.removal_plan(snapshot, entry, vgpu)
+    leave = plans.somebody_elses(snapshot, entry, vgpu)
+    plan = plans.removal_plan(world.machine_id, entry, vgpu, leave)
     gone = vgpu_value(seen) | {"present": False}
     if dry_run:
         return Outcome(True, vgpu_value(seen), _lines(plan.steps), snapshot.warnings, plan.notes, dry_run=True)
     confirm(f"Delete vGPU {name} ({entry.profile} on GPU {entry.gpu})?", _lines(plan.steps))
     held = reclaim(world, _claims(world, name, vgpu), wait_seconds)
     try:
-        now, vgpu = _look_for(world, name)
-        plan = plans.removal_plan(now, entry, vgpu)
+        _, vgpu = _look_for(world, name)
+        plan = plans.removal_plan(world.machine_id, entry, vgpu, leave)
     except BaseException:
         give_back(world, held)
         raise

@@ -153,10 +153,14 @@ def _used(entry: NamedVgpu, vms: list[str]) -> InUse:
     )
 
 
-def removal_plan(snapshot: Snapshot, entry: NamedVgpu, vgpu: PromisedVgpu) -> Plan:
-    """Return the steps that remove a vGPU without a VM: its device, its entry, its claim."""
-    holder, promise = holder_of(snapshot.machine_id, entry.name, vgpu)
-    leave = not_provably_ours(snapshot, holder, promise)
+def somebody_elses(snapshot: Snapshot, entry: NamedVgpu, vgpu: PromisedVgpu) -> frozenset[str]:
+    """Return the carrier when the device there may be somebody else's; to be asked before it is claimed."""
+    return not_provably_ours(snapshot, *holder_of(snapshot.machine_id, entry.name, vgpu))
+
+
+def removal_plan(machine_id: str, entry: NamedVgpu, vgpu: PromisedVgpu, leave: frozenset[str]) -> Plan:
+    """Return the steps that remove a vGPU without a VM: its device unless it is to be left, its entry, its claim."""
+    holder, _ = holder_of(machine_id, entry.name, vgpu)
     steps: list[Step] = [] if leave else list(of(vgpu.backend).remove(vgpu))
     steps += [DropVgpu(entry), ReleaseClaim(vgpu.carrier, holder.uuid)]
     notes = tuple(f"what is on {c} is not {entry.name}: somebody else set it; it stays" for c in sorted(leave))

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     "create-vgpu",
     examples=(
         (
-            "vgpuctl --host sim:a100-40 create-vgpu spare --profile A100-4C > spare.xml",
-            "a vGPU for 'virsh attach-device VM spare.xml --persistent'",
+            "vgpuctl --host sim:a100-40 create-vgpu spare --profile A100-4C",
+            "a vGPU; with '> spare.xml' its element is in a file for 'virsh attach-device VM spare.xml --persistent'",
         ),
         ("vgpuctl --host sim:a100-40 create-vgpu other --profile A100-4C --dry-run", "what would be done"),
     ),
