@@ -373,3 +373,16 @@ def test_whatever_call_is_a_killed_processs_last_nothing_is_without_an_owner(tmp
             settle(later)
             host.sim.close()
     assert left >= 2, "the kills left nothing to mend, so they prove nothing"
+
+
+def test_vfs_that_a_boot_turned_off_come_back_before_the_vgpus_of_host_yaml(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    gpu = "0000:17:00.0"
+    set_mode(host.world, Job(gpu, "vgpu"), dry_run=False, progress=Silent())
+    carrier = make(host.world, "A16-2Q", gpu=gpu).data["carrier"]
+    before = picture(host)
+    host.sim.reboot()
+    host = host.again()
+    restore(host, spec_of(host))
+    now = picture(host)
+    assert (now.mdevs[carrier], now.claims) == (before.mdevs[carrier], before.claims)
