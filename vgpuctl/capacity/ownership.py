@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Join devices, VMs and claims: every taken carrier, and whose it is.
 
-The host is the record. A device is ours when a VM's promise names it, when its claim's VM exists, or when the
-claiming process still works on it; leaked when claim and process are orphaned; foreign otherwise. What cannot
+The host is the record. A device is ours when a VM's promise names it, when host.yaml keeps it without a VM, when its
+claim's VM exists, or when the claiming process still works on it; leaked when claim and process are orphaned; foreign
+otherwise. What cannot
 be seen is never called free: without libvirt, a claimed device stays ours.
 """
 
@@ -12,7 +13,7 @@ import uuid
 from collections.abc import Mapping
 
 from vgpuctl.model.gpu import Backend, Function, Gpu, Owner, Vgpu
-from vgpuctl.model.vm import Claim, HostdevRef, PromiseState, Vm
+from vgpuctl.model.vm import Claim, HostdevRef, NamedVgpu, PromiseState, Vm
 from vgpuctl.value import replace
 
 MAX_INDEXES = 32
@@ -27,6 +28,18 @@ def carrier_uuid(vm_uuid: str, index: int) -> str:
     return str(uuid.uuid5(uuid.UUID(vm_uuid), f"vgpuctl-{index}"))
 
 
+def named_owner(machine_id: str, name: str) -> str:
+    """Return the uuid under which a vGPU without a VM is claimed: it stands for the VM that is not there."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"urn:vgpuctl:1:vgpu:{machine_id}:{name}"))
+
+
+def backend_of(carrier: str, gpu: Gpu | None) -> Backend:
+    """Return how a vGPU of host.yaml is carried: as its GPU does now, or as its carrier's form says."""
+    if ":" in carrier:
+        return Backend.VENDOR_VF
+    return Backend.MDEV_VF if gpu is not None and gpu.backend is Backend.MDEV_VF else Backend.MDEV_PF
+
+
 def join(
     gpus: tuple[Gpu, ...],
     vms: tuple[Vm, ...],
@@ -34,18 +47,23 @@ def join(
     live: frozenset[str],
     unreadable: tuple[str, ...] = (),
     *,
-    vms_known: bool = True,
+    named: tuple[NamedVgpu, ...] = (),
+    owners_known: bool = True,
 ) -> tuple[Vgpu, ...]:
-    """Return every taken carrier once, sorted by GPU, function and carrier."""
+    """Return every taken carrier once, sorted by GPU, function and carrier.
+
+    `owners_known` False: not all VMs, or not all of host.yaml, could be seen; then no claim is called leaked.
+    """
     present = _present(gpus)
     by_carrier: dict[str, Vgpu] = {}
     for vm in vms:
         by_carrier.update(_promised(vm, present))
+    by_carrier = {n.carrier: _named(n, gpus, vms, claims, present) for n in named} | by_carrier
     vm_by_uuid = {vm.uuid: vm for vm in vms}
     for claim in claims:
         if claim.carrier not in by_carrier:
             vm_of_claim = vm_by_uuid.get(claim.vm_uuid)
-            by_carrier[claim.carrier] = _claimed(claim, vm_of_claim, present, live, vms_known=vms_known)
+            by_carrier[claim.carrier] = _claimed(claim, vm_of_claim, present, live, owners_known=owners_known)
     for vm, hostdev in ((v, h) for v in vms for h in v.hostdevs if h.carrier not in by_carrier):
         found = _referred(vm, hostdev, gpus, present)
         if found is not None:
@@ -109,11 +127,43 @@ def _promised(vm: Vm, present: Mapping[str, Vgpu]) -> dict[str, Vgpu]:
     return found
 
 
+def _named(
+    entry: NamedVgpu,
+    gpus: tuple[Gpu, ...],
+    vms: tuple[Vm, ...],
+    claims: tuple[Claim, ...],
+    present: Mapping[str, Vgpu],
+) -> Vgpu:
+    """Return a vGPU that host.yaml keeps, made or not, with the VM that refers to it."""
+    device = present.get(entry.carrier)
+    gpu = next((g for g in gpus if g.address == entry.gpu), None)
+    sizes = [t.framebuffer_mib for t in (gpu.types if gpu else ()) if t.profile == entry.profile]
+    sizes += [c.framebuffer_mib for c in claims if c.carrier == entry.carrier]
+    user = next((vm for vm in vms if any(h.carrier == entry.carrier for h in vm.hostdevs)), None)
+    other = device.profile if device is not None and device.profile not in (None, entry.profile) else None
+    return Vgpu(
+        carrier=entry.carrier,
+        gpu=device.gpu if device else entry.gpu,
+        function=device.function if device else entry.carrier if ":" in entry.carrier else entry.gpu,
+        owner=Owner.OURS,
+        present=device is not None,
+        backend=backend_of(entry.carrier, gpu),
+        type_id=device.type_id if device else None,
+        profile=entry.profile,
+        framebuffer_mib=next(iter(sizes), None),
+        vm=user.name if user else None,
+        vm_uuid=user.uuid if user else None,
+        reason=f"it carries {other}, host.yaml says {entry.profile}" if other else None,
+        awaited=device is None,
+        name=entry.name,
+    )
+
+
 def _claimed(
-    claim: Claim, vm: Vm | None, present: Mapping[str, Vgpu], live: frozenset[str], *, vms_known: bool
+    claim: Claim, vm: Vm | None, present: Mapping[str, Vgpu], live: frozenset[str], *, owners_known: bool
 ) -> Vgpu:
     device = present.get(claim.carrier)
-    orphan = vms_known and vm is None and claim.carrier not in live
+    orphan = owners_known and vm is None and claim.carrier not in live
     reason = None
     if orphan:
         reason = f"claimed for {claim.vm} by process {claim.process.pid}, both are gone"

@@ -164,7 +164,7 @@ def _unknown_with_promises(awaited: Sequence[Vgpu]) -> str:
     """Say why nothing is added: the room left may belong to vGPUs that are promised and not made yet."""
     return (
         f"how many fit is not known without NVML, and {len(awaited)} promised vGPUs are not made again yet: "
-        f"start {_who(awaited)} first"
+        f"start {_who(awaited)} first, or vgpuctl restore-host"
     )
 
 
@@ -186,7 +186,7 @@ def _full(taken: Sequence[Vgpu], limit: int | None, detail: str) -> str:
 
 def _who(taken: Sequence[Vgpu]) -> str:
     """Name the holders, shortened in the middle: vdi-001 … vdi-010."""
-    names = sorted({v.vm or f"{v.owner} {v.carrier}" for v in taken})
+    names = sorted({v.holder for v in taken})
     if not names:
         return "nobody"
     return ", ".join(names) if len(names) <= 4 else f"{names[0]}, {names[1]} … {names[-1]} ({len(names)})"

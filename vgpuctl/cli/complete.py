@@ -40,6 +40,18 @@ def vms(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list
     return []
 
 
+def vgpus(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete names of vGPUs without a VM, read from host.yaml alone."""
+    from click.shell_completion import CompletionItem
+
+    with suppress(Exception):
+        from vgpuctl.cli import wishes
+
+        kept = wishes.host_spec(_world(ctx)).vgpus
+        return [CompletionItem(n, help=f"{v.profile} on {v.gpu}") for n, v in kept.items() if n.startswith(incomplete)]
+    return []
+
+
 def pools(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete names of storage pools."""
     from click.shell_completion import CompletionItem

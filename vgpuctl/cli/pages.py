@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from vgpuctl.cli.tables import Block, Pairs, Table
@@ -83,9 +84,7 @@ def _gpu(data: Data) -> Page:
 def _vgpu_table(vgpus: Sequence[Data]) -> list[Block]:
     if not vgpus:
         return []
-    rows = tuple(
-        (v["carrier"], _unknown(v["profile"]), _or_dash(v["vm"]), v["owner"], _or_dash(v.get("reason"))) for v in vgpus
-    )
+    rows = tuple((v["carrier"], _unknown(v["profile"]), _who(v), v["owner"], _or_dash(v.get("reason"))) for v in vgpus)
     table = Table(("CARRIER", "PROFILE", "VM", "OWNER", "REASON"), rows)
     if not any(v.get("reason") for v in vgpus):
         table = Table(table.headers[:-1], tuple(row[:-1] for row in rows))
@@ -140,7 +139,7 @@ def _vm(data: Data) -> Page:
     ]
     items = [("name", data["name"]), ("uuid", _or_dash(data["uuid"])), ("state", data["state"])]
     items += [("memory", mib(data["memory_mib"])), *more]
-    items += [("vgpu", _vgpu_line(v)) for v in data["vgpus"]]
+    items += [("vgpu", vgpu_line(v)) for v in data["vgpus"]]
     items += [("disk", _disk_line(disk)) for disk in data["disks"]]
     return Page([Pairs(tuple(items))])
 
@@ -150,14 +149,14 @@ def _changed(data: Data) -> Page:
     if "xml" in data and "steps" not in data:
         return Page([str(data["xml"]).rstrip()])
     if data.get("dry_run"):
-        return _dry_run(data)
+        return dry_run(data)
     if "vms" in data:
         return _several(data)
     blocks: list[Block] = []
     if "name" in data:
         state = data.get("state")
         blocks.append(f"{data['name']}: {state}" if state else str(data["name"]))
-        blocks += [f"  vgpu  {_vgpu_line(v)}" for v in data.get("vgpus") or ()]
+        blocks += [f"  vgpu  {vgpu_line(v)}" for v in data.get("vgpus") or ()]
         blocks += [f"  disk  {_disk_line(disk)}" for disk in data.get("disks") or ()]
         blocks += [f"  guest {each['address']}" for each in (data.get("guest") or {}).get("addresses", ())]
     if not data["steps"]:
@@ -178,7 +177,7 @@ def _several(data: Data) -> Page:
 def _changed_gpu(data: Data) -> Page:
     """A GPU that was changed: its steps in a dry run, otherwise how it stands now."""
     if data["dry_run"]:
-        return _dry_run(data)
+        return dry_run(data)
     done = "" if data["steps"] else "; nothing to do"
     vfs = f", VFs {_vfs(data['vfs'])}" if data["vfs"]["total"] else ""
     return Page([f"{data['address']}: {_mode(data)}{vfs}{done}"])
@@ -199,7 +198,7 @@ def _reconciled(data: Data) -> Page:
     for finding in data["findings"]:
         blocks += [finding["what"], f"  {finding['action']}"]
     if data["dry_run"] and data["steps"]:
-        blocks += ["", *_dry_run(data).blocks]
+        blocks += ["", *dry_run(data).blocks]
     return Page(blocks)
 
 
@@ -212,11 +211,12 @@ def _examined(data: Data) -> Page:
             blocks += ["", f"{check['id']} ({check['verdict']}):", *(f"  {line}" for line in check["evidence"])]
             blocks += [f"  fix: {check['fix']}"] if check["fix"] else []
     if data["dry_run"]:
-        blocks += ["", *_dry_run(data).blocks]
+        blocks += ["", *dry_run(data).blocks]
     return Page(blocks)
 
 
-def _dry_run(data: Data) -> Page:
+def dry_run(data: Data) -> Page:
+    """Return the steps of a dry run, and where each value came from."""
     steps = list(data["steps"])
     width = len(str(len(steps)))
     blocks: list[Block] = ["would do:" if steps else "nothing to do"]
@@ -240,13 +240,12 @@ def _reset(data: Data) -> Page:
     return Page([f"{data['host']}: as new"])
 
 
-def _guest_page(name: str) -> Callable[[Any], Page]:
-    """Return a page of `guest_pages`, imported when it is printed."""
+def _page_of(module: str, name: str) -> Callable[[Any], Page]:
+    """Return a page of another module, imported when it is printed."""
 
     def made(data: Any) -> Page:
-        from vgpuctl.cli import guest_pages
-
-        return guest_pages.PAGES[name](data)
+        found: Page = import_module(f"vgpuctl.cli.{module}").PAGES[name](data)
+        return found
 
     return made
 
@@ -257,12 +256,15 @@ _PAGES: dict[str, Callable[[Any], Page]] = {
     "list-profiles": _profiles,
     "explain": _explain,
     "list-vms": _vms,
-    "console": _guest_page("console"),
-    "address": _guest_page("address"),
-    "list-images": _guest_page("list-images"),
+    "console": _page_of("guest_pages", "console"),
+    "address": _page_of("guest_pages", "address"),
+    "list-images": _page_of("guest_pages", "list-images"),
     "reconcile": _reconciled,
     "doctor": _examined,
     "show-vm": _vm,
+    "create-vgpu": _page_of("vgpu_pages", "create-vgpu"),
+    "delete-vgpu": _page_of("vgpu_pages", "delete-vgpu"),
+    "list-vgpus": _page_of("vgpu_pages", "list-vgpus"),
     "set-mode": _changed_gpu,
     "cordon": _changed_gpu,
     "uncordon": _changed_gpu,
@@ -286,7 +288,7 @@ def size(value: int | None) -> str:
 
 def holder(vgpu: Data) -> str:
     """Name who has a vGPU: the VM, or the carrier of a foreign or leaked one."""
-    return str(vgpu["vm"]) if vgpu["vm"] else f"{vgpu['carrier']} ({vgpu['owner']})"
+    return _who(vgpu) if vgpu["vm"] or vgpu.get("name") else f"{vgpu['carrier']} ({vgpu['owner']})"
 
 
 def shortened(names: Sequence[str]) -> str:
@@ -303,7 +305,14 @@ def vgpus_text(vgpus: Sequence[Data]) -> str:
     return ", ".join(what if n == 1 else f"{n} x {what}" for what, n in each.items()) or "-"
 
 
-def _vgpu_line(vgpu: Data) -> str:
+def _who(vgpu: Data) -> str:
+    """Return the VM of a vGPU, and the name of one that host.yaml keeps: `vGPU spare`, `vdi-001 (vGPU spare)`."""
+    name = f"vGPU {vgpu['name']}" if vgpu.get("name") else ""
+    return f"{vgpu['vm']} ({name})" if name and vgpu["vm"] else name or _or_dash(vgpu["vm"])
+
+
+def vgpu_line(vgpu: Data) -> str:
+    """Return what a vGPU is, where it is and whether it is there: `A100-4C on GPU 0000:3b:00.0 (CARRIER, missing)`."""
     what = f"{vgpu['profile']} on GPU {vgpu['gpu']}" if vgpu.get("profile") else f"GPU {vgpu['gpu']}"
     missing = "" if vgpu.get("present", True) else ", missing"
     return f"{what} ({vgpu['carrier']}{missing})" if vgpu["carrier"] != vgpu["gpu"] else f"{what}{missing}"

@@ -21,7 +21,8 @@ BackendWord = Literal["mdev-pf", "mdev-vf", "vendor-vf", "sriov-vf", "passthroug
 class VgpuShape(TypedDict):
     """A carrier that is taken: by a device (`present`), by a VM's promise, or by a claim.
 
-    `carrier` is the mdev's UUID, or the address of the function; `reason` says why it is leaked.
+    `carrier` is the mdev's UUID, or the address of the function; `reason` says why it is leaked. `name` is that of a
+    vGPU which host.yaml keeps without a VM; then `vm` is the VM that refers to it.
     """
 
     carrier: str
@@ -34,6 +35,7 @@ class VgpuShape(TypedDict):
     owner: OwnerWord
     present: bool
     reason: str | None
+    name: str | None
 
 
 class VfsShape(TypedDict):
@@ -324,6 +326,21 @@ class AttachedVmShape(WorkShape, VmShape):
     """A VM whose vGPUs or disk changed. In a dry run the VM is as it is now, after set-profile as it would be."""
 
 
+class NamedVgpuShape(VgpuShape):
+    """A vGPU without a VM. `hostdev`: the element for a VM's definition; `usage`: how a VM gets it."""
+
+    hostdev: str
+    usage: list[str]
+
+
+class CreatedVgpuShape(WorkShape, NamedVgpuShape):
+    """A vGPU without a VM that was made; in a dry run as it would be."""
+
+
+class DeletedVgpuShape(WorkShape, VgpuShape):
+    """A vGPU without a VM that was removed; in a dry run as it is now."""
+
+
 class FindingShape(TypedDict):
     """Something that is not as it should be, and what reconcile does about it."""
 
@@ -426,6 +443,9 @@ KINDS: dict[str, object] = {
     "detach": AttachedVmShape,
     "set-profile": AttachedVmShape,
     "refresh-vm": AttachedVmShape,
+    "create-vgpu": CreatedVgpuShape,
+    "delete-vgpu": DeletedVgpuShape,
+    "list-vgpus": list[NamedVgpuShape],
     "list-vms": list[VmRowShape],
     "show-vm": VmShape,
     "console": ConsoleShape,

@@ -6,7 +6,7 @@ mdevctl's definitions are here too: what it makes at boot takes the place of a V
 
 from __future__ import annotations
 
-from vgpuctl.doctor.check import Check, Finding, Look, Needs, fail, judged_by_host, ok, unknown, warn
+from vgpuctl.doctor.check import Check, Finding, Look, Needs, fail, judged_by_host, not_applicable, ok, unknown, warn
 from vgpuctl.doctor.gpus import shortened
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.snapshot import Snapshot
@@ -29,7 +29,8 @@ def _leftovers(look: Look) -> Finding:
         return unknown(look.closed, fix="run it as root")
     if look.leftovers is None:
         return unknown(look.leftovers_problem)
-    found = [left for left in look.leftovers if left.kind not in ("stuck-write", "copied-record")]
+    told = ("stuck-write", "copied-record", "vgpu-missing", "vgpu-changed", "vgpu-conflict")
+    found = [left for left in look.leftovers if left.kind not in told]
     if found:
         by_hand = [left.action.removeprefix("nothing: ") for left in found if left.action.startswith("nothing")]
         mended = ["vgpuctl reconcile"] if len(by_hand) < len(found) else []
@@ -49,6 +50,24 @@ def _claims(look: Look, snapshot: Snapshot) -> Finding:
             fix="look at the file and its carrier; remove the file when no VM uses the carrier",
         )
     return ok(f"{len(snapshot.claims)} claims, all of them readable")
+
+
+def _named(look: Look, snapshot: Snapshot) -> Finding:
+    if snapshot.host_file_problem is not None:
+        return unknown(snapshot.host_file_problem)
+    if not snapshot.named:
+        return not_applicable("host.yaml keeps no vGPU")
+    seen = {v.carrier: v for v in snapshot.vgpus}
+    lines = []
+    for entry in snapshot.named:
+        vgpu = seen.get(entry.carrier)
+        if vgpu is None or vgpu.name != entry.name:
+            lines.append(f"{entry.name}: {entry.carrier} is the vGPU of {vgpu.holder if vgpu else 'nobody'}")
+        elif vgpu.reason is not None or not vgpu.present:
+            lines.append(f"{entry.name}: {vgpu.reason or f'{entry.profile} on {entry.gpu} is missing'}")
+    if lines:
+        return warn(*shortened(lines), fix="vgpuctl restore-host")
+    return ok(f"all {len(snapshot.named)} are made")
 
 
 def _mdevctl(look: Look, snapshot: Snapshot) -> Finding:
@@ -89,6 +108,14 @@ CHECKS = (
         looks_at="`/run/vgpuctl/claims`",
         judge=judged_by_host(_claims),
         explains=("no-capacity",),
+    ),
+    Check(
+        id="kept-vgpus",
+        title="each vGPU that host.yaml keeps is made",
+        looks_at="`vgpus:` of `/etc/vgpuctl/host.yaml`",
+        judge=judged_by_host(_named),
+        explains=("no-capacity",),
+        vms=True,
     ),
     Check(
         id="mdevctl",

@@ -42,9 +42,12 @@ class Ports(Value):
     total: int
 
 
-def hostdev_xml(device: DesignHostdev) -> str:
-    """Return the element that gives a host device to a domain."""
-    return etree.tostring(_hostdev(device), encoding="unicode")
+def hostdev_xml(device: DesignHostdev, *, indented: bool = False) -> str:
+    """Return the element that gives a host device to a domain; `indented` for people. An empty alias is left out."""
+    element = _hostdev(device)
+    if indented:
+        etree.indent(element)
+    return etree.tostring(element, encoding="unicode")
 
 
 def edited(xml: str, edit: Edit) -> str:
@@ -157,7 +160,8 @@ def _hostdev(device: DesignHostdev) -> etree._Element:
         address.set("uuid", device.carrier)
     for name, start, end in () if mdev else _PCI:
         address.set(name, f"0x{device.carrier[start:end]}")
-    etree.SubElement(root, "alias").set("name", device.alias)
+    if device.alias:
+        etree.SubElement(root, "alias").set("name", device.alias)
     return root
 
 

@@ -140,8 +140,8 @@ def _planned(world: World, prepared: Prepared, *, start: bool) -> Outcome:
     return Outcome(True, data, steps, prepared.warnings, plan.notes, dry_run=True)
 
 
-def planned_vgpu(vgpu: PromisedVgpu, name: str) -> dict[str, object]:
-    """Return the value of a vGPU that is promised to a VM and not made yet."""
+def planned_vgpu(vgpu: PromisedVgpu, vm: str | None) -> dict[str, object]:
+    """Return the value of a vGPU that is promised to a VM, or to none, and not made yet."""
     return {
         "carrier": vgpu.carrier,
         "profile": vgpu.profile,
@@ -149,10 +149,11 @@ def planned_vgpu(vgpu: PromisedVgpu, name: str) -> dict[str, object]:
         "function": vgpu.function,
         "backend": str(vgpu.backend),
         "framebuffer_mib": vgpu.framebuffer_mib,
-        "vm": name,
+        "vm": vm,
         "owner": "ours",
         "present": False,
         "reason": None,
+        "name": None,
     }
 
 

@@ -43,7 +43,7 @@ def look_for(world: World, promises: tuple[Promise, ...], vms: tuple[Vm, ...]) -
     """Return the carriers of these promises and their GPUs, without types: mostly all is there."""
     carriers = frozenset(v.carrier for promise in promises for v in promise.vgpus)
     gpus = frozenset(v.gpu for promise in promises for v in promise.vgpus)
-    want = Want(models=False, only=gpus, carriers=carriers | gpus, desired=False)
+    want = Want(models=False, only=gpus, carriers=carriers | gpus, named=())
     return observe_devices(world, want, vms=vms, status=UNASKED)
 
 
@@ -95,9 +95,9 @@ def look_at(
     What does not change is taken from `known`, a look a moment ago: names, types, and what NVML says of them.
     """
     vgpus = tuple(v for promise in promises for v in promise.vgpus)
-    want = Want(types=True, models=False, only=frozenset(v.gpu for v in vgpus), desired=False)
+    want = Want(types=True, models=False, only=frozenset(v.gpu for v in vgpus), named=())
     if known is not None and all(_knows(known, v) for v in vgpus):
-        want = replace(narrow(known, vgpus), desired=False)
+        want = replace(narrow(known, vgpus), named=())
     return observe_devices(world, want, vms=vms, status=UNASKED)
 
 
@@ -124,6 +124,7 @@ def make_devices(
         VgpuctlError: as `planned_devices`; what was made has been taken back.
     """
     seen = known if known is not None else look_at(world, (promise,), vms)
+    _plan(seen, vm, promise)
     held = reclaim(world, claims_of(world, vm.name, promise), wait_seconds, seen=seen)
     try:
         plan = planned_devices(world, vm, promise, vms, seen)

@@ -144,7 +144,7 @@ def _meant_types(world: World, snapshot: Snapshot, vm: Vm, wish: VmWish) -> tupl
     unknown = frozenset(text for text, _ in wish.profiles if meant_profile(vm, text) not in have)
     if not unknown:
         return ()
-    want = Want(types=True, models=False, only=frozenset(promise_gpus(vm)), profiles=unknown, desired=False)
+    want = Want(types=True, models=False, only=frozenset(promise_gpus(vm)), profiles=unknown, named=())
     return types_of(observe_devices(world, want, vms=snapshot.vms, status=snapshot.hypervisor), vm)
 
 

@@ -22,10 +22,11 @@ from vgpuctl.model.gpu import Owner, Vgpu
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan
-from vgpuctl.model.vm import Claim, Promise, PromiseState, Vm
+from vgpuctl.model.vm import Claim, NamedVgpu, Promise, PromiseState, Vm
 from vgpuctl.plan.change import ADOPTED, detach_steps, unreferenced
 from vgpuctl.plan.refresh import dropping
 from vgpuctl.plan.remove import as_promised, not_provably_ours, orphan_plan, refuse_shared_disks, removal_plan
+from vgpuctl.plan.vgpus import holder_of, promised, refuse_unread
 from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.steps.domain import OFF, SetRecord
 from vgpuctl.value import Value, replace
@@ -56,6 +57,8 @@ def reconcile(world: World, *, dry_run: bool, wait_seconds: float, progress: Pro
         require_writable(world)
     snapshot = observe(world, Want(models=False))
     require_system(snapshot)
+    if not dry_run:
+        refuse_unread(snapshot)
     findings = find(world, snapshot)
     work = [f for f in findings if f.plan is not None or f.start]
     data: dict[str, object] = {"findings": [{"kind": f.kind, "what": f.what, "action": f.action} for f in findings]}
@@ -109,6 +112,7 @@ def find(world: World, snapshot: Snapshot) -> tuple[Finding, ...]:
     for vm in snapshot.vms:
         found += _of_vm(world, snapshot, vm)
     stuck = {w.gpu for w in snapshot.stuck}
+    found += [one for named in snapshot.named for one in _of_named(world, snapshot, named)]
     found += [_stray(world, snapshot, v, vm) for v, vm in _strays(snapshot) if v.gpu not in stuck]
     found += [_leak(world, snapshot, v) for v in snapshot.vgpus if v.owner is Owner.LEAKED and v.gpu not in stuck]
     return (*found, *_drained(world, snapshot))
@@ -188,6 +192,26 @@ def _half_refreshed(snapshot: Snapshot, vm: Vm, promise: Promise, claims: tuple[
     return [Finding("half-refreshed", text, f"delete {paths}", dropping(vm, promise), claims, vm)]
 
 
+def _of_named(world: World, snapshot: Snapshot, named: NamedVgpu) -> list[Finding]:
+    """Return what is wrong with a vGPU that host.yaml keeps without a VM, unless somebody works on it."""
+    what = f"vGPU {named.name} of host.yaml ({named.profile} on {named.gpu})"
+    seen = next((v for v in snapshot.vgpus if v.carrier == named.carrier), None)
+    if seen is None or named.carrier in snapshot.live_claims:
+        return []
+    if seen.name != named.name:
+        text = f"{what} is the vGPU of {seen.holder}"
+        return [Finding("vgpu-conflict", text, "nothing: take one of them away, delete-vm or host.yaml")]
+    if seen.reason is not None:
+        return [Finding("vgpu-changed", f"{what}: {seen.reason}", "nothing: somebody changed it by hand")]
+    if not seen.present:
+        return [Finding("vgpu-missing", f"{what} is missing", "nothing: vgpuctl restore-host makes it again")]
+    if any(c.carrier == named.carrier for c in snapshot.claims):
+        return []
+    holder, promise = holder_of(snapshot.machine_id, named.name, promised(named, seen))
+    plan = Plan(tuple(HoldClaim(c) for c in claims_of(world, holder.name, promise)), undo_on_failure=False)
+    return [Finding("claim-lost", f"{what} has no claim on {named.carrier}", "write the claim again", plan)]
+
+
 def _is_present(snapshot: Snapshot, carrier: str) -> bool:
     return any(v.carrier == carrier and v.present for v in snapshot.vgpus)
 
@@ -201,7 +225,8 @@ def _without_record(world: World, snapshot: Snapshot, vm: Vm) -> list[Finding]:
         action = f"nothing: a newer vgpuctl may have written it; upgrade vgpuctl (virsh dumpxml {vm.name} shows it)"
         return [Finding("unreadable-record", text, action)]
     carriers = {h.carrier: h for h in vm.hostdevs}
-    lost = [v for v in snapshot.vgpus if v.carrier in carriers and v.owner is Owner.OURS and v.vm_uuid == vm.uuid]
+    ours = [v for v in snapshot.vgpus if v.owner is Owner.OURS and v.name is None]
+    lost = [v for v in ours if v.carrier in carriers and v.vm_uuid == vm.uuid]
     if not lost:
         return []
     promise = rebuilt(snapshot.machine_id, vm, lost, lambda v: _index(carriers[v.carrier].alias))

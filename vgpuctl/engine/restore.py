@@ -12,10 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vgpuctl.backends import of
 from vgpuctl.capacity.room import room
 from vgpuctl.domain.parse import parse
-from vgpuctl.engine.claim import claims_of, reclaim
 from vgpuctl.engine.devices import (
     UNASKED,
     has_devices,
@@ -27,9 +25,8 @@ from vgpuctl.engine.devices import (
 )
 from vgpuctl.engine.guards import require_writable
 from vgpuctl.engine.layout import Restored, restore_layout
-from vgpuctl.engine.run import carry_out
+from vgpuctl.engine.observe.host_file import named_vgpus
 from vgpuctl.errors import (
-    Busy,
     Failed,
     HostCannot,
     Interrupted,
@@ -44,9 +41,8 @@ from vgpuctl.model.gpu import Backend, Gpu
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.records import HypervisorStatus
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.step import Plan
-from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm, VmState
-from vgpuctl.plan.choose import type_id_now
+from vgpuctl.model.vm import NamedVgpu, Promise, PromisedVgpu, PromiseState, Vm, VmState
+from vgpuctl.plan.vgpus import holder_of, promised, refuse_promised
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
@@ -59,12 +55,13 @@ _MDEV = (Backend.MDEV_PF, Backend.MDEV_VF)
 
 
 class _Part(Value):
-    """One thing to restore: a VM's vGPUs, or one vGPU of host.yaml (`vm` is then only its name)."""
+    """One thing to restore: a VM's vGPUs, or one vGPU of host.yaml (`vm` is then nobody that libvirt knows)."""
 
     name: str
     kind: str
     vm: Vm
     promise: Promise
+    named: NamedVgpu | None = None
 
 
 def read_domain_files(world: World) -> tuple[tuple[Vm, ...], tuple[str, ...]]:
@@ -269,17 +266,13 @@ def _parts_of_vms(vms: tuple[Vm, ...]) -> list[_Part]:
 
 
 def _parts_of_host(world: World, vgpus: Mapping[str, VgpuSpec]) -> list[_Part]:
-    """Return the vGPUs of host.yaml, each as a promise to nobody: its carrier stands for the VM it does not have."""
-    parts = []
-    for name, spec in sorted(vgpus.items()):
-        mdev = ":" not in spec.carrier
-        backend = Backend.MDEV_PF if mdev else Backend.VENDOR_VF
-        function = spec.gpu if mdev else spec.carrier
-        vgpu = PromisedVgpu(0, backend, spec.gpu, function, spec.carrier, spec.profile)
-        owner = spec.carrier
-        promise = Promise(PromiseState.READY, owner, world.machine_id, (vgpu,), (), "{}")
-        parts.append(_Part(name, "vgpu", Vm(f"vgpu {name}", owner, VmState.UNKNOWN, 0, 0, promise=promise), promise))
-    return parts
+    """Return the vGPUs of host.yaml, each as a promise to nobody that libvirt knows."""
+    return [_named_part(world, named, promised(named)) for named in named_vgpus(vgpus)]
+
+
+def _named_part(world: World, named: NamedVgpu, vgpu: PromisedVgpu) -> _Part:
+    holder, promise = holder_of(world.machine_id, named.name, vgpu)
+    return _Part(named.name, "vgpu", holder, promise, named)
 
 
 def _incomplete(world: World, parts: list[_Part]) -> list[_Part]:
@@ -289,18 +282,16 @@ def _incomplete(world: World, parts: list[_Part]) -> list[_Part]:
 
 
 def _lacks(snapshot: Snapshot, part: _Part) -> bool:
-    if part.kind == "vm":
-        try:
-            return lacks_devices(snapshot, part.vm, part.promise)
-        except VgpuctlError:
-            return True  # whatever it is, making it tells
-    return not any(v.present and v.carrier == part.promise.vgpus[0].carrier for v in snapshot.vgpus)
+    try:
+        return lacks_devices(snapshot, part.vm, part.promise)
+    except VgpuctlError:
+        return True  # whatever it is, making it tells
 
 
 def _not_ready(snapshot: Snapshot, part: _Part) -> str | None:
     """Say what a part's GPUs still lack, or None when its vGPUs can be made, or refused, now."""
-    for promised in part.promise.vgpus:
-        why = _gpu_lacks(snapshot, snapshot.gpu(promised.gpu), promised)
+    for vgpu in part.promise.vgpus:
+        why = _gpu_lacks(snapshot, snapshot.gpu(vgpu.gpu), vgpu)
         if why is not None:
             return why
     return None
@@ -324,53 +315,42 @@ def _gpu_lacks(snapshot: Snapshot, gpu: Gpu | None, promised: PromisedVgpu) -> s
     return None
 
 
-def _on_a_function(snapshot: Snapshot, part: _Part) -> _Part:
-    """Return a vGPU of host.yaml with the backend its GPU has, and on VFs that carry mdevs with a free one."""
-    promised = part.promise.vgpus[0]
-    gpu = snapshot.gpu(promised.gpu)
-    if gpu is None or gpu.backend is not Backend.MDEV_VF:
+def _on_a_function(world: World, part: _Part, vms: tuple[Vm, ...]) -> _Part:
+    """Return a vGPU of host.yaml as it can be made now: with its size, and an mdev on a VF that is free.
+
+    Raises:
+        Busy: a VM was promised its carrier.
+        NoCapacity: no VF has room for it.
+    """
+    if part.named is None:
         return part
-    known = next((t for t in gpu.types if t.profile == promised.profile), None)
-    others = tuple(v for v in snapshot.taken_on(gpu.address) if v.carrier != promised.carrier)
-    space = None if known is None else room(gpu, others, known)
-    if space is None or not space.some:
+    refuse_promised(vms, part.named)
+    snapshot = look_at(world, (part.promise,), vms)
+    wanted = part.promise.vgpus[0]
+    gpu = snapshot.gpu(wanted.gpu)
+    known = next((t for t in gpu.types if t.profile == wanted.profile), None) if gpu is not None else None
+    if gpu is None or known is None:
+        return part
+    wanted = replace(wanted, framebuffer_mib=known.framebuffer_mib)
+    if gpu.backend is not Backend.MDEV_VF:
+        return _named_part(world, part.named, wanted)
+    there = [f.address for f in gpu.functions if any(m.uuid == wanted.carrier for m in f.mdevs)]
+    others = tuple(v for v in snapshot.taken_on(gpu.address) if v.carrier != wanted.carrier)
+    functions = there or room(gpu, others, known).functions
+    if not functions:
         raise NoCapacity(
-            f"no room for {promised.profile} on {gpu.address}",
-            hint=f"vgpuctl explain {promised.profile}",
+            f"no room for {wanted.profile} on {gpu.address}",
+            hint=f"vgpuctl explain {wanted.profile}",
             gpu=gpu.address,
         )
-    vgpus = (replace(promised, backend=Backend.MDEV_VF, function=space.functions[0]),)
-    return replace(part, promise=replace(part.promise, vgpus=vgpus))
+    return _named_part(world, part.named, replace(wanted, backend=Backend.MDEV_VF, function=functions[0]))
 
 
 def _make(
     world: World, part: _Part, vms: tuple[Vm, ...], seen: Snapshot, wait_seconds: float, progress: Progress
 ) -> tuple[str, ...]:
-    if part.kind == "vm":
-        return make_devices(world, part.vm, part.promise, vms, wait_seconds, progress, known=seen)
-    part = _on_a_function(look_at(world, (part.promise,), vms), part)
-    reclaim(world, claims_of(world, part.vm.name, part.promise), wait_seconds)
-    try:
-        plan = _plan_without_vm(world, part, vms)
-        carry_out(world, plan, progress)
-    finally:  # no VM stands behind this claim: it kept the place while the device was made
-        for vgpu in part.promise.vgpus:
-            world.claims.remove(vgpu.carrier, part.vm.uuid)
-    return tuple(s.describe() for s in plan.steps)
-
-
-def _plan_without_vm(world: World, part: _Part, vms: tuple[Vm, ...]) -> Plan:
-    promised = part.promise.vgpus[0]
-    snapshot = look_at(world, (part.promise,), vms)
-    taken = [v for v in snapshot.vgpus if v.carrier == promised.carrier and v.vm_uuid != part.vm.uuid]
-    if taken:
-        raise Busy(
-            f"{promised.carrier} is taken by {taken[0].vm or 'somebody else'}",
-            hint=f"vgpuctl show-gpu {promised.gpu}",
-            carrier=promised.carrier,
-            vm=taken[0].vm,
-        )
-    return Plan(steps=of(promised.backend).make(promised, type_id_now(snapshot, promised)))
+    part = _on_a_function(world, part, vms)
+    return make_devices(world, part.vm, part.promise, vms, wait_seconds, progress, known=seen)
 
 
 def _planned(world: World, waiting: list[_Part], vms: tuple[Vm, ...], problems: tuple[str, ...], total: int) -> Outcome:
@@ -383,11 +363,9 @@ def _planned(world: World, waiting: list[_Part], vms: tuple[Vm, ...], problems: 
             why = _not_ready(seen, part)
             if why is not None:
                 warnings.append(f"{part.kind} {part.name} would be waited for: {why}")
-            elif part.kind == "vm":
-                steps += [s.describe() for s in planned_devices(world, part.vm, part.promise, vms).steps]
             else:
-                there = _on_a_function(look_at(world, (part.promise,), vms), part)
-                steps += [s.describe() for s in _plan_without_vm(world, there, vms).steps]
+                there = _on_a_function(world, part, vms)
+                steps += [s.describe() for s in planned_devices(world, there.vm, there.promise, vms).steps]
         except VgpuctlError as error:
             warnings.append(f"{part.kind} {part.name} would fail: {error.message}")
     data: dict[str, object] = {"restored": [_value(p) for p in waiting], "complete": total - len(waiting)}

@@ -137,7 +137,8 @@ class Vgpu(Value):
 
     `carrier` is the mdev's UUID, or the address of the VF or function. `present` says that the device is
     there now (for sriov-vf and passthrough: that a VM refers to it). `awaited`: a finished VM's device is missing, as
-    after a reboot, and is made at its next start. `reason` says why a device is leaked.
+    after a reboot, and is made at its next start. `reason` says why a device is leaked. `name` is that of a vGPU which
+    host.yaml keeps without a VM: then `vm` is the VM that refers to it, if any does.
     """
 
     carrier: str
@@ -153,3 +154,11 @@ class Vgpu(Value):
     vm_uuid: str | None = None
     reason: str | None = None
     awaited: bool = False
+    name: str | None = None
+
+    @property
+    def holder(self) -> str:
+        """Who has it, in words: the VM, the name in host.yaml, or else whose it is and the carrier."""
+        if self.vm is None and self.name is not None:
+            return f"vGPU {self.name}"
+        return self.vm or f"{self.owner} {self.carrier}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from vgpuctl.model.gpu import Gpu, Vgpu
 from vgpuctl.model.records import HypervisorStatus, NvmlStatus
-from vgpuctl.model.vm import Claim, StuckWrite, Vm
+from vgpuctl.model.vm import Claim, NamedVgpu, StuckWrite, Vm
 from vgpuctl.value import Value
 
 
@@ -14,7 +14,8 @@ class Snapshot(Value):
 
     `vgpus` is every carrier that is taken, by a device, a promise or a claim. `live_claims` names the carriers
     whose claiming process still lives. `warnings` say what could not be seen.
-    `host_file_problem` says why host.yaml cannot be understood: then nothing new may be placed.
+    `host_file_problem` says why host.yaml cannot be understood: then nothing new may be placed. `named` are the vGPUs
+    without a VM that it keeps.
     """
 
     gpus: tuple[Gpu, ...]
@@ -29,6 +30,7 @@ class Snapshot(Value):
     unreadable_claims: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     host_file_problem: str | None = None
+    named: tuple[NamedVgpu, ...] = ()
 
     def gpu(self, address: str) -> Gpu | None:
         """Return the GPU of that address."""

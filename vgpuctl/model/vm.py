@@ -51,6 +51,16 @@ class DiskRole(StrEnum):
     SPARE = "spare"
 
 
+class NamedVgpu(Value):
+    """A vGPU without a VM, as `vgpus:` of host.yaml keeps it. `params` as in `PromisedVgpu`."""
+
+    name: str
+    profile: str
+    gpu: str
+    carrier: str
+    params: str = ""
+
+
 class MadeDisk(Value):
     """A volume that vgpuctl makes for a VM, and deletes with it. `base` is the image it is a clone of.
 

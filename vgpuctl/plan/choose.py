@@ -161,7 +161,7 @@ def _refuse_taken(snapshot: Snapshot, gpu: Gpu, functions: tuple[str, ...]) -> N
     """Refuse functions that any VM has, under whichever GPU they were given away."""
     for vgpu in snapshot.vgpus:
         if vgpu.carrier in functions or vgpu.function in functions:
-            who = vgpu.vm or f"{vgpu.owner} {vgpu.carrier}"
+            who = vgpu.holder
             raise InUse(
                 f"{vgpu.function} is in use by {who}",
                 hint=f"vgpuctl show-gpu {gpu.address}",
@@ -174,7 +174,7 @@ def _refuse_taken(snapshot: Snapshot, gpu: Gpu, functions: tuple[str, ...]) -> N
 def _whole(snapshot: Snapshot, wish: VmWish, gpu: Gpu) -> tuple[PromisedVgpu, ...]:
     taken = snapshot.taken_on(gpu.address)
     if taken:
-        names = ", ".join(sorted({v.vm or f"{v.owner} {v.carrier}" for v in taken}))
+        names = ", ".join(sorted({v.holder for v in taken}))
         raise InUse(
             f"{gpu.address} is in use by {names}; all of it can be given away only when nothing is on it",
             hint=f"vgpuctl show-gpu {gpu.address}",

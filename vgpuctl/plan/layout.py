@@ -123,10 +123,13 @@ def users_to_drain(snapshot: Snapshot, gpu: Gpu, number: int) -> tuple[Vm, ...]:
         return ()
     _refuse_host_use(gpu)
     staying = {f.address for f in gpu.functions[:number]}
-    gone = [v for v in taken if v.function not in staying]
+    kept = [v for v in taken if v.name is not None and v.present]
+    if kept:
+        raise _in_use(gpu, kept, "which host.yaml keeps; vgpuctl delete-vgpu takes it away")
+    gone = [v for v in taken if v.function not in staying and not _on_any_vf(v)]
     if gone:
         raise _in_use(gpu, gone, f"whose VF is not there any more with {number} VFs; delete those VMs first")
-    strange = [v for v in taken if _not_ours(v) or snapshot.vm(v.vm_uuid or "") is None]
+    strange = [v for v in taken if v.name is None and (_not_ours(v) or snapshot.vm(v.vm_uuid or "") is None)]
     if strange:
         raise _in_use(gpu, strange, "which vgpuctl did not make and cannot drain")
     off = _OFF if snapshot.hypervisor.available else (*_OFF, VmState.UNKNOWN)
@@ -150,6 +153,11 @@ def refuse_running(gpu: Gpu, vms: Iterable[Vm]) -> None:
         )
 
 
+def _on_any_vf(vgpu: Vgpu) -> bool:
+    """Say whether a vGPU of host.yaml that is not made yet can be made on whichever VF there is: an mdev can."""
+    return vgpu.name is not None and vgpu.function == vgpu.gpu
+
+
 def _not_ours(vgpu: Vgpu) -> bool:
     return vgpu.owner is not Owner.OURS
 
@@ -166,7 +174,7 @@ def _refuse_host_use(gpu: Gpu) -> None:
 
 
 def _in_use(gpu: Gpu, vgpus: list[Vgpu], why: str) -> InUse:
-    names = sorted({v.vm or f"{v.owner} {v.carrier}" for v in vgpus})
+    names = sorted({v.holder for v in vgpus})
     carriers = sorted(v.carrier for v in vgpus)
     return InUse(
         f"{gpu.address} is in use by {', '.join(names)} ({', '.join(carriers)}), {why}",

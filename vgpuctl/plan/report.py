@@ -27,6 +27,7 @@ def vgpu_value(vgpu: Vgpu) -> Value:
         "owner": str(vgpu.owner),
         "present": vgpu.present,
         "reason": vgpu.reason,
+        "name": vgpu.name,
     }
 
 

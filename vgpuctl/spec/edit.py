@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Change what host.yaml says of one GPU, text in and text out: comments, order and quotes stay as people wrote them.
+"""Change what host.yaml says of one GPU or vGPU, text in and text out: comments, order and quotes stay as they are.
 
 The result is read by the same parser as every host.yaml before it is handed back, so that nothing is ever written
 that vgpuctl itself would refuse.
@@ -19,7 +19,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.address import normal_pci
-from vgpuctl.spec.host import VERSION, parse_host_spec
+from vgpuctl.spec.host import VERSION, HostSpec, parse_host_spec
 from vgpuctl.value import NOTHING, Value, replace
 
 _WIDEST = 4096
@@ -38,36 +38,67 @@ def edit_gpu(text: str | None, address: str, changes: Mapping[str, object], name
     Raises:
         InvalidInput: the text, or what would become of it, is no host.yaml; or a comment would be lost.
     """
-    if text is not None:
-        known = parse_host_spec(text, name).gpus.get(address)
-        now = {key: getattr(known, key, None) or None for key in changes}
-        if now == {key: value or None for key, value in changes.items()}:
-            return text
+    return _entry_edited(text, _Place("gpus", address), changes, name)
+
+
+def edit_vgpu(text: str | None, vgpu: str, changes: Mapping[str, object], name: str) -> str:
+    """Return host.yaml with the keys of one entry of `vgpus:` set, or taken out; otherwise as `edit_gpu`.
+
+    Raises:
+        InvalidInput: as `edit_gpu`.
+    """
+    return _entry_edited(text, _Place("vgpus", vgpu), changes, name)
+
+
+class _Place(Value):
+    """An entry of host.yaml: `section` is "gpus" or "vgpus", `key` an address in the kernel's spelling, or a name."""
+
+    section: str
+    key: str
+
+    def said(self, host: HostSpec) -> object:
+        """Return what a host.yaml says there, None for nothing."""
+        return self.all(host).get(self.key)
+
+    def all(self, host: HostSpec) -> Mapping[str, object]:
+        """Return every entry of the section."""
+        found: Mapping[str, object] = getattr(host, self.section)
+        return found
+
+    def says(self, host: HostSpec, changes: Mapping[str, object]) -> bool:
+        """Say whether the entry is as these changes make it."""
+        said = self.said(host)
+        return all((getattr(said, key, None) or None) == (value or None) for key, value in changes.items())
+
+
+def _entry_edited(text: str | None, place: _Place, changes: Mapping[str, object], name: str) -> str:
     if text is None or not text.strip():
-        return _checked(_edited(None, address, changes), None, address, changes, name)
+        return _checked(_edited(None, place, changes), None, place, changes, name)
+    if place.says(parse_host_spec(text, name), changes):
+        return text
     bare, apart = _without_comments(text)
-    return _checked(_with_comments(_edited(bare, address, changes), apart), text, address, changes, name)
+    return _checked(_with_comments(_edited(bare, place, changes), apart), text, place, changes, name)
 
 
-def _edited(text: str | None, address: str, changes: Mapping[str, object]) -> str:
+def _edited(text: str | None, place: _Place, changes: Mapping[str, object]) -> str:
     """Return the text with the keys set and taken out; it has no line that is only a comment."""
     yaml = _writer(text or "")
     document = yaml.load(text) if text else None
     if document is None:
         document = CommentedMap(version=VERSION)
-    gpus = document.get("gpus")
-    if gpus is None:
-        gpus = document["gpus"] = CommentedMap()
-    spelled = next((key for key in gpus if normal_pci(str(key)) == address), None)
-    entry = gpus.get(spelled) if spelled is not None else None
+    entries = document.get(place.section)
+    if entries is None:
+        entries = document[place.section] = CommentedMap()
+    spelled = next((key for key in entries if place.key in (str(key), normal_pci(str(key)))), None)
+    entry = entries.get(spelled) if spelled is not None else None
     if entry is None:
-        spelled = DoubleQuotedScalarString(address) if spelled is None else spelled
-        entry = gpus[spelled] = CommentedMap()
+        spelled = DoubleQuotedScalarString(place.key) if spelled is None else spelled
+        entry = entries[spelled] = CommentedMap()
     _set(entry, changes)
     if not entry:
-        del gpus[spelled]
-    if not gpus:
-        del document["gpus"]
+        del entries[spelled]
+    if not entries:
+        del document[place.section]
     written = io.StringIO()
     yaml.dump(document, written)
     return written.getvalue()
@@ -78,7 +109,7 @@ def _set(entry: Any, changes: Mapping[str, object]) -> None:
         if value is None:
             entry.pop(key, None)
         else:
-            entry[key] = value
+            entry[key] = DoubleQuotedScalarString(value) if isinstance(value, str) and ":" in value else value
 
 
 class _Apart(Value):
@@ -176,19 +207,19 @@ def refuse_lost_comments(was: str, text: str, name: str) -> None:
         raise _by_hand(f"the comment '{lost[0]}' would be lost", name)
 
 
-def _checked(text: str, was: str | None, address: str, changes: Mapping[str, object], name: str) -> str:
+def _checked(text: str, was: str | None, place: _Place, changes: Mapping[str, object], name: str) -> str:
     """Read the new text as every host.yaml is read, and see that it says what was meant, and all it said before."""
     host = parse_host_spec(text, name)
-    said = host.gpus.get(address)
-    for key, value in changes.items():
-        if (getattr(said, key, None) or None) != (value or None):
-            raise _by_hand(f"it would not say '{key}: {value}' for {address} afterwards", name)
+    if not place.says(host, changes):
+        wanted = ", ".join(f"{key}: {value}" for key, value in changes.items())
+        raise _by_hand(f"it would not say '{wanted}' for {place.key} afterwards", name)
     if was is None:
         return text
     before = parse_host_spec(was, name)
-    others = [{at: gpu for at, gpu in one.gpus.items() if at != address} for one in (before, host)]
-    if others[0] != others[1] or replace(before, gpus=NOTHING) != replace(host, gpus=NOTHING):
-        raise _by_hand(f"something else than {address} would change too", name)
+    others = [{key: said for key, said in place.all(one).items() if key != place.key} for one in (before, host)]
+    rest = [replace(one, **{place.section: NOTHING}) for one in (before, host)]
+    if others[0] != others[1] or rest[0] != rest[1]:
+        raise _by_hand(f"something else than {place.key} would change too", name)
     refuse_lost_comments(was, text, name)
     return text
 

@@ -45,6 +45,7 @@ class VgpuSpec(Value):
     profile: str
     gpu: str
     carrier: str
+    vgpu_params: Mapping[str, str] = NOTHING
 
 
 class BootSpec(Value):
@@ -122,11 +123,12 @@ GPU = Shape(
 )
 VGPU = Shape(
     "Vgpu",
-    "A vGPU without a VM, which restore-host makes again after each boot.",
+    "A vGPU without a VM, which restore-host makes again after each boot; create-vgpu and delete-vgpu write it.",
     (
         Key("profile", rules.profile, "the vGPU profile", {"minLength": 1, "type": "string"}, required=True),
         Key("gpu", rules.pci_address, "the GPU's PCI address", {"type": "string"}, required=True),
         Key("carrier", rules.carrier, "the mdev's UUID, or the VF's PCI address", {"type": "string"}, required=True),
+        key("vgpu_params"),
     ),
 )
 BOOT = Shape(

@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, ClassVar
 
-from vgpuctl.errors import Failed, HostCannot, VerifyFailed, VgpuctlError
+from vgpuctl.errors import Busy, Exists, Failed, HostCannot, VerifyFailed, VgpuctlError
+from vgpuctl.model.vm import NamedVgpu
 from vgpuctl.value import NOTHING, Value
 
 if TYPE_CHECKING:
     from vgpuctl.model.seams import HostFile
     from vgpuctl.model.world import World
+    from vgpuctl.spec.host import HostSpec
 
 PATH = "/etc/vgpuctl/host.yaml"
+WRITES = 100
 
 
 class SetGpuKeys(Value):
@@ -37,22 +40,10 @@ class SetGpuKeys(Value):
 
         Raises:
             InvalidInput: the file cannot be understood.
-            Busy: somebody else changed it meanwhile.
+            Busy: others kept changing it.
             HostCannot: it cannot be written here.
         """
-        self._write(world, self.changes)
-
-    def _write(self, world: World, changes: Mapping[str, object]) -> None:
-        from vgpuctl.spec.edit import edit_gpu
-
-        file = _file(world)
-        try:
-            was = file.read()
-            text = edit_gpu(was, self.address, changes, PATH)
-            if text != was:
-                file.replace(text, was)
-        except OSError as error:
-            raise _failed(error) from error
+        _write(world, lambda was: _edit_gpu(was, self.address, self.changes))
 
     def verify(self, world: World) -> None:
         """Read it back."""
@@ -65,16 +56,139 @@ class SetGpuKeys(Value):
             )
 
     def _now(self, world: World) -> dict[str, object]:
-        from vgpuctl.spec.host import parse_host_spec
-
-        text = _file(world).read()
-        known = parse_host_spec(text, PATH).gpus.get(self.address) if text is not None else None
+        known = _read(world).gpus.get(self.address)
         return {key: getattr(known, key, None) or None for key in self.changes}
 
     def undo(self, world: World) -> None:
         """Write the old values again, if it still says what was written."""
         if self._now(world) == _plain(self.changes):
-            self._write(world, self.before)
+            _write(world, lambda was: _edit_gpu(was, self.address, self.before))
+
+
+class KeepVgpu(Value):
+    """Keep a vGPU without a VM in host.yaml, so that it comes back after a boot."""
+
+    tells_owner: ClassVar[bool] = True
+
+    vgpu: NamedVgpu
+
+    def describe(self) -> str:
+        """Say what is written."""
+        return f"write vGPU {self.vgpu.name} ({self.vgpu.profile} on GPU {self.vgpu.gpu}) to {PATH}"
+
+    def perform(self, world: World) -> None:
+        """Add the entry.
+
+        Raises:
+            Exists: there is one of that name, which is left as it is.
+            InvalidInput, Busy, HostCannot: as `SetGpuKeys`.
+        """
+
+        def added(was: str | None) -> str:
+            if was is not None and _parsed(was).vgpus.get(self.vgpu.name) is not None:
+                raise Exists(
+                    f"{PATH} has a vGPU {self.vgpu.name} already",
+                    hint="choose another name",
+                    vgpu=self.vgpu.name,
+                )
+            return _edit_vgpu(was, self.vgpu.name, _entry(self.vgpu))
+
+        _write(world, added)
+
+    def verify(self, world: World) -> None:
+        """Read it back."""
+        if not self._there(world):
+            raise VerifyFailed(
+                f"{PATH} was written but does not name vGPU {self.vgpu.name} so",
+                hint="another program writes this file too; run the command again",
+                path=PATH,
+            )
+
+    def _there(self, world: World) -> bool:
+        said = _read(world).vgpus.get(self.vgpu.name)
+        return said is not None and (said.profile, said.gpu, said.carrier) == (
+            self.vgpu.profile, self.vgpu.gpu, self.vgpu.carrier,
+        )  # fmt: skip
+
+    def undo(self, world: World) -> None:
+        """Take the entry out again, if it still says what was written."""
+        if self._there(world):
+            DropVgpu(self.vgpu).perform(world)
+
+
+class DropVgpu(Value):
+    """Take a vGPU without a VM out of host.yaml."""
+
+    vgpu: NamedVgpu
+
+    def describe(self) -> str:
+        """Say what goes."""
+        return f"take vGPU {self.vgpu.name} out of {PATH}"
+
+    def perform(self, world: World) -> None:
+        """Remove the entry; one that is gone is no error.
+
+        Raises:
+            InvalidInput, Busy, HostCannot: as `SetGpuKeys`.
+        """
+        _write(world, lambda was: was and _edit_vgpu(was, self.vgpu.name, dict.fromkeys(_entry(self.vgpu))))
+
+    def verify(self, world: World) -> None:
+        """See that it is gone."""
+        if self.vgpu.name in _read(world).vgpus:
+            raise VerifyFailed(f"{PATH} still names vGPU {self.vgpu.name}", path=PATH)
+
+    def undo(self, world: World) -> None:
+        """Nothing: a removal is finished by running it again, not taken back."""
+
+
+def _entry(vgpu: NamedVgpu) -> dict[str, object]:
+    pairs = (pair.partition("=") for pair in vgpu.params.split(",") if pair)
+    params = {key: value for key, _, value in pairs}
+    return {"profile": vgpu.profile, "gpu": vgpu.gpu, "carrier": vgpu.carrier, "vgpu_params": params or None}
+
+
+def _write(world: World, edit: Callable[[str | None], str | None]) -> None:
+    """Edit the file's text and put it in the file's place; where another vgpuctl was faster, edit its text.
+
+    Of those who write at once one always comes through, so as many looks as callers are enough.
+    """
+    file = _file(world)
+    for left in reversed(range(WRITES)):
+        try:
+            was = file.read()
+            text = edit(was)
+            if text is not None and text != was:
+                file.replace(text, was)
+            return
+        except Busy:
+            if not left:
+                raise
+        except OSError as error:
+            raise _failed(error) from error
+
+
+def _edit_gpu(was: str | None, address: str, changes: Mapping[str, object]) -> str:
+    from vgpuctl.spec.edit import edit_gpu
+
+    return edit_gpu(was, address, changes, PATH)
+
+
+def _edit_vgpu(was: str | None, name: str, changes: Mapping[str, object]) -> str:
+    from vgpuctl.spec.edit import edit_vgpu
+
+    return edit_vgpu(was, name, changes, PATH)
+
+
+def _read(world: World) -> HostSpec:
+    text = _file(world).read()
+    return _parsed(text if text is not None else "version: 1\n")
+
+
+def _parsed(text: str) -> HostSpec:
+    from vgpuctl.spec.host import parse_host_spec
+
+    return parse_host_spec(text, PATH)
 
 
 def _plain(changes: Mapping[str, object]) -> dict[str, object]:

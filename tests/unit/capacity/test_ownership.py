@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.values import A4C, T2Q, a100, changed, claim, promised, t4, vm, vm_uuid, with_mdevs
-from vgpuctl.capacity.ownership import carrier_uuid, join
+from vgpuctl.capacity.ownership import carrier_uuid, join, named_owner
 from vgpuctl.model.gpu import Backend, Mode, Owner
-from vgpuctl.model.vm import HostdevRef
+from vgpuctl.model.vm import HostdevRef, NamedVgpu
 from vgpuctl.value import replace
 
 NOBODY: frozenset[str] = frozenset()
@@ -62,7 +62,7 @@ def test_a_claim_whose_vm_and_process_are_gone_is_leaked_and_says_so():
 
 def test_without_libvirt_no_claim_is_called_leaked():
     gpu = _carrying()
-    (found,) = join((gpu,), (), (claim(promised(gpu, A4C), 1),), NOBODY, vms_known=False)
+    (found,) = join((gpu,), (), (claim(promised(gpu, A4C), 1),), NOBODY, owners_known=False)
     assert found.owner is Owner.OURS
 
 
@@ -148,3 +148,34 @@ def test_carriers_are_sorted_by_gpu_function_and_carrier():
     one, two = _carrying(3), changed(a100("0000:05:00.0"), 1, current_type=A4C.type_id)
     found = join((one, two), (), (), NOBODY)
     assert [v.gpu for v in found] == ["0000:05:00.0", "0000:3b:00.0"]
+
+
+KEPT = NamedVgpu("spare", "A100-4C", "0000:3b:00.0", "0000:3b:00.4")
+
+
+def test_what_host_yaml_keeps_is_ours_made_or_not_and_is_never_leaked():
+    left = replace(claim(promised(a100(), A4C), 1), vm_uuid=named_owner("m", "spare"))
+    for gpu, there in ((_carrying(), True), (a100(), False)):
+        for claims in ((), (left,)):
+            (found,) = join((gpu,), (), claims, NOBODY, named=(KEPT,))
+            assert (found.owner, found.present, found.awaited) == (Owner.OURS, there, not there)
+            assert (found.name, found.vm, found.framebuffer_mib, found.holder) == ("spare", None, 4096, "vGPU spare")
+    (without,) = join((_carrying(),), (), (left,), NOBODY)
+    assert without.owner is Owner.LEAKED, "this test can tell the difference"
+
+
+def test_a_vm_that_refers_to_what_host_yaml_keeps_is_its_user():
+    user = vm(1, record=None, hostdevs=(HostdevRef("pci", KEPT.carrier, False),))
+    (found,) = join((_carrying(),), (user,), (), NOBODY, named=(KEPT,))
+    assert (found.owner, found.name, found.vm, found.vm_uuid) == (Owner.OURS, "spare", user.name, user.uuid)
+
+
+def test_a_vms_promise_of_the_same_carrier_stands():
+    (found,) = join((_carrying(),), (vm(1, promised(a100(), A4C)),), (), NOBODY, named=(KEPT,))
+    assert (found.name, found.vm) == (None, "vdi-001")
+
+
+def test_another_type_in_its_place_is_told():
+    gpu = changed(a100(), 0, current_type="469")
+    (found,) = join((gpu,), (), (), NOBODY, named=(KEPT,))
+    assert found.reason == "it carries A100-5C, host.yaml says A100-4C"

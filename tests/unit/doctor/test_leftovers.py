@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.doctor.looks import judge, said
-from tests.values import ME, a100, snapshot, t4
+from tests.values import A4C, ME, a100, snapshot, t4, taken
 from vgpuctl.doctor.check import Folder, Leftover, Verdict
 from vgpuctl.doctor.leftovers import MDEVCTL
-from vgpuctl.model.vm import StuckWrite
+from vgpuctl.model.vm import NamedVgpu, StuckWrite
 
 
 def test_no_write_waits():
@@ -71,3 +71,32 @@ def test_mdevctl_on_a_gpu_of_ours_is_a_warning():
     assert f"{MDEVCTL}/0000:5e:00.0" in said(found)
     closed = Folder(problem=f"{MDEVCTL}: Permission denied")
     assert judge("mdevctl", snapshot(t4()), folders={MDEVCTL: closed}).verdict is Verdict.UNKNOWN
+
+
+KEPT = NamedVgpu("spare", "A100-4C", "0000:3b:00.0", "0000:3b:00.4")
+
+
+def test_each_kept_vgpu_is_made():
+    gpu = a100()
+    assert judge("kept-vgpus", snapshot(gpu)).verdict is Verdict.NOT_APPLICABLE
+    there = taken(gpu, A4C, name="spare", vm=None)
+    assert judge("kept-vgpus", snapshot(gpu, named=(KEPT,), vgpus=(there,))).verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("seen", "text"),
+    [
+        ({"name": "spare", "present": False}, "spare: A100-4C on 0000:3b:00.0 is missing"),
+        ({"name": "spare", "reason": "it carries A100-5C"}, "spare: it carries A100-5C"),
+        ({}, "spare: 0000:3b:00.4 is the vGPU of vdi-000"),
+    ],
+)
+def test_a_kept_vgpu_that_is_missing_changed_or_a_vms_is_a_warning(seen, text):
+    gpu = a100()
+    found = judge("kept-vgpus", snapshot(gpu, named=(KEPT,), vgpus=(taken(gpu, A4C, **seen),)))
+    assert (found.verdict, found.fix) == (Verdict.WARN, "vgpuctl restore-host")
+    assert text in said(found)
+
+
+def test_what_host_yaml_keeps_is_unknown_while_it_cannot_be_read():
+    assert judge("kept-vgpus", snapshot(a100(), host_file_problem="line 2")).verdict is Verdict.UNKNOWN

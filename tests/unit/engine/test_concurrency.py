@@ -13,12 +13,14 @@ import pytest
 
 from tests.faults import Watch
 from tests.unit.engine.test_attach import FOREIGN
+from tests.unit.engine.test_vgpus import drop, make
 from tests.worlds import Host, Silent, create, delete, mend, open_host, picture, start, wish
 from vgpuctl.engine.attach import attach
 from vgpuctl.engine.change import set_profile
 from vgpuctl.engine.claim import claim_carriers
 from vgpuctl.engine.create import create_vm
 from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.observe.host_file import read_host_spec
 from vgpuctl.errors import Locked, VgpuctlError
 from vgpuctl.host.clock import HostClock
 from vgpuctl.model.vm import Claim, PromisedVgpu
@@ -79,7 +81,19 @@ def _reprofile(world: World, name: str) -> str:
     return "changed" if changed else "has it already"
 
 
+def _vgpu(world: World, name: str) -> str:
+    make(world, "A100-4C", name)
+    return "made"
+
+
+def _drop(world: World, name: str) -> str:
+    drop(world, name)
+    return "gone"
+
+
 _ACTS = {
+    "create-vgpu": _vgpu,
+    "delete-vgpu": _drop,
     "create": _create,
     "delete": _delete,
     "start": _start,
@@ -114,6 +128,29 @@ def test_twenty_callers_for_ten_slots_give_ten_vms_and_ten_no_capacity(tmp_path,
     assert len(seen.types) == len(seen.domains) == len(seen.running) == len(seen.claims) == 10
     assert len([p for p in seen.files if p.endswith(".qcow2")]) == 10
     assert sorted(name for name, _ in seen.domains.values()) == sorted(n for n, text in answers if text == "made")
+
+
+def test_twenty_create_vgpu_for_ten_slots_give_ten_entries_and_ten_no_capacity(tmp_path, processes):
+    host = open_host(tmp_path, text=TEN_SLOTS % "present")
+    answers = at_once(processes, host, *(("create-vgpu", f"vgpu-{n}") for n in range(CALLERS)))
+    kinds = Counter(text.partition(":")[0] for _, text in answers)
+    assert kinds == {"made": 10, "no-capacity": 10}, answers
+    kept = read_host_spec(host.world).vgpus
+    assert sorted(kept) == sorted(name for name, text in answers if text == "made")
+    seen = picture(host)
+    assert {v.carrier for v in kept.values()} == set(seen.types) == set(seen.claims)
+    gone = at_once(processes, host, *(("delete-vgpu", name) for name in kept for _ in range(2)))
+    assert Counter(text for _, text in gone)["gone"] == 10, gone
+    assert (picture(host).types, picture(host).claims, read_host_spec(host.world).vgpus) == ({}, {}, {})
+
+
+def test_of_several_create_vgpu_of_one_name_exactly_one_wins(tmp_path, processes):
+    host = open_host(tmp_path, text=TEN_SLOTS % "present")
+    answers = at_once(processes, host, *[("create-vgpu", "spare")] * 6)
+    kinds = Counter(text.partition(":")[0] for _, text in answers)
+    assert kinds["made"] == 1
+    assert set(kinds) <= {"made", "busy", "exists"}, answers
+    assert len(picture(host).types) == len(picture(host).claims) == 1
 
 
 def test_of_several_terminals_that_make_the_same_name_exactly_one_wins(tmp_path, processes):

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpuctl.errors import InvalidInput
-from vgpuctl.spec.edit import edit_gpu, refuse_lost_comments
-from vgpuctl.spec.host import GpuSpec, parse_host_spec
+from vgpuctl.spec.edit import edit_gpu, edit_vgpu, refuse_lost_comments
+from vgpuctl.spec.host import GpuSpec, VgpuSpec, parse_host_spec
 from vgpuctl.value import replace
 
 NAME = "/etc/vgpuctl/host.yaml"
@@ -199,3 +199,20 @@ def test_a_text_that_looks_like_a_comment_is_none():
     text = "version: 1\ngpus:\n  3b:00.0: {cordoned: true}\ndefaults:\n  image: '/srv/a\n    # b'\n"
     changed = edit_gpu(text, GPU, {"cordoned": None}, NAME)
     assert parse_host_spec(changed, NAME).defaults == parse_host_spec(text, NAME).defaults
+
+
+VGPU = {"profile": "A100-4C", "gpu": GPU, "carrier": "0000:3b:00.4", "vgpu_params": {"frame_rate_limiter": "0"}}
+
+
+@pytest.mark.parametrize("text", [None, "version: 1\n", WRITTEN, COMMENTED])
+@pytest.mark.parametrize("name", ["spare", "1", "yes", "null", "1.5", "3b"])
+def test_a_vgpu_comes_and_goes_and_everything_else_stays_as_it_is(text, name):
+    added = edit_vgpu(text, name, VGPU, NAME)
+    assert dict(parse_host_spec(added, NAME).vgpus) == {name: VgpuSpec(**VGPU)}
+    assert edit_vgpu(added, name, VGPU, NAME) == added
+    both = edit_vgpu(added, "other", {**VGPU, "vgpu_params": None}, NAME)
+    assert list(parse_host_spec(both, NAME).vgpus) == [name, "other"]
+    gone = edit_vgpu(edit_vgpu(both, name, dict.fromkeys(VGPU), NAME), "other", dict.fromkeys(VGPU), NAME)
+    assert parse_host_spec(gone, NAME) == parse_host_spec(text or "version: 1\n", NAME)
+    if text is not None:
+        refuse_lost_comments(text, gone, NAME)

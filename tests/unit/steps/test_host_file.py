@@ -9,8 +9,9 @@ import os
 import pytest
 
 from tests.worlds import open_host
-from vgpuctl.errors import Busy, Failed, HostCannot, InvalidInput, VerifyFailed
-from vgpuctl.steps.host_file import SetGpuKeys
+from vgpuctl.errors import Busy, Exists, Failed, HostCannot, InvalidInput, VerifyFailed
+from vgpuctl.model.vm import NamedVgpu
+from vgpuctl.steps.host_file import DropVgpu, KeepVgpu, SetGpuKeys
 from vgpuctl.value import replace
 
 GPU = "0000:3b:00.0"
@@ -91,3 +92,55 @@ def test_what_it_says_it_does():
     assert CORDON.describe() == f"write 'cordoned: true' for GPU {GPU} to /etc/vgpuctl/host.yaml"
     step = SetGpuKeys(GPU, {"mode": "vgpu", "vfs": None}, {"mode": "sriov", "vfs": 4})
     assert step.describe() == f"write 'mode: vgpu; no vfs' for GPU {GPU} to /etc/vgpuctl/host.yaml"
+
+
+SPARE = NamedVgpu("spare", "A100-4C", GPU, "0000:3b:00.4", "frame_rate_limiter=0")
+
+
+def test_a_vgpu_is_written_read_back_and_taken_back(tmp_path):
+    world = open_host(tmp_path).world
+    keep = KeepVgpu(SPARE)
+    with pytest.raises(VerifyFailed):
+        keep.verify(world)
+    keep.perform(world)
+    keep.verify(world)
+    with pytest.raises(Exists):
+        keep.perform(world)
+    with pytest.raises(VerifyFailed):
+        DropVgpu(SPARE).verify(world)
+    keep.undo(world)
+    keep.undo(world)
+    DropVgpu(SPARE).perform(world)
+    DropVgpu(SPARE).verify(world)
+    assert world.host_file.read() == "version: 1\n"
+
+
+def test_an_entry_that_somebody_changed_is_not_taken_back(tmp_path):
+    world = open_host(tmp_path).world
+    KeepVgpu(replace(SPARE, profile="A100-5C")).perform(world)
+    KeepVgpu(SPARE).undo(world)
+    assert "A100-5C" in world.host_file.read()
+
+
+class Contended(File):
+    """A file that others change just before the first writes."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__("version: 1\n")
+        self.times = times
+
+    def replace(self, text: str, was: str | None) -> None:
+        if self.times:
+            self.times -= 1
+            self.text = f"{self.text}# {self.times}\n"
+            raise Busy("changed meanwhile")
+        super().replace(text, was)
+
+
+def test_a_write_that_comes_second_is_made_on_what_the_first_wrote(tmp_path):
+    file = Contended(19)
+    KeepVgpu(SPARE).perform(world_with(tmp_path, file))
+    assert file.text.count("#") == 19
+    assert "spare" in file.text
+    with pytest.raises(Busy):
+        KeepVgpu(SPARE).perform(world_with(tmp_path, Contended(10_000)))

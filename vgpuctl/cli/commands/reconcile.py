@@ -30,7 +30,7 @@ def command(settings: Settings, dry_run: bool) -> int:
 
     Half-made VMs are undone, half-removed ones removed, and devices that no VM and no process owns any more are
     removed when nothing uses them. A record or a claim that was lost is written again. Foreign devices are left
-    alone. vGPUs that are missing after a reboot are made by start-vm.
+    alone. vGPUs that are missing after a reboot are made by start-vm, those of host.yaml by restore-host.
     """
 
     def act(work: Work) -> Outcome:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.pass_obj
 def command(settings: Settings, restart_libvirt: bool, dry_run: bool) -> int:
-    """Take away what install-host put in place. VMs and their vGPUs stay.
+    """Take away what install-host put in place. VMs and their vGPUs stay, and so does host.yaml.
 
     A file that was changed by hand is kept and named. /etc/vgpuctl goes only when it is empty.
     """

@@ -9,13 +9,13 @@ without root, are told and not taken for none.
 from __future__ import annotations
 
 from vgpuctl.capacity.ownership import join
-from vgpuctl.engine.observe.host_file import add_desired
+from vgpuctl.engine.observe.host_file import HostFileRead, read_host_file
 from vgpuctl.engine.observe.pci import Found, read_gpus
 from vgpuctl.errors import Failed
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.records import ClaimsRead, HypervisorStatus, NvmlStatus
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import Claim, StuckWrite, Vm
+from vgpuctl.model.vm import Claim, NamedVgpu, StuckWrite, Vm
 from vgpuctl.model.world import World
 from vgpuctl.value import Value
 
@@ -29,8 +29,10 @@ class Want(Value):
     `profiles`: read what can be made now only of types that one of these texts names.
     `known`: GPUs seen a moment ago; what does not change is taken from them (names, types, NVML), and of the
     availability files only those of `type_ids` are read. This is the look under the host lock: milliseconds.
-    `carriers`: the claims on these alone. `desired`: what host.yaml says of the GPUs, which matters to who places
-    something or shows GPUs; reading it takes most of a short command's time.
+    `carriers`: the claims on these alone.
+    `named`: the vGPUs that host.yaml keeps, seen a moment ago; then the file is not read, which takes most of a short
+    command's time. None: it is read. Who neither places anything nor shows GPUs, as libvirt's hook, gives none: what
+    is claimed for them says enough.
     """
 
     types: bool = False
@@ -41,7 +43,7 @@ class Want(Value):
     known: tuple[Gpu, ...] = ()
     profiles: frozenset[str] | None = None
     carriers: frozenset[str] | None = None
-    desired: bool = True
+    named: tuple[NamedVgpu, ...] | None = None
 
 
 def observe(world: World, want: Want) -> Snapshot:
@@ -74,7 +76,7 @@ def observe_vm(world: World, uuid: str) -> Snapshot:
         models=False,
         only=frozenset(v.gpu for v in promised),
         carriers=frozenset(v.carrier for v in promised),
-        desired=False,
+        named=(),
     )
     return observe_devices(world, want, vms=vms, status=status)
 
@@ -89,16 +91,19 @@ def observe_devices(
 ) -> Snapshot:
     """Look at the devices and claims only, and join them with VMs seen before; makes no libvirt call."""
     found = _found(world, want)
-    gpus, file_problem, said = add_desired(world, found.gpus, want)
+    said = read_host_file(world) if want.named is None else HostFileRead(named=want.named)
+    gpus = said.desired(found.gpus, want.known)
+    named = tuple(n for n in said.named if want.only is None or n.gpu in want.only)
     read, stuck, problems = _records(world, want)
     live = _live(world, read.claims, vms)
-    notes = [*warnings, *found.warnings, *problems, *said]
+    known = status.available and said.problem is None
+    notes = [*warnings, *found.warnings, *problems, *said.warnings]
     notes += [f"the claim on {c} cannot be read; {c} counts as taken" for c in read.unreadable]
     return Snapshot(
         gpus=gpus,
         vms=vms,
         claims=read.claims,
-        vgpus=join(gpus, vms, read.claims, live, read.unreadable, vms_known=status.available),
+        vgpus=join(gpus, vms, read.claims, live, read.unreadable, named=named, owners_known=known),
         stuck=stuck,
         hypervisor=status,
         nvml=found.nvml,
@@ -106,7 +111,8 @@ def observe_devices(
         live_claims=live,
         unreadable_claims=read.unreadable,
         warnings=tuple(notes),
-        host_file_problem=file_problem,
+        host_file_problem=said.problem,
+        named=said.named,
     )
 
 

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What host.yaml says of the GPUs: the mode each is kept for, and whether it is cordoned."""
+"""What host.yaml says: the mode each GPU is kept for, whether it is cordoned, and the vGPUs without a VM."""
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.gpu import Gpu, Mode
-from vgpuctl.value import replace
+from vgpuctl.model.vm import NamedVgpu
+from vgpuctl.value import NOTHING, Value, replace
 
 if TYPE_CHECKING:
-    from vgpuctl.engine.observe import Want
     from vgpuctl.model.world import World
-    from vgpuctl.spec.host import GpuSpec, HostSpec
+    from vgpuctl.spec.host import GpuSpec, HostSpec, VgpuSpec
 
 PATH = "/etc/vgpuctl/host.yaml"
 
@@ -57,33 +58,41 @@ def _text(world: World) -> str | None:
     return text
 
 
-def add_desired(world: World, gpus: tuple[Gpu, ...], want: Want) -> tuple[tuple[Gpu, ...], str | None, tuple[str, ...]]:
-    """Return the GPUs with what host.yaml says of each, why it cannot be understood, and what to warn of.
+class HostFileRead(Value):
+    """What host.yaml says of the GPUs and of vGPUs without a VM.
 
-    GPUs that `want` knows were seen a moment ago, and the file is not read again: this is the look under the host lock.
+    `problem`: why it cannot be understood; `warnings`: what to tell of it.
     """
-    if not want.desired:
-        return gpus, None, ()
-    if want.known:
-        before = {g.address: g for g in want.known}
-        seen = (
-            replace(g, desired=before[g.address].desired, cordoned=before[g.address].cordoned)
-            if g.address in before
-            else g
-            for g in gpus
-        )
-        return tuple(seen), None, ()
+
+    gpus: Mapping[str, GpuSpec] = NOTHING
+    named: tuple[NamedVgpu, ...] = ()
+    problem: str | None = None
+    warnings: tuple[str, ...] = ()
+
+    def desired(self, gpus: tuple[Gpu, ...], known: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+        """Return the GPUs with what is said of each; of those in `known`, with what was said a moment ago."""
+        before = {g.address: (g.desired, g.cordoned) for g in known}
+        said = {a: (Mode(s.mode) if s.mode else None, s.cordoned) for a, s in self.gpus.items()} | before
+        pairs = ((gpu, said.get(gpu.address)) for gpu in gpus)
+        return tuple(replace(gpu, desired=one[0], cordoned=one[1]) if one else gpu for gpu, one in pairs)
+
+
+def read_host_file(world: World) -> HostFileRead:
+    """Read host.yaml once."""
     try:
         text = _text(world)
         spec = None if text is None else _parsed(text)
     except InvalidInput as error:
         problem = f"{PATH} cannot be used: {error.message}"
-        return gpus, problem, (f"{problem}; {UNUSABLE}",)
+        return HostFileRead(problem=problem, warnings=(f"{problem}; {UNUSABLE}",))
     if spec is None:
-        return gpus, None, () if text is None else (EMPTY,)
-    said = spec.gpus
-    return tuple(_with_desired(g, said[g.address]) if g.address in said else g for g in gpus), None, ()
+        return HostFileRead(warnings=() if text is None else (EMPTY,))
+    return HostFileRead(spec.gpus, named_vgpus(spec.vgpus))
 
 
-def _with_desired(gpu: Gpu, said: GpuSpec) -> Gpu:
-    return replace(gpu, desired=Mode(said.mode) if said.mode else None, cordoned=said.cordoned)
+def named_vgpus(vgpus: Mapping[str, VgpuSpec]) -> tuple[NamedVgpu, ...]:
+    """Return `vgpus:` of host.yaml by name."""
+    return tuple(
+        NamedVgpu(name, said.profile, said.gpu, said.carrier, ",".join(f"{k}={v}" for k, v in said.vgpu_params.items()))
+        for name, said in sorted(vgpus.items())
+    )

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""create-vgpu, delete-vgpu and list-vgpus from the typed line to the printed result, with every option."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+
+from tests.unit.cli.conftest import Ran, child, child_environment
+from vgpuctl.cli import schemas
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def sim(vgpuctl: Run) -> Run:
+    """Run a line on the simulated A100, with JSON checked by its schema."""
+
+    def run(line: str, host: str = "a100-40") -> Ran:
+        ran = vgpuctl("--host", f"sim:{host}", *shlex.split(line))
+        if "--json" in line:
+            jsonschema.validate(ran.document, schemas.document_schema(ran.document["kind"]))
+        return ran
+
+    return run
+
+
+def test_only_the_element_is_printed_to_stdout_and_how_to_use_it_beside(sim: Run) -> None:
+    ran = sim("create-vgpu spare --profile T4-2Q", "t4")
+    assert ran.status == 0
+    assert ElementTree.fromstring(ran.out).tag == "hostdev"
+    assert "vGPU spare: T4-2Q on GPU" in ran.err
+    assert "virsh attach-device VM FILE --persistent" in ran.err
+    assert "virt-install --hostdev mdev_" in ran.err
+
+
+def test_it_is_shown_where_vgpus_are_shown(sim: Run) -> None:
+    assert "keeps no vGPU" in sim("list-vgpus").err
+    assert sim("create-vgpu spare --profile A100-4C --gpu A100 --vgpu-param frame_rate_limiter=0").status == 0
+    assert "spare  A100-4C  0000:3b:00.0  0000:3b:00.4  yes   -" in sim("list-vgpus").out
+    assert "vGPU spare" in sim("show-gpu 0000:3b:00.0").out
+    assert "vGPU spare" in sim("explain A100-4C").out
+    (row,) = sim("list-vgpus --json").document["data"]
+    assert (row["name"], row["vm"], row["owner"]) == ("spare", None, "ours")
+    assert row["hostdev"].startswith("<hostdev")
+    assert sim("doctor kept-vgpus --json").document["data"]["verdict"] == "ok"
+    sim("sim reboot")
+    assert "  no " in sim("list-vgpus").out
+    assert "restore-host" in sim("doctor kept-vgpus").out
+    assert sim("restore-host").status == 0
+    assert sim("doctor kept-vgpus --json").document["data"]["verdict"] == "ok"
+
+
+def test_json_carries_the_element_and_a_dry_run_says_the_same(sim: Run) -> None:
+    planned = sim("create-vgpu spare --profile A100-4C --dry-run --json").document
+    made = sim("create-vgpu spare --profile A100-4C --json").document
+    assert planned["data"]["hostdev"] == made["data"]["hostdev"]
+    assert planned["data"]["steps"] == made["data"]["steps"]
+    assert sim("delete-vgpu spare --dry-run").out.startswith("would do:")
+    assert sim("delete-vgpu spare --json").status == 2, "nobody can be asked"
+    gone = sim("delete-vgpu spare --yes --json").document
+    assert (gone["changed"], gone["data"]["present"]) == (True, False)
+    assert sim("delete-vgpu spare --yes --json").status == 2
+
+
+def test_what_cannot_be_meant_says_why(sim: Run) -> None:
+    sim("create-vgpu spare --profile A100-4C")
+    again = sim("create-vgpu spare --profile A100-4C --json")
+    assert (again.status, again.document["error"]["code"]) == (3, "exists")
+    assert "did you mean spare?" in sim("delete-vgpu sparr --yes").err
+    assert sim("create-vgpu 'not a name' --profile A100-4C").status == 2
+    assert sim("create-vgpu other --profile A100-4C:2").status == 2
+    assert sim("create-vgpu other --profile A100-5C").status == 4
+    assert sim("delete-vgpu spare --yes").out == "vGPU spare: absent\n"
+
+
+def test_names_are_completed_from_host_yaml(sim: Run) -> None:
+    sim("create-vgpu spare --profile A100-4C")
+    words = "vgpuctl --host sim:a100-40 delete-vgpu s"
+    environment = child_environment(
+        _VGPUCTL_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(len(words.split()) - 1)
+    )
+    assert "spare" in child(env=environment).stdout

@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vGPUs without a VM: kept in host.yaml, never given away, never leaked, back after a boot, gone when deleted."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from tests.faults import CHANGING, counted, dying, failing, outcome
+from tests.unit.engine.test_faults import HOSTS, fault_points
+from tests.unit.engine.test_restore import restore
+from tests.worlds import WAIT_SECONDS, Host, Silent, create, mend, open_host, picture, wish, yes
+from vgpuctl.engine import queries
+from vgpuctl.engine.cordon import cordon
+from vgpuctl.engine.devices import make_devices
+from vgpuctl.engine.layout import Job, set_mode
+from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.observe.host_file import read_host_spec
+from vgpuctl.engine.restore import read_domain_files
+from vgpuctl.engine.vgpus import create_vgpu, delete_vgpu, list_vgpus
+from vgpuctl.errors import (
+    Busy,
+    Exists,
+    InUse,
+    InvalidInput,
+    NeedsConfirmation,
+    NoCapacity,
+    NotFound,
+)
+from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.world import World
+from vgpuctl.spec.host import HostSpec
+from vgpuctl.steps.claims import HoldClaim
+from vgpuctl.value import replace
+
+PROFILES = {"a100-40": "A100-4C", "t4": "T4-2Q", "a16": "A16-2Q"}
+DESK = """<domain type='kvm'><name>desk</name><uuid>11111111-2222-4333-8444-555555555555</uuid>
+<memory unit='MiB'>64</memory><vcpu>1</vcpu><os><type arch='x86_64' machine='q35'>hvm</type></os><devices>
+<controller type='pci' index='0' model='pcie-root'/><controller type='pci' index='1' model='pcie-root-port'/>
+<controller type='usb' model='none'/><memballoon model='none'/>%s</devices></domain>"""
+
+
+def make(world: World, profile: str = "A100-4C", name: str | None = "spare", **more: object) -> Outcome:
+    """create-vgpu."""
+    dry_run = bool(more.pop("dry_run", False))
+    wanted = replace(wish(profile, **more), name=name)
+    return create_vgpu(world, wanted, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
+
+
+def drop(world: World, name: str = "spare", *, dry_run: bool = False, confirm: object = yes) -> Outcome:
+    """delete-vgpu."""
+    return delete_vgpu(world, name, dry_run=dry_run, confirm=confirm, wait_seconds=WAIT_SECONDS, progress=Silent())
+
+
+def spec_of(host: Host) -> HostSpec:
+    """Return what host.yaml says."""
+    return read_host_spec(host.world) or HostSpec(1)
+
+
+def found(host: Host) -> list[str]:
+    """Return what reconcile finds."""
+    return [f["kind"] for f in mend(host.world, dry_run=True).data["findings"]]
+
+
+@pytest.mark.parametrize("scenario", PROFILES)
+def test_it_is_made_kept_shown_and_deleted_and_nothing_is_left(tmp_path, scenario):
+    host = open_host(tmp_path, scenario)
+    before = picture(host)
+    planned = make(host.world, PROFILES[scenario], dry_run=True)
+    assert (planned.changed, len(planned.steps), picture(host)) == (True, 3, before)
+    assert host.world.host_file.read() is None
+    made = make(host.world, PROFILES[scenario])
+    assert (made.data["name"], made.data["present"], made.data["owner"], made.data["vm"]) == (
+        "spare", True, "ours", None,
+    )  # fmt: skip
+    assert {k: made.data[k] for k in ("carrier", "hostdev", "usage", "gpu")} == {
+        k: planned.data[k] for k in ("carrier", "hostdev", "usage", "gpu")
+    }
+    seen = picture(host)
+    assert list({**seen.mdevs, **seen.types}) == [made.data["carrier"]] == list(seen.claims)
+    assert spec_of(host).vgpus["spare"].carrier == made.data["carrier"]
+    assert [v["name"] for v in list_vgpus(host.world).data] == ["spare"]
+    on_gpu = [v for g in queries.list_gpus(host.world).data for v in g["vgpus"]]
+    assert [(v["name"], v["owner"]) for v in on_gpu] == [("spare", "ours")]
+    assert found(host.again()) == []
+    assert len(drop(host.world, dry_run=True).steps) == 3
+    assert drop(host.world).data["present"] is False
+    assert (picture(host), spec_of(host).vgpus, found(host)) == (before, {}, [])
+
+
+def test_the_same_name_gives_the_same_mdev_again_and_another_name_another(tmp_path):
+    host = open_host(tmp_path, "t4")
+    first = make(host.world, "T4-2Q").data["carrier"]
+    assert make(host.world, "T4-2Q", "other").data["carrier"] != first
+    drop(host.world)
+    assert make(host.world, "T4-2Q").data["carrier"] == first
+
+
+def test_parameters_come_back_after_a_boot_with_the_device(tmp_path):
+    host = open_host(tmp_path)
+    make(host.world, vgpu_params=(("disable_vnc", "1"), ("frame_rate_limiter", "0")))
+    make(host.world, name="other")
+    before = picture(host)
+    assert list(before.params.values()) == ["disable_vnc=1,frame_rate_limiter=0"]
+    host.sim.reboot()
+    host = host.again()
+    assert found(host) == ["vgpu-missing", "vgpu-missing"]
+    assert [e["name"] for e in restore(host, spec_of(host)).data["restored"]] == ["other", "spare"]
+    assert picture(host) == before
+    assert found(host.again()) == []
+    assert not restore(host, spec_of(host)).changed
+
+
+def test_one_that_is_missing_counts_as_taken_and_no_vm_gets_its_place(tmp_path):
+    host = open_host(tmp_path, text="version: 1\ngpus: [{model: A100, vfs: {total: 2, enabled: 2}}]\n")
+    make(host.world)
+    host.sim.reboot()
+    host = host.again()
+    with pytest.raises(NoCapacity):
+        create(host.world, wish("A100-5C"))
+    create(host.world, wish("A100-4C"), start=False)
+    with pytest.raises(NoCapacity) as raised:
+        create(host.world, wish("A100-4C"), start=False)
+    assert "vGPU spare" in str(raised.value.facts)
+    assert restore(host, spec_of(host)).changed
+
+
+def test_the_hook_needs_no_host_yaml_to_leave_it_alone(tmp_path):
+    host = open_host(tmp_path, "t4")
+    create(host.world, wish("T4-2Q", name="vm"), start=False)
+    vms, _ = read_domain_files(host.world)
+    make(host.world, "T4-2Q")
+    host.sim.host_file.write_text("nothing that can be read: [gpus")
+    assert make_devices(host.world, vms[0], vms[0].promise, vms, 5.0, Silent()) == ()
+
+
+def test_a_vm_of_virsh_that_refers_to_it_is_shown_and_keeps_it(tmp_path):
+    host = open_host(tmp_path, "t4")
+    made = make(host.world, "T4-2Q")
+    uuid = host.world.hypervisor.define(DESK % made.data["hostdev"]).uuid
+    for running in (False, True):
+        if running:
+            host.world.hypervisor.start(uuid)
+            assert picture(host).running[uuid] == (made.data["carrier"],)
+        with pytest.raises(InUse, match="is in use by desk") as raised:
+            drop(host.world)
+        assert raised.value.facts["vms"] == ["desk"]
+        assert [v["vm"] for v in list_vgpus(host.world).data] == ["desk"]
+        assert [v["name"] for v in queries.show_vm(host.world, "desk").data["vgpus"]] == ["spare"]
+        assert found(host) == []
+    host.world.hypervisor.destroy(uuid)
+    host.world.hypervisor.undefine(uuid)
+    drop(host.world)
+
+
+def test_what_is_held_by_a_process_stays_and_nothing_is_changed(tmp_path):
+    host = open_host(tmp_path, "t4")
+    made = make(host.world, "T4-2Q")
+    host.world.hypervisor.define(DESK % made.data["hostdev"])
+    host.world.hypervisor.start("11111111-2222-4333-8444-555555555555")
+    before, text = picture(host), host.world.host_file.read()
+    blind = replace(host.world, hypervisor=_Blind(host.world.hypervisor))
+    with pytest.raises(InUse, match="is in use by"):
+        drop(blind)
+    assert (picture(host), host.world.host_file.read()) == (before, text)
+
+
+class _Blind:
+    """A libvirt whose VMs nobody sees: a holder that libvirt does not know."""
+
+    def __init__(self, real: object) -> None:
+        self._real = real
+
+    def domains(self) -> tuple[object, ...]:
+        return ()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._real, name)
+
+
+def test_a_name_is_given_once_and_an_unknown_one_is_suggested(tmp_path):
+    host = open_host(tmp_path)
+    make(host.world)
+    with pytest.raises(Exists, match=r"spare exists already: A100-4C on 0000:3b:00\.0"):
+        make(host.world)
+    with pytest.raises(NotFound) as raised:
+        drop(host.world, "sparre")
+    assert raised.value.facts["near"] == ["spare"]
+    assert make(host.world, name=None).data["name"].startswith("vgpu-")
+
+
+def test_nothing_is_deleted_before_the_question_is_answered(tmp_path):
+    host = open_host(tmp_path)
+    make(host.world)
+    before = picture(host)
+
+    def no(question: str, details: tuple[str, ...]) -> None:
+        assert "spare" in question
+        assert len(details) == 3
+        raise NeedsConfirmation("no")
+
+    with pytest.raises(NeedsConfirmation):
+        drop(host.world, confirm=no)
+    assert picture(host) == before
+
+
+def test_what_cannot_be_meant_is_refused_before_anything_is_written(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    before = picture(host)
+    with pytest.raises(InvalidInput, match="one vGPU"):
+        make(host.world, "A100-4C", count=2)
+    with pytest.raises(InvalidInput, match="no PCI address"):
+        make(host.world, "mtty-2", gpu="mtty")
+    cordon(host.world, "0000:3b:00.0", cordoned=True, dry_run=False, progress=Silent())
+    with pytest.raises(NoCapacity):
+        make(host.world)
+    with pytest.raises(InvalidInput, match="captured"):
+        make(replace(host.world, read_only="captured"))
+    assert picture(host) == before
+
+
+def test_a_broken_host_yaml_stops_what_changes_and_leaves_the_claims_alone(tmp_path):
+    host = open_host(tmp_path)
+    make(host.world)
+    whole = picture(host)
+    host.sim.host_file.write_text("version: 1\nvgpu: {}\n# vgpus\n")
+    host = host.again()
+    for act in (make, drop, mend, lambda w: create(w, wish("A100-4C"))):
+        with pytest.raises(InvalidInput, match=r"host\.yaml:2:1"):
+            act(host.world)
+    assert any("host.yaml:2:1" in w for w in list_vgpus(host.world).warnings)
+    assert found(host) == []
+    assert picture(host) == whole
+
+
+def test_a_claim_that_was_lost_is_written_again(tmp_path):
+    host = open_host(tmp_path)
+    made = make(host.world)
+    claims = host.world.claims.all()
+    for claim in claims:
+        host.world.claims.remove(claim.carrier, claim.vm_uuid)
+    assert found(host) == ["claim-lost"]
+    mend(host.world)
+    assert [(c.carrier, c.vm_uuid) for c in host.world.claims.all()] == [(made.data["carrier"], claims[0].vm_uuid)]
+
+
+def test_what_somebody_else_put_in_its_place_is_told_and_stays(tmp_path):
+    host = open_host(tmp_path)
+    path = f"/sys/bus/pci/devices/{make(host.world).data['carrier']}/nvidia/current_vgpu_type"
+    host.sim.reboot()
+    host = host.again()
+    host.world.sysfs.write(path, "469\n")
+    assert "carries A100-5C" in observed(host).reason
+    done = drop(host.world)
+    assert (len(done.notes), len(done.steps)) == (1, 2)
+    assert host.world.sysfs.read(path).strip() == "469"
+
+
+def observed(host: Host):
+    """Return the one vGPU that host.yaml keeps."""
+    return next(v for v in observe(host.world, Want(types=True)).vgpus if v.name)
+
+
+def test_vfs_are_not_taken_from_under_it(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    carrier = make(host.world).data["carrier"]
+    with pytest.raises(InUse, match=carrier):
+        set_mode(host.world, Job("0000:3b:00.0", "passthrough", drain=True), dry_run=False, progress=Silent())
+
+
+def test_a_place_that_a_vm_was_promised_is_not_made_for_it(tmp_path):
+    host = open_host(tmp_path)
+    carrier = create(host.world, wish("A100-4C", name="vm"), start=False).data["vgpus"][0]["carrier"]
+    entry = f'{{profile: A100-4C, gpu: "0000:3b:00.0", carrier: "{carrier}"}}'
+    host.sim.host_file.write_text(f"version: 1\nvgpus:\n  spare: {entry}\n")
+    host = host.again()
+    assert found(host) == ["vgpu-conflict"]
+    with pytest.raises(InUse, match="is the vGPU of vm"):
+        drop(host.world)
+    host.sim.reboot()
+    with pytest.raises(Exception, match=f"{carrier} is taken by vm"):
+        restore(host.again(), spec_of(host))
+
+
+def test_a_name_of_which_a_claim_is_left_is_not_given_before_reconcile(tmp_path):
+    host = open_host(tmp_path)
+    make(host.world)
+    claim = host.world.claims.all()[0]
+    drop(host.world)
+    HoldClaim(claim).perform(host.world)
+    with pytest.raises(Busy, match="makes vGPU spare"):
+        make(host.world)
+    host = host.again()
+    with pytest.raises(Busy, match="was making vGPU spare") as raised:
+        make(host.world)
+    assert "reconcile" in raised.value.hint
+    mend(host.world)
+    make(host.world)
+
+
+def prepared(directory: Path, kind: str, act: str) -> Host:
+    host = open_host(directory, text=HOSTS[kind][0])
+    if act == "delete":
+        make(host.world, HOSTS[kind][1])
+    return host.again()
+
+
+def do(world: World, kind: str, act: str) -> object:
+    return make(world, HOSTS[kind][1]) if act == "create" else drop(world)
+
+
+def settle(host: Host) -> None:
+    """Finish what a crash left, as an admin would: reconcile, then restore-host."""
+    mend(host.world)
+    restore(host, spec_of(host))
+    assert found(host) == []
+    now = picture(host)
+    kept = {v.carrier for v in spec_of(host).vgpus.values()}
+    assert set(now.mdevs) | set(now.types) == kept == set(now.claims)
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+@pytest.mark.parametrize("act", ["create", "delete"])
+def test_whatever_call_fails_nothing_is_without_an_owner(tmp_path, kind, act):
+    calls = counted(prepared(tmp_path / "dry", kind, act).world, lambda w: do(w, kind, act))
+    assert len(set(calls) & CHANGING) >= 3
+    refused = 0
+    for number, done, for_good in fault_points(calls, every_read=False):
+        where = f"{act} on {kind}, call {number} {calls[number - 1]}, done={done}, for good={for_good}"
+        host = prepared(tmp_path / f"{number}{done}{for_good}", kind, act)
+        before, text = picture(host), host.world.host_file.read()
+        faulty = failing(host.world, number, done=done, for_good=for_good)
+        error = outcome(lambda faulty=faulty: do(faulty, kind, act))
+        refused += error is not None
+        changed = (picture(host), host.world.host_file.read()) != (before, text)
+        if error is not None and changed and act == "create" and spec_of(host).vgpus:
+            assert error.left or for_good, where
+        settle(host.again())
+        host.sim.close()
+    assert refused >= 10
+
+
+def _die(directory: str, kind: str, act: str, number: int, done: bool) -> None:
+    host = open_host(Path(directory), text=HOSTS[kind][0], later=1)
+    do(dying(host.world, number, done=done), kind, act)
+
+
+@pytest.fixture(scope="module")
+def spawn():
+    """Processes that are forked from a clean server, so that killing one is harmless."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.unit.engine.test_vgpus"])
+    return context
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+@pytest.mark.parametrize("act", ["create", "delete"])
+def test_whatever_call_is_a_killed_processs_last_nothing_is_without_an_owner(tmp_path, kind, act, spawn):
+    calls = counted(prepared(tmp_path / "dry", kind, act).world, lambda w: do(w, kind, act))
+    left = 0
+    for number, call in enumerate(calls, start=1):
+        for done in (False, True) if call in CHANGING else ():
+            directory = tmp_path / f"{number}{done}"
+            host = prepared(directory, kind, act)
+            child = spawn.Process(target=_die, args=(str(directory), kind, act, number, done))
+            child.start()
+            child.join(30)
+            assert child.exitcode == -9, f"{act} on {kind}, killed in call {number} {call}, done={done}"
+            later = host.again()
+            left += found(later) != []
+            settle(later)
+            host.sim.close()
+    assert left >= 2, "the kills left nothing to mend, so they prove nothing"
+
+
+def test_vfs_that_a_boot_turned_off_come_back_before_the_vgpus_of_host_yaml(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    gpu = "0000:17:00.0"
+    set_mode(host.world, Job(gpu, "vgpu"), dry_run=False, progress=Silent())
+    carrier = make(host.world, "A16-2Q", gpu=gpu).data["carrier"]
+    before = picture(host)
+    host.sim.reboot()
+    host = host.again()
+    restore(host, spec_of(host))
+    now = picture(host)
+    assert (now.mdevs[carrier], now.claims) == (before.mdevs[carrier], before.claims)
