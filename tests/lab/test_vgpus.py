@@ -9,7 +9,9 @@ from tests.lab.domains import start, tiny_domain
 from tests.lab.machine import Lab
 from tests.lab.vgpuctl_in import A100, IGB, leftovers, must, put_gpu, use_defaults
 
-PORTS = "<controller type='pci' model='pcie-root'/>" + "<controller type='pci' model='pcie-root-port'/>" * 4
+PORTS = "<controller type='pci' index='0' model='pcie-root'/>" + "".join(
+    f"<controller type='pci' index='{n}' model='pcie-root-port'/>" for n in range(1, 7)
+)
 WAIT_FOR_IT = "n=0; until grep -q 0x10de /sys/bus/pci/devices/*/vendor || [ $n = 30 ]; do sleep 1; n=$((n+1)); done"
 
 
