@@ -9,7 +9,9 @@ from tests.lab.domains import start, tiny_domain
 from tests.lab.machine import Lab
 from tests.lab.vgpuctl_in import A100, IGB, leftovers, must, put_gpu, use_defaults
 
-PORTS = "<controller type='pci' model='pcie-root'/>" + "<controller type='pci' model='pcie-root-port'/>" * 4
+PORTS = "<controller type='pci' index='0' model='pcie-root'/>" + "".join(
+    f"<controller type='pci' index='{n}' model='pcie-root-port'/>" for n in range(1, 7)
+)
 WAIT_FOR_IT = "n=0; until grep -q 0x10de /sys/bus/pci/devices/*/vendor || [ $n = 30 ]; do sleep 1; n=$((n+1)); done"
 
 
@@ -23,7 +25,8 @@ def test_a_vgpu_without_a_vm_goes_to_a_running_guest_of_virsh_and_is_kept_while_
     made = must(lab, "create-vgpu", "spare", "--profile", "A100-4C")
     assert (made["gpu"], made["present"]) == (IGB, True)
     assert must(lab, "reconcile")["findings"] == []
-    assert made["usage"][1].removeprefix("virt-install --hostdev ") in lab.run("virsh nodedev-list --cap mdev").stdout
+    device = made["usage"][1].removeprefix("virt-install --hostdev ")
+    lab.wait_until(f"virsh nodedev-list --cap mdev | grep -qx {device}", timeout=60)
     lab.run("cat > /root/spare.xml", stdin=made["hostdev"])
     lab.run("virsh attach-device theirs /root/spare.xml --persistent", timeout=120)
     ask_guest(lab, "theirs", WAIT_FOR_IT)
