@@ -14,7 +14,7 @@ from vgpuctl.engine.claim import claim_carriers
 from vgpuctl.engine.cordon import WANT, one_gpu
 from vgpuctl.engine.devices import UNASKED
 from vgpuctl.engine.drained import left_off, note
-from vgpuctl.engine.guards import refuse_stuck, require_system, require_writable
+from vgpuctl.engine.guards import refuse_being_set_up, refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import observe, observe_devices
 from vgpuctl.engine.observe.host_file import read_host_spec
 from vgpuctl.engine.power import start_vm
@@ -83,6 +83,7 @@ def set_mode(world: World, job: Job, *, dry_run: bool, progress: Progress) -> Ou
     """Set a GPU up for a mode and write that to host.yaml.
 
     Raises:
+        Busy: another process sets it up.
         InUse: a VM or a process uses it, or has a promise that this would break.
         HostCannot, InvalidInput: the GPU has no such mode, or not this number of VFs.
         VgpuctlError: a step failed; what was done is undone.
@@ -90,6 +91,7 @@ def set_mode(world: World, job: Job, *, dry_run: bool, progress: Progress) -> Ou
     if not dry_run:
         require_writable(world)
     snapshot = _look(world)
+    refuse_being_set_up(snapshot, [one_gpu(snapshot, job.gpu).address])
     work = _plan(world, snapshot, job)
     if dry_run or not work.lines:
         value = gpu_value(snapshot, work.gpu)
@@ -226,6 +228,7 @@ def _hold(world: World, job: Job, claim: Claim, look: Callable[[], Snapshot]) ->
 
     def choose(snapshot: Snapshot) -> tuple[PromisedVgpu, ...]:
         gpu = one_gpu(snapshot, claim.gpu)
+        refuse_being_set_up(snapshot, [gpu.address])
         refuse_misfits(snapshot, gpu, job.mode)
         running = users_to_drain(snapshot, gpu, wanted_vfs(gpu, job.mode, job.vfs))
         if not job.drain:

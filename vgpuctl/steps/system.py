@@ -29,15 +29,21 @@ def system_of(world: World) -> System:
     return world.system
 
 
-def _look(path: str) -> str:
-    """Return the command that shows a path and the directory it is in, which may be none."""
-    return f"ls -ld {path.rpartition('/')[0]} {path}"
+def _look(path: str, number: int | None) -> str:
+    """Return what helps: more room, root's rights, or a look at what is there, as when the directory is none."""
+    directory = path.rpartition("/")[0]
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return f"make room: df {directory}"
+    if number == errno.EROFS:
+        return _MOUNTED_READ_ONLY
+    look = f"ls -ld {directory} {path}"
+    return f"run this as root; {look}" if number in (errno.EACCES, errno.EPERM) else look
 
 
 def _failed(path: str, what: str, error: OSError) -> Failed:
     return Failed(
         f"{path} cannot be {what}: {error.strerror or error}",
-        hint=_MOUNTED_READ_ONLY if error.errno == errno.EROFS else f"run this as root; {_look(path)}",
+        hint=_look(path, error.errno),
         path=path,
         errno=error.errno,
     )
@@ -117,11 +123,12 @@ class PutLink(Value):
         return f"link {self.path} to {self.target}"
 
     def perform(self, world: World) -> None:
-        """Make it."""
+        """Make it; one that another install-host made meanwhile is as good."""
         try:
             system_of(world).link(self.path, self.target)
         except OSError as error:
-            raise _failed(self.path, "made", error) from error
+            if not isinstance(error, FileExistsError) or system_of(world).readlink(self.path) != self.target:
+                raise _failed(self.path, "made", error) from error
 
     def verify(self, world: World) -> None:
         """Read it back."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import click
@@ -161,3 +163,13 @@ def test_an_undecodable_word_is_no_traceback() -> None:
     ran = child("show-vm", b"\xff\xfe".decode("utf-8", "surrogateescape"), "--bogus")
     assert ran.returncode == 2
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(("program", "quiet"), [("/usr/bin/vgpuctl", True), ("/usr/bin/pytest", False)])
+def test_ctrl_c_while_the_program_is_still_loading_is_no_traceback(program: str, quiet: bool) -> None:
+    code = (
+        f"import sys; sys.argv[0] = {program!r}; import vgpuctl.cli.entry, signal; "
+        "print(signal.getsignal(signal.SIGINT) is signal.SIG_DFL)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == f"{quiet}\n"

@@ -187,7 +187,7 @@ def test_a_gpu_that_another_process_sets_up_is_left_to_it_and_its_vms_wait(tmp_p
             host.world.sysfs.write(path, text)
 
     do(replace(host.world, sysfs=Meanwhile()), FLEX, "sriov", 6)
-    assert [type(e) for e in seen[:2]] == [InUse, HostCannot]
+    assert [type(e) for e in seen[:2]] == [Busy, HostCannot]
     assert isinstance(seen[2], Busy)
     assert stand(host)[0][FLEX] == 6
 

@@ -60,6 +60,16 @@ def test_removed_and_put_back(world, tmp_path):
         assert path.exists()
 
 
+def test_a_link_that_another_made_meanwhile_is_as_good_and_another_one_is_not(world, tmp_path):
+    step = PutLink("/etc/a/c", "/etc/a/b")
+    PutLink("/etc/a/c", "/etc/a/b").perform(world)
+    step.perform(world)
+    step.verify(world)
+    with pytest.raises(Failed, match="File exists") as raised:
+        PutLink("/etc/a/c", "/elsewhere").perform(world)
+    assert raised.value.hint == "ls -ld /etc/a /etc/a/c"
+
+
 def test_a_refused_write_names_the_path(world, tmp_path):
     (tmp_path / "state/etc/a").write_text("a file")
     with pytest.raises(Failed, match="/etc/a/b cannot be written"):
