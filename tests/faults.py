@@ -15,13 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from vgpuctl.errors import LibvirtFailed, Locked, VgpuctlError
+from vgpuctl.errors import LibvirtFailed, Locked, NvmlFailed, VgpuctlError
 from vgpuctl.model.world import World
 from vgpuctl.value import replace
 
 NEVER_RAISE = {
     "nvml.status",
     "nvml.gpu",
+    "kernel_log.lines",
     "hypervisor.status",
     "processes.this",
     "processes.command",
@@ -49,6 +50,7 @@ CHANGING = {
     "claims.remove",
     "host_file.replace",
     "vendor.sriov_manage",
+    "nvml.set_scheduler",
 }
 
 
@@ -57,6 +59,8 @@ def error_of(call: str) -> Exception:
     seam = call.partition(".")[0]
     if seam in ("hypervisor", "storage"):
         return LibvirtFailed(f"injected: {call} failed", libvirt_code=38, call=call)
+    if seam == "nvml":
+        return NvmlFailed(f"injected: {call} failed", nvml_code=999, call=call)
     if call == "processes.holders":
         return PermissionError(errno.EPERM, "injected", call)
     if call == "claims.lock":

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
+from vgpuctl.model.scheduler import GpuScheduler, SchedulerSpec
 from vgpuctl.value import Value
 
 
@@ -87,7 +88,8 @@ class Gpu(Value):
     for mdev-pf, the VFs for mdev-vf, vendor-vf and sriov-vf, every endpoint of the slot for passthrough.
     `console` lists the reasons why the host's console may be on it; `group_members` the other endpoints of its
     IOMMU group with their drivers. `desired` is the mode that host.yaml gives it, None when it says nothing;
-    `cordoned` that nothing new is placed on it.
+    `cordoned` that nothing new is placed on it. `scheduler` is what NVML says, `desired_scheduler` what host.yaml asks
+    for.
     """
 
     address: str
@@ -111,6 +113,8 @@ class Gpu(Value):
     problems: tuple[str, ...] = ()
     desired: Mode | None = None
     cordoned: bool = False
+    scheduler: GpuScheduler | None = None
+    desired_scheduler: SchedulerSpec | None = None
 
     def type_of(self, type_id: str) -> VgpuType | None:
         """Return this GPU's type with that id."""

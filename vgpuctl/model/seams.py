@@ -34,6 +34,7 @@ from vgpuctl.model.records import (
     PoolRecord,
     VolumeRecord,
 )
+from vgpuctl.model.scheduler import SchedulerSpec
 from vgpuctl.model.vm import Claim, ProcessId, StuckWrite
 
 
@@ -77,6 +78,13 @@ class Nvml(Protocol):
 
     def gpu(self, address: str) -> NvmlGpu | None:
         """Return what NVML knows of a GPU by normal PCI address; None when it is not to be had."""
+
+    def set_scheduler(self, address: str, spec: SchedulerSpec) -> None:
+        """Have a GPU's vGPUs scheduled so, until its driver is loaded again.
+
+        Raises:
+            NvmlFailed: NVML refused it or cannot be asked; `nvml_code` in its facts is NVML's number.
+        """
 
 
 class Hypervisor(Protocol):

@@ -16,6 +16,7 @@ from typing import Any
 from vgpuctl.errors import HostCannot, NotFound
 from vgpuctl.model.records import Holder
 from vgpuctl.model.vm import ProcessId, StuckWrite
+from vgpuctl.sim import scheduler
 from vgpuctl.sim.audit import SimAudit
 from vgpuctl.sim.core import Core
 from vgpuctl.sim.host_tree import vfio_name
@@ -104,6 +105,7 @@ class SimWorld:
         """Turn the host off and on: VMs stop, devices go, VFs are as the scenario boots them, /run is empty."""
         with self._core.change("reboot", self.name) as change:
             change.add("boot")
+            change.records += scheduler.loaded(self._modprobe_files())
             self._empty_run()
 
     def reset(self) -> None:
@@ -118,6 +120,10 @@ class SimWorld:
     def close(self) -> None:
         """Close the journal's files."""
         self._core.journal.close()
+
+    def _modprobe_files(self) -> list[str]:
+        """Return what modprobe reads of /etc, in its order."""
+        return [path.read_text() for path in sorted((self._core.directory / "etc" / "modprobe.d").glob("*.conf"))]
 
     def _empty_run(self) -> None:
         for path in self.run_dir.iterdir():

@@ -19,7 +19,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.address import normal_pci
-from vgpuctl.spec.host import VERSION, parse_host_spec
+from vgpuctl.spec.host import VERSION, parse_host_spec, said_of
 from vgpuctl.value import NOTHING, Value, replace
 
 _WIDEST = 4096
@@ -39,8 +39,7 @@ def edit_gpu(text: str | None, address: str, changes: Mapping[str, object], name
         InvalidInput: the text, or what would become of it, is no host.yaml; or a comment would be lost.
     """
     if text is not None:
-        known = parse_host_spec(text, name).gpus.get(address)
-        now = {key: getattr(known, key, None) or None for key in changes}
+        now = said_of(parse_host_spec(text, name).gpus.get(address), changes)
         if now == {key: value or None for key, value in changes.items()}:
             return text
     if text is None:
@@ -75,6 +74,10 @@ def _set(entry: Any, changes: Mapping[str, object]) -> None:
     for key, value in changes.items():
         if value is None:
             entry.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(entry.get(key), Mapping):
+            _set(entry[key], {**dict.fromkeys(entry[key]), **value})
+        elif isinstance(value, Mapping):
+            entry[key] = CommentedMap(value)
         else:
             entry[key] = value
 
@@ -177,9 +180,9 @@ def refuse_lost_comments(was: str, text: str, name: str) -> None:
 def _checked(text: str, was: str | None, address: str, changes: Mapping[str, object], name: str) -> str:
     """Read the new text as every host.yaml is read, and see that it says what was meant, and all it said before."""
     host = parse_host_spec(text, name)
-    said = host.gpus.get(address)
+    said = said_of(host.gpus.get(address), changes)
     for key, value in changes.items():
-        if (getattr(said, key, None) or None) != (value or None):
+        if said[key] != (value or None):
             raise _by_hand(f"it would not say '{key}: {value}' for {address} afterwards", name)
     if was is None:
         return text

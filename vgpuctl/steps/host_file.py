@@ -64,11 +64,11 @@ class SetGpuKeys(Value):
             )
 
     def _now(self, world: World) -> dict[str, object]:
-        from vgpuctl.spec.host import parse_host_spec
+        from vgpuctl.spec.host import parse_host_spec, said_of
 
         text = _file(world).read()
         known = parse_host_spec(text, PATH).gpus.get(self.address) if text is not None else None
-        return {key: getattr(known, key, None) or None for key in self.changes}
+        return said_of(known, self.changes)
 
     def undo(self, world: World) -> None:
         """Write the old values again, if it still says what was written."""
@@ -81,6 +81,8 @@ def _plain(changes: Mapping[str, object]) -> dict[str, object]:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_shown(one)}' for key, one in value.items())}}}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

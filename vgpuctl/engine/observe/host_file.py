@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What host.yaml says of the GPUs: the mode each is kept for, and whether it is cordoned."""
+"""What host.yaml says of the GPUs: mode, scheduler, and whether it is cordoned."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def add_desired(world: World, gpus: tuple[Gpu, ...], known: tuple[Gpu, ...]) -> 
     if known:
         before = {g.address: g for g in known}
         return tuple(
-            replace(g, desired=before[g.address].desired, cordoned=before[g.address].cordoned)
-            if g.address in before
+            replace(g, desired=was.desired, cordoned=was.cordoned, desired_scheduler=was.desired_scheduler)
+            if (was := before.get(g.address)) is not None
             else g
             for g in gpus
         ), None
@@ -67,7 +67,12 @@ def add_desired(world: World, gpus: tuple[Gpu, ...], known: tuple[Gpu, ...]) -> 
     if spec is None or not spec.gpus:
         return gpus, None
     return tuple(
-        replace(g, desired=Mode(said.mode) if said.mode else None, cordoned=said.cordoned)
+        replace(
+            g,
+            desired=Mode(said.mode) if said.mode else None,
+            cordoned=said.cordoned,
+            desired_scheduler=said.scheduler,
+        )
         if (said := spec.gpus.get(g.address)) is not None
         else g
         for g in gpus

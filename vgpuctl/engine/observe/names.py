@@ -46,12 +46,16 @@ def _with_known(gpu: Gpu, known: Gpu | None) -> Gpu:
         return gpu
     types = {t.type_id: t for t in (*gpu.types, *known.types)}
     return replace(
-        gpu, model=known.model, framebuffer_mib=known.framebuffer_mib, types=tuple(types[t] for t in sorted(types))
+        gpu,
+        model=known.model,
+        framebuffer_mib=known.framebuffer_mib,
+        types=tuple(types[t] for t in sorted(types)),
+        scheduler=known.scheduler,
     )
 
 
 def _with_nvml(gpu: Gpu, seen: NvmlGpu) -> Gpu:
-    gpu = replace(gpu, model=seen.model, framebuffer_mib=seen.framebuffer_mib)
+    gpu = replace(gpu, model=seen.model, framebuffer_mib=seen.framebuffer_mib, scheduler=seen.scheduler)
     if gpu.backend is not Backend.VENDOR_VF:
         return gpu
     types = {t.type_id: t for t in gpu.types}
