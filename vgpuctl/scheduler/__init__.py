@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's vGPU scheduler, pure: the driver's registry word, what a driver takes, modprobe's files, guaranteed shares."""
+"""NVIDIA's vGPU scheduler, pure: the registry word, what a driver takes, modprobe's files, shares."""

@@ -64,7 +64,7 @@ def _ranges(limits: SchedulerLimits, spec: SchedulerSpec, said: str) -> str | No
 
 
 def satisfies(state: SchedulerState | None, spec: SchedulerSpec) -> bool:
-    """Say whether what runs is what is asked for; what is left to the driver is not compared, nor what it does not say."""
+    """Say whether what runs is what is asked for. What is left to the driver, or not told by it, is not compared."""
     if state is None or state.policy is not spec.policy:
         return False
     if spec.policy is Policy.BEST_EFFORT:
@@ -76,6 +76,18 @@ def satisfies(state: SchedulerState | None, spec: SchedulerSpec) -> bool:
         return False
     factor = spec.averaging_factor
     return factor is None or state.averaging_factor in (None, 0, factor)
+
+
+def as_spec(state: SchedulerState) -> SchedulerSpec | None:
+    """Return what would be asked for to have this state again; None when its policy is not known."""
+    if state.policy is None:
+        return None
+    if state.policy is Policy.BEST_EFFORT or not state.time_slice_ns:
+        return SchedulerSpec(state.policy)
+    if state.adaptive:
+        hertz = round(1_000_000_000 / state.time_slice_ns)
+        return SchedulerSpec(state.policy, None, hertz, state.averaging_factor)
+    return SchedulerSpec(state.policy, round(state.time_slice_ns / _NS_PER_MS) or None)
 
 
 def _slice_ns(spec: SchedulerSpec) -> int | None:

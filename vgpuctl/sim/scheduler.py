@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from vgpuctl.model.address import normal_pci
 from vgpuctl.model.scheduler import GpuScheduler, Policy, SchedulerLimits, SchedulerSpec, SchedulerState
@@ -22,7 +23,7 @@ INVALID_ARGUMENT, NOT_SUPPORTED = 2, 3
 V1_SINCE, ARR_SINCE, V2_SINCE, ARR_ONLY_SINCE = 525, 535, 590, 595
 MS, FACTOR = 1_000_000, 33
 _SLICES, _HERTZ, _FACTORS = (MS, 30 * MS), (63, 960), (1, 60)
-_BEST = [str(Policy.BEST_EFFORT), None, None, None]
+_BEST: list[Any] = [str(Policy.BEST_EFFORT), None, None, None]
 _ARCHITECTURES = (
     (r"\bM\d", 3), (r"\bP\d", 4), (r"V100", 5), (r"T4|RTX [68]000\b", 6), (r"\bA\d", 7), (r"\bL\d", 8), (r"\bH\d", 9),
 )  # fmt: skip
@@ -55,7 +56,8 @@ def seen(state: State, gpu: SimGpu) -> GpuScheduler:
 
 def running(state: State, gpu: SimGpu) -> SchedulerState:
     """Return what runs: what NVML set since the driver took the GPU, else what the module was loaded with."""
-    policy, arr, factor, slice_ns = state.schedulers.get(gpu.address) or _at_load(state, gpu)
+    values: list[Any] = state.schedulers.get(gpu.address) or _at_load(state, gpu)
+    policy, arr, factor, slice_ns = values
     return SchedulerState(Policy(policy), arr, slice_ns, factor)
 
 
@@ -112,7 +114,7 @@ def kernel_log(state: State) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _filled(state: State, gpu: SimGpu, spec: SchedulerSpec, *, strict: bool) -> list[object]:
+def _filled(state: State, gpu: SimGpu, spec: SchedulerSpec, *, strict: bool) -> list[Any]:
     few = max((kind.maximum for kind in gpu.types.values() if not kind.mig), default=1) <= 8
     if strict or state.machine.driver_major < ARR_SINCE:
         return [str(spec.policy), False, None, (spec.time_slice_ms or (2 if few else 1)) * MS]
@@ -120,7 +122,7 @@ def _filled(state: State, gpu: SimGpu, spec: SchedulerSpec, *, strict: bool) -> 
     return [str(spec.policy), True, spec.averaging_factor or FACTOR, 1000 * MS // hertz]
 
 
-def _at_load(state: State, gpu: SimGpu) -> list[object]:
+def _at_load(state: State, gpu: SimGpu) -> list[Any]:
     """Return what the GPU begins with: the bits of its RmPVMRL, as this driver reads them."""
     word = _word(state, gpu)
     if not word & 1:

@@ -115,6 +115,7 @@ class SimWorld:
             self.audit.forget()
             self._empty_run()
             _remove(self._core.directory / "etc" / "vgpuctl")
+            _remove(self._core.directory / "etc" / "modprobe.d")
             (self._core.directory / "etc" / "vgpuctl").mkdir(mode=0o700)
 
     def close(self) -> None:
