@@ -51,6 +51,8 @@ CHANGING = {
     "host_file.replace",
     "vendor.sriov_manage",
     "nvml.set_scheduler",
+    "system.put",
+    "system.remove",
 }
 
 
@@ -79,7 +81,18 @@ class Watch:
 
     def watch(self, world: World) -> World:
         """Return the world with watched seams."""
-        names = ("sysfs", "nvml", "hypervisor", "storage", "processes", "claims", "host_file", "vendor")
+        names = (
+            "sysfs",
+            "nvml",
+            "hypervisor",
+            "storage",
+            "processes",
+            "claims",
+            "host_file",
+            "vendor",
+            "kernel_log",
+            "system",
+        )
         return replace(world, **{name: _Seam(name, getattr(world, name), self) for name in names})
 
 

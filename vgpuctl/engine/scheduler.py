@@ -19,18 +19,19 @@ from vgpuctl.engine.setting_up import Task, Work, apply
 from vgpuctl.errors import HostCannot
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import Outcome, Progress
-from vgpuctl.model.scheduler import SchedulerSpec
+from vgpuctl.model.scheduler import GpuScheduler, SchedulerSpec
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
-from vgpuctl.plan.modprobe import modprobe_notes, modprobe_steps, word_for
+from vgpuctl.plan.modprobe import modprobe_notes, modprobe_steps, next_load_notes, word_for
 from vgpuctl.plan.report import gpu_value
 from vgpuctl.plan.scheduler import AUTO, MODPROBE, NVML, differs, refuse_impossible, scheduler_work, way_of
 from vgpuctl.plan.scheduler_report import scheduler_details
+from vgpuctl.scheduler.kernel_log import WORDS, logged
 from vgpuctl.scheduler.modprobe import loaded
 from vgpuctl.spec.scheduler import scheduler_value
 from vgpuctl.steps.host_file import SetGpuKeys
 from vgpuctl.steps.scheduler import words
-from vgpuctl.value import Value
+from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
@@ -71,7 +72,7 @@ def set_scheduler(world: World, job: SchedulerJob, *, dry_run: bool, progress: P
     gpu = one_gpu(snapshot, job.gpu)
     way = way_of(snapshot, gpu, job.via)
     work = planned(world, snapshot, job)
-    notes = _notes(world, gpu, way)
+    notes = _notes(world, snapshot, gpu, job, way)
     if not dry_run and work.lines:
         apply(world, scheduler_task(world, job, look), work, progress)
         snapshot = observe(world, WANT)
@@ -141,8 +142,20 @@ def _record(world: World, gpu: Gpu, job: SchedulerJob) -> tuple[Step, ...]:
     return () if before == wanted else (SetGpuKeys(gpu.address, {"scheduler": wanted}, {"scheduler": before}),)
 
 
-def _notes(world: World, gpu: Gpu, way: str) -> tuple[str, ...]:
-    return (UNTIL_LOADED,) if way == NVML else modprobe_notes(gpu, read_modprobe(world), names_in_etc(world))
+def _notes(world: World, snapshot: Snapshot, gpu: Gpu, job: SchedulerJob, way: str) -> tuple[str, ...]:
+    files = read_modprobe(world)
+    if way == MODPROBE:
+        return modprobe_notes(gpu, files, names_in_etc(world))
+    return (UNTIL_LOADED, *next_load_notes(gpu, job.wanted, files, driver_version(world, snapshot)))
+
+
+def with_logged(world: World, gpu: Gpu) -> Gpu:
+    """Return a GPU with what the kernel log says of its scheduler, where NVML says nothing."""
+    told = gpu.scheduler is not None and gpu.scheduler.state is not None
+    if told or gpu.driver != "nvidia" or world.kernel_log is None:
+        return gpu
+    state = logged(world.kernel_log.lines(WORDS), gpu.address)
+    return gpu if state is None else replace(gpu, scheduler=replace(gpu.scheduler or GpuScheduler(), state=state))
 
 
 def scheduler_seen(world: World, snapshot: Snapshot, gpu: Gpu) -> dict[str, object]:

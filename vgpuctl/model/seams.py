@@ -305,6 +305,13 @@ class Audit(Protocol):
         """Keep one entry if that can be done."""
 
 
+class KernelLog(Protocol):
+    """What the kernel and its drivers wrote since the boot. No method raises."""
+
+    def lines(self, containing: str) -> tuple[str, ...]:
+        """Return the lines that contain a text, oldest first; none when the log may not be read."""
+
+
 class HostFile(Protocol):
     """The file /etc/vgpuctl/host.yaml, to be replaced as a whole."""
 

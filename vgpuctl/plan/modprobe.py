@@ -90,3 +90,16 @@ def modprobe_notes(gpu: Gpu, files: tuple[ModprobeFile, ...], etc: Iterable[str]
         if s.name == EACH
     ]
     return tuple(notes)
+
+
+def next_load_notes(
+    gpu: Gpu, wanted: SchedulerSpec, files: tuple[ModprobeFile, ...], driver: str | None
+) -> tuple[str, ...]:
+    """Return what people must know when NVML sets a scheduler and modprobe's files ask for another one."""
+    word = in_force(settings(files), gpu.address)
+    if word is None or generation(driver) is None or word == word_for(gpu, wanted, driver, word):
+        return ()
+    return (
+        f"modprobe's files ask for {KEY}=0x{word:08X}, which counts from the driver's next load until restore-host ran;"
+        " --via modprobe changes that",
+    )

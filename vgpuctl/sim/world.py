@@ -21,6 +21,7 @@ from vgpuctl.sim.audit import SimAudit
 from vgpuctl.sim.core import Core
 from vgpuctl.sim.host_tree import vfio_name
 from vgpuctl.sim.hypervisor import EMULATOR, SimHypervisor
+from vgpuctl.sim.kernel_log import SimKernelLog
 from vgpuctl.sim.manage import SimVendorCommands
 from vgpuctl.sim.nvml import SimNvml
 from vgpuctl.sim.state import FIRST_PID, State
@@ -45,6 +46,7 @@ class SimWorld:
         self.name = core.name
         self.sysfs = SimSysfs(core)
         self.nvml = SimNvml(core)
+        self.kernel_log = SimKernelLog(core)
         self.hypervisor = SimHypervisor(core)
         self.storage = SimStorage(core)
         self.audit = SimAudit(core.directory)

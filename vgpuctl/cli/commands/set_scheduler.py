@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vgpuctl.model.scheduler import SchedulerSpec
 
 POLICIES = ("best_effort", "equal_share", "fixed_share")
+_OPTIONS = {"time_slice_ms": "--time-slice", "frequency_hz": "--frequency", "averaging_factor": "--averaging-factor"}
 WAYS = ("auto", "nvml", "modprobe")
 
 
@@ -106,6 +107,5 @@ def _checked(policy: str, numbers: dict[str, int | None]) -> SchedulerSpec:
     try:
         return scheduler_spec({"policy": policy, **numbers})
     except Refused as error:
-        raise InvalidInput(
-            "; ".join(problem.text for problem in error.problems), hint="vgpuctl set-scheduler --help"
-        ) from error
+        said = [f"{_OPTIONS.get(str(p.path[0]), p.path[0])}: {p.text}" for p in error.problems]
+        raise InvalidInput("; ".join(said), hint="vgpuctl set-scheduler --help") from error
