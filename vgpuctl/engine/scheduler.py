@@ -16,7 +16,7 @@ from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.observe.host_file import read_host_spec
 from vgpuctl.engine.observe.modprobe import driver_version, loaded_parameters, names_in_etc, read_modprobe
 from vgpuctl.engine.setting_up import Task, Work, apply
-from vgpuctl.errors import HostCannot
+from vgpuctl.errors import HostCannot, VgpuctlError
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.scheduler import GpuScheduler, SchedulerSpec
@@ -75,10 +75,24 @@ def set_scheduler(world: World, job: SchedulerJob, *, dry_run: bool, progress: P
     notes = _notes(world, snapshot, gpu, job, way)
     if not dry_run and work.lines:
         apply(world, scheduler_task(world, job, look), work, progress)
+        value, warnings = _seen_after(world, gpu, snapshot, job)
+    else:
+        value, warnings = gpu_value(snapshot, gpu), snapshot.warnings
+    data = {**value, "via": way, "takes_effect": "now" if way == NVML else "when-loaded"}
+    return Outcome(bool(work.lines), data, work.lines, warnings, notes, dry_run=dry_run)
+
+
+def _seen_after(
+    world: World, gpu: Gpu, before: Snapshot, job: SchedulerJob
+) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Look again. Everything is done and was read back: a look that fails now is a warning, no failure."""
+    try:
         snapshot = observe(world, WANT)
-        gpu = one_gpu(snapshot, gpu.address)
-    value = {**gpu_value(snapshot, gpu), "via": way, "takes_effect": "now" if way == NVML else "when-loaded"}
-    return Outcome(bool(work.lines), value, work.lines, snapshot.warnings, notes, dry_run=dry_run)
+        return gpu_value(snapshot, one_gpu(snapshot, gpu.address)), snapshot.warnings
+    except VgpuctlError as error:
+        unseen = f"it is done, but the host could not be looked at again: {error}"
+        asked = replace(gpu, desired_scheduler=job.wanted, scheduler=None)
+        return gpu_value(before, asked), (unseen,)
 
 
 def scheduler_task(world: World, job: SchedulerJob, look: Callable[[], Snapshot]) -> Task:
