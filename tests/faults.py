@@ -15,13 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from vgpuctl.errors import LibvirtFailed, Locked, VgpuctlError
+from vgpuctl.errors import LibvirtFailed, Locked, NvmlFailed, VgpuctlError
 from vgpuctl.model.world import World
 from vgpuctl.value import replace
 
 NEVER_RAISE = {
     "nvml.status",
     "nvml.gpu",
+    "kernel_log.lines",
     "hypervisor.status",
     "processes.this",
     "processes.command",
@@ -53,6 +54,9 @@ CHANGING = {
     "claims.note_drained",
     "host_file.replace",
     "vendor.sriov_manage",
+    "nvml.set_scheduler",
+    "system.put",
+    "system.remove",
 }
 
 
@@ -61,6 +65,8 @@ def error_of(call: str) -> Exception:
     seam = call.partition(".")[0]
     if seam in ("hypervisor", "storage"):
         return LibvirtFailed(f"injected: {call} failed", libvirt_code=38, call=call)
+    if seam == "nvml":
+        return NvmlFailed(f"injected: {call} failed", nvml_code=999, call=call)
     if call == "processes.holders":
         return PermissionError(errno.EPERM, "injected", call)
     if call == "claims.lock":
@@ -79,7 +85,18 @@ class Watch:
 
     def watch(self, world: World) -> World:
         """Return the world with watched seams."""
-        names = ("sysfs", "nvml", "hypervisor", "storage", "processes", "claims", "host_file", "vendor")
+        names = (
+            "sysfs",
+            "nvml",
+            "hypervisor",
+            "storage",
+            "processes",
+            "claims",
+            "host_file",
+            "vendor",
+            "kernel_log",
+            "system",
+        )
         return replace(world, **{name: _Seam(name, getattr(world, name), self) for name in names})
 
 

@@ -124,6 +124,7 @@ def open_host(
         system=HostSystem(state, services=False),
         host_file=HostFileOnDisk(sim.host_file, lock_held=lambda: stores[0].held),
         vendor=sim.vendor,
+        kernel_log=sim.kernel_log,
     )
     return Host(world, sim, directory, scenario, later)
 

@@ -42,6 +42,12 @@ class LibvirtFailed(Failed):
     code = "libvirt-failed"
 
 
+class NvmlFailed(Failed):
+    """NVML refused a call; `facts` holds its error number as `nvml_code`, None when there is no such call."""
+
+    code = "nvml-failed"
+
+
 class DeviceFailed(Failed):
     """The kernel or the GPU's driver refused a write; `facts` holds `errno` and `path`."""
 

@@ -53,6 +53,7 @@ def simulated_world(scenario: str) -> World:
         system=HostSystem(host.run_dir.parent, services=False),
         host_file=HostFileOnDisk(host.host_file, lock_held=lambda: claims.held),
         vendor=host.vendor,
+        kernel_log=host.kernel_log,
     )
 
 

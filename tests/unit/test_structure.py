@@ -25,6 +25,7 @@ NOT_MIRRORED = {
     "vgpuctl/model/outcome.py": PLAIN_VALUES,
     "vgpuctl/model/records.py": PLAIN_VALUES,
     "vgpuctl/model/world.py": PLAIN_VALUES,
+    "vgpuctl/model/scheduler.py": PLAIN_VALUES,
     "vgpuctl/model/seams.py": "protocols: tests/contract holds both halves to them",
     "vgpuctl/model/snapshot.py": PLAIN_VALUES,
     "vgpuctl/model/step.py": PLAIN_VALUES,

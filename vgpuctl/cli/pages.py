@@ -50,6 +50,8 @@ def _gpus(data: Sequence[Data]) -> Page:
 
 
 def _gpu(data: Data) -> Page:
+    from vgpuctl.cli import scheduler_pages
+
     pairs = Pairs(
         (
             ("address", data["address"]),
@@ -62,10 +64,11 @@ def _gpu(data: Data) -> Page:
             ("iommu group", _or_dash(data["iommu_group"])),
             ("vfs", _vfs(data["vfs"])),
             ("vgpus", _counted(data["vgpus"])),
+            *scheduler_pages.pairs(data),
             *(("problem", problem) for problem in data.get("problems", ())),
         )
     )
-    blocks: list[Block] = [pairs, *_vgpu_table(data["vgpus"])]
+    blocks: list[Block] = [pairs, *_vgpu_table(data["vgpus"]), *scheduler_pages.table(data)]
     if data.get("types"):
         rows = tuple(
             (
@@ -183,6 +186,15 @@ def _changed_gpu(data: Data) -> Page:
     return Page([f"{data['address']}: {_mode(data)}{vfs}{done}"])
 
 
+def _changed_scheduler(data: Data) -> Page:
+    """A GPU whose scheduler was set: its steps in a dry run, otherwise what runs now or will."""
+    from vgpuctl.cli import scheduler_pages
+
+    if data["dry_run"]:
+        return dry_run(data)
+    return Page([f"{scheduler_pages.changed(data)}{'' if data['steps'] else '; nothing to do'}"])
+
+
 def _mode(gpu: Data) -> str:
     """Return what a GPU is and is kept for: `vgpu`, `unmanaged (kept for passthrough)`, `vgpu, cordoned`."""
     kept = gpu.get("desired_mode")
@@ -266,6 +278,7 @@ _PAGES: dict[str, Callable[[Any], Page]] = {
     "delete-vgpu": _page_of("vgpu_pages", "delete-vgpu"),
     "list-vgpus": _page_of("vgpu_pages", "list-vgpus"),
     "set-mode": _changed_gpu,
+    "set-scheduler": _changed_scheduler,
     "cordon": _changed_gpu,
     "uncordon": _changed_gpu,
     "sim-list-scenarios": _scenarios,

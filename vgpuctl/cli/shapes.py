@@ -46,8 +46,68 @@ class VfsShape(TypedDict):
     used: int
 
 
+PolicyWord = Literal["best_effort", "equal_share", "fixed_share"]
+
+
+class AskedSchedulerShape(TypedDict):
+    """A scheduler as host.yaml, or a word of the driver's registry, asks for it; null leaves it to the driver."""
+
+    policy: PolicyWord
+    time_slice_ms: int | None
+    frequency_hz: int | None
+    averaging_factor: int | None
+
+
+class RunningSchedulerShape(TypedDict):
+    """A scheduler that runs. `adaptive`: adaptive round robin, whose slices are `time_slice_us` long on the average."""
+
+    policy: PolicyWord | None
+    adaptive: bool | None
+    time_slice_us: float | None
+    averaging_factor: int | None
+    source: Literal["NVML", "kernel log"]
+
+
+class SchedulerShape(TypedDict):
+    """What host.yaml asks for, and what runs, null where it is not known."""
+
+    asked: AskedSchedulerShape | None
+    running: RunningSchedulerShape | None
+
+
+class RangeShape(TypedDict):
+    """The least and the most that a driver takes."""
+
+    least: float
+    most: float
+
+
+class SchedulerLimitsShape(TypedDict):
+    """What a GPU's driver takes, by its own capabilities."""
+
+    policies: list[PolicyWord]
+    adaptive: bool
+    time_slice_ms: RangeShape
+    frequency_hz: RangeShape
+    averaging_factor: RangeShape
+
+
+class ShareShape(TypedDict):
+    """What one vGPU is guaranteed of its GPU's time. `guaranteed_percent` null: nothing, or not known; see `note`."""
+
+    carrier: str
+    vm: str | None
+    profile: str | None
+    guaranteed_percent: float | None
+    time_slice_us: float | None
+    note: str
+
+
 class GpuShape(TypedDict):
-    """A GPU. `desired_mode` is what host.yaml sets it up for; `cordoned`: nothing new is placed on it."""
+    """A GPU. `desired_mode` is what host.yaml sets it up for; `cordoned`: nothing new is placed on it.
+
+    `scheduler` is null where NVIDIA's driver does not schedule vGPUs and host.yaml asks for nothing.
+    """
 
     address: str
     model: str
@@ -62,6 +122,7 @@ class GpuShape(TypedDict):
     problems: list[str]
     desired_mode: Literal["vgpu", "sriov", "passthrough", "unmanaged"] | None
     cordoned: bool
+    scheduler: SchedulerShape | None
 
 
 class FunctionShape(TypedDict):
@@ -93,12 +154,19 @@ class TypeShape(TypedDict):
 
 
 class GpuDetailsShape(GpuShape):
-    """A GPU with everything on it. `console` says why the host's console may be on it."""
+    """A GPU with everything on it. `console` says why the host's console may be on it.
+
+    `scheduler_at_load` is what the driver was loaded with, `scheduler_next` what it would be loaded with now.
+    """
 
     console: list[str]
     group_members: list[GroupMemberShape]
     functions: list[FunctionShape]
     types: list[TypeShape]
+    scheduler_limits: SchedulerLimitsShape | None
+    scheduler_at_load: AskedSchedulerShape | None
+    scheduler_next: AskedSchedulerShape | None
+    shares: list[ShareShape]
 
 
 class RoomShape(TypedDict):
@@ -403,6 +471,13 @@ class ChangedGpuShape(GpuShape, WorkShape):
     """A GPU that was set up anew, cordoned or uncordoned, or would be in a dry run: then it is as it is now."""
 
 
+class ChangedSchedulerShape(GpuShape, WorkShape):
+    """A GPU whose scheduler was set, or would be in a dry run. `takes_effect`: when-loaded with its driver, or now."""
+
+    via: Literal["nvml", "modprobe"]
+    takes_effect: Literal["now", "when-loaded"]
+
+
 class XmlShape(TypedDict):
     """The domain XML that create-vm --print-xml would define."""
 
@@ -457,6 +532,7 @@ KINDS: dict[str, object] = {
     "install-host": InstalledShape,
     "uninstall-host": InstalledShape,
     "set-mode": ChangedGpuShape,
+    "set-scheduler": ChangedSchedulerShape,
     "cordon": ChangedGpuShape,
     "uncordon": ChangedGpuShape,
     "sim-reboot": SimShape,

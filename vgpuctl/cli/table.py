@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list-vms": ("list_vms", "List the VMs and their vGPUs."),
     "show-vm": ("show_vm", "Show one VM with its vGPUs and disks."),
     "set-mode": ("set_mode", "Set a GPU up for vGPUs, plain virtual functions or passthrough."),
+    "set-scheduler": ("set_scheduler", "Set how NVIDIA's driver divides a GPU's time among its vGPUs."),
     "cordon": ("cordon", "Keep new vGPUs from a GPU."),
     "uncordon": ("uncordon", "Let new vGPUs on a GPU again."),
     "console": ("console", "Say where a VM's screen and serial console are."),

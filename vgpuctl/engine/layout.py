@@ -1,39 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Set a GPU up for a mode: look, plan, claim all of it, carry out, look again; and so again after each boot.
-
-The GPU is claimed as a whole meanwhile, so nothing is placed on it. Who starts a VM on it claims first and looks then,
-and so does this: one of the two sees the other.
-"""
+"""Set a GPU up for a mode, and so again after each boot, with its scheduler. `setting_up` is the frame of it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from vgpuctl import layout
-from vgpuctl.engine.claim import claim_carriers
 from vgpuctl.engine.cordon import WANT, one_gpu
 from vgpuctl.engine.devices import UNASKED
-from vgpuctl.engine.drained import left_off, note
 from vgpuctl.engine.guards import refuse_being_set_up, refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import observe, observe_devices
 from vgpuctl.engine.observe.host_file import read_host_spec
-from vgpuctl.engine.power import start_vm
-from vgpuctl.engine.run import carry_out
-from vgpuctl.errors import Busy, Interrupted, PartlyApplied, VgpuctlError
-from vgpuctl.model.gpu import Backend, Gpu, Mode
+from vgpuctl.engine.scheduler import restoring, scheduler_task
+from vgpuctl.engine.setting_up import Task, Work, apply, to_start
+from vgpuctl.errors import Interrupted, VgpuctlError
+from vgpuctl.model.gpu import Gpu, Mode
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.step import Plan, Step
-from vgpuctl.model.vm import SETTING_UP, Claim, PromisedVgpu, Vm
+from vgpuctl.model.step import Step
+from vgpuctl.model.vm import Vm
 from vgpuctl.plan.layout import refuse_misfits, refuse_running, users_to_drain, wanted_vfs
 from vgpuctl.plan.report import gpu_value
-from vgpuctl.steps.claims import HoldClaim, ReleaseClaim
-from vgpuctl.steps.domain import StopDomain
 from vgpuctl.steps.host_file import SetGpuKeys
+from vgpuctl.steps.scheduler import SetScheduler
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from vgpuctl.model.world import World
     from vgpuctl.spec.host import GpuSpec
@@ -50,31 +43,10 @@ class Job(Value):
     wait_seconds: float = 60.0
 
 
-class Work(Value):
-    """A job, planned: the running VMs to stop, what changes the devices, and what is written down after it.
-
-    `starts`: the VMs to start then, those that an earlier set-mode left off among them.
-    """
-
-    gpu: Gpu
-    stops: tuple[Vm, ...]
-    devices: tuple[Step, ...]
-    after: tuple[Step, ...]
-    starts: tuple[Vm, ...] = ()
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """What is done, a line each."""
-        stops = [StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=0).describe() for vm in self.stops]
-        starts = [f"start VM {vm.name} again" for vm in self.starts]
-        return (*stops, *(s.describe() for s in (*self.devices, *self.after)), *starts)
-
-
 class Restored(Value):
     """What became of one GPU of host.yaml: `steps` were carried out; `error` says why it is not as it should be."""
 
     address: str
-    mode: str
     steps: tuple[str, ...] = ()
     error: VgpuctlError | None = None
 
@@ -96,7 +68,7 @@ def set_mode(world: World, job: Job, *, dry_run: bool, progress: Progress) -> Ou
     if dry_run or not work.lines:
         value = gpu_value(snapshot, work.gpu)
         return Outcome(bool(work.lines), value, work.lines, snapshot.warnings, dry_run=dry_run)
-    _apply(world, job, work, progress, lambda: _look(world))
+    apply(world, _task(world, job, lambda: _look(world)), work, progress)
     now = observe(world, WANT)
     return Outcome(True, gpu_value(now, one_gpu(now, work.gpu.address)), work.lines, now.warnings)
 
@@ -132,19 +104,35 @@ def restore_layout(
 
     done = []
     for address, said in sorted(gpus.items()):
-        if said.mode is None or said.mode == Mode.UNMANAGED:
+        steps: list[str] = []
+        error: VgpuctlError | None = None
+        if said.mode == Mode.UNMANAGED or (said.mode is None and said.scheduler is None):
             continue
-        job = Job(address, said.mode, said.vfs, record=False, wait_seconds=wait_seconds)
         try:
-            work = _plan(world, look(), job)
-            if work.lines and not dry_run:
-                _apply(world, job, work, progress, look)
-            done.append(Restored(address, said.mode, work.lines))
+            for task in _restoring(world, address, said, wait_seconds, look):
+                work = task.plan(look())
+                steps += work.lines
+                if work.lines and not dry_run:
+                    apply(world, task, work, progress)
         except Interrupted:
             raise
-        except VgpuctlError as error:
-            done.append(Restored(address, said.mode, error=error))
+        except VgpuctlError as failure:
+            error = failure
+        done.append(Restored(address, tuple(steps), error))
     return tuple(done)
+
+
+def _restoring(
+    world: World, address: str, said: GpuSpec, wait_seconds: float, look: Callable[[], Snapshot]
+) -> Iterator[Task]:
+    """Yield what brings a GPU back, each when the one before is done: VFs first, for they take its scheduler away."""
+    if said.mode is not None:
+        job = Job(address, said.mode, said.vfs, record=False, wait_seconds=wait_seconds)
+        yield _task(world, job, look)
+    if said.scheduler is not None:
+        again = restoring(world, address, said.scheduler, look)
+        if again is not None:
+            yield scheduler_task(world, replace(again, wait_seconds=wait_seconds), look)
 
 
 def _plan(world: World, snapshot: Snapshot, job: Job) -> Work:
@@ -156,8 +144,10 @@ def _plan(world: World, snapshot: Snapshot, job: Job) -> Work:
     if not job.drain:
         refuse_running(gpu, running)
     devices = layout.steps(gpu, number, autoprobe=_autoprobe(world, gpu))
-    off = tuple(vm for at, vm in left_off(world, snapshot) if at == gpu.address)
-    return Work(gpu, running, devices, _record(world, gpu, job, number) if job.record else (), (*running, *off))
+    if devices and job.mode == Mode.VGPU and gpu.desired_scheduler is not None and gpu.scheduler is not None:
+        devices = (*devices, SetScheduler(gpu.address, gpu.desired_scheduler))  # new VFs took it away
+    record = _record(world, gpu, job, number) if job.record else ()
+    return Work(gpu, running, devices, record, to_start(world, snapshot, gpu, running))
 
 
 def _autoprobe(world: World, gpu: Gpu) -> bool:
@@ -176,166 +166,13 @@ def _record(world: World, gpu: Gpu, job: Job, number: int) -> tuple[Step, ...]:
     return () if before == wanted else (SetGpuKeys(gpu.address, wanted, before),)
 
 
-def _apply(world: World, job: Job, work: Work, progress: Progress, look: Callable[[], Snapshot]) -> None:
-    """Claim the GPU, look again, stop VMs, change it, give it free, and start the VMs again whatever came of it."""
-    if not work.devices:
-        carry_out(world, Plan(steps=work.after), progress)
-        _start_again(world, job, work.starts, progress, None)
-        return
-    claim = Claim(
-        carrier=work.gpu.address,
-        backend=Backend.PASSTHROUGH,
-        gpu=work.gpu.address,
-        function=work.gpu.address,
-        vm=SETTING_UP,
-        vm_uuid=world.new_uuid(),
-        profile=None,
-        framebuffer_mib=None,
-        process=world.processes.this(),
-        command=world.processes.command(),
-    )
-    held = _hold(world, job, claim, look)
-    try:
-        now = _look_again(world, job, claim, look)
-    except BaseException:
-        for step in held:
-            step.undo(world)
-        raise
-    stops = tuple(StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=job.wait_seconds) for vm in now.stops)
-    release = ReleaseClaim(claim.carrier, claim.vm_uuid)
-    try:
-        note(world, claim.gpu, claim.process, now.stops)
-        carry_out(world, Plan(steps=(*stops, *now.devices, *now.after, release)), progress, held)
-    except BaseException as error:
-        failure = error if isinstance(error, VgpuctlError) else _interrupted()
-        _start_again(world, job, now.starts, progress, failure)
-        if isinstance(error, KeyboardInterrupt):
-            raise failure from error
-        raise
-    _start_again(world, job, now.starts, progress, None)
-
-
-def _hold(world: World, job: Job, claim: Claim, look: Callable[[], Snapshot]) -> tuple[HoldClaim, ...]:
-    """Claim the GPU as a whole, seeing under the lock that nothing came on it that stands against it."""
-    whole = PromisedVgpu(
-        index=0,
-        backend=Backend.PASSTHROUGH,
-        gpu=claim.gpu,
-        function=claim.function,
-        carrier=claim.carrier,
-        profile=None,
-    )
-
-    def choose(snapshot: Snapshot) -> tuple[PromisedVgpu, ...]:
-        gpu = one_gpu(snapshot, claim.gpu)
+def _task(world: World, job: Job, look: Callable[[], Snapshot]) -> Task:
+    def check(snapshot: Snapshot) -> None:
+        gpu = one_gpu(snapshot, job.gpu)
         refuse_being_set_up(snapshot, [gpu.address])
         refuse_misfits(snapshot, gpu, job.mode)
         running = users_to_drain(snapshot, gpu, wanted_vfs(gpu, job.mode, job.vfs))
         if not job.drain:
             refuse_running(gpu, running)
-        return (whole,)
 
-    _, _, held = claim_carriers(world, look, choose, lambda _: (claim,), job.wait_seconds)
-    return held
-
-
-def _look_again(world: World, job: Job, claim: Claim, look: Callable[[], Snapshot]) -> Work:
-    """Plan anew with the GPU claimed; refused while another process works on something there."""
-    snapshot = look()
-    for other in snapshot.claims:
-        mine = other.vm_uuid == claim.vm_uuid or other.process == claim.process
-        if other.gpu == claim.gpu and not mine and other.carrier in snapshot.live_claims:
-            raise Busy(
-                f"process {other.process.pid} works on VM {other.vm}: {other.command}",
-                hint="wait for it, then run the command again",
-                pid=other.process.pid,
-                vm=other.vm,
-            )
-    return _plan(world, _without(snapshot, claim), job)
-
-
-def _without(snapshot: Snapshot, claim: Claim) -> Snapshot:
-    """Return the look without our own claim on the whole GPU."""
-    return replace(snapshot, vgpus=tuple(v for v in snapshot.vgpus if v.vm_uuid != claim.vm_uuid))
-
-
-def _interrupted() -> Interrupted:
-    return Interrupted("interrupted", signal_number=2)
-
-
-class Calm(Value):
-    """Progress of what is done in spite of a signal: its steps are told, and none of them stops at the first one."""
-
-    progress: Progress
-
-    def planned(self, steps: tuple[str, ...]) -> None:
-        """Tell the steps."""
-        self.progress.planned(steps)
-
-    def started(self, number: int, text: str) -> None:
-        """Say nothing: whoever is told here looks for a signal."""
-
-    def finished(self, number: int, text: str) -> None:
-        """Tell the step."""
-        self.progress.finished(number, text)
-
-    def undoing(self, text: str) -> None:
-        """Tell what is taken back."""
-        self.progress.undoing(text)
-
-
-def _start_again(world: World, job: Job, vms: tuple[Vm, ...], progress: Progress, failure: VgpuctlError | None) -> None:
-    """Start the VMs that were stopped; with a `failure` before, those that stay off are added to its `left`.
-
-    The first signal does not keep them off, whether it came before or comes now; a second one ends this.
-
-    Raises:
-        Interrupted: a signal came meanwhile; the GPU is set up.
-        PartlyApplied: the GPU is set up, and some of its VMs are off now.
-    """
-    came = failure if isinstance(failure, Interrupted) else None
-    asked = frozenset(came.undone) if came is not None else frozenset()
-    off: list[str] = []
-    waiting = list(vms)
-    while waiting:
-        error = start_one(world, waiting[0], asked, job.wait_seconds, Calm(progress))
-        if isinstance(error, Interrupted) and came is None:
-            came = error
-            continue
-        if isinstance(error, Interrupted):
-            off += [f"VM {vm.name} is not started again" for vm in waiting]
-            break
-        vm = waiting.pop(0)
-        if error is not None:
-            off.append(f"VM {vm.name} is not started again: {error}")
-    hint = "vgpuctl reconcile starts them, or vgpuctl start-vm NAME"
-    if failure is not None:
-        failure.left += off
-        failure.hint = "; ".join(filter(None, (failure.hint, hint if off else None))) or None
-    elif came is not None:
-        came.undone, came.left = [], [f"GPU {job.gpu}: it is set up", *off]
-        came.hint = hint if off else None
-        raise came
-    elif off:
-        partly = PartlyApplied("the GPU is set up, but not every VM runs again", hint=hint)
-        partly.left += off
-        raise partly
-
-
-def start_one(world: World, vm: Vm, asked: frozenset[str], wait_seconds: float, progress: Progress) -> Exception | None:
-    """Start a VM again and return why it could not be; the other VMs are not kept off by it.
-
-    `asked`: what was interrupted. A guest that was asked to shut down does so after the signal too, so that is awaited.
-    """
-    stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=wait_seconds).describe()
-    try:
-        if stop in asked:
-            progress.undoing(f"{stop}: when it is off it is started again")
-            if not world.hypervisor.wait_stopped(vm.uuid, wait_seconds):
-                return Busy(f"it was asked to shut down and has not yet, after {wait_seconds:g} s")
-        start_vm(world, vm.uuid, dry_run=False, wait_seconds=wait_seconds, progress=progress)
-    except KeyboardInterrupt:
-        return _interrupted()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is told, and every other VM must still be tried
-        return error
-    return None
+    return Task(job.gpu, job.wait_seconds, look, check, lambda snapshot: _plan(world, snapshot, job))

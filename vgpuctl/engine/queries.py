@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.capacity.place import select_gpus
 from vgpuctl.engine.guards import find_vm
 from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.scheduler import scheduler_seen, with_logged
 from vgpuctl.model.address import gpu_address
 from vgpuctl.model.outcome import Answer
 from vgpuctl.plan import report
@@ -27,8 +28,9 @@ def show_gpu(world: World, address: str) -> Answer:
     """Return one GPU with its types, functions and vGPUs."""
     wanted = gpu_address(address)
     snapshot = observe(world, Want(types=True, every_function=True))
-    gpu = select_gpus(snapshot, wanted)[0]
-    return Answer(report.gpu_details(snapshot, gpu), (*snapshot.warnings, *report.gpu_warnings([gpu])))
+    gpu = with_logged(world, select_gpus(snapshot, wanted)[0])
+    details = {**report.gpu_details(snapshot, gpu), **scheduler_seen(world, snapshot, gpu)}
+    return Answer(details, (*snapshot.warnings, *report.gpu_warnings([gpu])))
 
 
 def list_profiles(world: World, *, gpu: str | None = None, everything: bool = False) -> Answer:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from vgpuctl.engine.attach import own_all
 from vgpuctl.engine.create import done
 from vgpuctl.engine.guards import find_vm, refuse_stuck, require_system, require_writable
-from vgpuctl.engine.layout import Calm, start_one
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.power import leftovers_of, settled, stop_vm
 from vgpuctl.engine.run import as_failure, carry_out
+from vgpuctl.engine.setting_up import Calm, start_one
 from vgpuctl.errors import Interrupted, InUse, NotFound, PartlyApplied, VgpuctlError
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot

@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from vgpuctl.errors import NvmlFailed
+from vgpuctl.host import nvml_scheduler
 from vgpuctl.model.address import is_pci, pci_parts
 from vgpuctl.model.records import NvmlGpu, NvmlStatus, NvmlVgpuType
+from vgpuctl.model.scheduler import SchedulerSpec
 
 ABSENT = "absent"
 TOO_OLD = "too-old"
@@ -48,12 +51,17 @@ class NoNvml:
         """Know nothing."""
         return None
 
+    def set_scheduler(self, address: str, spec: SchedulerSpec) -> None:
+        """Refuse: there is nobody to ask."""
+        raise NvmlFailed(f"NVML is not asked here: {self._reason}", nvml_code=None, call="nvmlInit")
+
 
 class HostNvml:
     """NVML of this host. `load` returns the pynvml module, or something with the same functions."""
 
     def __init__(self, load: Callable[[], Any] | None = None) -> None:
         self._load = load or _pynvml
+        self._known: dict[str, bool] = {}
 
     def status(self) -> NvmlStatus:
         """Say whether NVML answers: absent, too-old, or the name of a function it lacks."""
@@ -79,9 +87,36 @@ class HostNvml:
             return None
         try:
             with _session(nvml):
-                return None if _lacking(nvml) is not None else _read(nvml, address)
+                return None if _lacking(nvml) is not None else _read(nvml, address, self._has(nvml))
         except nvml.NVMLError:
             return None
+
+    def set_scheduler(self, address: str, spec: SchedulerSpec) -> None:
+        """Set it, or raise NvmlFailed with NVML's own number and words."""
+        try:
+            nvml = self._load()
+        except ImportError as error:
+            raise NvmlFailed(f"NVML cannot be asked: {error}", nvml_code=None, call="nvmlInit") from error
+        try:
+            with _session(nvml):
+                handle = nvml.nvmlDeviceGetHandleByPciBusId(bus_id(address))
+                nvml_scheduler.write(nvml, handle, self._has(nvml), spec)
+        except nvml.NVMLError as error:
+            raise NvmlFailed(
+                f"NVML does not set {spec.policy} on {address}: {error}",
+                nvml_code=int(error.value),
+                call="nvmlDeviceSetVgpuSchedulerState",
+            ) from error
+
+    def _has(self, nvml: Any) -> nvml_scheduler.Has:
+        """Return what says whether the loaded library has a function; each is looked up once."""
+
+        def has(name: str) -> bool:
+            if name not in self._known:
+                self._known[name] = _has_function(nvml, name)
+            return self._known[name]
+
+        return has
 
 
 def bus_id(address: str) -> str:
@@ -116,15 +151,18 @@ def _session(nvml: Any) -> Iterator[None]:
 
 def _lacking(nvml: Any) -> str | None:
     """Return the first needed function that the loaded library does not have."""
-    for name in NEEDED:
-        try:
-            nvml._nvmlGetFunctionPointer(name)
-        except nvml.NVMLError:
-            return name
-    return None
+    return next((name for name in NEEDED if not _has_function(nvml, name)), None)
 
 
-def _read(nvml: Any, address: str) -> NvmlGpu:
+def _has_function(nvml: Any, name: str) -> bool:
+    try:
+        nvml._nvmlGetFunctionPointer(name)
+    except nvml.NVMLError:
+        return False
+    return True
+
+
+def _read(nvml: Any, address: str, has: nvml_scheduler.Has) -> NvmlGpu:
     handle = nvml.nvmlDeviceGetHandleByPciBusId(bus_id(address))
     try:
         ids = nvml.nvmlDeviceGetSupportedVgpus(handle)
@@ -137,6 +175,7 @@ def _read(nvml: Any, address: str) -> NvmlGpu:
         model=str(nvml.nvmlDeviceGetName(handle)),
         framebuffer_mib=int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // _MIB,
         types=types,
+        scheduler=nvml_scheduler.read(nvml, handle, has) if types else None,
     )
 
 

@@ -15,6 +15,7 @@ from vgpuctl.host.files import HostFiles, resolved
 from vgpuctl.host.host_file import HostFileOnDisk
 from vgpuctl.host.identity import machine_id
 from vgpuctl.host.journal import JournalSocket
+from vgpuctl.host.kernel_log import HostKernelLog
 from vgpuctl.host.nvml import HostNvml, NoNvml
 from vgpuctl.host.parked import ParkedWriter
 from vgpuctl.host.processes import HostProcesses
@@ -65,6 +66,7 @@ def local_world(*, root: str = "/", connect: str | None = None, new_uuid: Callab
         vendor=None
         if captured
         else HostVendorCommands(lock_held=lambda: claims.held, records=claims, processes=processes),
+        kernel_log=None if captured else HostKernelLog(),
     )
 
 

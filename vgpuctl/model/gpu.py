@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
+from vgpuctl.model.scheduler import GpuScheduler, SchedulerSpec
 from vgpuctl.value import Value
 
 
@@ -90,6 +91,7 @@ class Gpu(Value):
     `console` lists the reasons why the host's console may be on it; `group_members` the other endpoints of its
     IOMMU group with their drivers. `desired` is the mode that host.yaml gives it, None when it says nothing;
     `cordoned` that nothing new is placed on it. `one_type`: its driver is known to take vGPUs of one type at a time.
+    `scheduler` is what NVML says, `desired_scheduler` what host.yaml asks for.
     """
 
     address: str
@@ -114,6 +116,8 @@ class Gpu(Value):
     desired: Mode | None = None
     cordoned: bool = False
     one_type: bool = False
+    scheduler: GpuScheduler | None = None
+    desired_scheduler: SchedulerSpec | None = None
 
     def type_of(self, type_id: str) -> VgpuType | None:
         """Return this GPU's type with that id."""

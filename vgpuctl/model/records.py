@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
+from vgpuctl.model.scheduler import GpuScheduler
 from vgpuctl.model.vm import Claim, VmState
 from vgpuctl.value import Value
 
@@ -29,11 +30,15 @@ class NvmlVgpuType(Value):
 
 
 class NvmlGpu(Value):
-    """What NVML says of one GPU: product name, whole framebuffer, every type it supports."""
+    """What NVML says of one GPU: product name, whole framebuffer, every type it supports.
+
+    `scheduler` None: its library cannot be asked for it.
+    """
 
     model: str
     framebuffer_mib: int
     types: Mapping[int, NvmlVgpuType]
+    scheduler: GpuScheduler | None = None
 
 
 class HypervisorStatus(Value):

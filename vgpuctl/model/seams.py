@@ -35,6 +35,7 @@ from vgpuctl.model.records import (
     Removed,
     VolumeRecord,
 )
+from vgpuctl.model.scheduler import SchedulerSpec
 from vgpuctl.model.vm import Claim, DrainedVm, ProcessId, StuckWrite
 
 
@@ -78,6 +79,13 @@ class Nvml(Protocol):
 
     def gpu(self, address: str) -> NvmlGpu | None:
         """Return what NVML knows of a GPU by normal PCI address; None when it is not to be had."""
+
+    def set_scheduler(self, address: str, spec: SchedulerSpec) -> None:
+        """Have a GPU's vGPUs scheduled so, until its driver is loaded again.
+
+        Raises:
+            NvmlFailed: NVML refused it or cannot be asked; `nvml_code` in its facts is NVML's number.
+        """
 
 
 class Removal(Protocol):
@@ -330,6 +338,13 @@ class Audit(Protocol):
 
     def record(self, entry: AuditEntry) -> None:
         """Keep one entry if that can be done."""
+
+
+class KernelLog(Protocol):
+    """What the kernel and its drivers wrote since the boot. No method raises."""
+
+    def lines(self, containing: str) -> tuple[str, ...]:
+        """Return the lines that contain a text, oldest first; none when the log may not be read."""
 
 
 class HostFile(Protocol):

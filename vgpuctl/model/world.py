@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         Clock,
         HostFile,
         Hypervisor,
+        KernelLog,
         Nvml,
         Processes,
         Scratch,
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 class World(Value):
     """One host. `read_only` is the reason why changing commands are refused, None when they are not.
 
-    `host_file` and `vendor` None: the host's own file, or its drivers' commands, are out of reach (a captured tree).
+    `host_file`, `vendor` and `kernel_log` None: the host's own file, its drivers' commands, or what its kernel wrote,
+    are out of reach (a captured tree).
     """
 
     name: str
@@ -47,3 +49,4 @@ class World(Value):
     system: System | None = None
     host_file: HostFile | None = None
     vendor: VendorCommands | None = None
+    kernel_log: KernelLog | None = None

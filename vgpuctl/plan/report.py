@@ -10,6 +10,7 @@ from vgpuctl.capacity.profiles import find
 from vgpuctl.model.gpu import Gpu, Mode, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm
+from vgpuctl.plan.scheduler_report import scheduler_pair
 
 Value = dict[str, object]
 
@@ -57,6 +58,7 @@ def gpu_value(snapshot: Snapshot, gpu: Gpu) -> Value:
         "problems": problems,
         "desired_mode": str(gpu.desired) if gpu.desired else None,
         "cordoned": gpu.cordoned,
+        "scheduler": scheduler_pair(gpu),
     }
 
 

@@ -23,6 +23,7 @@ CALLS = (
     "sysfs-write",
     "sriov-manage",
     "nvml",
+    "set-scheduler",
     "domains",
     "find-domain",
     "define",

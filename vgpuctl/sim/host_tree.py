@@ -7,7 +7,7 @@ import posixpath
 from collections.abc import Mapping
 from functools import partial
 
-from vgpuctl.sim import binding, mdev, sriov, vendor
+from vgpuctl.sim import binding, mdev, scheduler, sriov, vendor
 from vgpuctl.sim.machine import PORT_CLASS, SimFunction, SimGpu
 from vgpuctl.sim.state import State
 from vgpuctl.sim.tree import Dir, File, Link, Node, fixed, text
@@ -238,8 +238,9 @@ def _proc(state: State) -> Mapping[str, Node]:
     bound = [gpu for gpu in state.machine.gpus.values() if gpu.nvml and state.driver(gpu.own) == "nvidia"]
     if any(gpu.nvml for gpu in state.machine.gpus.values()):
         version = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {scenario['nvidia']['driver']}"
+        nodes: dict[str, Node] = {"version": text(version), "params": File(show=partial(scheduler.params, state))}
         gpus = {gpu.address: fixed({"information": _information(gpu)}) for gpu in bound}
-        made["driver"] = fixed({"nvidia": fixed({"version": text(version), "gpus": fixed(gpus)})})
+        made["driver"] = fixed({"nvidia": fixed({**nodes, "gpus": fixed(gpus)})})
     return made
 
 

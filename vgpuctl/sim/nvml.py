@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from vgpuctl.errors import NvmlFailed
 from vgpuctl.model.address import normal_pci
 from vgpuctl.model.records import NvmlGpu, NvmlStatus, NvmlVgpuType
+from vgpuctl.model.scheduler import SchedulerSpec
+from vgpuctl.sim import scheduler
 from vgpuctl.sim.core import Core, Met
 from vgpuctl.sim.machine import SimGpu, SimType
 from vgpuctl.sim.turns import in_turn
@@ -42,11 +45,30 @@ class SimNvml:
         if gpu is None or state.machine.scenario["nvidia"]["nvml"] != PRESENT or not self._answers(gpu):
             return None
         types = {kind.number: _type(kind) for kind in gpu.types.values()}
-        return NvmlGpu(model=gpu.model, framebuffer_mib=gpu.framebuffer_mib, types=types)
+        known = scheduler.seen(state, gpu) if types else None
+        return NvmlGpu(model=gpu.model, framebuffer_mib=gpu.framebuffer_mib, types=types, scheduler=known)
+
+    def set_scheduler(self, address: str, spec: SchedulerSpec) -> None:
+        """Set a GPU's vGPU scheduler, or refuse as NVML does."""
+        try:
+            with self._core.change("set-scheduler", address) as change:
+                state = self._core.state
+                gpu = state.machine.gpus.get(normal_pci(address) or address)
+                if gpu is None or state.machine.scenario["nvidia"]["nvml"] != PRESENT or not self._answers(gpu):
+                    raise scheduler.RefusedByNvml(scheduler.NOT_SUPPORTED)
+                change.records += scheduler.set_state(state, gpu, spec)
+        except scheduler.RefusedByNvml as exc:
+            raise _failed(str(exc), exc.code) from exc
+        except Met as exc:
+            raise _failed(exc.fault.message, exc.fault.code) from exc
 
     def _answers(self, gpu: SimGpu) -> bool:
         """NVML sees a GPU only while NVIDIA's driver is bound to it."""
         return gpu.nvml and self._core.state.driver(gpu.own) == "nvidia"
+
+
+def _failed(message: str, code: int) -> NvmlFailed:
+    return NvmlFailed(message, nvml_code=code, call="nvmlDeviceSetVgpuSchedulerState")
 
 
 def _type(kind: SimType) -> NvmlVgpuType:

@@ -102,6 +102,8 @@ class State:
     drivers: dict[str, str | None] = field(default_factory=dict)
     overrides: dict[str, str] = field(default_factory=dict)
     autoprobe: dict[str, int] = field(default_factory=dict)
+    schedulers: dict[str, list[Any]] = field(default_factory=dict)
+    module: tuple[str, str] = ("", "")
     parked: dict[int, Parked] = field(default_factory=dict)
     domains: dict[str, SimDomain] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
@@ -176,6 +178,7 @@ class State:
             self.drivers,
             self.overrides,
             self.autoprobe,
+            self.schedulers,
             self.parked,
             self.running,
             self.users,
@@ -185,6 +188,7 @@ class State:
         self.vfs = {gpu.address: gpu.vfs_enabled for gpu in self.machine.gpus.values()}
         self.on_gpu = {address: {} for address in self.machine.gpus}
         self.next_group = FIRST_GROUP
+        self.module = ("", "")
 
     def _on_boot(self) -> None:
         self._boot_devices()
@@ -218,6 +222,7 @@ class State:
     def _on_vfs(self, address: str, number: int) -> None:
         """Set the number of VFs; those that go take their vGPUs and bindings with them, new ones are fresh."""
         self.vfs[address] = number
+        self.schedulers.pop(address, None)
         probe = self.autoprobe.get(address, 1)
         for function in self.machine.gpus[address].vfs:
             if function.index >= number:
@@ -234,6 +239,7 @@ class State:
             return
         if self.vfs.get(address):
             self._on_vfs(address, 0)
+        self.schedulers.pop(address, None)
         self._strip(address)
         if name == function.driver:
             self.drivers.pop(address, None)
@@ -254,6 +260,14 @@ class State:
 
     def _on_autoprobe(self, address: str, number: int) -> None:
         self.autoprobe[address] = number
+
+    def _on_scheduler(self, address: str, *values: Any) -> None:
+        """Set a GPU's vGPU scheduler: policy, adaptive, averaging factor, slice in ns."""
+        self.schedulers[address] = list(values)
+
+    def _on_module(self, dwords: str, per_device: str) -> None:
+        """Load nvidia.ko with these registry words."""
+        self.module = (dwords, per_device)
 
     def _on_domain(self, uuid: str, name: str, xml: str) -> None:
         self.domains[uuid] = SimDomain(uuid, name, xml)
@@ -354,6 +368,8 @@ class State:
         made += [["autoprobe", *item] for item in self.autoprobe.items()]
         made += [record for record in bound if record[1] not in self.vfs]
         made += [["override", *item] for item in self.overrides.items()]
+        made += [["module", *self.module]] if any(self.module) else []
+        made += [["scheduler", address, *values] for address, values in self.schedulers.items()]
         for mdev in self.mdevs.values():
             made.append(["mdev", mdev.uuid, mdev.parent, mdev.type_key, mdev.group])
             if mdev.params:

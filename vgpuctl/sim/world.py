@@ -16,10 +16,12 @@ from typing import Any
 from vgpuctl.errors import HostCannot, NotFound
 from vgpuctl.model.records import Holder
 from vgpuctl.model.vm import ProcessId, StuckWrite
+from vgpuctl.sim import scheduler
 from vgpuctl.sim.audit import SimAudit
 from vgpuctl.sim.core import Core
 from vgpuctl.sim.host_tree import vfio_name
 from vgpuctl.sim.hypervisor import EMULATOR, SimHypervisor
+from vgpuctl.sim.kernel_log import SimKernelLog
 from vgpuctl.sim.manage import SimVendorCommands
 from vgpuctl.sim.nvml import SimNvml
 from vgpuctl.sim.state import FIRST_PID, State
@@ -44,6 +46,7 @@ class SimWorld:
         self.name = core.name
         self.sysfs = SimSysfs(core)
         self.nvml = SimNvml(core)
+        self.kernel_log = SimKernelLog(core)
         self.hypervisor = SimHypervisor(core)
         self.storage = SimStorage(core)
         self.audit = SimAudit(core.directory)
@@ -104,6 +107,7 @@ class SimWorld:
         """Turn the host off and on: VMs stop, devices go, VFs are as the scenario boots them, /run is empty."""
         with self._core.change("reboot", self.name) as change:
             change.add("boot")
+            change.records += scheduler.loaded(self._modprobe_files())
             self._empty_run()
 
     def reset(self) -> None:
@@ -113,10 +117,15 @@ class SimWorld:
             self._core.forget(_digest(self._text), _compile(self._text, self._file))
             self.audit.forget()
             self._empty_run()
+            _remove(self._core.directory / "etc" / "modprobe.d")
 
     def close(self) -> None:
         """Close the journal's files."""
         self._core.journal.close()
+
+    def _modprobe_files(self) -> list[str]:
+        """Return what modprobe reads of /etc, in its order."""
+        return [path.read_text() for path in sorted((self._core.directory / "etc" / "modprobe.d").glob("*.conf"))]
 
     def _empty_run(self) -> None:
         for path in self.run_dir.iterdir():

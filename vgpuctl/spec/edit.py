@@ -19,7 +19,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.address import normal_pci
-from vgpuctl.spec.host import VERSION, HostSpec, parse_host_spec
+from vgpuctl.spec.host import VERSION, HostSpec, parse_host_spec, said_of
 from vgpuctl.value import NOTHING, Value, replace
 
 _WIDEST = 4096
@@ -56,19 +56,19 @@ class _Place(Value):
     section: str
     key: str
 
-    def said(self, host: HostSpec) -> object:
+    def said(self, host: HostSpec) -> Value | None:
         """Return what a host.yaml says there, None for nothing."""
         return self.all(host).get(self.key)
 
-    def all(self, host: HostSpec) -> Mapping[str, object]:
+    def all(self, host: HostSpec) -> Mapping[str, Value]:
         """Return every entry of the section."""
-        found: Mapping[str, object] = getattr(host, self.section)
+        found: Mapping[str, Value] = getattr(host, self.section)
         return found
 
     def says(self, host: HostSpec, changes: Mapping[str, object]) -> bool:
         """Say whether the entry is as these changes make it."""
-        said = self.said(host)
-        return all((getattr(said, key, None) or None) == (value or None) for key, value in changes.items())
+        said = said_of(self.said(host), changes)
+        return all(said[key] == (value or None) for key, value in changes.items())
 
 
 def _entry_edited(text: str | None, place: _Place, changes: Mapping[str, object], name: str) -> str:
@@ -108,6 +108,10 @@ def _set(entry: Any, changes: Mapping[str, object]) -> None:
     for key, value in changes.items():
         if value is None:
             entry.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(entry.get(key), Mapping):
+            _set(entry[key], {**dict.fromkeys(entry[key]), **value})
+        elif isinstance(value, Mapping):
+            entry[key] = CommentedMap(value)
         else:
             entry[key] = DoubleQuotedScalarString(value) if isinstance(value, str) and ":" in value else value
 

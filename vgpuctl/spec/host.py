@@ -7,12 +7,14 @@ never silently ignored by an older vgpuctl.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from vgpuctl.model.scheduler import SchedulerSpec
 from vgpuctl.spec import rules
 from vgpuctl.spec.fields import DEFAULTABLE, GPU_MODES
 from vgpuctl.spec.read import parse
+from vgpuctl.spec.scheduler import SCHEDULER, scheduler_spec, scheduler_value
 from vgpuctl.spec.shape import Key, Shape, by_name
 from vgpuctl.spec.values import key
 from vgpuctl.value import NOTHING, Value
@@ -32,11 +34,15 @@ class Defaults(Value):
 
 
 class GpuSpec(Value):
-    """What a GPU is set up for. `vfs` None: as many as the driver makes by itself; `cordoned`: no new vGPUs on it."""
+    """What a GPU is set up for. `vfs` None: as many as the driver makes by itself; `cordoned`: no new vGPUs on it.
+
+    `scheduler` None: NVIDIA's driver decides.
+    """
 
     mode: str | None = None
     vfs: int | None = None
     cordoned: bool = False
+    scheduler: SchedulerSpec | None = None
 
 
 class VgpuSpec(Value):
@@ -81,6 +87,12 @@ def says_nothing(text: str) -> bool:
     return all(not line or line.startswith("#") for line in (line.strip() for line in text.splitlines()))
 
 
+def said_of(entry: Value | None, keys: Iterable[str]) -> dict[str, object]:
+    """Return what an entry of host.yaml says for some keys, as it is written there; None where it says nothing."""
+    values = {key: getattr(entry, key, None) or None for key in keys}
+    return {key: scheduler_value(v) if isinstance(v, SchedulerSpec) else v for key, v in values.items()}
+
+
 def _version(value: object) -> object:
     if value != VERSION or isinstance(value, bool | float):
         raise ValueError(f"this vgpuctl reads version {VERSION} of host.yaml, written 'version: {VERSION}'")
@@ -114,11 +126,12 @@ DEFAULTS = Shape(
 )
 GPU = Shape(
     "Gpu",
-    "What a GPU is set up for; vgpuctl set-mode and cordon write it.",
+    "What a GPU is set up for; vgpuctl set-mode, set-scheduler and cordon write it.",
     (
         Key("mode", rules.gpu_mode, "what the GPU is set up for", {"enum": list(GPU_MODES), "type": "string"}),
         Key("vfs", rules.vfs, "how many virtual functions are on", {"minimum": 0, "maximum": 256, "type": "integer"}),
         Key("cordoned", rules.truth, "true: nothing new is placed on it", {"type": "boolean"}),
+        Key("scheduler", scheduler_spec, "how NVIDIA's driver divides the GPU's time", shape=SCHEDULER),
     ),
 )
 VGPU = Shape(

@@ -56,8 +56,9 @@ class SetGpuKeys(Value):
             )
 
     def _now(self, world: World) -> dict[str, object]:
-        known = _read(world).gpus.get(self.address)
-        return {key: getattr(known, key, None) or None for key in self.changes}
+        from vgpuctl.spec.host import said_of
+
+        return said_of(_read(world).gpus.get(self.address), self.changes)
 
     def undo(self, world: World) -> None:
         """Write the old values again, if it still says what was written."""
@@ -196,6 +197,8 @@ def _plain(changes: Mapping[str, object]) -> dict[str, object]:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_shown(one)}' for key, one in value.items())}}}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
+from vgpuctl.errors import NvmlFailed
 from vgpuctl.host.nvml import HostNvml, NoNvml, bus_id
+from vgpuctl.model.scheduler import Policy, SchedulerSpec
 from vgpuctl.value import as_dict
 
 ADDRESS = "0000:3b:00.0"
@@ -42,6 +44,31 @@ int nvmlVgpuTypeGetFramebufferSize(u t, unsigned long long *s) {
 #ifndef OLD
 int nvmlVgpuTypeGetMaxInstances(void *h, u t, u *n) { *n = t == 468 ? 10 : 4; return SUCCESS; }
 #endif
+typedef struct { u policies[3], most, least, arr, most_hz, least_hz, most_factor, least_factor; } limits;
+typedef struct { u policy, mode, first, second; } state;
+typedef struct { u engine, policy, factor, last; } state2;
+static state now = {2, 2, 33, 2083333};
+#if defined(V1) || defined(V2)
+int nvmlDeviceGetVgpuSchedulerCapabilities(void *h, limits *l) {
+    limits known = {{1, 2, 3}, 30000000, 1000000, 1, 960, 63, 60, 1}; *l = known; return SUCCESS; }
+int nvmlDeviceGetArchitecture(void *h, u *a) { *a = 7; return SUCCESS; }
+int nvmlDeviceGetMigMode(void *h, u *c, u *p) { *c = 1; *p = 0; return SUCCESS; }
+int nvmlDeviceGetVgpuHeterogeneousMode(void *h, u *m) { return m[0] == 0x1000008 ? NOT_SUPPORTED : 25; }
+#endif
+#ifdef V1
+int nvmlDeviceGetVgpuSchedulerState(void *h, state *s) { *s = now; STRICT; return SUCCESS; }
+int nvmlDeviceSetVgpuSchedulerState(void *h, state *s) {
+    char line[99]; sprintf(line, "v1:%u,%u,%u,%u", s->policy, s->mode, s->first, s->second);
+    say(line); return ANSWER; }
+#endif
+#ifdef V2
+int nvmlDeviceGetVgpuSchedulerState_v2(void *h, state2 *s) {
+    if (s->engine != 1) return 2;
+    s->policy = 3; s->factor = 20; s->last = 1041666; return SUCCESS; }
+int nvmlDeviceSetVgpuSchedulerState_v2(void *h, state2 *s) {
+    char line[99]; sprintf(line, "v2:%u,%u,%u,%u", s->engine, s->policy, s->factor, s->last);
+    say(line); return ANSWER; }
+#endif
 #ifdef PER_VM
 int nvmlVgpuTypeGetMaxInstancesPerVm(u t, u *n) { *n = t == 468 ? 16 : 1; return SUCCESS; }
 #endif
@@ -54,25 +81,55 @@ nvml = HostNvml()
 gpu = nvml.gpu(sys.argv[1])
 print([as_dict(nvml.status()), gpu and as_dict(gpu)])
 """
+SET = """
+import sys
+from vgpuctl.errors import NvmlFailed
+from vgpuctl.host.nvml import HostNvml
+from vgpuctl.model.scheduler import GpuScheduler, Policy, SchedulerLimits, SchedulerSpec, SchedulerState
+nvml = HostNvml()
+gpu = nvml.gpu(sys.argv[1])
+print([repr(gpu.scheduler), gpu.scheduler.state and repr(gpu.scheduler.state)])
+for spec in eval(sys.argv[2]):
+    try:
+        nvml.set_scheduler(sys.argv[1], spec)
+    except NvmlFailed as error:
+        print([error.facts["nvml_code"], str(error)])
+"""
 
 
 def asked(directory, *flags, driver="550.144.02", init=0, address=ADDRESS):
     """Ask HostNvml in a process of its own that finds this library; return (status, gpu, calls)."""
+    printed, calls = run(directory, ASK, address, flags=flags, driver=driver, init=init)
+    status, gpu = eval(printed)
+    return status, gpu, calls
+
+
+def run(directory, program, *words, flags=(), driver="550.144.02", init=0):
+    """Run a program in a process of its own that finds this library; return (what it printed, calls)."""
     log = directory / "log"
     log.write_text("")
     (directory / "nvml.c").write_text(LIBRARY)
+    answers = () if any("STRICT" in flag for flag in flags) else ("-DSTRICT=",)
+    answers += () if any("ANSWER" in flag for flag in flags) else ("-DANSWER=0",)
     known = (f'-DLOG="{log}"', f'-DDRIVER="{driver}"', f"-DINIT={init}")
     subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-o", "libnvidia-ml.so.1", "nvml.c", *flags, *known],
+        ["gcc", "-shared", "-fPIC", "-o", "libnvidia-ml.so.1", "nvml.c", *flags, *answers, *known],
         cwd=directory,
         check=True,
     )
     environment = {**os.environ, "LD_LIBRARY_PATH": str(directory)}
     done = subprocess.run(
-        [sys.executable, "-c", ASK, address], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, *words], env=environment, capture_output=True, text=True, check=True
     )
-    status, gpu = eval(done.stdout)
-    return status, gpu, log.read_text().split()
+    return done.stdout, log.read_text().split()
+
+
+def set_to(directory, specs, *flags):
+    """Set these schedulers on a library; return (what was read before, the failures, the calls that set)."""
+    printed, calls = run(directory, SET, ADDRESS, specs, flags=flags)
+    first, *failures = printed.splitlines()
+    assert calls.count("init") == calls.count("shutdown")
+    return eval(first), [eval(line) for line in failures], [call for call in calls if call.startswith("v")]
 
 
 def test_a_vgpu_driver_tells_its_types(tmp_path):
@@ -147,3 +204,66 @@ def test_nvml_that_is_not_asked_says_why():
 
 def test_its_spelling_of_an_address():
     assert bus_id("10000:af:1f.7".replace("10000", "0001")) == "00000001:AF:1F.7"
+
+
+EACH = """[
+    SchedulerSpec(Policy.BEST_EFFORT),
+    SchedulerSpec(Policy.EQUAL_SHARE),
+    SchedulerSpec(Policy.FIXED_SHARE, 3),
+    SchedulerSpec(Policy.EQUAL_SHARE, None, 480, 20),
+]"""
+
+
+def test_version_1_tells_and_sets_the_scheduler(tmp_path):
+    (whole, state), failures, calls = set_to(tmp_path, EACH, "-DV1")
+    equal = "<Policy.EQUAL_SHARE: 'equal_share'>"
+    assert state == (
+        f"SchedulerState(policy={equal}, adaptive=True, time_slice_ns=2083333, averaging_factor=33, source='NVML')"
+    )
+    assert "time_slice_ns=(1000000, 30000000), frequency_hz=(63, 960), averaging_factor=(1, 60)" in whole
+    assert "interfaces=('v1',), architecture=7, mig=True, mixed_size=None" in whole
+    assert (failures, calls) == ([], ["v1:1,0,0,0", "v1:2,0,0,0", "v1:3,1,3000000,0", "v1:2,2,20,480"])
+
+
+def test_a_strict_state_has_its_slice_in_the_other_half_of_the_union(tmp_path):
+    (_whole, state), _failures, _calls = set_to(tmp_path, "[]", "-DV1", "-DSTRICT=s->mode=1,s->first=4000000")
+    assert "adaptive=False, time_slice_ns=4000000, averaging_factor=None" in state
+
+
+def test_version_2_goes_first_and_version_1_sets_the_strict_slice_that_it_does_not_have(tmp_path):
+    (whole, state), failures, calls = set_to(tmp_path, EACH, "-DV1", "-DV2")
+    assert "FIXED_SHARE" in state
+    assert "adaptive=True, time_slice_ns=1041666, averaging_factor=20" in state
+    assert "interfaces=('v2', 'v1')" in whole
+    assert (failures, calls) == ([], ["v2:1,1,0,0", "v2:1,2,0,0", "v1:3,1,3000000,0", "v2:1,2,20,480"])
+
+
+def test_version_2_alone_has_no_strict_slice(tmp_path):
+    (_whole, state), failures, calls = set_to(tmp_path, EACH, "-DV2")
+    assert "adaptive=True, time_slice_ns=1041666" in state
+    assert [code for code, _text in failures] == [None]
+    assert "which a fixed time slice needs" in failures[0][1]
+    assert len(calls) == 3
+
+
+def test_a_library_without_any_says_nothing_and_sets_nothing(tmp_path):
+    (whole, state), failures, calls = set_to(tmp_path, EACH)
+    assert (state, calls) == (None, [])
+    assert "limits=None, state=None, interfaces=(), architecture=None, mig=None" in whole
+    assert {text for _code, text in failures} == {"this driver's NVML cannot set a vGPU scheduler"}
+
+
+@pytest.mark.parametrize("number", [2, 3, 4, 16])
+def test_a_refusal_keeps_nvmls_number(tmp_path, number):
+    _seen, failures, _calls = set_to(tmp_path, "[SchedulerSpec(Policy.EQUAL_SHARE)]", "-DV1", f"-DANSWER={number}")
+    assert [code for code, _text in failures] == [number]
+
+
+def test_nobody_to_ask_is_a_refusal_too():
+    def load():
+        raise ModuleNotFoundError("No module named 'pynvml'")
+
+    for nvml in (NoNvml("--root"), HostNvml(load)):
+        with pytest.raises(NvmlFailed) as raised:
+            nvml.set_scheduler(ADDRESS, SchedulerSpec(Policy.BEST_EFFORT))
+        assert raised.value.facts["nvml_code"] is None

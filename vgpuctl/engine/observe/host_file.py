@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What host.yaml says: the mode each GPU is kept for, whether it is cordoned, and the vGPUs without a VM."""
+"""What host.yaml says: each GPU's mode and scheduler, whether it is cordoned, and the vGPUs without a VM."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ PATH = "/etc/vgpuctl/host.yaml"
 
 
 EMPTY = f"{PATH} says nothing and counts as absent: begin it with 'version: 1', or remove it"
+_SAID = ("desired", "cordoned", "desired_scheduler")
+"""The fields of a `Gpu` that host.yaml says."""
+
 UNUSABLE = "new vGPUs and changes of GPUs are refused until it is mended"
 
 
@@ -71,10 +74,12 @@ class HostFileRead(Value):
 
     def desired(self, gpus: tuple[Gpu, ...], known: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
         """Return the GPUs with what is said of each; of those in `known`, with what was said a moment ago."""
-        before = {g.address: (g.desired, g.cordoned) for g in known}
-        said = {a: (Mode(s.mode) if s.mode else None, s.cordoned) for a, s in self.gpus.items()} | before
-        pairs = ((gpu, said.get(gpu.address)) for gpu in gpus)
-        return tuple(replace(gpu, desired=one[0], cordoned=one[1]) if one else gpu for gpu, one in pairs)
+        said = {
+            a: {"desired": Mode(s.mode) if s.mode else None, "cordoned": s.cordoned, "desired_scheduler": s.scheduler}
+            for a, s in self.gpus.items()
+        }
+        said |= {g.address: {key: getattr(g, key) for key in _SAID} for g in known}
+        return tuple(replace(gpu, **said[gpu.address]) if gpu.address in said else gpu for gpu in gpus)
 
 
 def read_host_file(world: World) -> HostFileRead:

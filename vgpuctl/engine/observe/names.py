@@ -68,11 +68,12 @@ def _with_known(gpu: Gpu, known: Gpu | None) -> Gpu:
         framebuffer_mib=known.framebuffer_mib,
         types=tuple(types[t] for t in sorted(types)),
         one_type=known.one_type,
+        scheduler=known.scheduler,
     )
 
 
 def _with_nvml(gpu: Gpu, seen: NvmlGpu) -> Gpu:
-    gpu = replace(gpu, model=seen.model, framebuffer_mib=seen.framebuffer_mib)
+    gpu = replace(gpu, model=seen.model, framebuffer_mib=seen.framebuffer_mib, scheduler=seen.scheduler)
     if gpu.backend is not Backend.VENDOR_VF:
         return gpu
     types = {t.type_id: t for t in gpu.types}

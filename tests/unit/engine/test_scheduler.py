@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Setting a GPU's scheduler: all of it or nothing, VMs back as they were, and the same again after a boot."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from tests.faults import CHANGING, counted, failing, outcome
+from tests.layouts import A16, A100, Signals, Struck, do
+from tests.unit.engine.test_faults import fault_points
+from tests.worlds import WAIT_SECONDS, Silent, create, mend, open_host, picture, start, stop, wish
+from vgpuctl.engine.queries import list_gpus, show_gpu
+from vgpuctl.engine.restore import restore_host
+from vgpuctl.engine.scheduler import SchedulerJob, set_scheduler
+from vgpuctl.errors import Failed, HostCannot, Interrupted, InUse, InvalidInput, Refused, VerifyFailed
+from vgpuctl.model.scheduler import Policy, SchedulerSpec, SchedulerState
+from vgpuctl.spec.host import parse_host_spec
+from vgpuctl.value import replace
+
+EQUAL, FIXED = Policy.EQUAL_SHARE, Policy.FIXED_SHARE
+BEST = SchedulerState(Policy.BEST_EFFORT)
+TWO_MS = SchedulerSpec(FIXED, 2)
+SMALL = """version: 1
+title: one card
+kernel: 6.8.0-45-generic
+nvidia: {{driver: "{driver}", nvml: {nvml}}}
+gpus: [{{address: "0000:3b:00.0", model: A100, vfs: {{total: 2, enabled: 2}}}}]
+{more}
+"""
+FILE = "etc/modprobe.d/vgpuctl-nvidia.conf"
+
+
+def small(directory, driver="550.90.05", nvml="present", more=""):
+    return open_host(directory, text=SMALL.format(driver=driver, nvml=nvml, more=more))
+
+
+def act(world, wanted, *, gpu=A100, dry_run=False, progress=None, **more):
+    job = SchedulerJob(gpu, wanted, wait_seconds=WAIT_SECONDS, **more)
+    return set_scheduler(world, job, dry_run=dry_run, progress=progress or Silent())
+
+
+def runs(host, gpu=A100):
+    return host.sim.nvml.gpu(gpu).scheduler.state
+
+
+def said(host, gpu=A100):
+    text = host.world.host_file.read()
+    known = parse_host_spec(text, "host.yaml").gpus.get(gpu) if text is not None else None
+    return known.scheduler if known is not None else None
+
+
+def everything(host):
+    return runs(host), said(host), picture(host)
+
+
+def restore(host):
+    spec = parse_host_spec(host.world.host_file.read(), "host.yaml")
+    return restore_host(host.world, spec, dry_run=False, wait_seconds=5.0, progress=Silent())
+
+
+def with_vms(host):
+    create(host.world, wish("A100-4C", name="on"))
+    create(host.world, wish("A100-4C", name="off"))
+    stop(host.world, "off")
+    return host
+
+
+def test_it_is_set_shown_and_written_down_and_a_second_run_changes_nothing(tmp_path):
+    host = open_host(tmp_path)
+    done = act(host.world, TWO_MS)
+    assert (done.changed, done.data["via"], done.data["takes_effect"]) == (True, "nvml", "now")
+    assert (runs(host), said(host)) == (SchedulerState(FIXED, False, 2_000_000), TWO_MS)
+    pair = list_gpus(host.world).data[0]["scheduler"]
+    assert pair["asked"] == {
+        "policy": "fixed_share",
+        "time_slice_ms": 2,
+        "frequency_hz": None,
+        "averaging_factor": None,
+    }
+    assert (pair["running"]["policy"], pair["running"]["time_slice_us"]) == ("fixed_share", 2000)
+    assert not act(host.world, TWO_MS).changed
+    assert host.world.claims.all() == ()
+
+
+def test_a_dry_run_changes_nothing(tmp_path):
+    host = open_host(tmp_path)
+    done = act(host.world, TWO_MS, dry_run=True)
+    assert done.steps[0] == "set the scheduler of 0000:3b:00.0 to fixed_share, time slice 2 ms (NVML)"
+    assert everything(host)[:2] == (BEST, None)
+
+
+def test_leaving_a_slice_out_gives_it_back_to_the_driver(tmp_path):
+    host = open_host(tmp_path)
+    act(host.world, TWO_MS)
+    assert act(host.world, SchedulerSpec(FIXED)).changed
+    assert runs(host) == SchedulerState(FIXED, True, 1_041_666, 33)
+
+
+def test_vgpus_stand_against_it_until_they_may_be_lent(tmp_path):
+    host = with_vms(open_host(tmp_path))
+    before = everything(host)
+    with pytest.raises(InUse, match="2 vGPU") as raised:
+        act(host.world, TWO_MS)
+    assert raised.value.facts["vms"] == ["off", "on"]
+    assert "--drain" in str(raised.value.hint)
+    planned = act(host.world, TWO_MS, drain=True, dry_run=True)
+    assert (planned.steps[0], planned.steps[-1]) == ("shut down VM on", "start VM on again")
+    assert everything(host) == before
+    done = act(host.world, TWO_MS, drain=True)
+    assert done.steps == planned.steps
+    assert (runs(host), said(host)) == (SchedulerState(FIXED, False, 2_000_000), TWO_MS)
+    assert picture(host) == before[2]
+    start(host.world, "off")
+
+
+def test_a_stopped_vms_devices_need_drain_too(tmp_path):
+    host = with_vms(open_host(tmp_path))
+    stop(host.world, "on")
+    before = picture(host)
+    with pytest.raises(InUse):
+        act(host.world, TWO_MS)
+    assert act(host.world, TWO_MS, drain=True).changed
+    assert picture(host) == before
+
+
+def test_a_vgpu_that_is_not_ours_is_never_removed(tmp_path):
+    host = open_host(tmp_path)
+    vf = "/sys/bus/pci/devices/0000:3b:00.6/nvidia/current_vgpu_type"
+    host.world.sysfs.write(vf, "468\n")
+    before = everything(host)
+    with pytest.raises(InUse, match="does not remove"):
+        act(host.world, TWO_MS, drain=True)
+    assert everything(host) == before
+
+
+def test_a_vgpu_that_comes_between_the_looks_is_seen(tmp_path):
+    host = open_host(tmp_path)
+
+    class Late:
+        def __getattr__(self, name):
+            return getattr(host.world.claims, name)
+
+        def lock(self, wait_seconds):
+            vf = "/sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type"
+            if host.world.sysfs.read(vf).strip() == "0":
+                host.world.sysfs.write(vf, "468\n")
+            return host.world.claims.lock(wait_seconds)
+
+    with pytest.raises(InUse, match="does not remove"):
+        act(replace(host.world, claims=Late()), TWO_MS)
+    assert (runs(host), host.world.claims.all()) == (BEST, ())
+
+
+@pytest.mark.parametrize(
+    ("gpu", "wanted", "text"),
+    [
+        ("0000:86:00.0", SchedulerSpec(EQUAL), "only NVIDIA's"),
+        (A100, SchedulerSpec(EQUAL, 31), "the driver takes 1 to 30 ms"),
+        (A100, SchedulerSpec(EQUAL, None, 40), "the driver takes 63 to 960"),
+    ],
+)
+def test_what_a_gpu_cannot_have_is_refused_before_anything_is_touched(tmp_path, gpu, wanted, text):
+    host = open_host(tmp_path, "mixed")
+    before = picture(host)
+    with pytest.raises(HostCannot, match=text):
+        act(host.world, wanted, gpu=gpu, drain=True)
+    assert (picture(host), said(host, gpu)) == (before, None)
+
+
+def test_a_driver_with_adaptive_round_robin_alone_has_no_slice(tmp_path):
+    host = small(tmp_path, driver="595.45.04")
+    with pytest.raises(HostCannot, match="595"):
+        act(host.world, TWO_MS)
+    act(host.world, SchedulerSpec(FIXED, None, 480))
+    assert runs(host).time_slice_ns == 2_083_333
+
+
+def test_a_set_that_is_silently_lost_is_noticed(tmp_path):
+    host = small(tmp_path, more='faults: [{on: set-scheduler, match: "*", kind: lost}]')
+    with pytest.raises(VerifyFailed, match="reads back as best_effort"):
+        act(host.world, TWO_MS)
+    assert (said(host), host.world.claims.all()) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "text"),
+    [
+        (2, InvalidInput, "does not take"),
+        (3, HostCannot, "MIG is on"),
+        (4, Failed, "root"),
+        (16, Failed, "reset"),
+        (999, Failed, "injected"),
+    ],
+)
+def test_what_nvml_refuses_is_told_with_its_reason_and_undone(tmp_path, code, kind, text):
+    fault = f'{{on: set-scheduler, match: "*", code: {code}, message: injected}}'
+    host = with_vms(small(tmp_path, more=f"storage: {{pools: [{{name: default}}]}}\nfaults: [{fault}]"))
+    before = everything(host)
+    with pytest.raises(kind, match=text):
+        act(host.world, TWO_MS, drain=True)
+    assert everything(host) == before
+
+
+def test_new_vfs_get_the_scheduler_that_host_yaml_asks_for(tmp_path):
+    host = open_host(tmp_path)
+    act(host.world, TWO_MS)
+    do(host.world, A100, "passthrough")
+    done = do(host.world, A100, "vgpu")
+    assert any("set the scheduler" in step for step in done.steps)
+    assert runs(host) == SchedulerState(FIXED, False, 2_000_000)
+
+
+def test_a_restore_after_a_boot_sets_it_before_the_vgpus_come_back(tmp_path):
+    host = with_vms(open_host(tmp_path))
+    act(host.world, TWO_MS, drain=True)
+    types = picture(host).types
+    host.sim.reboot()
+    host = host.again()
+    assert (runs(host), picture(host).types) == (BEST, {})
+    done = restore(host)
+    assert [entry["kind"] for entry in done.data["restored"]] == ["gpu", "vm", "vm"]
+    assert (runs(host), picture(host).types) == (SchedulerState(FIXED, False, 2_000_000), types)
+    assert not restore(host).changed
+
+
+def test_a_restore_sets_it_after_the_vfs(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    do(host.world, A16, "vgpu")
+    act(host.world, TWO_MS, gpu=A16)
+    host.sim.reboot()
+    host = host.again()
+    restore(host)
+    assert runs(host, A16) == SchedulerState(FIXED, False, 2_000_000)
+    assert not restore(host).changed
+
+
+def test_without_nvml_a_file_is_written_and_counts_from_the_next_load(tmp_path):
+    host = small(tmp_path, nvml="absent")
+    done = act(host.world, TWO_MS)
+    assert (done.data["via"], done.data["takes_effect"]) == ("modprobe", "when-loaded")
+    assert "not before" in done.notes[0]
+    assert (tmp_path / "state" / FILE).read_text().endswith('"pci=0000:3b:00.0;RmPVMRL=0x00020013"\n')
+    assert said(host) == TWO_MS
+    seen = show_gpu(host.world, A100).data
+    assert (seen["scheduler"]["running"]["policy"], seen["scheduler"]["running"]["source"]) == (
+        "best_effort",
+        "kernel log",
+    )
+    assert (seen["scheduler_at_load"], seen["scheduler_next"]["time_slice_ms"]) == (None, 2)
+    with pytest.raises(Failed, match="NVML cannot set it"):
+        restore(host)
+    host.sim.reboot()
+    host = host.again()
+    seen = show_gpu(host.world, A100).data
+    assert seen["scheduler"]["running"]["policy"] == "fixed_share"
+    assert seen["scheduler_at_load"] == seen["scheduler_next"] == seen["scheduler"]["asked"]
+    assert not restore(host).changed
+    assert not act(host.world, TWO_MS).changed
+
+
+def test_the_file_that_sets_the_option_already_is_the_one_that_is_edited(tmp_path):
+    host = open_host(tmp_path)
+    folder = tmp_path / "state" / "etc" / "modprobe.d"
+    folder.mkdir()
+    theirs = 'options nvidia NVreg_RegistryDwordsPerDevice="pci=16:00;A=1" # ours\n'
+    (folder / "nvidia.conf").write_text(theirs)
+    (tmp_path / "state" / "etc" / "initramfs-tools").mkdir()
+    done = act(host.world, TWO_MS, via="modprobe")
+    assert "update-initramfs -u -k all" in done.notes[1]
+    assert (folder / "nvidia.conf").read_text() == theirs.replace("A=1", "A=1;pci=0000:3b:00.0;RmPVMRL=0x00020013")
+    assert [path.name for path in folder.iterdir()] == ["nvidia.conf"]
+    assert runs(host) == BEST
+    (folder / "other.conf").write_text(theirs)
+    with pytest.raises(Refused, match="2 files"):
+        act(host.world, SchedulerSpec(EQUAL), via="modprobe")
+
+
+def test_nvml_says_when_a_file_asks_for_something_else(tmp_path):
+    host = open_host(tmp_path)
+    act(host.world, TWO_MS, via="modprobe")
+    assert len(act(host.world, TWO_MS, via="nvml").notes) == 1
+    assert "0x00020013" in act(host.world, SchedulerSpec(EQUAL)).notes[1]
+
+
+def test_nvml_that_was_asked_for_and_cannot_is_a_refusal(tmp_path):
+    with pytest.raises(HostCannot, match="NVML cannot set"):
+        act(small(tmp_path, nvml="absent").world, TWO_MS, via="nvml")
+
+
+def test_show_gpu_gives_each_vm_its_share(tmp_path):
+    host = with_vms(open_host(tmp_path))
+    shares = {share["vm"]: share["guaranteed_percent"] for share in show_gpu(host.world, A100).data["shares"]}
+    assert shares == {"on": None, "off": None}
+    act(host.world, TWO_MS, drain=True)
+    shares = {share["vm"]: share["guaranteed_percent"] for share in show_gpu(host.world, A100).data["shares"]}
+    assert shares == {"on": 10, "off": 10}
+    act(host.world, SchedulerSpec(EQUAL), drain=True)
+    shares = {share["vm"]: share["guaranteed_percent"] for share in show_gpu(host.world, A100).data["shares"]}
+    assert shares == {"on": 100, "off": None}
+
+
+def test_a_signal_while_devices_are_lent_brings_everything_back(tmp_path):
+    host, signals = with_vms(open_host(tmp_path)), Signals()
+    before = everything(host)
+    struck = replace(host.world, nvml=Struck(host.world.nvml, signals, lambda name, _: name == "set_scheduler"))
+    with pytest.raises(Interrupted) as raised:
+        act(struck, TWO_MS, drain=True, progress=signals)
+    assert (everything(host), raised.value.left) == (before, [])
+
+
+@pytest.mark.parametrize("via", ["nvml", "modprobe"])
+def test_whatever_call_fails_it_is_undone_or_the_error_says_what_is_left(tmp_path, via):
+    def prepared(directory):
+        host = small(directory, more="storage: {pools: [{name: default}]}")
+        create(host.world, wish("A100-4C", name="on"))
+        return host.again()
+
+    def change(world):
+        return act(world, TWO_MS, via=via, drain=True)
+
+    calls = counted(prepared(tmp_path / "dry").world, change)
+    assert ("nvml.set_scheduler" if via == "nvml" else "system.put") in calls
+    refused = 0
+    for number, done, for_good in fault_points(calls, every_read=False):
+        where = f"call {number} {calls[number - 1]}, done={done}, for good={for_good}"
+        host = prepared(tmp_path / f"{number}{done}{for_good}")
+        written = host.directory / "state" / FILE
+        before = (*everything(host), written.exists())
+        error = outcome(partial(change, failing(host.world, number, done=done, for_good=for_good)))
+        now = (*everything(host), written.exists())
+        host.sim.close()
+        if error is None:
+            assert now != before, where
+            continue
+        refused += 1
+        if now != before:
+            assert error.left or error.code == "partly-applied" or calls[number - 1].startswith("claims."), where
+            later = host.again()
+            mend(later.world)
+            if not picture(later).running:
+                start(later.world, "on")
+            assert picture(later).types == before[2].types, where
+    assert refused >= 5
+    assert len(set(calls) & CHANGING) >= 2

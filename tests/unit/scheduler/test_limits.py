@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refusals that are known before trying, each naming the range and where it is from."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vgpuctl.model.scheduler import GpuScheduler, Policy, SchedulerLimits, SchedulerSpec, SchedulerState
+from vgpuctl.scheduler.limits import as_spec, satisfies, why_not
+from vgpuctl.scheduler.registry import Generation
+
+BEST, EQUAL, FIXED = Policy.BEST_EFFORT, Policy.EQUAL_SHARE, Policy.FIXED_SHARE
+OWN = SchedulerLimits(frozenset(Policy), True, (2_000_000, 20_000_000), (100, 500), (2, 40))
+SEEN = GpuScheduler(limits=OWN, architecture=7, mig=False, mixed_size=False)
+
+
+@pytest.mark.parametrize(
+    ("seen", "kind", "spec", "text"),
+    [
+        ({"architecture": 3}, None, SchedulerSpec(BEST), "older than Pascal"),
+        ({"mig": True}, None, SchedulerSpec(EQUAL), "always have a fixed share"),
+        ({"mig": True, "architecture": 10}, None, SchedulerSpec(EQUAL), "each GPU instance"),
+        ({"mixed_size": True}, None, SchedulerSpec(FIXED), "mixed sizes"),
+        ({}, None, SchedulerSpec(EQUAL, 1), "the driver takes 2 to 20 ms"),
+        ({}, None, SchedulerSpec(EQUAL, 21), "the driver takes 2 to 20 ms"),
+        ({}, None, SchedulerSpec(EQUAL, None, 63), "the driver takes 100 to 500"),
+        ({}, None, SchedulerSpec(EQUAL, None, None, 41), "the driver takes 2 to 40"),
+        ({}, Generation.ADAPTIVE, SchedulerSpec(EQUAL, 2), "595"),
+        ({}, Generation.STRICT, SchedulerSpec(EQUAL, None, 200), "550"),
+    ],
+)
+def test_what_a_gpu_cannot_have_is_known_before(seen, kind, spec, text):
+    found = why_not(GpuScheduler(**{**SEEN.__dict__, **seen}), kind, spec)
+    assert found is not None
+    assert text in found
+
+
+def test_the_documented_ranges_are_named_as_such_and_only_count_when_the_driver_was_not_asked():
+    assert "the driver was not asked; documented is 1 to 30 ms" in (why_not(None, None, SchedulerSpec(EQUAL, 31)) or "")
+    assert "63 to 960" in (why_not(GpuScheduler(), None, SchedulerSpec(EQUAL, None, 62)) or "")
+    assert why_not(None, None, SchedulerSpec(EQUAL, 30)) is None
+
+
+def test_a_policy_or_a_mode_that_the_driver_lacks():
+    strict = SchedulerLimits(frozenset([BEST, FIXED]), False, (1_000_000, 30_000_000), (0, 0), (0, 0))
+    seen = GpuScheduler(limits=strict)
+    assert "no equal_share; it has best_effort, fixed_share" in (why_not(seen, None, SchedulerSpec(EQUAL)) or "")
+    assert "no adaptive round robin" in (why_not(seen, None, SchedulerSpec(FIXED, None, 480)) or "")
+    assert why_not(seen, None, SchedulerSpec(FIXED, 2)) is None
+
+
+def test_mixed_sizes_have_equal_shares():
+    assert why_not(GpuScheduler(mixed_size=True), None, SchedulerSpec(EQUAL)) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "spec", "yes"),
+    [
+        (None, SchedulerSpec(BEST), False),
+        (SchedulerState(BEST), SchedulerSpec(BEST), True),
+        (SchedulerState(EQUAL), SchedulerSpec(FIXED), False),
+        (SchedulerState(EQUAL, True, 2_000_000, 33), SchedulerSpec(EQUAL), True),
+        (SchedulerState(EQUAL, True, 2_000_000, 33), SchedulerSpec(EQUAL, 2), False),
+        (SchedulerState(EQUAL, False, 2_000_000), SchedulerSpec(EQUAL, 2), True),
+        (SchedulerState(EQUAL, False, 2_000_000), SchedulerSpec(EQUAL, 3), False),
+        (SchedulerState(EQUAL, True, 2_083_333, 33), SchedulerSpec(EQUAL, None, 480), True),
+        (SchedulerState(EQUAL, True, 2_083_333, 33), SchedulerSpec(EQUAL, None, 500), False),
+        (SchedulerState(EQUAL, True, 2_083_333, 33), SchedulerSpec(EQUAL, None, None, 20), False),
+        (SchedulerState(EQUAL), SchedulerSpec(EQUAL, None, 480, 20), True),
+        (SchedulerState(None), SchedulerSpec(EQUAL), False),
+    ],
+)
+def test_whether_what_runs_is_what_is_asked_for(state, spec, yes):
+    assert satisfies(state, spec) is yes
+
+
+def test_what_ran_before_can_be_asked_for_again():
+    assert as_spec(SchedulerState(None)) is None
+    assert as_spec(SchedulerState(BEST)) == SchedulerSpec(BEST)
+    assert as_spec(SchedulerState(FIXED)) == SchedulerSpec(FIXED)
+
+
+@given(st.sampled_from([EQUAL, FIXED]), st.integers(63, 960), st.integers(1, 60))
+def test_an_adaptive_state_satisfies_what_it_is_asked_for_again_by(policy, hertz, factor):
+    state = SchedulerState(policy, True, 1_000_000_000 // hertz, factor)
+    assert as_spec(state) == SchedulerSpec(policy, None, hertz, factor)
+    assert satisfies(state, as_spec(state))

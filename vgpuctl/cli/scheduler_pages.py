@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lines and tables of NVIDIA's vGPU scheduler: asked for beside running, and each vGPU's guaranteed share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vgpuctl.cli.tables import Block, Table
+
+Data = Mapping[str, Any]
+
+
+def pairs(gpu: Data) -> tuple[tuple[str, str], ...]:
+    """Return the lines of show-gpu; none for a GPU without a scheduler."""
+    found = gpu.get("scheduler")
+    if found is None:
+        return ()
+    lines = [("scheduler", f"{running(found['running'])}; asked for: {asked(found['asked'])}")]
+    for name, word in (("scheduler_at_load", "driver loaded with"), ("scheduler_next", "next load")):
+        if gpu.get(name) is not None:
+            lines.append((word, asked(gpu[name])))
+    return tuple(lines)
+
+
+def table(gpu: Data) -> list[Block]:
+    """Return the table of shares."""
+    rows = tuple(
+        (share["vm"] or share["carrier"], share["profile"], _percent(share), _slice(share), share["note"])
+        for share in gpu.get("shares") or ()
+    )
+    headers = ("VM", "PROFILE", "GUARANTEED", "SLICE", "WHY")
+    return ["", Table(headers, rows, frozenset({"GUARANTEED", "SLICE"}))] if rows else []
+
+
+def changed(data: Data) -> str:
+    """Return one line about a GPU whose scheduler was set."""
+    if data["takes_effect"] != "now":
+        return f"{data['address']}: {asked(data['scheduler']['asked'])} when its driver is loaded next"
+    return f"{data['address']}: {running(data['scheduler']['running'])}"
+
+
+def running(state: Data | None) -> str:
+    """Return what runs: `fixed_share, slices of 2 ms`."""
+    if state is None or state["policy"] is None:
+        return "?"
+    parts = [state["policy"]]
+    if state["time_slice_us"] is not None:
+        average = " on the average" if state["adaptive"] else ""
+        parts.append(f"slices of {_ms(state['time_slice_us'])}{average}")
+    if state["averaging_factor"] is not None:
+        parts.append(f"averaging factor {state['averaging_factor']}")
+    source = "" if state["source"] == "NVML" else f" (by the {state['source']})"
+    return f"{', '.join(parts)}{source}"
+
+
+def asked(spec: Data | None) -> str:
+    """Return what is asked for: `fixed_share, time slice 2 ms`."""
+    if spec is None:
+        return "nothing"
+    texts = (
+        ("time_slice_ms", "time slice {} ms"),
+        ("frequency_hz", "{} Hz"),
+        ("averaging_factor", "averaging factor {}"),
+    )
+    return ", ".join([spec["policy"], *(text.format(spec[name]) for name, text in texts if spec[name] is not None)])
+
+
+def _percent(share: Data) -> str:
+    percent = share["guaranteed_percent"]
+    return "-" if percent is None else f"{percent:g} %"
+
+
+def _slice(share: Data) -> str:
+    return "-" if share["time_slice_us"] is None else _ms(share["time_slice_us"])
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1000:.4g} ms"
