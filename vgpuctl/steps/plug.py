@@ -52,7 +52,9 @@ class WriteRecord(Value):
             return self.what
         if self.promise is None:
             return f"forget {self.name}: it has no vGPU of vgpuctl any more"
-        return f"record the {len(self.promise.vgpus)} vGPU(s) of {self.name}"
+        count = len(self.promise.vgpus)
+        what = f"{count} vGPU{'' if count == 1 else 's'}" if count else "no vGPU any more"
+        return f"record that {self.name} has {what}"
 
     def perform(self, world: World) -> None:
         """Set or delete the metadata element."""
