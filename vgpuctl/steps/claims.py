@@ -15,7 +15,7 @@ from vgpuctl.value import Value
 def _failed(carrier: str, what: str, error: OSError) -> Failed:
     return Failed(
         f"the claim on {carrier} cannot be {what}: {error.strerror or error}",
-        hint="is /run full, or mounted read-only? df /run",
+        hint="is /run full, or mounted read-only? df -h /run; df -i /run",
         carrier=carrier,
         errno=error.errno,
     )
