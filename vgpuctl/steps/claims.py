@@ -61,7 +61,7 @@ class HoldClaim(Value):
     def describe(self) -> str:
         """Say what is claimed."""
         if self.claim.vm == SETTING_UP:
-            return f"claim all of GPU {self.claim.gpu} while its mode is set"
+            return f"claim all of GPU {self.claim.gpu} while it is set up"
         what = self.claim.profile or self.claim.backend
         return f"claim {self.claim.function} on GPU {self.claim.gpu} for {what}"
 
