@@ -31,7 +31,9 @@ def make_savable(lab: Lab, name: str) -> None:
 
 def guest_boot(lab: Lab, name: str) -> str:
     """Another one after each boot of the guest's kernel."""
-    return re.findall(r"[0-9a-f]{8}-[0-9a-f-]{27}", ask_guest(lab, name, "cat /proc/sys/kernel/random/boot_id"))[-1]
+    return str(
+        re.findall(r"[0-9a-f]{8}-[0-9a-f-]{27}", ask_guest(lab, name, "cat /proc/sys/kernel/random/boot_id"))[-1]
+    )
 
 
 @pytest.mark.quick
