@@ -1,4 +1,4 @@
-"""Runs inside the lab: makes one VM in one of three ways and tells how long it took, and libvirt's own create of it.
+"""Runs inside the lab: makes VMs in one of several ways and tells how long it took, and libvirt's own create of it.
 
 `python3 in_lab.py WAY JOB`: JOB is a JSON file; the answer is one JSON object. Each way is a fresh Python that
 imports libvirt, with a watch on the calls that start a domain. No way is told anything that it would have to find
@@ -18,6 +18,8 @@ from typing import Any
 
 BASE = "/var/lib/libvirt/images/tiny.qcow2"
 WAYS = ("vgpuctl", "bare", "virt-install")
+MANY = ("vgpuctl-many", "bare-many")
+AT_A_TIME = 4
 
 
 def bare(job: dict[str, str]) -> int:
@@ -59,7 +61,38 @@ def vgpuctl(job: dict[str, str]) -> int:
     return main()
 
 
-def watched(way: Callable[[dict[str, str]], int], job: dict[str, str], answer: str) -> int:
+def bare_many(job: dict[str, Any]) -> int:
+    """The same short script for several VMs, four at a time on one connection."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    import libvirt
+
+    connect = libvirt.open("qemu:///system")
+    pool = connect.storagePoolLookupByName("default")
+
+    def one(vm: dict[str, str]) -> None:
+        pool.createXML(vm["volume_xml"])
+        domain = connect.defineXMLFlags(vm["xml"], libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
+        Path(vm["create"]).write_text(vm["mdev"])
+        domain.create()
+
+    with ThreadPoolExecutor(AT_A_TIME) as crew:
+        list(crew.map(one, job["vms"]))
+    return 0
+
+
+def vgpuctl_many(job: dict[str, Any]) -> int:
+    """The command with --count."""
+    sys.path[:0] = ["/opt/vgpuctl/src", "/opt/vgpuctl/lib"]
+    from vgpuctl.cli.entry import main
+
+    count, profile = str(len(job["vms"])), job["vms"][0]["profile"]
+    sys.argv = ["vgpuctl", "create-vm", job["pattern"], "--count", count, "--profile", profile]
+    sys.argv += ["--parallel", str(AT_A_TIME)]
+    return main()
+
+
+def watched(way: Callable[[dict[str, Any]], int], job: dict[str, Any], answer: str) -> int:
     """Do it, and write down the seconds spent in libvirt's create when this process ends, however it ends."""
     import libvirt
 
@@ -88,8 +121,14 @@ def _timed(call: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
 def main(way: str, job_file: str, answer: str | None = None) -> int:
     """Start a child that does it and print the times; with an answer file this is the child."""
     if answer is not None:
-        doing = {"vgpuctl": vgpuctl, "bare": bare, "virt-install": virt_install}[way]
-        return watched(doing, json.loads(Path(job_file).read_text()), answer)
+        doing: dict[str, Callable[[dict[str, Any]], int]] = {
+            "vgpuctl": vgpuctl,
+            "bare": bare,
+            "virt-install": virt_install,
+            "vgpuctl-many": vgpuctl_many,
+            "bare-many": bare_many,
+        }
+        return watched(doing[way], json.loads(Path(job_file).read_text()), answer)
     file = f"{job_file}.seconds"
     begun = time.perf_counter()
     ran = subprocess.run([sys.executable, __file__, way, job_file, file], capture_output=True, text=True, check=False)

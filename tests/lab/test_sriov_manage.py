@@ -7,7 +7,8 @@ import pytest
 from tests.lab.console import guest_devices
 from tests.lab.machine import Lab
 from tests.lab.nvidia_host import NODE, NVML_LOG, heard, put_nvml, put_sriov_manage
-from tests.lab.vgpuctl_in import IGB, must, put_gpu, use_defaults
+from tests.lab.test_after_boot import INSTALLED
+from tests.lab.vgpuctl_in import IGB, call, must, put_gpu, use_defaults
 
 PLAIN = "0000:02:00.0"
 VFS = 8
@@ -17,6 +18,49 @@ VFS = 8
 def vfs(lab: Lab, gpu: str = IGB) -> int:
     """How many VFs the kernel has."""
     return int(lab.read(f"/sys/bus/pci/devices/{gpu}/sriov_numvfs"))
+
+
+def at_boot(lab: Lab, form: str) -> None:
+    """Has the driver come at each boot, as its packages do; its VFs stay off."""
+    lab.run("echo vgpulab > /etc/modules-load.d/vgpulab.conf; cat > /etc/modprobe.d/vgpulab.conf",
+            stdin=f"options vgpulab pf={IGB} form={form} vfs=0\n")  # fmt: skip
+
+
+@pytest.mark.quick
+@pytest.mark.deadline(900)
+@pytest.mark.parametrize("form", ["vendor-vf", "mdev-vf"])
+def test_the_vfs_come_and_go_and_come_back_after_a_boot(lab: Lab, form: str) -> None:
+    lab.run(INSTALLED)
+    at_boot(lab, form)
+    put_gpu(lab, form, vfs=0)
+    use_defaults(lab)
+    refused = must(lab, "set-mode", IGB, "vgpu", status=6)
+    assert "sriov-manage is not installed" in refused["message"]
+    put_sriov_manage(lab)
+    must(lab, "install-host", "--restart-libvirt")
+    assert must(lab, "set-mode", IGB, "vgpu")["vfs"] == {"total": VFS, "enabled": VFS, "used": 0}
+    assert must(lab, "set-mode", IGB, "vgpu")["steps"] == []
+    assert heard(lab) == [f"-e {IGB} ran"]
+    assert "mode: vgpu" in lab.read("/etc/vgpuctl/host.yaml")
+    made = must(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--no-start")
+    lab.reboot()
+    assert vfs(lab) == VFS
+    assert [v["present"] for v in must(lab, "show-vm", "vm-1")["vgpus"]] == [True]
+    must(lab, "start-vm", "vm-1")
+    assert must(lab, "show-vm", "vm-1")["vgpus"][0]["carrier"] == made["vgpus"][0]["carrier"]
+    for drain in ((), ("--drain",)):
+        refused = must(lab, "set-mode", IGB, "passthrough", *drain, status=3)
+        assert refused["facts"]["vms"] == ["vm-1"]
+    assert vfs(lab) == VFS
+    assert must(lab, "show-vm", "vm-1")["state"] == "running"
+    must(lab, "delete-vm", "vm-1")
+    must(lab, "set-mode", IGB, "unmanaged")
+    assert "mode: unmanaged" in lab.read("/etc/vgpuctl/host.yaml")
+    assert vfs(lab) == VFS
+    assert call(lab, "create-vm", "vm-2", "--profile", "A100-4C", "--no-start")[0] != 0
+    assert must(lab, "set-mode", IGB, "passthrough")["vfs"]["enabled"] == vfs(lab) == 0
+    assert "mode: passthrough" in lab.read("/etc/vgpuctl/host.yaml")
+    assert must(lab, "reconcile")["findings"] == []
 
 
 @pytest.mark.quick
