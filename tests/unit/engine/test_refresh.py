@@ -195,12 +195,8 @@ def test_a_vm_that_refers_to_another_disk_now_is_refused(tmp_path: Path) -> None
     host = prepared(tmp_path)
     vm = the_vm(host)
     xml = host.world.hypervisor.definition(vm.uuid)
-    host.world.hypervisor.redefine(
-        vm.uuid,
-        xml.replace(f"{vm.disks[0].source}'", "/old.qcow2'").replace(
-            f'{vm.disks[0].source}"/><target', '/old.qcow2"/><target'
-        ),
-    )
+    named = xml.replace(f"<source file='{vm.disks[0].source}'", "<source file='/old.qcow2'")
+    host.world.hypervisor.redefine(vm.uuid, named)
     if the_vm(host).disks[0].source == vm.disks[0].source:
         raise AssertionError("the test did not exchange the disk")
     with pytest.raises(Refused, match="does not refer to"):
