@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from vgpuctl.backends import of
-from vgpuctl.errors import HostCannot, InUse
-from vgpuctl.model.gpu import Gpu, Owner, Vgpu
+from vgpuctl.errors import HostCannot, InUse, Refused
+from vgpuctl.model.gpu import Gpu, Mode, Owner, Vgpu
 from vgpuctl.model.scheduler import Policy, SchedulerSpec
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
@@ -32,8 +32,15 @@ def refuse_impossible(gpu: Gpu, wanted: SchedulerSpec, driver: str | None) -> No
     """Refuse what this GPU with this driver cannot have, before anything is touched.
 
     Raises:
+        Refused: host.yaml leaves the GPU unmanaged.
         HostCannot: with the numbers that it takes, where a number is the reason.
     """
+    if gpu.desired is Mode.UNMANAGED:
+        raise Refused(
+            f"host.yaml leaves {gpu.address} unmanaged: vgpuctl sets nothing on it",
+            hint=f"vgpuctl set-mode {gpu.address} vgpu",
+            gpu=gpu.address,
+        )
     if gpu.vendor_id != _NVIDIA or gpu.driver != "nvidia":
         raise HostCannot(
             f"{gpu.address} ({gpu.model}) has the driver {gpu.driver or 'none'}; only NVIDIA's schedules vGPUs",

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-from tests.faults import CHANGING, counted, failing, outcome
+from tests.faults import CHANGING, counted, dying, failing, outcome
 from tests.layouts import A16, A100, Signals, Struck, do
-from tests.unit.engine.test_faults import fault_points
+from tests.unit.engine.test_faults import fault_points, spawn
 from tests.worlds import WAIT_SECONDS, Silent, create, mend, open_host, picture, start, stop, wish
 from vgpuctl.engine.queries import list_gpus, show_gpu
 from vgpuctl.engine.restore import restore_host
@@ -19,6 +20,7 @@ from vgpuctl.model.scheduler import Policy, SchedulerSpec, SchedulerState
 from vgpuctl.spec.host import parse_host_spec
 from vgpuctl.value import replace
 
+__all__ = ["spawn"]
 EQUAL, FIXED = Policy.EQUAL_SHARE, Policy.FIXED_SHARE
 BEST = SchedulerState(Policy.BEST_EFFORT)
 TWO_MS = SchedulerSpec(FIXED, 2)
@@ -29,6 +31,7 @@ nvidia: {{driver: "{driver}", nvml: {nvml}}}
 gpus: [{{address: "0000:3b:00.0", model: A100, vfs: {{total: 2, enabled: 2}}}}]
 {more}
 """
+POOL = "storage: {pools: [{name: default}]}"
 FILE = "etc/modprobe.d/vgpuctl-nvidia.conf"
 
 
@@ -236,6 +239,16 @@ def test_a_restore_sets_it_after_the_vfs(tmp_path):
     assert not restore(host).changed
 
 
+def test_a_gpu_that_is_kept_for_passthrough_is_restored_without_its_scheduler(tmp_path):
+    host = open_host(tmp_path)
+    act(host.world, TWO_MS)
+    do(host.world, A100, "passthrough")
+    host.sim.reboot()
+    host = host.again()
+    assert [entry["name"] for entry in restore(host).data["restored"]] == [A100]
+    assert runs(host) == BEST
+
+
 def test_without_nvml_a_file_is_written_and_counts_from_the_next_load(tmp_path):
     host = small(tmp_path, nvml="absent")
     done = act(host.world, TWO_MS)
@@ -310,10 +323,43 @@ def test_a_signal_while_devices_are_lent_brings_everything_back(tmp_path):
     assert (everything(host), raised.value.left) == (before, [])
 
 
+def _die(directory, number, done):
+    host = open_host(Path(directory), text=SMALL.format(driver="550.90.05", nvml="present", more=POOL), later=1)
+    act(dying(host.world, number, done=done), TWO_MS, drain=True)
+
+
+def test_whatever_call_a_process_dies_in_the_vm_starts_on_its_own_vgpu_again(tmp_path, spawn):
+    def prepared(directory):
+        host = small(directory, more=POOL)
+        create(host.world, wish("A100-4C", name="on"))
+        return host
+
+    calls = counted(prepared(tmp_path / "dry").again().world, lambda world: act(world, TWO_MS, drain=True))
+    points = [(n, done) for n, c in enumerate(calls, 1) if c in CHANGING for done in (False, True)]
+    off = 0
+    for number, done in points:
+        where = f"killed in call {number} {calls[number - 1]}, done={done}"
+        directory = tmp_path / f"{number}{done}"
+        before = picture(prepared(directory))
+        child = spawn.Process(target=_die, args=(str(directory), number, done))
+        child.start()
+        child.join(30)
+        assert child.exitcode == -9, where
+        later = open_host(directory, text=(directory / "scenario.yaml").read_text(), later=2)
+        off += not picture(later).running
+        mend(later.world)
+        if not picture(later).running:
+            start(later.world, "on")
+        now = picture(later)
+        assert (now.types, now.claims, list(now.running)) == (before.types, before.claims, list(before.running)), where
+        act(later.world, SchedulerSpec(EQUAL), drain=True)
+    assert off >= 4
+
+
 @pytest.mark.parametrize("via", ["nvml", "modprobe"])
 def test_whatever_call_fails_it_is_undone_or_the_error_says_what_is_left(tmp_path, via):
     def prepared(directory):
-        host = small(directory, more="storage: {pools: [{name: default}]}")
+        host = small(directory, more=POOL)
         create(host.world, wish("A100-4C", name="on"))
         return host.again()
 

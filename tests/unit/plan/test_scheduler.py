@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from tests.values import A4C, a100, promised, snapshot, taken, vm
-from vgpuctl.errors import HostCannot, InUse
-from vgpuctl.model.gpu import Owner
+from vgpuctl.errors import HostCannot, InUse, Refused
+from vgpuctl.model.gpu import Mode, Owner
 from vgpuctl.model.records import NvmlStatus
 from vgpuctl.model.scheduler import GpuScheduler, Policy, SchedulerSpec, SchedulerState
 from vgpuctl.model.vm import VmState
@@ -97,4 +97,6 @@ def test_a_gpu_of_another_maker_or_without_its_driver_is_refused():
             refuse_impossible(gpu, FIXED, "550.90.05")
     with pytest.raises(HostCannot, match="MIG is on"):
         refuse_impossible(a100(scheduler=GpuScheduler(mig=True, architecture=7)), FIXED, "550.90.05")
+    with pytest.raises(Refused, match="unmanaged"):
+        refuse_impossible(a100(scheduler=ABLE, desired=Mode.UNMANAGED), FIXED, None)
     refuse_impossible(a100(scheduler=ABLE), FIXED, None)

@@ -225,4 +225,4 @@ def test_a_scheduler_is_added_changed_and_taken_out_and_comments_stay():
     fresh = edit_gpu(None, GPU, {"scheduler": wanted}, NAME)
     assert fresh.endswith("    scheduler:\n      policy: fixed_share\n      frequency_hz: 480\n")
     flow = edit_gpu(WRITTEN, OTHER, {"scheduler": {"policy": "best_effort"}}, NAME)
-    assert "{mode: passthrough, scheduler: {policy: best_effort}}  # for the lab" in flow
+    assert "{mode: passthrough, scheduler: {policy: best_effort}} # for the lab" in flow
