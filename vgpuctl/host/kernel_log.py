@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vgpuctl.host.commands import find_command, run
-
 _COMMANDS = (("journalctl", ("-k", "-b", "-o", "cat", "--no-pager", "-q")), ("dmesg", ()))
 _DEADLINE_SECONDS = 10.0
 
@@ -19,6 +17,8 @@ class HostKernelLog:
 
     def lines(self, containing: str) -> tuple[str, ...]:
         """Return the lines that contain a text; none when nobody lets us see the log."""
+        from vgpuctl.host.commands import run
+
         for argv in self._known() if self._commands is None else self._commands:
             try:
                 result = run(argv, deadline_seconds=_DEADLINE_SECONDS)
@@ -30,5 +30,7 @@ class HostKernelLog:
 
     @staticmethod
     def _known() -> list[list[str]]:
+        from vgpuctl.host.commands import find_command
+
         found = ((find_command(name), words) for name, words in _COMMANDS)
         return [[path, *words] for path, words in found if path is not None]

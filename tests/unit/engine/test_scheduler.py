@@ -181,7 +181,7 @@ def test_a_driver_with_adaptive_round_robin_alone_has_no_slice(tmp_path):
 
 
 def test_a_set_that_is_silently_lost_is_noticed(tmp_path):
-    host = small(tmp_path, more='faults: [{on: set-scheduler, match: "*", kind: lost}]')
+    host = small(tmp_path, more='faults: [{on: nvml-set-scheduler, match: "*", kind: lost}]')
     with pytest.raises(VerifyFailed, match="reads back as best_effort"):
         act(host.world, TWO_MS)
     assert (said(host), host.world.claims.all()) == (None, ())
@@ -198,7 +198,7 @@ def test_a_set_that_is_silently_lost_is_noticed(tmp_path):
     ],
 )
 def test_what_nvml_refuses_is_told_with_its_reason_and_undone(tmp_path, code, kind, text):
-    fault = f'{{on: set-scheduler, match: "*", code: {code}, message: injected}}'
+    fault = f'{{on: nvml-set-scheduler, match: "*", code: {code}, message: injected}}'
     host = with_vms(small(tmp_path, more=f"storage: {{pools: [{{name: default}}]}}\nfaults: [{fault}]"))
     before = everything(host)
     with pytest.raises(kind, match=text):

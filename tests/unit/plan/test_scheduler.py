@@ -6,12 +6,13 @@ from __future__ import annotations
 import pytest
 
 from tests.values import A4C, a100, promised, snapshot, taken, vm
-from vgpuctl.errors import HostCannot, InUse, Refused
+from vgpuctl.errors import Busy, HostCannot, InUse, Refused
 from vgpuctl.model.gpu import Mode, Owner
 from vgpuctl.model.records import NvmlStatus
 from vgpuctl.model.scheduler import GpuScheduler, Policy, SchedulerSpec, SchedulerState
-from vgpuctl.model.vm import VmState
+from vgpuctl.model.vm import PromiseState, VmState
 from vgpuctl.plan.scheduler import differs, refuse_impossible, scheduler_work, way_of
+from vgpuctl.value import replace
 
 FIXED = SchedulerSpec(Policy.FIXED_SHARE)
 RUNS = SchedulerState(Policy.FIXED_SHARE, True, 1_041_666, 33)
@@ -67,6 +68,15 @@ def test_what_is_not_ours_is_never_removed(owner, hint):
     with pytest.raises(InUse) as raised:
         scheduler_work(gpu, FIXED, look, drain=True)
     assert hint in str(raised.value.hint)
+
+
+def test_a_vm_that_is_half_way_is_left_to_reconcile():
+    gpu = a100(scheduler=ABLE)
+    one = vm(1, promised(gpu, A4C, 0))
+    one = replace(one, promise=replace(one.promise, state=PromiseState.MAKING))
+    look = snapshot(gpu, vms=[one], vgpus=[taken(gpu, A4C, vm=one.name, vm_uuid=one.uuid)])
+    with pytest.raises(Busy, match="half-way"):
+        scheduler_work(gpu, FIXED, look, drain=True)
 
 
 def test_a_promise_without_its_device_stands_against_nothing():
