@@ -79,7 +79,7 @@ def test_a_second_line_of_a_parameter_is_named_with_the_one_that_is_lost(second)
 
 
 def test_a_file_of_the_same_name_in_etc_hides_a_packages():
-    files = {FILE: option("0x1"), "/usr/lib/modprobe.d/nvidia.conf": option("0x11")}
+    files = {FILE: option("0x1"), "/usr/lib/modprobe.d/nvidia.conf": option("0x11") * 2}
     assert judge("registry-lines", host(), files=files).verdict is Verdict.OK
 
 
