@@ -19,11 +19,12 @@ from vgpuctl.doctor.check import (
 )
 from vgpuctl.doctor.gpus import shortened
 from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.scheduler import SchedulerSpec
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.scheduler.limits import satisfies
 from vgpuctl.scheduler.modprobe import FOLDERS, PARAMS, ModprobeFile, Setting, in_force, loaded, lost, settings
 from vgpuctl.scheduler.registry import KEY, Generation, decode, generation, suspicion
-from vgpuctl.steps.scheduler import words
+from vgpuctl.steps.scheduler import command, words
 
 NVIDIA = "10de"
 VERSION = "/sys/module/nvidia/version"
@@ -31,46 +32,43 @@ _NO_GPU = "no GPU here has NVIDIA's driver"
 
 
 def _asked(look: Look, snapshot: Snapshot) -> Finding:
-    asking = [gpu for gpu in _gpus(snapshot) if gpu.desired_scheduler is not None]
+    asking = [(gpu, gpu.desired_scheduler) for gpu in _gpus(snapshot) if gpu.desired_scheduler is not None]
     if not asking:
         return not_applicable("host.yaml asks for no scheduler of a GPU with NVIDIA's driver")
-    seen = [(gpu, _runs(look, snapshot, gpu), _line(look, gpu)) for gpu in asking]
-    wrong = [(gpu, line) for gpu, runs, line in seen if runs is False]
+    seen = [(gpu, spec, _runs(look, snapshot, gpu, spec)) for gpu, spec in asking]
+    wrong = [(gpu, spec) for gpu, spec, runs in seen if runs is False]
     if wrong:
-        first = wrong[0][0]
+        again = command(wrong[0][0].address, wrong[0][1])
         return warn(
-            *shortened([line for _, line in wrong]),
-            fix=f"vgpuctl restore-host, or vgpuctl set-scheduler {first.address} --drain; what was written for modprobe"
-            " counts once the driver is loaded again",
+            *shortened([_line(look, gpu, spec) for gpu, spec in wrong]),
+            fix=f"{again} --drain; what was written for modprobe counts once the driver is loaded again",
         )
-    dark = [line for _, runs, line in seen if runs is None]
+    dark = [_line(look, gpu, spec) for gpu, spec, runs in seen if runs is None]
     if dark:
         return unknown(*shortened(dark))
-    return ok(*shortened([line for _, _, line in seen]))
+    return ok(*shortened([_line(look, gpu, spec) for gpu, spec in asking]))
 
 
-def _runs(look: Look, snapshot: Snapshot, gpu: Gpu) -> bool | None:
+def _runs(look: Look, snapshot: Snapshot, gpu: Gpu, spec: SchedulerSpec) -> bool | None:
     """Say whether a GPU runs what is asked for; None when neither NVML nor the driver's parameters tell."""
-    assert gpu.desired_scheduler is not None
     state = gpu.scheduler.state if gpu.scheduler is not None else None
     if state is not None:
-        return satisfies(state, gpu.desired_scheduler)
+        return satisfies(state, spec)
     word, kind = loaded(look.file(PARAMS).text or "", gpu.address), _generation(look, snapshot, gpu)
     if word is None or kind is None:
         return None
     try:
-        return decode(kind, word) == gpu.desired_scheduler
+        return decode(kind, word) == spec
     except ValueError:
         return False
 
 
-def _line(look: Look, gpu: Gpu) -> str:
-    assert gpu.desired_scheduler is not None
+def _line(look: Look, gpu: Gpu, spec: SchedulerSpec) -> str:
     state = gpu.scheduler.state if gpu.scheduler is not None else None
     word = loaded(look.file(PARAMS).text or "", gpu.address)
     runs = f"{state.policy or 'a policy that is not known'} runs" if state is not None else "what runs is not known"
     given = f", the driver was loaded with {KEY}=0x{word:08X}" if word is not None else ""
-    return f"{gpu.address}: {words(gpu.desired_scheduler)} is asked for, {runs}{given}"
+    return f"{gpu.address}: {words(spec)} is asked for, {runs}{given}"
 
 
 def _lines(look: Look, snapshot: Snapshot) -> Finding:

@@ -128,6 +128,26 @@ def test_a_stopped_vms_devices_need_drain_too(tmp_path):
     assert picture(host) == before
 
 
+@pytest.mark.parametrize(
+    ("model", "profile", "kernel"), [("T4", "T4-2Q", "6.8.0"), ("A16", "A16-2Q", "5.14.0"), ("A16", "A16-2Q", "6.8.0")]
+)
+def test_mdevs_come_back_with_their_uuids_and_parameters(tmp_path, model, profile, kernel):
+    text = f'version: 1\nkernel: "{kernel}"\n{POOL}\ngpus: [{{address: "{A100}", model: {model}}}]\n'
+    host = open_host(tmp_path, text=text)
+    create(host.world, wish(profile, 2, name="on", vgpu_params=(("frame_rate_limiter", "0"),)))
+    before = picture(host)
+    assert act(host.world, TWO_MS, drain=True).changed
+    assert (picture(host), runs(host)) == (before, SchedulerState(FIXED, False, 2_000_000))
+
+
+def test_new_vfs_come_also_where_nvml_cannot_set_a_scheduler(tmp_path):
+    host = small(tmp_path, driver="470.63")
+    act(host.world, TWO_MS)
+    do(host.world, A100, "passthrough")
+    assert do(host.world, A100, "vgpu").data["vfs"]["enabled"] == 2
+    assert "0x00020011" in (tmp_path / "state" / FILE).read_text()
+
+
 def test_a_vgpu_that_is_not_ours_is_never_removed(tmp_path):
     host = open_host(tmp_path)
     vf = "/sys/bus/pci/devices/0000:3b:00.6/nvidia/current_vgpu_type"
@@ -312,6 +332,23 @@ def test_show_gpu_gives_each_vm_its_share(tmp_path):
     act(host.world, SchedulerSpec(EQUAL), drain=True)
     shares = {share["vm"]: share["guaranteed_percent"] for share in show_gpu(host.world, A100).data["shares"]}
     assert shares == {"on": 100, "off": None}
+
+
+def test_show_gpu_says_what_it_may_not_see_and_shows_the_rest(tmp_path):
+    host = open_host(tmp_path)
+
+    class Closed:
+        def __getattr__(self, name):
+            return getattr(host.world.sysfs, name)
+
+        def listdir(self, path):
+            if path == "/etc/modprobe.d":
+                raise PermissionError(13, "Permission denied", path)
+            return host.world.sysfs.listdir(path)
+
+    seen = show_gpu(replace(host.world, sysfs=Closed()), A100)
+    assert "/etc/modprobe.d cannot be read: Permission denied" in seen.warnings
+    assert (seen.data["scheduler_next"], seen.data["scheduler"]["running"]["policy"]) == (None, "best_effort")
 
 
 def test_a_signal_while_devices_are_lent_brings_everything_back(tmp_path):

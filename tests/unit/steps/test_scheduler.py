@@ -8,7 +8,7 @@ import pytest
 from tests.worlds import open_host
 from vgpuctl.errors import Failed, HostCannot, InvalidInput, NvmlFailed, VerifyFailed
 from vgpuctl.model.scheduler import Policy, SchedulerSpec, SchedulerState
-from vgpuctl.steps.scheduler import LendDevice, SetScheduler, running, words
+from vgpuctl.steps.scheduler import LendDevice, SetScheduler, command, running, words
 from vgpuctl.value import replace
 
 GPU = "0000:3b:00.0"
@@ -62,6 +62,12 @@ def test_nvmls_numbers_in_words(tmp_path, code, kind):
     with pytest.raises(kind) as raised:
         STEP.perform(world)
     assert raised.value.facts["nvml_code"] == code
+
+
+def test_a_scheduler_as_it_is_typed():
+    assert command(GPU, TWO) == f"vgpuctl set-scheduler {GPU} --policy fixed_share --time-slice 2"
+    whole = command(GPU, SchedulerSpec(Policy.EQUAL_SHARE, None, 480, 33))
+    assert whole.endswith("--policy equal_share --frequency 480 --averaging-factor 33")
 
 
 def test_a_scheduler_in_words():
