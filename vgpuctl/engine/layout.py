@@ -129,7 +129,7 @@ def _restoring(
     if said.mode is not None:
         job = Job(address, said.mode, said.vfs, record=False, wait_seconds=wait_seconds)
         yield _task(world, job, look)
-    if said.scheduler is not None:
+    if said.scheduler is not None and said.mode in (None, Mode.VGPU):
         again = restoring(world, address, said.scheduler, look)
         if again is not None:
             yield scheduler_task(world, replace(again, wait_seconds=wait_seconds), look)
@@ -144,7 +144,8 @@ def _plan(world: World, snapshot: Snapshot, job: Job) -> Work:
     if not job.drain:
         refuse_running(gpu, running)
     devices = layout.steps(gpu, number, autoprobe=_autoprobe(world, gpu))
-    if devices and job.mode == Mode.VGPU and gpu.desired_scheduler is not None and gpu.scheduler is not None:
+    able = gpu.scheduler is not None and bool(gpu.scheduler.interfaces)
+    if devices and job.mode == Mode.VGPU and able and gpu.desired_scheduler is not None:
         devices = (*devices, SetScheduler(gpu.address, gpu.desired_scheduler))  # new VFs took it away
     record = _record(world, gpu, job, number) if job.record else ()
     return Work(gpu, running, devices, record, to_start(world, snapshot, gpu, running))

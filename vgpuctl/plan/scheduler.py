@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from vgpuctl.backends import of
-from vgpuctl.errors import HostCannot, InUse
-from vgpuctl.model.gpu import Gpu, Owner, Vgpu
+from vgpuctl.errors import Busy, HostCannot, InUse, Refused
+from vgpuctl.model.gpu import Gpu, Mode, Owner, Vgpu
 from vgpuctl.model.scheduler import Policy, SchedulerSpec
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
-from vgpuctl.model.vm import PromisedVgpu, Vm, VmState
+from vgpuctl.model.vm import PromisedVgpu, PromiseState, Vm, VmState
 from vgpuctl.scheduler.limits import satisfies, why_not
 from vgpuctl.scheduler.registry import generation
 from vgpuctl.steps.scheduler import LendDevice, SetScheduler, words
@@ -32,8 +32,15 @@ def refuse_impossible(gpu: Gpu, wanted: SchedulerSpec, driver: str | None) -> No
     """Refuse what this GPU with this driver cannot have, before anything is touched.
 
     Raises:
+        Refused: host.yaml leaves the GPU unmanaged.
         HostCannot: with the numbers that it takes, where a number is the reason.
     """
+    if gpu.desired is Mode.UNMANAGED:
+        raise Refused(
+            f"host.yaml leaves {gpu.address} unmanaged: vgpuctl sets nothing on it",
+            hint=f"vgpuctl set-mode {gpu.address} vgpu",
+            gpu=gpu.address,
+        )
     if gpu.vendor_id != _NVIDIA or gpu.driver != "nvidia":
         raise HostCannot(
             f"{gpu.address} ({gpu.model}) has the driver {gpu.driver or 'none'}; only NVIDIA's schedules vGPUs",
@@ -127,6 +134,7 @@ def _lent(snapshot: Snapshot, gpu: Gpu) -> list[tuple[Vm, PromisedVgpu, str | No
 
     Raises:
         InUse: one is not vgpuctl's, or no VM is known that would get it back.
+        Busy: its VM is half made or half removed.
     """
     present = [v for v in snapshot.taken_on(gpu.address) if v.present]
     lent = []
@@ -142,6 +150,12 @@ def _lent(snapshot: Snapshot, gpu: Gpu) -> list[tuple[Vm, PromisedVgpu, str | No
                 else "remove it with what made it, or use --via modprobe and reboot",
                 gpu=gpu.address,
                 carrier=vgpu.carrier,
+            )
+        if vm.promise is not None and vm.promise.state is not PromiseState.READY:
+            raise Busy(
+                f"{vm.name} on {gpu.address} is half-way: its record says {vm.promise.state}",
+                hint="if no vgpuctl works on it any more: vgpuctl reconcile",
+                vm=vm.name,
             )
         lent.append((vm, promised, vgpu.type_id))
     return sorted(lent, key=lambda one: (one[0].name, one[1].index))
