@@ -9,13 +9,26 @@ from vgpuctl import sim
 from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.processes import HostProcesses
+from vgpuctl.model.records import Holder
 from vgpuctl.model.world import World
+
+
+class SimProcesses(HostProcesses):
+    """This machine's processes; who holds a device node, the simulated host says."""
+
+    def __init__(self, host: sim.SimWorld) -> None:
+        super().__init__()
+        self._host = host
+
+    def holders(self, nodes: tuple[str, ...]) -> tuple[Holder, ...]:
+        """Return which simulated processes have any of these device nodes open."""
+        return self._host.holders(nodes)
 
 
 def simulated_world(scenario: str) -> World:
     """Return the simulated host of that scenario's name or file."""
     host = sim.open_world(scenario)
-    processes = HostProcesses()
+    processes = SimProcesses(host)
     claims = ClaimStore(host.run_dir, processes, processes.command())
     host.lock_held = lambda: claims.held
     return World(

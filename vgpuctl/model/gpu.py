@@ -134,7 +134,8 @@ class Vgpu(Value):
 
     `carrier` is the mdev's UUID, or the address of the VF or function. `present` says that the device is
     there now (for sriov-vf and passthrough: that a VM refers to it). `awaited`: a finished VM's device is missing, as
-    after a reboot, and is made at its next start. `reason` says why a device is leaked.
+    after a reboot, and is made at its next start. `idle`: its VM reserves nothing while it is off, is off, and has not
+    given this back. `reason` says why a device is leaked or idle.
     """
 
     carrier: str
@@ -150,3 +151,4 @@ class Vgpu(Value):
     vm_uuid: str | None = None
     reason: str | None = None
     awaited: bool = False
+    idle: bool = False

@@ -57,6 +57,7 @@ class Promise(Value):
     `vm_uuid` and `machine_id` are compared with the domain and the host that hold it: a record that was
     cloned or restored elsewhere differs, is shown and never acted on. `spec` keeps, as JSON, what was asked for and
     no domain shows. `made_vm` False: vgpuctl only gave vGPUs to a VM that somebody else made, and never removes it.
+    `reserve`: "always" keeps the places of its vGPUs also while the VM is off, "running" only while it runs.
     """
 
     state: PromiseState
@@ -67,6 +68,11 @@ class Promise(Value):
     spec: str
     reserve: str = "always"
     made_vm: bool = True
+
+    @property
+    def lends(self) -> bool:
+        """Whether others may have its places while its VM is off; only a claim or a device says that it has one."""
+        return self.reserve == "running"
 
 
 class HostdevRef(Value):

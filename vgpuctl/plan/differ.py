@@ -79,6 +79,7 @@ def _observed(vm: Vm, kept: Side) -> Side:
         "disk": sorted([f"{m} MiB" for m in empty] + [str(p) for p in existing]),
         "cdrom": next((d.source for d in vm.disks if d.device == "cdrom"), None),
         "storage_pool": made[0].pool if made else None,
+        "reserve": promise.reserve if promise else None,
     }
     shown = {f: v for f, v in kept.items() if f != "profile"}
     gpu = kept.get("gpu") or ", ".join(sorted(promise_gpus(vm))) or None
@@ -120,6 +121,7 @@ def _wanted(wish: VmWish) -> Side:
         "template": wish.template,
         "hotplug_slots": wish.hotplug_slots,
         "vgpu_params": dict(wish.vgpu_params),
+        "reserve": wish.reserve,
     }
 
 

@@ -35,14 +35,15 @@ _MARK = "# written by vgpuctl install-host, which keeps this file when it was ch
 
 _HOOK = """\
 #!/bin/sh
-# Makes the missing vGPUs of a VM that vgpuctl made, before it starts; every other VM and operation leaves at once.
-[ "$2" = prepare ] || exit 0
+# Makes the missing vGPUs of a VM that vgpuctl made, before it starts, and gives back those that a VM reserves only
+# while it runs, after it ended; every other VM and operation leaves at once.
+case $2 in prepare) only= ;; release) only='reserve=?running' ;; *) exit 0 ;; esac
 head=
 while IFS= read -r line || [ -n "$line" ]; do
     head="$head$line
 "
     case $line in
-        *urn:vgpuctl:1*) exec {python} -I -m vgpuctl.hook "$head" "$@" ;;
+        *urn:vgpuctl:1*$only*) exec {python} -I -m vgpuctl.hook "$head" "$@" ;;
         *"<memory"* | *"<devices"*) exit 0 ;;
     esac
 done

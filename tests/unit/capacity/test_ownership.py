@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.values import A4C, T2Q, a100, changed, claim, promised, t4, vm, vm_uuid, with_mdevs
 from vgpuctl.capacity.ownership import carrier_uuid, join
 from vgpuctl.model.gpu import Backend, Mode, Owner
-from vgpuctl.model.vm import HostdevRef
+from vgpuctl.model.vm import HostdevRef, VmState
 from vgpuctl.value import replace
 
 NOBODY: frozenset[str] = frozenset()
@@ -136,3 +136,38 @@ def test_carriers_are_sorted_by_gpu_function_and_carrier():
     one, two = _carrying(3), changed(a100("0000:05:00.0"), 1, current_type=A4C.type_id)
     found = join((one, two), (), (), NOBODY)
     assert [v.gpu for v in found] == ["0000:05:00.0", "0000:3b:00.0"]
+
+
+def _lent(number, own, state=VmState.STOPPED):
+    made = vm(number, own)
+    return replace(made, state=state, promise=replace(made.promise, reserve="running"))
+
+
+def test_what_is_reserved_only_to_run_is_taken_by_a_claim_or_a_running_vm_and_by_nothing_else():
+    gpu = a100()
+    own = promised(gpu, A4C)
+    assert join((gpu,), (_lent(1, own), _lent(2, own)), (), NOBODY) == ()
+    (found,) = join((gpu,), (_lent(1, own), _lent(2, own)), (claim(own, 2),), NOBODY)
+    assert (found.vm, found.idle, found.awaited) == ("vdi-002", True, False)
+    (found,) = join((gpu,), (_lent(1, own), _lent(2, own, VmState.RUNNING)), (), NOBODY)
+    assert (found.vm, found.idle) == ("vdi-002", False)
+
+
+def test_a_place_that_is_kept_always_is_never_one_that_another_vm_has_to_run():
+    gpu = a100()
+    own = promised(gpu, A4C)
+    (found,) = join((gpu,), (_lent(1, own), vm(2, own, state=VmState.STOPPED)), (), NOBODY)
+    assert (found.vm, found.awaited) == ("vdi-002", True)
+
+
+def test_a_type_on_a_function_that_nobody_claims_is_not_taken_for_that_of_a_vm_that_is_off():
+    gpu = _carrying()
+    (found,) = join((gpu,), (_lent(1, promised(gpu, A4C)),), (), NOBODY)
+    assert (found.owner, found.vm) == (Owner.FOREIGN, None)
+
+
+def test_while_a_command_works_on_it_a_claim_of_a_vm_that_is_off_is_not_idle():
+    gpu = a100()
+    own = promised(gpu, A4C)
+    (found,) = join((gpu,), (_lent(1, own),), (claim(own, 1),), frozenset({own.carrier}))
+    assert (found.idle, found.reason) == (False, None)
