@@ -141,7 +141,8 @@ def stop_vm(world: World, name: str, *, force: bool, dry_run: bool, wait_seconds
     plan = Plan((stop, *freeing_steps(vm, mine)), undo_on_failure=not mine)
     if dry_run:
         return Outcome(True, vm_value(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
-    reclaim(world, claims_of(world, vm.name, replace(promise, vgpus=mine)), wait_seconds)
+    if mine:
+        reclaim(world, claims_of(world, vm.name, replace(promise, vgpus=mine)), wait_seconds)
     carry_out(world, plan, progress)
     return done(world, vm_value(snapshot, vm), (), plan)
 

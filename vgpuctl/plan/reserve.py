@@ -142,13 +142,24 @@ def _refuse_moving(snapshot: Snapshot, vm: Vm, away: tuple[PromisedVgpu, ...]) -
         if promised.backend in MDEV:
             continue
         other = next((v for v in snapshot.vgpus if promised.carrier in (v.carrier, v.function)), None)
-        who = f"{other.vm or f'{other.owner} vGPU'} has it" if other else f"it is not free for {promised.profile} now"
+        who = f"{other.vm or f'{other.owner} vGPU'} has it" if other else _why_not(snapshot, promised)
         raise InUse(
             f"{vm.name} reserves {promised.carrier} only while it runs, and {who}",
             hint=f"vgpuctl start-vm {vm.name} gives it a free one",
             carrier=promised.carrier,
             vm=other.vm if other else None,
         )
+
+
+def _why_not(snapshot: Snapshot, promised: PromisedVgpu) -> str:
+    """Say why a function that nobody has cannot be had."""
+    gpu = snapshot.gpu(promised.gpu)
+    if gpu is None:
+        return f"the GPU {promised.gpu} is not there"
+    known = next((t for t in gpu.types if t.profile == promised.profile), None)
+    reasons = room(gpu, snapshot.taken_on(gpu.address), known).reasons if known is not None else ()
+    closed = why_closed(gpu, "vgpu" if promised.profile else str(gpu.mode))
+    return "; ".join(filter(None, (closed, *reasons))) or "it cannot be had now"
 
 
 def someday(snapshot: Snapshot, wish: VmWish, uuid: str) -> tuple[PromisedVgpu, ...]:

@@ -118,3 +118,14 @@ def test_the_records_of_others_take_nothing_and_a_kept_place_is_never_lent():
         places(snapshot(gpu, vms=(kept, mine)), mine, mine.promise)
     assert kept.promise is not None
     assert kept.promise.machine_id == MACHINE
+
+
+def test_why_a_function_that_nobody_has_cannot_be_had_is_said():
+    gpu = a100(types=(A4C,), vfs=12)
+    others = [vm(n, promised(gpu, A4C, n - 1)) for n in range(2, 12)]
+    mine = lent(1, promised(gpu, A4C, 0))
+    assert mine.promise is not None
+    with pytest.raises(InUse, match="10 of 10 in use"):
+        places(snapshot(gpu, vms=(mine, *others)), mine, mine.promise, fixed=True)
+    with pytest.raises(InUse, match="it is cordoned"):
+        places(snapshot(replace(gpu, cordoned=True), vms=(mine,)), mine, mine.promise, fixed=True)
