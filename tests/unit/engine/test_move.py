@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.layouts import FLEX, do
 from tests.unit.engine.test_change import ensure
 from tests.worlds import Host, Silent, create, delete, mend, open_host, picture, start, stop, wish
 from vgpuctl.capacity.ownership import carrier_uuid
@@ -18,7 +19,7 @@ from vgpuctl.engine.many import ensure_many
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.power import start_vm
 from vgpuctl.engine.restore import restore_host
-from vgpuctl.errors import Busy, NoCapacity
+from vgpuctl.errors import Busy, InUse, NoCapacity
 from vgpuctl.model.gpu import Owner
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.vm import PromiseState, Vm, VmState
@@ -373,3 +374,34 @@ def test_a_delete_finds_out_that_a_start_has_begun(tmp_path: Path) -> None:
     promise = vm_of(host, "vm").promise
     assert promise is not None
     assert promise.state is PromiseState.READY
+
+
+def test_plain_functions_are_lent_and_moved_too(tmp_path: Path) -> None:
+    host = open_host(tmp_path, "mixed")
+    do(host.world, FLEX, "sriov", 2)
+    for name in ("a", "b", "c"):
+        create(host.world, wish(name=name, mode="sriov", gpu=FLEX, reserve="running"), start=False)
+    assert set(picture(host).claims) == set()
+    for name in ("a", "c"):
+        start(host.world, name)
+    assert set(picture(host).claims) == {*carriers(host, "a"), *carriers(host, "c")}
+    with pytest.raises(NoCapacity):
+        start(host.world, "b")
+    stop(host.world, "a")
+    start(host.world, "b")
+    assert mend(host.world).data["findings"] == []
+
+
+def test_a_whole_gpu_is_given_to_one_of_several_at_a_time(tmp_path: Path) -> None:
+    host = open_host(tmp_path, "mixed")
+    gpu = create(host.world, wish(name="a", mode="passthrough", reserve="running"), start=False).data["vgpus"]
+    address = gpu[0]["gpu"]  # type: ignore[index]
+    create(host.world, wish(name="b", mode="passthrough", gpu=address, reserve="running"), start=False)
+    assert set(picture(host).claims) == set()
+    start(host.world, "b")
+    with pytest.raises((NoCapacity, InUse)):
+        create(host.world, wish(name="c", mode="passthrough", gpu=address))
+    stop(host.world, "b")
+    create(host.world, wish(name="c", mode="passthrough", gpu=address), start=False)
+    with pytest.raises((NoCapacity, InUse)):
+        start(host.world, "b")
