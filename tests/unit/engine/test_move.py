@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.faults import Watch
 from tests.layouts import FLEX, do
 from tests.unit.engine.test_change import ensure
 from tests.worlds import Host, Silent, create, delete, mend, open_host, picture, start, stop, wish
@@ -357,6 +358,12 @@ def test_two_starts_of_one_vm_do_not_both_work_on_it(tmp_path: Path) -> None:
     with pytest.raises(Busy, match="process 1 works on"):
         start(host.world, "vm")
     assert host.world.claims.all() == (init,)
+    host.world.claims.remove(init.carrier, init.vm_uuid)
+    elsewhere = replace(init, carrier="0000:3b:00.6", function="0000:3b:00.6")
+    host.world.claims.add(elsewhere)
+    with pytest.raises(Busy, match="process 1 works on"):
+        start(host.world, "vm")
+    assert host.world.claims.all() == (elsewhere,)
 
 
 def _started(pid: int) -> int:
@@ -368,12 +375,21 @@ def test_a_delete_finds_out_that_a_start_has_begun(tmp_path: Path) -> None:
     create(host.world, lent(profile, "vm"))
     claim = host.world.claims.all()[0]
     stop(host.world, "vm")
-    host.world.claims.add(replace(claim, process=replace(claim.process, pid=1, start_ticks=_started(1))))
-    with pytest.raises(Busy):
-        delete(host.world, "vm")
+    started = replace(claim, process=replace(claim.process, pid=1, start_ticks=_started(1)))
+
+    def begin(number: int, call: str, args: tuple[Any, ...]) -> None:
+        if call == "hypervisor.set_promise":
+            host.world.claims.add(started)
+
+    with pytest.raises(Busy, match="process 1 works on"):
+        delete(Watch(after=begin).watch(host.world), "vm")
     promise = vm_of(host, "vm").promise
     assert promise is not None
-    assert promise.state is PromiseState.READY
+    assert promise.state is PromiseState.REMOVING, "who starts it reads this and gives up"
+    with pytest.raises(Busy, match="half-way"):
+        start(host.world, "vm")
+    host.world.claims.remove(started.carrier, started.vm_uuid)
+    delete(host.world, "vm")
 
 
 def test_plain_functions_are_lent_and_moved_too(tmp_path: Path) -> None:
