@@ -191,8 +191,10 @@ def vm_value(snapshot: Snapshot, vm: Vm) -> Value:
 def _vgpus_of(snapshot: Snapshot, vm: Vm) -> list[Value]:
     """Return the vGPUs that a VM has, and those that it gets when it starts, as its record names them."""
     values = [vgpu_value(v) for v in snapshot.vgpus if v.vm_uuid == vm.uuid]
+    shown = {v["carrier"] for v in values}
     away = homeless(snapshot, vm, vm.promise) if vm.promise is not None else ()
-    return values + [planned_vgpu(v, vm.name) | {"reason": "reserved only while the VM runs"} for v in away]
+    waiting = (planned_vgpu(v, vm.name) for v in away if v.carrier not in shown)
+    return values + [v | {"reason": "reserved only while the VM runs"} for v in waiting]
 
 
 def planned_vgpu(vgpu: PromisedVgpu, vm: str | None) -> Value:
