@@ -118,7 +118,9 @@ def _function(snapshot: Snapshot, gpu: Gpu, promised: PromisedVgpu) -> str | Non
     """Return the function of its own GPU that a vGPU can have now; None when it must go elsewhere."""
     if promised.profile is None:
         taken = {c for v in snapshot.vgpus for c in (v.carrier, v.function)}
-        return None if promised.function in taken or gpu.backend is not promised.backend else promised.function
+        gone = promised.backend is Backend.SRIOV_VF and gpu.function_at(promised.function) is None
+        shut = gone or promised.function in taken or gpu.backend is not promised.backend
+        return None if shut else promised.function
     known = next((t for t in gpu.types if t.profile == promised.profile), None)
     if known is None or gpu.backend is not promised.backend:
         return None
