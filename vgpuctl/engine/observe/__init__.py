@@ -33,8 +33,8 @@ class Want(Value):
     availability files only those of `type_ids` are read. This is the look under the host lock: milliseconds.
     `carriers`: the claims on these alone.
     `named`: the vGPUs that host.yaml keeps, seen a moment ago; then the file is not read, which takes most of a short
-    command's time. None: it is read. Who neither places anything nor shows GPUs, as libvirt's hook, gives none: what
-    is claimed for them says enough.
+    command's time. None: it is read. Who neither places anything nor shows GPUs, as mostly libvirt's hook, gives none:
+    what is claimed for them says enough.
     """
 
     types: bool = False
