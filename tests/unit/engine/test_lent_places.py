@@ -17,7 +17,8 @@ from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.restore import read_domain_files, restore_host
 from vgpuctl.errors import Busy, InUse, NoCapacity
 from vgpuctl.model.gpu import Vgpu
-from vgpuctl.model.vm import VmState
+from vgpuctl.model.vm import DrainedVm, ProcessId, VmState
+from vgpuctl.plan.report import vm_row
 from vgpuctl.spec.host import HostSpec
 from vgpuctl.steps.plug import WriteRecord
 from vgpuctl.value import replace
@@ -59,6 +60,9 @@ def test_a_vm_that_runs_on_the_function_of_a_vgpu_without_a_vm_is_its_user_and_s
     make(host.world, profile)
     host.world.hypervisor.start(vm_of(host, "lent").uuid)  # by virsh, without a hook
     assert spare(host).vm == "lent"
+    seen = observe(host.world, Want())
+    (shown,) = vm_row(seen, vm_of(host, "lent"))["vgpus"]  # type: ignore[misc]
+    assert shown["name"] == "spare"
     with pytest.raises(InUse, match="lent"):
         drop(host.world)
     stop(host.world, "lent")
@@ -177,8 +181,11 @@ def test_a_gpu_gives_up_the_functions_that_are_only_lent(tmp_path: Path) -> None
     for name in ("one", "two"):
         stop(host.world, name)
     do(host.world, FLEX, "sriov", vfs=1)
-    start(host.world, "two")
+    host.world.claims.note_drained(DrainedVm(vm_of(host, "two").uuid, FLEX, ProcessId(999999, 1)))
+    assert found(host) == ["drained"]
+    mend(host.world)
     assert vm_of(host, "two").state is VmState.RUNNING
+    assert host.world.claims.drained() == ()
 
 
 def test_a_restore_makes_nothing_for_it_and_is_not_kept_from_what_it_only_had(tmp_path: Path) -> None:
