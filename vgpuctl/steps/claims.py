@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from vgpuctl.errors import Failed, InUse, VerifyFailed
+from vgpuctl.errors import Busy, Failed, InUse, VerifyFailed
 from vgpuctl.model.records import ClaimsRead
 from vgpuctl.model.vm import SETTING_UP, Claim
 from vgpuctl.model.world import World
@@ -116,3 +116,45 @@ class ReleaseClaim(Value):
 
     def undo(self, world: World) -> None:
         """Nothing: the carrier may have been claimed anew."""
+
+
+def refuse_others(world: World, name: str, uuid: str) -> None:
+    """Refuse a VM for which another live process holds a claim.
+
+    Raises:
+        Busy: naming the process.
+    """
+    for other in world.claims.all():
+        working = other.vm_uuid == uuid and other.process != world.processes.this()
+        if working and world.processes.alive(other.process):
+            raise Busy(
+                f"process {other.process.pid} works on VM {name}: {other.command}",
+                hint="wait for it, then run the command again",
+                pid=other.process.pid,
+                vm=name,
+            )
+
+
+class RefuseOthers(Value):
+    """See that nobody starts a VM that is being removed: who starts it claims first, and reads its record then."""
+
+    name: str
+    uuid: str
+
+    def describe(self) -> str:
+        """Say what is looked for."""
+        return f"see that no other command works on VM {self.name}"
+
+    def perform(self, world: World) -> None:
+        """Look at the claims.
+
+        Raises:
+            Busy: a live process has one for this VM.
+        """
+        refuse_others(world, self.name, self.uuid)
+
+    def verify(self, world: World) -> None:
+        """Nothing was changed."""
+
+    def undo(self, world: World) -> None:
+        """Nothing was changed."""
