@@ -93,10 +93,14 @@ class SchedulerLimitsShape(TypedDict):
 
 
 class ShareShape(TypedDict):
-    """What one vGPU is guaranteed of its GPU's time. `guaranteed_percent` null: nothing, or not known; see `note`."""
+    """What one vGPU is guaranteed of its GPU's time. `guaranteed_percent` null: nothing, or not known; see `note`.
+
+    `name` is that of a vGPU which host.yaml keeps without a VM.
+    """
 
     carrier: str
     vm: str | None
+    name: str | None
     profile: str | None
     guaranteed_percent: float | None
     time_slice_us: float | None

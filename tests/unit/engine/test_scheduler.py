@@ -11,6 +11,7 @@ import pytest
 from tests.faults import CHANGING, counted, dying, failing, outcome
 from tests.layouts import A16, A100, Signals, Struck, do
 from tests.unit.engine.test_faults import fault_points, spawn
+from tests.unit.engine.test_vgpus import make
 from tests.worlds import WAIT_SECONDS, Silent, create, mend, open_host, picture, start, stop, wish
 from vgpuctl.engine.queries import list_gpus, show_gpu
 from vgpuctl.engine.restore import restore_host
@@ -349,6 +350,18 @@ def test_show_gpu_says_what_it_may_not_see_and_shows_the_rest(tmp_path):
     seen = show_gpu(replace(host.world, sysfs=Closed()), A100)
     assert "/etc/modprobe.d cannot be read: Permission denied" in seen.warnings
     assert (seen.data["scheduler_next"], seen.data["scheduler"]["running"]["policy"]) == (None, "best_effort")
+
+
+def test_a_vgpu_without_a_vm_is_lent_too_and_comes_back(tmp_path):
+    host = with_vms(open_host(tmp_path))
+    make(host.world)
+    before = picture(host)
+    with pytest.raises(InUse, match="off, on, vGPU spare"):
+        act(host.world, TWO_MS)
+    act(host.world, TWO_MS, drain=True)
+    assert picture(host) == before
+    assert said(host) == TWO_MS
+    assert [s["name"] for s in show_gpu(host.world, A100).data["shares"]] == [None, None, "spare"]
 
 
 def test_a_signal_while_devices_are_lent_brings_everything_back(tmp_path):
