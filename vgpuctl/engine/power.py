@@ -9,13 +9,15 @@ from vgpuctl.engine.guards import (
     find_vm,
     refuse_being_set_up,
     refuse_stuck,
+    refuse_worked_on,
     require_system,
     require_writable,
 )
 from vgpuctl.engine.move import check_host, deleted_meanwhile, start_anywhere
 from vgpuctl.engine.observe import Want, observe, observe_devices
+from vgpuctl.engine.observe.vms import read_vm
 from vgpuctl.engine.run import carry_out
-from vgpuctl.errors import Busy, HostCannot, LibvirtFailed
+from vgpuctl.errors import Busy, HostCannot, LibvirtFailed, VgpuctlError
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.records import DomainLeftovers
 from vgpuctl.model.snapshot import Snapshot
@@ -76,7 +78,11 @@ def start_vm(world: World, name: str, *, dry_run: bool, wait_seconds: float, pro
         return started
     refuse_stuck(snapshot, [v.gpu for v in promise.vgpus])
     seen = _with_types(world, snapshot, vm, promise)
-    plan = _start_plan(world, seen, vm, promise)
+    try:
+        plan = _start_plan(world, seen, vm, promise)
+    except VgpuctlError:
+        _refuse_changing(world, vm, promise)
+        raise
     if dry_run:
         return Outcome(True, vm_value(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
     mine = reclaim(world, claims_of(world, vm.name, promise), wait_seconds, seen=seen)
@@ -93,6 +99,18 @@ def start_vm(world: World, name: str, *, dry_run: bool, wait_seconds: float, pro
     carry_out(world, plan, progress, mine)
     world.claims.forget_drained(vm.uuid)
     return done(world, vm_value(snapshot, vm), mine, plan)
+
+
+def _refuse_changing(world: World, vm: Vm, promise: Promise) -> None:
+    """Refuse a VM that another command changes or just changed: what seems to be in its way may be its own vGPU.
+
+    Raises:
+        Busy: naming the process, where it is still there.
+    """
+    refuse_worked_on(world, vm)
+    record = world.hypervisor.find_domain(vm.uuid)
+    if record is not None and read_vm(world, record).promise != promise:
+        raise Busy(f"{vm.name} was changed just now", hint="run the command again", vm=vm.name)
 
 
 def leftovers_of(world: World, vm: Vm) -> DomainLeftovers:
