@@ -136,7 +136,7 @@ def restore_host(
     failed = [{**_gpu_value(g), **_why(g.error)} for g in gpus if g.error] + failed
     if unread is not None:
         failed.append({"kind": "file", "name": "host.yaml", "carriers": [], **_why(unread)})
-    total = len(parts) + len(gpus)
+    total = len(parts) + len(gpus) + (unread is not None)
     if failed:
         raise _failed(failed, restored, total)
     steps = (*(s for gpu in gpus for s in gpu.steps), *done)

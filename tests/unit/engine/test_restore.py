@@ -193,7 +193,7 @@ def test_a_host_yaml_that_cannot_be_read_is_told_and_the_vms_come_back(tmp_path)
     host.sim.reboot()
     host = host.again()
     unread = InvalidInput("host.yaml:2:1: gpu: there is no such field")
-    with pytest.raises(Failed, match=r"file host\.yaml: host\.yaml:2:1: gpu: there is"):
+    with pytest.raises(Failed, match=r"^1 of 2 .*: file host\.yaml: host\.yaml:2:1: gpu: there is"):
         restore_host(host.world, HostSpec(1), dry_run=False, wait_seconds=5.0, progress=Silent(), unread=unread)
     assert picture(host) == before
 
