@@ -277,6 +277,8 @@ _PAGES: dict[str, Callable[[Any], Page]] = {
     "create-vgpu": _page_of("vgpu_pages", "create-vgpu"),
     "delete-vgpu": _page_of("vgpu_pages", "delete-vgpu"),
     "list-vgpus": _page_of("vgpu_pages", "list-vgpus"),
+    "apply": _page_of("host_pages", "apply"),
+    "diff": _page_of("host_pages", "diff"),
     "set-mode": _changed_gpu,
     "set-scheduler": _changed_scheduler,
     "cordon": _changed_gpu,

@@ -471,6 +471,53 @@ class ChangedGpuShape(GpuShape, WorkShape):
     """A GPU that was set up anew, cordoned or uncordoned, or would be in a dry run: then it is as it is now."""
 
 
+class HostGpuShape(TypedDict):
+    """What host.yaml says, or would say, of a GPU; null for nothing. `scheduler` as it is written there."""
+
+    mode: str | None
+    vfs: int | None
+    cordoned: bool | None
+    scheduler: dict[str, object] | None
+    profiles: list[str] | None
+    reserved_for: list[str] | None
+
+
+DifferenceShape = TypedDict("DifferenceShape", {"key": str, "wanted": object, "is": object})
+DifferenceShape.__doc__ = "A key that is not as asked for; values as host.yaml writes them."
+
+
+class GpuDifferenceShape(TypedDict):
+    """A GPU that host.yaml names, as it is and as it is to be. `refused`: why it cannot be so now, null when it can."""
+
+    address: str
+    model: str
+    before: HostGpuShape
+    after: HostGpuShape
+    differences: list[DifferenceShape]
+    steps: list[str]
+    refused: str | None
+
+
+class HostDifferenceShape(WorkShape):
+    """What apply did or would do. `settings`: what differs in the other sections of host.yaml."""
+
+    gpus: list[GpuDifferenceShape]
+    settings: list[DifferenceShape]
+
+
+class HostTextShape(TypedDict):
+    """A host.yaml."""
+
+    text: str
+
+
+class ImportedShape(HostTextShape):
+    """A host.yaml made from files of another program. `left_out`: what it cannot say, each with its place and why."""
+
+    source: Literal["mdevctl", "vgpu-device-manager", "mig-parted"]
+    left_out: list[str]
+
+
 class ChangedSchedulerShape(GpuShape, WorkShape):
     """A GPU whose scheduler was set, or would be in a dry run. `takes_effect`: when-loaded with its driver, or now."""
 
@@ -531,6 +578,11 @@ KINDS: dict[str, object] = {
     "restore-host": RestoreShape,
     "install-host": InstalledShape,
     "uninstall-host": InstalledShape,
+    "apply": HostDifferenceShape,
+    "diff": HostDifferenceShape,
+    "assert": HostDifferenceShape,
+    "export": HostTextShape,
+    "import": ImportedShape,
     "set-mode": ChangedGpuShape,
     "set-scheduler": ChangedSchedulerShape,
     "cordon": ChangedGpuShape,

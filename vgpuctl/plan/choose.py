@@ -47,7 +47,7 @@ def _params(wish: VmWish) -> str:
 def _vgpus(snapshot: Snapshot, wish: VmWish, uuid: str, exclude: frozenset[str]) -> tuple[PromisedVgpu, ...]:
     if not any(g.types for g in select_gpus(snapshot, wish.gpu)):
         _explain_no_types(snapshot, wish)
-    slots = place(snapshot, wish.profiles, wish.gpu, exclude)
+    slots = place(snapshot, wish.profiles, wish.gpu, exclude, wish.name)
     vgpus = []
     for index, slot in enumerate(slots):
         backend = slot.gpu.backend or Backend.PASSTHROUGH
@@ -107,7 +107,7 @@ def _one_gpu(snapshot: Snapshot, wish: VmWish) -> Gpu:
     stuck = {s.gpu: s for s in snapshot.stuck}
     if len(gpus) == 1 and gpus[0].address in stuck:
         raise stuck_error(stuck[gpus[0].address])
-    closed = {g.address: why for g in gpus if (why := why_closed(g, wish.mode)) is not None}
+    closed = {g.address: why for g in gpus if (why := why_closed(g, wish.mode, wish.name)) is not None}
     if len(closed) == len(gpus):
         raise NoCapacity(
             f"no GPU is open to something new: {'; '.join(f'{a}: {why}' for a, why in closed.items())}",
