@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -81,6 +82,19 @@ def test_a_record_is_kept_replaced_and_deleted(site: Site, uuid: str) -> None:
     record = site.world.hypervisor.find_domain(uuid)
     assert record is not None
     assert "urn:vgpuctl:1" not in record.xml
+
+
+def test_a_record_begins_in_one_line_before_the_memory(site: Site, uuid: str) -> None:
+    """As the hook's shell script reads it, of a VM that is off and of one that runs."""
+    define(site, uuid)
+    site.world.hypervisor.set_promise(uuid, '<vm xmlns="urn:vgpuctl:1" state="ready" reserve="running"><spec/></vm>')
+    site.world.hypervisor.start(uuid)
+    record = site.world.hypervisor.find_domain(uuid)
+    assert record is not None
+    for xml in (record.xml, record.live_xml or ""):
+        before = xml.partition("<memory")[0].splitlines()
+        (line,) = [line for line in before if "urn:vgpuctl:1" in line]
+        assert re.search("urn:vgpuctl:1.*reserve=.running", line)
 
 
 def test_a_missing_mdev_fails_the_start_and_leaves_the_domain_off(site: Site, uuid: str) -> None:

@@ -65,3 +65,35 @@ def test_a_plain_start_without_room_fails_with_the_reason(lab: Lab) -> None:
     lab.run(f"echo 0 > {other}/nvidia/current_vgpu_type")
     lab.run("virsh start vm-1", timeout=120)
     assert must(lab, "show-vm", "vm-1")["state"] == "running"
+
+
+@pytest.mark.deadline(900)
+@pytest.mark.parametrize("form", ["mdev-pf", "vendor-vf"])
+def test_a_vm_that_reserves_only_to_run_has_its_vgpu_from_a_plain_start_to_its_end(lab: Lab, form: str) -> None:
+    lab.run(INSTALLED)
+    put_gpu(lab, form)
+    use_defaults(lab)
+    must(lab, "install-host", "--restart-libvirt")
+    words = ("--profile", "A100-4C", "--no-start")
+    lent = must(lab, "create-vm", "lent", *words, "--reserve", "running")["vgpus"][0]
+    assert lab.run("ls /run/vgpuctl/claims", check=False).stdout.split() == []
+    lab.run("virsh start lent", timeout=120)
+    assert lab.run("ls /run/vgpuctl/claims").stdout.split() == [lent["carrier"]]
+    assert must(lab, "show-vm", "lent")["vgpus"][0]["present"]
+    lab.run("virsh destroy lent")
+    assert lab.run("ls /run/vgpuctl/claims").stdout.split() == []
+    assert lab.run("ls /sys/bus/mdev/devices", check=False).stdout.split() == []
+    assert must(lab, "reconcile")["findings"] == []
+    kept = must(lab, "create-vm", "kept", *words)["vgpus"][0]
+    if form == "vendor-vf":
+        assert kept["carrier"] == lent["carrier"]
+        refused = lab.run("virsh start lent", check=False, timeout=120)
+        assert refused.returncode != 0
+        assert "kept has it; vgpuctl start-vm lent" in refused.stderr
+    must(lab, "start-vm", "lent")
+    claims = lab.run("ls /run/vgpuctl/claims").stdout.split()
+    assert len(claims) == 2
+    assert kept["carrier"] in claims
+    must(lab, "stop-vm", "lent", "--force")
+    assert lab.run("ls /run/vgpuctl/claims").stdout.split() == [kept["carrier"]]
+    must(lab, "uninstall-host")

@@ -102,8 +102,10 @@ def _detach(address: str) -> str:
 
 
 def _vm_of(snapshot: Snapshot, member: GroupMember) -> str | None:
+    taken = {(v.vm_uuid, v.carrier) for v in snapshot.vgpus}
     for vm in snapshot.vms:
-        if any(h.carrier == member.address for h in vm.hostdevs):
+        lends = vm.promise is not None and vm.promise.lends and (vm.uuid, member.address) not in taken
+        if not lends and any(h.carrier == member.address for h in vm.hostdevs):
             return vm.name
     return next((c.vm for c in snapshot.claims if c.carrier == member.address), None)
 

@@ -3,8 +3,10 @@
 
 The host is the record. A device is ours when a VM's promise names it, when host.yaml keeps it without a VM, when its
 claim's VM exists, or when the claiming process still works on it; leaked when claim and process are orphaned; foreign
-otherwise. What cannot
-be seen is never called free: without libvirt, a claimed device stays ours.
+otherwise. What cannot be seen is never called free: without libvirt, a claimed device stays ours.
+
+A VM that reserves its places only while it runs has one when a claim says so, when the device is there and its UUID
+proves it, or when the VM runs. Otherwise its promise takes nothing, and its VF is whoever's has it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,17 @@ import uuid
 from collections.abc import Mapping
 
 from vgpuctl.model.gpu import Backend, Function, Gpu, Owner, Vgpu
-from vgpuctl.model.vm import Claim, HostdevRef, NamedVgpu, PromiseState, Vm
+from vgpuctl.model.vm import (
+    NOT_SEEN_RUNNING,
+    Claim,
+    HostdevRef,
+    NamedVgpu,
+    Promise,
+    PromisedVgpu,
+    PromiseState,
+    Vm,
+    VmState,
+)
 from vgpuctl.value import replace
 
 MAX_INDEXES = 32
@@ -21,6 +33,8 @@ MAX_INDEXES = 32
 
 LOST = "record lost"
 UNREADABLE = "unreadable record"
+
+MDEV = (Backend.MDEV_PF, Backend.MDEV_VF)
 
 
 def carrier_uuid(vm_uuid: str, index: int) -> str:
@@ -55,9 +69,8 @@ def join(
     `owners_known` False: not all VMs, or not all of host.yaml, could be seen; then no claim is called leaked.
     """
     present = _present(gpus)
-    by_carrier: dict[str, Vgpu] = {}
-    for vm in vms:
-        by_carrier.update(_promised(vm, present))
+    by_carrier = _kept(vms, present)
+    lent = _add_held(by_carrier, vms, claims, present, live)
     by_carrier = {n.carrier: _named(n, gpus, vms, claims, present) for n in named} | by_carrier
     vm_by_uuid = {vm.uuid: vm for vm in vms}
     for claim in claims:
@@ -65,7 +78,7 @@ def join(
             vm_of_claim = vm_by_uuid.get(claim.vm_uuid)
             by_carrier[claim.carrier] = _claimed(claim, vm_of_claim, present, live, owners_known=owners_known)
     for vm, hostdev in ((v, h) for v in vms for h in v.hostdevs if h.carrier not in by_carrier):
-        found = _referred(vm, hostdev, gpus, present)
+        found = None if (vm.uuid, hostdev.carrier) in lent else _referred(vm, hostdev, gpus, present)
         if found is not None:
             by_carrier[hostdev.carrier] = found
     for carrier, device in present.items():
@@ -75,6 +88,35 @@ def join(
         if known is not None:
             by_carrier[carrier] = replace(known, reason="its claim cannot be read")
     return tuple(sorted(by_carrier.values(), key=lambda v: (v.gpu, v.function, v.carrier)))
+
+
+def _kept(vms: tuple[Vm, ...], present: Mapping[str, Vgpu]) -> dict[str, Vgpu]:
+    """Return what the VMs have that keep their places always."""
+    found: dict[str, Vgpu] = {}
+    for vm in vms:
+        if vm.promise is not None and not vm.promise.lends:
+            found.update(_promised(vm, vm.promise, present))
+    return found
+
+
+def _add_held(
+    found: dict[str, Vgpu],
+    vms: tuple[Vm, ...],
+    claims: tuple[Claim, ...],
+    present: Mapping[str, Vgpu],
+    live: frozenset[str],
+) -> set[tuple[str, str]]:
+    """Add what the other VMs have now; returns what they do not have, by VM and carrier."""
+    claimed = {claim.carrier: claim for claim in claims}
+    lent: set[tuple[str, str]] = set()
+    for vm in vms:
+        for promised in vm.promise.vgpus if vm.promise is not None and vm.promise.lends else ():
+            claim = claimed.get(promised.carrier)
+            if promised.carrier not in found and _has(vm, promised, claim, present):
+                found[promised.carrier] = _held(vm, promised, claim, present, live)
+            else:
+                lent.add((vm.uuid, promised.carrier))
+    return lent
 
 
 def _present(gpus: tuple[Gpu, ...]) -> dict[str, Vgpu]:
@@ -104,11 +146,43 @@ def _device(gpu: Gpu, function: Function, carrier: str, type_id: str) -> Vgpu:
     )
 
 
-def _promised(vm: Vm, present: Mapping[str, Vgpu]) -> dict[str, Vgpu]:
-    if vm.promise is None:
-        return {}
+def _has(vm: Vm, promised: PromisedVgpu, claim: Claim | None, present: Mapping[str, Vgpu]) -> bool:
+    """Say whether a VM that reserves nothing while it is off has this place now."""
+    if claim is not None:
+        return claim.vm_uuid == vm.uuid
+    if promised.backend in MDEV:
+        return promised.carrier in present
+    return vm.state not in NOT_SEEN_RUNNING
+
+
+def _held(
+    vm: Vm, promised: PromisedVgpu, claim: Claim | None, present: Mapping[str, Vgpu], live: frozenset[str]
+) -> Vgpu:
+    """Return the place that such a VM has: where the device or the claim is, for the record may name another GPU."""
+    device = present.get(promised.carrier)
+    place = device or claim or promised
+    ready = vm.promise is not None and vm.promise.state is PromiseState.READY
+    idle = ready and vm.state is VmState.STOPPED and promised.carrier not in live
+    return Vgpu(
+        carrier=promised.carrier,
+        gpu=place.gpu,
+        function=place.function,
+        owner=Owner.OURS,
+        present=device is not None or _is_whole(promised.backend),
+        backend=promised.backend,
+        type_id=device.type_id if device else None,
+        profile=promised.profile,
+        framebuffer_mib=promised.framebuffer_mib,
+        vm=vm.name,
+        vm_uuid=vm.uuid,
+        reason="its VM is off and keeps no place then: vgpuctl reconcile" if idle else None,
+        idle=idle,
+    )
+
+
+def _promised(vm: Vm, promise: Promise, present: Mapping[str, Vgpu]) -> dict[str, Vgpu]:
     found = {}
-    for promised in vm.promise.vgpus:
+    for promised in promise.vgpus:
         device = present.get(promised.carrier)
         found[promised.carrier] = Vgpu(
             carrier=promised.carrier,
@@ -122,7 +196,7 @@ def _promised(vm: Vm, present: Mapping[str, Vgpu]) -> dict[str, Vgpu]:
             framebuffer_mib=promised.framebuffer_mib,
             vm=vm.name,
             vm_uuid=vm.uuid,
-            awaited=device is None and vm.promise.state is PromiseState.READY and not _is_whole(promised.backend),
+            awaited=device is None and promise.state is PromiseState.READY and not _is_whole(promised.backend),
         )
     return found
 
@@ -139,7 +213,7 @@ def _named(
     gpu = next((g for g in gpus if g.address == entry.gpu), None)
     sizes = [t.framebuffer_mib for t in (gpu.types if gpu else ()) if t.profile == entry.profile]
     sizes += [c.framebuffer_mib for c in claims if c.carrier == entry.carrier]
-    user = next((vm for vm in vms if any(h.carrier == entry.carrier for h in vm.hostdevs)), None)
+    user = next((vm for vm in vms if vm.refers_to(entry.carrier)), None)
     other = device.profile if device is not None and device.profile not in (None, entry.profile) else None
     return Vgpu(
         carrier=entry.carrier,

@@ -231,4 +231,9 @@ def _no_room(
             lines.append(f"{gpu.address}: {'; '.join(reasons)}")
     where = f" on {gpus[0].address}" if len(gpus) == 1 else ""
     first = profiles[0][0]
-    return NoCapacity(f"no room for {text}{where}", hint=f"vgpuctl explain {first}", gpus=details, details=lines)
+    addresses = {g.address for g in gpus}
+    idle = sorted({str(v.vm) for v in snapshot.vgpus if v.idle and v.gpu in addresses})
+    hint = f"vgpuctl explain {first}"
+    if idle:
+        hint = f"vgpuctl reconcile frees what {', '.join(idle)} have no use for while off; {hint}"
+    return NoCapacity(f"no room for {text}{where}", hint=hint, gpus=details, details=lines)

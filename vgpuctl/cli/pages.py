@@ -316,7 +316,7 @@ def shortened(names: Sequence[str]) -> str:
 
 def vgpus_text(vgpus: Sequence[Data]) -> str:
     """Return a VM's vGPUs in one cell."""
-    each = Counter(f"{v['profile']} on {v['gpu']}" if v["profile"] else str(v["carrier"]) for v in vgpus)
+    each = Counter(_vgpu_cell(v) for v in vgpus)
     return ", ".join(what if n == 1 else f"{n} x {what}" for what, n in each.items()) or "-"
 
 
@@ -326,10 +326,16 @@ def _who(vgpu: Data) -> str:
     return f"{vgpu['vm']} ({name})" if name and vgpu["vm"] else name or _or_dash(vgpu["vm"])
 
 
+def _vgpu_cell(vgpu: Data) -> str:
+    if not vgpu.get("present", True) and vgpu.get("reason"):
+        return f"{vgpu['profile'] or vgpu['carrier']} ({vgpu['reason']})"
+    return f"{vgpu['profile']} on {vgpu['gpu']}" if vgpu["profile"] else str(vgpu["carrier"])
+
+
 def vgpu_line(vgpu: Data) -> str:
     """Return what a vGPU is, where it is and whether it is there: `A100-4C on GPU 0000:3b:00.0 (CARRIER, missing)`."""
     what = f"{vgpu['profile']} on GPU {vgpu['gpu']}" if vgpu.get("profile") else f"GPU {vgpu['gpu']}"
-    missing = "" if vgpu.get("present", True) else ", missing"
+    missing = "" if vgpu.get("present", True) else f", {vgpu.get('reason') or 'missing'}"
     return f"{what} ({vgpu['carrier']}{missing})" if vgpu["carrier"] != vgpu["gpu"] else f"{what}{missing}"
 
 

@@ -26,11 +26,15 @@ def pairs(gpu: Data) -> tuple[tuple[str, str], ...]:
 def table(gpu: Data) -> list[Block]:
     """Return the table of shares."""
     rows = tuple(
-        (share["vm"] or share["carrier"], share["profile"], _percent(share), _slice(share), share["note"])
+        (_whose(share), share["profile"], _percent(share), _slice(share), share["note"])
         for share in gpu.get("shares") or ()
     )
     headers = ("VM", "PROFILE", "GUARANTEED", "SLICE", "WHY")
     return ["", Table(headers, rows, frozenset({"GUARANTEED", "SLICE"}))] if rows else []
+
+
+def _whose(share: Data) -> str:
+    return str(share["vm"] or (f"vGPU {share['name']}" if share["name"] else share["carrier"]))
 
 
 def changed(data: Data) -> str:

@@ -93,10 +93,14 @@ class SchedulerLimitsShape(TypedDict):
 
 
 class ShareShape(TypedDict):
-    """What one vGPU is guaranteed of its GPU's time. `guaranteed_percent` null: nothing, or not known; see `note`."""
+    """What one vGPU is guaranteed of its GPU's time. `guaranteed_percent` null: nothing, or not known; see `note`.
+
+    `name` is that of a vGPU which host.yaml keeps without a VM.
+    """
 
     carrier: str
     vm: str | None
+    name: str | None
     profile: str | None
     guaranteed_percent: float | None
     time_slice_us: float | None
@@ -223,7 +227,10 @@ class DiskShape(TypedDict):
 
 
 class VmRowShape(TypedDict):
-    """A VM in a list."""
+    """A VM in a list. `reserve` is null for one without a record.
+
+    A vGPU that is reserved only while the VM runs is not `present` while it is off; `gpu` and `function` are its last.
+    """
 
     name: str
     uuid: str
@@ -231,6 +238,7 @@ class VmRowShape(TypedDict):
     owner: VmOwnerWord
     memory_mib: int
     vcpus: int
+    reserve: Literal["always", "running"] | None
     vgpus: list[VgpuShape]
 
 
@@ -365,6 +373,7 @@ class ManyVmShape(TypedDict):
     vgpus: list[VgpuShape]
     owner: NotRequired[VmOwnerWord]
     record: NotRequired[Literal["making", "ready", "removing"] | None]
+    reserve: NotRequired[Literal["always", "running"] | None]
     memory_mib: NotRequired[int]
     vcpus: NotRequired[int]
     disks: NotRequired[list[DiskShape]]

@@ -12,7 +12,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ensure-vm": ("ensure_vm", "Make a VM equal to a spec file, unless it is already."),
     "delete-vm": ("delete_vm", "Remove a VM with its vGPUs and the disks made for it."),
     "start-vm": ("start_vm", "Start a VM, making its vGPUs again when they are missing."),
-    "stop-vm": ("stop_vm", "Stop a VM; it keeps its vGPUs."),
+    "stop-vm": ("stop_vm", "Stop a VM; it keeps its vGPUs unless it reserves them only to run."),
     "attach": ("attach", "Give a vGPU to a VM that exists, also while it runs."),
     "detach": ("detach", "Take vGPUs from a VM, also while it runs."),
     "set-profile": ("set_profile", "Give a stopped VM another profile."),

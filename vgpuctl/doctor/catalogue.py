@@ -5,7 +5,19 @@ from __future__ import annotations
 
 import difflib
 
-from vgpuctl.doctor import boot, confinement, gpus, leftovers, memory, own_files, pci, versions, virtualization, vms
+from vgpuctl.doctor import (
+    boot,
+    confinement,
+    gpus,
+    leftovers,
+    memory,
+    own_files,
+    pci,
+    scheduler,
+    versions,
+    virtualization,
+    vms,
+)
 from vgpuctl.doctor.check import Check, Finding, Verdict
 from vgpuctl.errors import NotFound
 
@@ -14,6 +26,7 @@ CHECKS: tuple[Check, ...] = (
     *versions.CHECKS,
     *gpus.CHECKS,
     *pci.CHECKS,
+    *scheduler.CHECKS,
     *confinement.CHECKS,
     *vms.CHECKS,
     *memory.CHECKS,

@@ -35,11 +35,15 @@ class Finding(Value):
 
 
 class Needs(Value):
-    """Absolute paths that a check looks at: files to read, directories to list, and whose permissions to see."""
+    """Absolute paths that a check looks at: files to read, directories to list, and whose permissions to see.
+
+    `configs`: directories to list, of which every file NAME.conf is read too.
+    """
 
     files: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     permissions: tuple[str, ...] = ()
+    configs: tuple[str, ...] = ()
 
 
 class Text(Value):

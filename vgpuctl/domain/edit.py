@@ -69,8 +69,9 @@ def edited(xml: str, edit: Edit) -> str:
         _needed(root, "devices/interface[@type='network']/source[@network]").set("network", edit.network)
     if edit.disk is not None:
         _disk(root, *edit.disk)
-    for carrier, device in edit.exchange:
-        _exchange(root, carrier, device)
+    olds = [None if carrier is None else _referring(root, carrier) for carrier, _ in edit.exchange]
+    for old, (_, device) in zip(olds, edit.exchange, strict=True):
+        _exchange(root, old, device)
     if edit.promise is not None:
         _record(root, edit.promise)
     return etree.tostring(root, encoding="unicode")
@@ -126,16 +127,21 @@ def _disk(root: etree._Element, there: str, instead: str) -> None:
     raise Refused(f"the definition of {root.findtext('name')} does not refer to {there}", disk=there)
 
 
-def _exchange(root: etree._Element, carrier: str | None, device: DesignHostdev | None) -> None:
+def _referring(root: etree._Element, carrier: str) -> etree._Element:
     devices = _needed(root, "devices")
-    fresh = None if device is None else _hostdev(device)
-    if carrier is None:
-        if fresh is not None:
-            devices.append(fresh)
-        return
     old = next((d for d in devices.iterchildren("hostdev") if hostdev_carrier(d) == carrier), None)
     if old is None:
         raise Refused(f"the definition of {root.findtext('name')} does not refer to {carrier}", carrier=carrier)
+    return old
+
+
+def _exchange(root: etree._Element, old: etree._Element | None, device: DesignHostdev | None) -> None:
+    devices = _needed(root, "devices")
+    fresh = None if device is None else _hostdev(device)
+    if old is None:
+        if fresh is not None:
+            devices.append(fresh)
+        return
     if fresh is None:
         devices.remove(old)
         return

@@ -72,21 +72,21 @@ def apply_host(world: World, asked: Asked, how: How, *, dry_run: bool, progress:
 
 def _carry_out_all(world: World, planned: tuple[Planned, ...], record: tuple[Step, ...], progress: Progress) -> None:
     """Set the GPUs up one after the other; the last of their tasks writes host.yaml too, and takes all back with it."""
-    todo = [(one.gpu.address, job, work) for one in planned for job, work in one.tasks]
+    todo = [(one.said, job, work) for one in planned for job, work in one.tasks]
     if not todo:
         carry_out(world, Plan(steps=record), progress)
         return
-    address, job, work = todo[-1]
-    todo[-1] = (address, replace(job, after=record), replace(work, after=(*work.after, *record)))
+    said, job, work = todo[-1]
+    todo[-1] = (said, replace(job, after=record), replace(work, after=(*work.after, *record)))
     done: list[str] = []
-    for address, job, work in todo:
+    for said, job, work in todo:
         try:
-            apply(world, task_of(world, job), work, progress)
+            apply(world, task_of(world, job, said), work, progress)
         except VgpuctlError as error:
             if not done:
                 raise
             raise _partly(error, done, record) from error
-        done += [f"GPU {address}: {line}" for line in work.lines]
+        done += [f"GPU {job.gpu}: {line}" for line in work.lines]
 
 
 def _partly(error: VgpuctlError, done: list[str], record: tuple[Step, ...]) -> VgpuctlError:

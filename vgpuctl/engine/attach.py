@@ -7,17 +7,17 @@ leaves a record that names a vGPU which the VM does not refer to: reconcile remo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.ownership import LOST
-from vgpuctl.engine.claim import claim_carriers, claims_of, reclaim
+from vgpuctl.engine.claim import claim_carriers, claims_of, give_back, on_other_gpus, reclaim
 from vgpuctl.engine.create import done
-from vgpuctl.engine.guards import find_vm, refuse_stuck, require_system, require_writable
+from vgpuctl.engine.guards import find_vm, refuse_stuck, refuse_worked_on, require_system, require_writable
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.power import look_again, settled
 from vgpuctl.engine.run import carry_out
-from vgpuctl.errors import Busy, NoCapacity, NotFound, Refused
+from vgpuctl.errors import Busy, NoCapacity, Refused
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
@@ -26,6 +26,7 @@ from vgpuctl.model.wish import VmWish
 from vgpuctl.plan import change
 from vgpuctl.plan.remove import not_provably_ours, own_promise
 from vgpuctl.plan.report import vm_value
+from vgpuctl.plan.reserve import emptied, held
 from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.steps.plug import refuse_full
 from vgpuctl.value import replace
@@ -49,26 +50,6 @@ def attach(world: World, wish: VmWish, *, dry_run: bool, wait_seconds: float, pr
     )
 
 
-def on_other_gpus(act: Callable[[frozenset[str]], Outcome]) -> Outcome:
-    """Do it, and again without each GPU whose driver refused although its numbers looked right.
-
-    Raises:
-        NoCapacity: the last driver's refusal, when no GPU is left.
-    """
-    exclude: frozenset[str] = frozenset()
-    refused: NoCapacity | None = None
-    while True:
-        try:
-            return act(exclude)
-        except NoCapacity as error:
-            gpu = error.facts.get("gpu")
-            if not isinstance(gpu, str) or "errno" not in error.facts or gpu in exclude:
-                raise refused or error from None
-            refused, exclude = error, exclude | {gpu}
-        except NotFound as error:
-            raise refused or error from None  # no GPU that is left knows the profile
-
-
 def want_types(wish: VmWish) -> Want:
     """Return what must be read to place these profiles."""
     return Want(types=True, profiles=frozenset(text for text, _ in wish.profiles))
@@ -88,6 +69,7 @@ def _attach(
     require_system(snapshot)
     promise = _promise(snapshot, vm)
     live = _is_live(vm)
+    takes = live or not promise.lends
     typed = change.typed_profiles(wish)
     if live:
         record = world.hypervisor.find_domain(vm.uuid)
@@ -98,26 +80,31 @@ def _attach(
         return next(looks, None) or observe(world, want_types(wish))
 
     def choose(seen: Snapshot) -> tuple[PromisedVgpu, ...]:
-        return change.added(seen, wish, promise, exclude)
+        try:
+            return change.added(seen, wish, promise, exclude)
+        except NoCapacity:
+            if takes:
+                raise
+            return change.added(emptied(seen), wish, promise)
 
     def claims(new: tuple[PromisedVgpu, ...]) -> tuple[Claim, ...]:
         refuse_worked_on(world, vm)
-        return claims_of(world, vm.name, replace(promise, vgpus=new))
+        return claims_of(world, vm.name, replace(promise, vgpus=new)) if takes else ()
 
     if dry_run:
         new = choose(snapshot)
         planned = change.attach_steps(snapshot, vm, promise, typed, new, live=live)
         shown: list[Step] = [*(HoldClaim(c) for c in claims(new)), *planned]
         return Outcome(True, vm_value(snapshot, vm), tuple(s.describe() for s in shown), dry_run=True)
-    fresh, new, held = claim_carriers(world, look, choose, claims, wait_seconds)
-    held = own_all(world, vm, promise, held, wait_seconds)
+    fresh, new, mine = claim_carriers(world, look, choose, claims, wait_seconds)
+    mine = own_all(world, vm, replace(promise, vgpus=held(snapshot, vm, promise)), mine, wait_seconds)
     try:
         plan = Plan(change.attach_steps(fresh, vm, promise, typed, new, live=live))
     except BaseException:
-        give_back(world, held)
+        give_back(world, mine)
         raise
-    carry_out(world, plan, progress, held)
-    return done(world, vm_value(snapshot, vm), held, plan)
+    carry_out(world, plan, progress, mine)
+    return done(world, vm_value(snapshot, vm), mine, plan)
 
 
 def _promise(snapshot: Snapshot, vm: Vm) -> Promise:
@@ -174,29 +161,6 @@ def _changeable(vm: Vm) -> tuple[object, ...]:
     return vm.promise, vm.copied_promise, vm.unreadable_promise, vm.state, vm.hostdevs
 
 
-def refuse_worked_on(world: World, vm: Vm) -> None:
-    """Refuse a VM for which another live process holds a claim; under the host lock the first one wins.
-
-    Raises:
-        Busy: naming the process.
-    """
-    for other in world.claims.all():
-        working = other.vm_uuid == vm.uuid and other.process != world.processes.this()
-        if working and world.processes.alive(other.process):
-            raise Busy(
-                f"process {other.process.pid} works on VM {vm.name}: {other.command}",
-                hint="wait for it, then run the command again",
-                pid=other.process.pid,
-                vm=vm.name,
-            )
-
-
-def give_back(world: World, held: Sequence[HoldClaim]) -> None:
-    """Release claims for which nothing was made yet."""
-    for step in reversed(held):
-        step.undo(world)
-
-
 def detach(
     world: World,
     name: str,
@@ -227,6 +191,6 @@ def detach(
     if dry_run or not go:
         steps = tuple(s.describe() for s in plan.steps)
         return Outcome(bool(go), vm_value(snapshot, vm), steps, snapshot.warnings, dry_run=dry_run)
-    own_all(world, vm, promise, (), wait_seconds)
+    own_all(world, vm, replace(promise, vgpus=held(snapshot, vm, promise)), (), wait_seconds)
     carry_out(world, plan, progress)
     return done(world, vm_value(snapshot, vm), (), plan)

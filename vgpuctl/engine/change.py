@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Change a stopped VM in place: its profile, memory, vCPUs or network, for set-profile and ensure-vm.
+"""Change a stopped VM in place: its profile, memory, vCPUs, network or reserve, for set-profile and ensure-vm.
 
 The new vGPU is claimed, the old device removed, the new one made; then one definition switches the VM over, its record
 with it; then the old claim goes. A crash before the switch leaves a claim that no VM's record names, and one after it
-the old claim: reconcile removes both. A device that is missing then is made again at the start.
+the old claim: reconcile removes both. A device that is missing then is made again at the start. A VM that reserves its
+places only while it runs gets no claim and no device here; one that is to keep them from now on gets both.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from typing import TYPE_CHECKING
 from vgpuctl.backends import of
 from vgpuctl.capacity.place import select_gpus
 from vgpuctl.domain.edit import Edit, edited
-from vgpuctl.engine.attach import give_back, on_other_gpus, own_all, refuse_worked_on, want_types
-from vgpuctl.engine.claim import claim_carriers, claims_of
-from vgpuctl.engine.create import done, planned_vgpu
-from vgpuctl.engine.guards import find_vm, refuse_stuck, require_system, require_writable
+from vgpuctl.engine.attach import own_all, want_types
+from vgpuctl.engine.claim import claim_carriers, claims_of, give_back, on_other_gpus
+from vgpuctl.engine.create import done
+from vgpuctl.engine.guards import find_vm, refuse_stuck, refuse_worked_on, require_system, require_writable
+from vgpuctl.engine.move import definition
 from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.power import settled
+from vgpuctl.engine.power import leftovers_of, settled
 from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import InUse, InvalidInput, NoCapacity, NotFound, Refused
 from vgpuctl.model.outcome import Outcome, Progress
@@ -29,10 +31,11 @@ from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import Claim, Promise, PromisedVgpu, Vm
 from vgpuctl.model.wish import VmWish
 from vgpuctl.plan.change import Swap, added, hostdev, promised, swap, typed_profiles, without
-from vgpuctl.plan.choose import type_id_now
+from vgpuctl.plan.choose import as_taken, type_id_now
 from vgpuctl.plan.differ import types_of
 from vgpuctl.plan.remove import not_provably_ours, own_promise
-from vgpuctl.plan.report import vgpu_value, vm_value
+from vgpuctl.plan.report import planned_vgpu, vm_value
+from vgpuctl.plan.reserve import emptied, held, places
 from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.steps.domain import OFF
 from vgpuctl.steps.plug import DropClaim, Redefine, TakeOut
@@ -41,12 +44,15 @@ from vgpuctl.value import Value, replace
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
 
-IN_PLACE = frozenset({"profile", "memory", "vcpus", "network"})
+IN_PLACE = frozenset({"profile", "memory", "vcpus", "network", "reserve"})
 """The fields that a stopped VM takes without being made anew."""
 
 
 class Job(Value):
-    """One change of one VM, looked at and checked. `xml` is its definition as it is."""
+    """One change of one VM, looked at and checked. `xml` is its definition as it is.
+
+    `reserve` is the VM's afterwards. `free`: what stays in its record and gives up its place.
+    """
 
     snapshot: Snapshot
     vm: Vm
@@ -55,6 +61,18 @@ class Job(Value):
     fields: frozenset[str]
     swap: Swap
     xml: str
+    reserve: str
+    free: tuple[PromisedVgpu, ...]
+
+    @property
+    def takes(self) -> bool:
+        """Whether the VM has a place for each of its vGPUs afterwards, while it is off."""
+        return self.reserve == "always"
+
+    @property
+    def has(self) -> tuple[PromisedVgpu, ...]:
+        """Those of its vGPUs that have a place now."""
+        return held(self.snapshot, self.vm, self.promise)
 
 
 def set_profile(world: World, wish: VmWish, *, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome:
@@ -113,31 +131,40 @@ def _changed(
 
     def claims(new: tuple[PromisedVgpu, ...]) -> tuple[Claim, ...]:
         refuse_worked_on(world, job.vm)
-        return claims_of(world, job.vm.name, replace(job.promise, vgpus=new))
+        return claims_of(world, job.vm.name, replace(job.promise, vgpus=new)) if job.takes else ()
 
+    gone = {v.carrier for v in (*job.swap.go, *job.free)}
+    owned = replace(job.promise, vgpus=job.has)
+    olds = tuple(c for c in claims_of(world, job.vm.name, owned) if c.carrier in gone)
     if dry_run:
         new = choose(job.snapshot)
-        shown: list[Step] = [*(HoldClaim(c) for c in claims(new)), *_steps(job.snapshot, job, new, claims(job.swap.go))]
+        shown: list[Step] = [*(HoldClaim(c) for c in claims(new)), *_steps(job.snapshot, job, new, olds)]
         return Outcome(True, _expected(job, new), tuple(s.describe() for s in shown), dry_run=True)
     looks = iter([job.snapshot])
 
     def look() -> Snapshot:
-        return next(looks, None) or observe(world, want_types(wish))
+        return next(looks, None) or observe(world, _want(wish, fields))
 
-    fresh, new, held = claim_carriers(world, look, choose, claims, wait_seconds)
-    held = own_all(world, job.vm, job.promise, held, wait_seconds)
+    fresh, new, mine = claim_carriers(world, look, choose, claims, wait_seconds)
+    mine = own_all(world, job.vm, owned, mine, wait_seconds)
     try:
-        plan = Plan(_steps(fresh, job, new, claims(job.swap.go)))
+        plan = Plan(_steps(fresh, job, new, olds))
     except BaseException:
-        give_back(world, held)
+        give_back(world, mine)
         raise
-    carry_out(world, plan, progress, held)
-    return done(world, vm_value(job.snapshot, job.vm), held, plan)
+    carry_out(world, plan, progress, mine)
+    return done(world, vm_value(job.snapshot, job.vm), mine, plan)
+
+
+def _want(wish: VmWish, fields: frozenset[str]) -> Want:
+    if "reserve" in fields:
+        return Want(types=True, every_function=True)
+    return want_types(wish) if "profile" in fields else Want(models=False)
 
 
 def _job(world: World, wish: VmWish, fields: frozenset[str], *, dry_run: bool) -> Job:
     """Look, and refuse what cannot be changed; the definition's secrets are read only to define it again."""
-    snapshot = observe(world, want_types(wish) if "profile" in fields else Want(models=False))
+    snapshot = observe(world, _want(wish, fields))
     vm = find_vm(snapshot, wish.name or "")
     require_system(snapshot)
     promise = own_promise(vm, "change")
@@ -157,16 +184,10 @@ def _job(world: World, wish: VmWish, fields: frozenset[str], *, dry_run: bool) -
         exchange = swap(vm, promise, typed_profiles(wish), types_of(snapshot, vm))
         _refuse_whole(vm, promise)
         wish = _placed(wish, promise, exchange)
-    return Job(snapshot, vm, promise, wish, fields, exchange, _xml(world, vm, dry_run=dry_run))
-
-
-def _xml(world: World, vm: Vm, *, dry_run: bool) -> str:
-    if not dry_run:
-        return world.hypervisor.definition(vm.uuid)
-    record = world.hypervisor.find_domain(vm.uuid)
-    if record is None:
-        raise NotFound(f"there is no VM {vm.name} any more", hint="vgpuctl list-vms", vm=vm.name)
-    return record.xml
+    xml = definition(world, vm, dry_run=dry_run)
+    reserve = wish.reserve if "reserve" in fields else promise.reserve
+    lends = "reserve" in fields and reserve == "running" and not leftovers_of(world, vm).managed_save
+    return Job(snapshot, vm, promise, wish, fields, exchange, xml, reserve, exchange.stay if lends else ())
 
 
 def _refuse_whole(vm: Vm, promise: Promise) -> None:
@@ -202,16 +223,25 @@ def _placed(wish: VmWish, promise: Promise, exchange: Swap) -> VmWish:
 
 
 def _chosen(seen: Snapshot, job: Job, exclude: frozenset[str]) -> tuple[PromisedVgpu, ...]:
-    """Place those that come beside those that go; where that does not fit, in their place."""
+    """Place those that stay and have no place, if they are to have one, and those that come.
+
+    Those that come go beside those that go; where that does not fit, in their place.
+    """
+    stay = replace(job.promise, vgpus=job.swap.stay)
+    placed = places(seen, job.vm, stay, exclude) if job.takes else ()
     if not job.swap.come:
-        return ()
+        return placed
+    seen = replace(seen, vgpus=(*seen.vgpus, *(as_taken(v, job.vm.name, job.vm.uuid) for v in placed)))
     go = job.swap.go
     try:
-        return added(seen, job.wish, job.promise, exclude, go)
+        return (*placed, *added(seen, job.wish, job.promise, exclude, go))
     except NoCapacity:
+        if not job.takes:
+            return added(emptied(seen), job.wish, job.promise, go=go)
         if not go:
             raise
-        return added(without(seen, go), job.wish, job.promise, exclude, go)
+        own = [v for v in go if v in job.has]
+        return (*placed, *added(without(seen, own), job.wish, job.promise, exclude, go))
 
 
 def _steps(seen: Snapshot, job: Job, new: tuple[PromisedVgpu, ...], olds: tuple[Claim, ...]) -> tuple[Step, ...]:
@@ -219,25 +249,35 @@ def _steps(seen: Snapshot, job: Job, new: tuple[PromisedVgpu, ...], olds: tuple[
     vm, go = job.vm, job.swap.go
     leave = not_provably_ours(job.snapshot, vm, job.promise)
     types = {v.carrier: v.type_id for v in job.snapshot.vgpus if v.present}
-    gone = [(v, of(v.backend)) for v in reversed(go) if v.carrier in types.keys() - leave]
+    gone = [(v, of(v.backend)) for v in reversed((*job.free, *go)) if v.carrier in types.keys() - leave]
     steps: list[Step] = [TakeOut(kind.remove(v), kind.make(v, types[v.carrier])) for v, kind in gone]
-    cleared = without(seen, go)
-    for vgpu in new:
+    cleared = without(seen, [v for v in go if v.carrier not in leave])
+    for vgpu in new if job.takes else ():
         steps += of(vgpu.backend).make(vgpu, type_id_now(cleared, vgpu))
-    after = promised(job.promise, (*job.swap.stay, *new), typed_profiles(job.wish) if new else ())
-    pairs = max(len(go), len(new))
+    placed, come = _parted(job, new)
+    after = promised(job.promise, (*job.swap.stay, *come), typed_profiles(job.wish) if come else ())
+    stay = tuple(placed.get(v.index, v) for v in job.swap.stay)
+    after = replace(after, vgpus=(*stay, *come), reserve=job.reserve)
+    pairs = max(len(go), len(come))
     there = [*(v.carrier for v in go), *[None] * (pairs - len(go))]
-    news = [*(hostdev(v, job.promise) for v in new), *[None] * (pairs - len(new))]
+    news = [*(hostdev(v, job.promise) for v in come), *[None] * (pairs - len(come))]
+    moved = [(v, m) for v in job.swap.stay if (m := placed.get(v.index, v)).carrier != v.carrier]
     edit = Edit(
         memory_mib=job.wish.memory_mib if "memory" in job.fields else None,
         vcpus=job.wish.vcpus if "vcpus" in job.fields else None,
         network=job.wish.network if "network" in job.fields else None,
-        exchange=tuple(zip(there, news, strict=True)),
-        promise=after if pairs else None,
+        exchange=(*zip(there, news, strict=True), *((v.carrier, hostdev(m, job.promise)) for v, m in moved)),
+        promise=after if pairs or "reserve" in job.fields else None,
     )
     steps.append(Redefine(vm.name, vm.uuid, edited(job.xml, edit), job.xml, _words(job, new)))
     steps += [DropClaim(c) for c in olds]
     return tuple(steps)
+
+
+def _parted(job: Job, new: tuple[PromisedVgpu, ...]) -> tuple[dict[int, PromisedVgpu], tuple[PromisedVgpu, ...]]:
+    """Return of what was chosen those that stay, by index, and those that come."""
+    staying = {v.index for v in job.swap.stay}
+    return {v.index: v for v in new if v.index in staying}, tuple(v for v in new if v.index not in staying)
 
 
 def _expected(job: Job, new: tuple[PromisedVgpu, ...]) -> dict[str, object]:
@@ -249,19 +289,28 @@ def _expected(job: Job, new: tuple[PromisedVgpu, ...]) -> dict[str, object]:
         value["vcpus"] = job.wish.vcpus
     if "network" in job.fields:
         value["networks"] = [job.wish.network, *job.vm.networks[1:]]
-    gone = {v.carrier for v in job.swap.go}
-    stay = [vgpu_value(v) for v in job.snapshot.vgpus if v.vm_uuid == job.vm.uuid and v.carrier not in gone]
-    value["vgpus"] = [*stay, *(planned_vgpu(v, job.vm.name) for v in new)]
+    placed, come = _parted(job, new)
+    after = replace(job.promise, vgpus=job.swap.stay, reserve=job.reserve)
+    gone = {v.carrier for v in (*job.swap.go, *job.free)}
+    left = tuple(v for v in job.snapshot.vgpus if v.carrier not in gone)
+    stay = vm_value(replace(job.snapshot, vgpus=left), replace(job.vm, promise=after))
+    kept = stay["vgpus"] if isinstance(stay["vgpus"], list) else []
+    moved = {v.carrier for v in job.swap.stay if v.index in placed}
+    chosen = [planned_vgpu(v, job.vm.name) for v in (*placed.values(), *come)]
+    value["vgpus"] = [*(v for v in kept if v["carrier"] not in moved), *chosen]
+    value["reserve"] = job.reserve
     return value
 
 
 def _words(job: Job, new: tuple[PromisedVgpu, ...]) -> tuple[str, ...]:
     """Say each change as "what: before -> after"."""
     vm, wish = job.vm, job.wish
+    come = _parted(job, new)[1]
     words = {
         "memory": f"memory: {vm.memory_mib} -> {wish.memory_mib} MiB",
         "network": f"network: {vm.networks[0] if vm.networks else 'none'} -> {wish.network}",
-        "profile": f"profile: {_names(job.promise.vgpus)} -> {_names((*job.swap.stay, *new))}",
+        "profile": f"profile: {_names(job.promise.vgpus)} -> {_names((*job.swap.stay, *come))}",
+        "reserve": f"reserve: {job.promise.reserve} -> {job.reserve}",
         "vcpus": f"vcpus: {vm.vcpus} -> {wish.vcpus}",
     }
     return tuple(words[f] for f in sorted(job.fields))

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from vgpuctl.engine.observe import Want, observe_devices
-from vgpuctl.errors import Busy, NoCapacity
+from vgpuctl.errors import Busy, NoCapacity, NotFound
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, Promise, PromisedVgpu
 from vgpuctl.plan.claims import claims_for, typed
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LOOKS = 8
 
+Done = TypeVar("Done")
 Choose = Callable[[Snapshot], tuple[PromisedVgpu, ...]]
 Claims = Callable[[tuple[PromisedVgpu, ...]], tuple[Claim, ...]]
 
@@ -88,6 +89,32 @@ def narrow(before: Snapshot, planned: tuple[PromisedVgpu, ...]) -> Want:
     gpus = tuple(g for g in before.gpus if g.address in only)
     ids = frozenset(t.type_id for g in gpus for t in g.types if t.profile in profiles or t.units is not None)
     return Want(types=True, models=False, only=only, type_ids=ids, known=gpus, named=before.named)
+
+
+def give_back(world: World, held: Sequence[HoldClaim]) -> None:
+    """Release claims for which nothing was made yet."""
+    for step in reversed(held):
+        step.undo(world)
+
+
+def on_other_gpus(act: Callable[[frozenset[str]], Done]) -> Done:
+    """Do it, and again without each GPU whose driver refused although its numbers looked right.
+
+    Raises:
+        NoCapacity: the last driver's refusal, when no GPU is left.
+    """
+    exclude: frozenset[str] = frozenset()
+    refused: NoCapacity | None = None
+    while True:
+        try:
+            return act(exclude)
+        except NoCapacity as error:
+            gpu = error.facts.get("gpu")
+            if not isinstance(gpu, str) or "errno" not in error.facts or gpu in exclude:
+                raise refused or error from None
+            refused, exclude = error, exclude | {gpu}
+        except NotFound as error:
+            raise refused or error from None  # no GPU that is left knows the profile
 
 
 def reclaim(

@@ -10,19 +10,19 @@ from vgpuctl.domain.render import render
 from vgpuctl.engine.claim import claim_carriers, claims_of
 from vgpuctl.engine.facts import gather
 from vgpuctl.engine.guards import require_system, require_writable
-from vgpuctl.engine.observe import Want, observe, observe_vm
+from vgpuctl.engine.observe import looked_for, observe, observe_vm
 from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import Exists, NoCapacity, VgpuctlError
-from vgpuctl.model.address import normal_pci
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan
 from vgpuctl.model.vm import Claim, DiskRole, PromisedVgpu
 from vgpuctl.model.wish import DomainDesign, VmWish
 from vgpuctl.plan.choose import choose
-from vgpuctl.plan.create import create_plan, make_design, vm_name
+from vgpuctl.plan.create import create_plan, make_design, takes_place, vm_name
 from vgpuctl.plan.facts import Facts, check_facts
-from vgpuctl.plan.report import vm_value
+from vgpuctl.plan.report import planned_vgpu, vm_value
+from vgpuctl.plan.reserve import someday
 from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.value import Value
 
@@ -40,30 +40,21 @@ class Prepared(Value):
     design: DomainDesign
     warnings: tuple[str, ...]
     exclude: frozenset[str]
+    start: bool
 
 
-def looked_for(wish: VmWish) -> Want:
-    """Return how much must be read to plan a VM."""
-    by_model = wish.gpu is not None and normal_pci(wish.gpu) is None
-    return Want(
-        types=wish.mode == "vgpu",
-        models=by_model,
-        every_function=wish.mode != "vgpu",
-        profiles=frozenset(text for text, _ in wish.profiles),
-    )
-
-
-def prepare(world: World, wish: VmWish, exclude: frozenset[str] = frozenset()) -> Prepared:
+def prepare(world: World, wish: VmWish, exclude: frozenset[str] = frozenset(), *, start: bool = True) -> Prepared:
     """Look at the host and plan a new VM; raises what stands against it before anything is written."""
     uuid = world.new_uuid()
     snapshot = observe(world, looked_for(wish))
     require_system(snapshot)
     refuse_existing(snapshot, vm_name(wish, uuid))
-    vgpus = choose(snapshot, wish, uuid, exclude)
+    takes = takes_place(wish, start=start)
+    vgpus = choose(snapshot, wish, uuid, exclude) if takes else someday(snapshot, wish, uuid)
     facts = gather(world, wish, vgpus)
     warnings = check_facts(snapshot, wish, vgpus, facts)
     design = make_design(snapshot, wish, facts, uuid, vgpus)
-    return Prepared(snapshot, wish, uuid, facts, design, warnings, exclude)
+    return Prepared(snapshot, wish, uuid, facts, design, warnings, exclude, start)
 
 
 def refuse_existing(snapshot: Snapshot, name: str) -> None:
@@ -108,15 +99,15 @@ def create_vm(
     refused: NoCapacity | None = None
     while True:
         try:
-            prepared = prepare(world, wish, exclude)
+            prepared = prepare(world, wish, exclude, start=start)
         except VgpuctlError:
             if refused is not None:
                 raise refused from None
             raise
         if dry_run:
-            return _planned(world, prepared, start=start)
+            return _planned(world, prepared)
         try:
-            return _create(world, prepared, start=start, wait_seconds=wait_seconds, progress=progress)
+            return _create(world, prepared, wait_seconds=wait_seconds, progress=progress)
         except NoCapacity as error:
             gpu = error.facts.get("gpu")
             if not isinstance(gpu, str) or "errno" not in error.facts or gpu in exclude:
@@ -124,9 +115,10 @@ def create_vm(
             refused, exclude = error, exclude | {gpu}
 
 
-def _planned(world: World, prepared: Prepared, *, start: bool) -> Outcome:
-    claims = claims_of(world, prepared.design.name, prepared.design.promise)
-    plan = create_plan(prepared.snapshot, prepared.wish, prepared.facts, prepared.design, start=start)
+def _planned(world: World, prepared: Prepared) -> Outcome:
+    takes = takes_place(prepared.wish, start=prepared.start)
+    claims = claims_of(world, prepared.design.name, prepared.design.promise) if takes else ()
+    plan = create_plan(prepared.snapshot, prepared.wish, prepared.facts, prepared.design, start=prepared.start)
     steps = (*(HoldClaim(c).describe() for c in claims), *(s.describe() for s in plan.steps))
     design = prepared.design
     data: dict[str, object] = {
@@ -138,23 +130,6 @@ def _planned(world: World, prepared: Prepared, *, start: bool) -> Outcome:
         "sources": sources(prepared.wish),
     }
     return Outcome(True, data, steps, prepared.warnings, plan.notes, dry_run=True)
-
-
-def planned_vgpu(vgpu: PromisedVgpu, vm: str | None) -> dict[str, object]:
-    """Return the value of a vGPU that is promised to a VM, or to none, and not made yet."""
-    return {
-        "carrier": vgpu.carrier,
-        "profile": vgpu.profile,
-        "gpu": vgpu.gpu,
-        "function": vgpu.function,
-        "backend": str(vgpu.backend),
-        "framebuffer_mib": vgpu.framebuffer_mib,
-        "vm": vm,
-        "owner": "ours",
-        "present": False,
-        "reason": None,
-        "name": None,
-    }
 
 
 def sources(wish: VmWish) -> Mapping[str, object]:
@@ -169,14 +144,29 @@ def sources(wish: VmWish) -> Mapping[str, object]:
         "mode": wish.mode,
         "hotplug_slots": wish.hotplug_slots,
         "template": wish.template,
+        "reserve": wish.reserve,
     }
     if wish.cloud_init is not None:
         values["cloud_init"] = wish.cloud_init.path
     return {name: {"value": value, "source": wish.sources.get(name, "built in")} for name, value in values.items()}
 
 
-def _create(world: World, prepared: Prepared, *, start: bool, wait_seconds: float, progress: Progress) -> Outcome:
+def _create(world: World, prepared: Prepared, *, wait_seconds: float, progress: Progress) -> Outcome:
+    snapshot, design, held = _claimed(world, prepared, wait_seconds)
+    plan = _guarded(world, held, snapshot, prepared, design)
+    carry_out(world, plan, progress, held)
+    return done(
+        world, _unseen(design, present=bool(held)), held, plan, prepared.warnings, sources=sources(prepared.wish)
+    )
+
+
+def _claimed(
+    world: World, prepared: Prepared, wait_seconds: float
+) -> tuple[Snapshot, DomainDesign, tuple[HoldClaim, ...]]:
+    """Claim the places of a new VM; one that has none while it is off is defined as it was planned."""
     wish, uuid = prepared.wish, prepared.uuid
+    if not takes_place(wish, start=prepared.start):
+        return prepared.snapshot, prepared.design, ()
     looks = iter([prepared.snapshot])
 
     def look() -> Snapshot:
@@ -193,10 +183,7 @@ def _create(world: World, prepared: Prepared, *, start: bool, wait_seconds: floa
         return choose(snapshot, wish, uuid, prepared.exclude)
 
     snapshot, vgpus, held = claim_carriers(world, look, again, claims, wait_seconds)
-    design = with_vgpus(vgpus)
-    plan = _guarded(world, held, snapshot, prepared, design, start=start)
-    carry_out(world, plan, progress, held)
-    return done(world, _unseen(design), held, plan, prepared.warnings, sources=sources(wish))
+    return snapshot, with_vgpus(vgpus), held
 
 
 def _guarded(
@@ -205,25 +192,23 @@ def _guarded(
     snapshot: Snapshot,
     prepared: Prepared,
     design: DomainDesign,
-    *,
-    start: bool,
 ) -> Plan:
     """Make the plan; when even that fails (a template), the claims are given back."""
     try:
-        return create_plan(snapshot, prepared.wish, prepared.facts, design, start=start)
+        return create_plan(snapshot, prepared.wish, prepared.facts, design, start=prepared.start)
     except BaseException:
         for step in reversed(held):
             step.undo(world)
         raise
 
 
-def _unseen(design: DomainDesign) -> dict[str, object]:
+def _unseen(design: DomainDesign, *, present: bool) -> dict[str, object]:
     """Return what is known of a VM that was just made, for the case that the host can no longer be looked at."""
     return {
         "name": design.name,
         "uuid": design.uuid,
         "state": "unknown",
-        "vgpus": [planned_vgpu(v, design.name) | {"present": True} for v in design.promise.vgpus],
+        "vgpus": [planned_vgpu(v, design.name) | {"present": present} for v in design.promise.vgpus],
         "disks": _planned_disks(design),
     }
 

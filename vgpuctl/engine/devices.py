@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.engine.claim import claims_of, narrow, reclaim
-from vgpuctl.engine.guards import refuse_being_set_up
-from vgpuctl.engine.observe import Want, observe_devices
+from vgpuctl.engine.claim import claim_carriers, claims_of, give_back, narrow, on_other_gpus, reclaim
+from vgpuctl.engine.guards import refuse_being_set_up, refuse_worked_on
+from vgpuctl.engine.observe import Want, claimed_gpus, looked_for, observe_devices
 from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import Busy
 from vgpuctl.model.gpu import Backend
@@ -19,13 +19,17 @@ from vgpuctl.model.outcome import Progress
 from vgpuctl.model.records import HypervisorStatus
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan
-from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm
+from vgpuctl.model.vm import Claim, Promise, PromisedVgpu, PromiseState, Vm
 from vgpuctl.plan.devices import check_devices, device_steps
+from vgpuctl.plan.remove import freeing_steps
+from vgpuctl.plan.reserve import held, places, wish_for
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
 
+DOMAINS = "/etc/libvirt/qemu"
+SAVED = "/var/lib/libvirt/qemu/save"
 UNASKED = HypervisorStatus(available=False, uri="", reason="libvirt is not asked here")
 _WHOLE = (Backend.SRIOV_VF, Backend.PASSTHROUGH)
 
@@ -43,6 +47,9 @@ def look_for(world: World, promises: tuple[Promise, ...], vms: tuple[Vm, ...]) -
     """Return the carriers of these promises and their GPUs, without types: mostly all is there."""
     carriers = frozenset(v.carrier for promise in promises for v in promise.vgpus)
     gpus = frozenset(v.gpu for promise in promises for v in promise.vgpus)
+    for promise in promises:
+        if promise.lends:
+            gpus |= claimed_gpus(world, promise.vm_uuid, frozenset(v.carrier for v in promise.vgpus))
     want = Want(models=False, only=gpus, carriers=carriers | gpus, named=())
     return observe_devices(world, want, vms=vms, status=UNASKED)
 
@@ -56,12 +63,12 @@ def lacks_devices(snapshot: Snapshot, vm: Vm, promise: Promise) -> bool:
         Busy: a process is setting one of its GPUs up.
     """
     carriers = frozenset(v.carrier for v in promise.vgpus)
-    refuse_being_set_up(snapshot, frozenset(v.gpu for v in promise.vgpus))
-    held = {c.carrier: c.type_id for c in snapshot.claims if c.vm_uuid == vm.uuid}
+    refuse_being_set_up(snapshot, frozenset(v.gpu for v in held(snapshot, vm, promise)))
+    claimed = {c.carrier: c.type_id for c in snapshot.claims if c.vm_uuid == vm.uuid}
     there = {v.carrier: v.type_id for v in snapshot.vgpus if v.present and v.vm_uuid == vm.uuid}
-    if not carriers <= held.keys() & there.keys():
+    if not carriers <= claimed.keys() & there.keys():
         return True
-    return any(held[c] is not None and held[c] != there[c] for c in carriers)
+    return any(claimed[c] is not None and claimed[c] != there[c] for c in carriers)
 
 
 def planned_devices(world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...], known: Snapshot | None = None) -> Plan:
@@ -76,6 +83,12 @@ def planned_devices(world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...],
 
 
 def _plan(snapshot: Snapshot, vm: Vm, promise: Promise) -> Plan:
+    _refuse_half_way(vm, promise)
+    check_devices(snapshot, promise)
+    return Plan(steps=device_steps(snapshot, vm, promise))
+
+
+def _refuse_half_way(vm: Vm, promise: Promise) -> None:
     if promise.state is not PromiseState.READY:
         raise Busy(
             f"{vm.name} is half-way: its record says {promise.state}",
@@ -83,8 +96,6 @@ def _plan(snapshot: Snapshot, vm: Vm, promise: Promise) -> Plan:
             vm=vm.name,
             record=str(promise.state),
         )
-    check_devices(snapshot, promise)
-    return Plan(steps=device_steps(snapshot, vm, promise))
 
 
 def look_at(
@@ -125,15 +136,92 @@ def make_devices(
     """
     seen = known if known is not None else look_at(world, (promise,), vms)
     _plan(seen, vm, promise)
-    held = reclaim(world, claims_of(world, vm.name, promise), wait_seconds, seen=seen)
+    mine = reclaim(world, claims_of(world, vm.name, promise), wait_seconds, seen=seen)
     try:
         plan = planned_devices(world, vm, promise, vms, seen)
     except BaseException:
-        for step in reversed(held):
-            step.undo(world)
+        give_back(world, mine)
         raise
-    carry_out(world, plan, progress, held)
-    return tuple(s.describe() for s in (*held, *plan.steps))
+    carry_out(world, plan, progress, mine)
+    return tuple(s.describe() for s in (*mine, *plan.steps))
+
+
+def make_anywhere(
+    world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...], wait_seconds: float, progress: Progress
+) -> None:
+    """Claim and make the vGPUs of a VM that reserves them only while it runs, wherever its definition lets them be.
+
+    `vms` are all whose promises are known: what the others keep always is not taken.
+
+    Raises:
+        InUse: a function that the VM's definition names is not free.
+        NoCapacity: no GPU has room.
+        VgpuctlError: why else not; what was made has been taken back.
+    """
+    _refuse_half_way(vm, promise)
+    on_other_gpus(lambda exclude: _make_anywhere(world, vm, promise, vms, exclude, wait_seconds, progress))
+
+
+def _make_anywhere(
+    world: World,
+    vm: Vm,
+    promise: Promise,
+    vms: tuple[Vm, ...],
+    exclude: frozenset[str],
+    wait_seconds: float,
+    progress: Progress,
+) -> None:
+    want = looked_for(wish_for(vm, promise, promise.vgpus))
+
+    def look() -> Snapshot:
+        return observe_devices(world, want, vms=vms, status=UNASKED)
+
+    def choose(seen: Snapshot) -> tuple[PromisedVgpu, ...]:
+        return places(seen, vm, promise, exclude, fixed=True)
+
+    def claims(new: tuple[PromisedVgpu, ...]) -> tuple[Claim, ...]:
+        refuse_worked_on(world, vm)
+        return claims_of(world, vm.name, replace(promise, vgpus=new))
+
+    mine = claim_carriers(world, look, choose, claims, wait_seconds)[2]
+    try:
+        now = look()
+        there = replace(promise, vgpus=held(now, vm, promise))
+        refuse_being_set_up(now, [v.gpu for v in there.vgpus])
+        check_devices(now, there)
+        plan = Plan(steps=device_steps(now, vm, there))
+    except BaseException:
+        give_back(world, mine)
+        raise
+    carry_out(world, plan, progress, mine)
+
+
+def free_devices(world: World, vm: Vm, promise: Promise, wait_seconds: float, progress: Progress) -> None:
+    """Give back what a VM has that was stopped just now and reserves its places only while it runs.
+
+    Only what a claim says is its own goes. With a managed save it stays: the saved guest wants it back.
+
+    Raises:
+        Busy: another process works on the VM, and gives it back or needs it.
+        VgpuctlError: a device could not be removed.
+    """
+    carriers = frozenset(v.carrier for v in promise.vgpus)
+    want = Want(models=False, only=claimed_gpus(world, vm.uuid, carriers), carriers=carriers, named=())
+    mine = held(observe_devices(world, want, vms=(vm,), status=UNASKED), vm, promise)
+    if not mine or promise.state is not PromiseState.READY or _is_saved(world, vm.name):
+        return
+    reclaim(world, claims_of(world, vm.name, replace(promise, vgpus=mine)), wait_seconds, lost=False)
+    carry_out(world, Plan(freeing_steps(vm, mine), undo_on_failure=False), progress)
+
+
+def _is_saved(world: World, name: str) -> bool:
+    """Say whether libvirt keeps a managed save of a VM; a directory that cannot be read may hold one."""
+    try:
+        return f"{name}.save" in world.sysfs.listdir(SAVED)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
 
 
 def has_devices(promise: Promise) -> bool:

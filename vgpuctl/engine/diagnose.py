@@ -125,11 +125,13 @@ def look_at(world: World, checks: tuple[Check, ...]) -> Look:
         needs += [c.needs_of(snapshot) for c in checks if c.needs_of is not None]
     leftovers, leftovers_problem = _find(world, snapshot, problem, checks)
     capabilities, capabilities_problem = _capabilities(world, snapshot, problem, checks)
+    configs = {path: _folder(world, path) for path in dict.fromkeys(p for n in needs for p in n.configs)}
+    conf = [f"{at}/{name}" for at, found in configs.items() for name in found.names or () if name.endswith(".conf")]
     return Look(
         snapshot=snapshot,
         problem=problem,
-        files={path: _text(world, path) for n in needs for path in n.files},
-        folders={path: _folder(world, path) for n in needs for path in n.folders},
+        files={path: _text(world, path) for path in dict.fromkeys([*(p for n in needs for p in n.files), *conf])},
+        folders={**{path: _folder(world, path) for n in needs for path in n.folders}, **configs},
         permissions=_permissions(world, needs),
         leftovers=leftovers,
         leftovers_problem=leftovers_problem,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make a VM equal to a wish: the one path for ensure-vm, and for Ansible behind it.
 
-In place the state is changed, and of a stopped VM profile, memory, vCPUs and network. Any other difference of a VM
-that exists is refused with before and after, so that a playbook never rebuilds a desktop by surprise.
+In place the state is changed, and of a stopped VM profile, memory, vCPUs, network and reserve. Any other difference of
+a VM that exists is refused with before and after, so that a playbook never rebuilds a desktop by surprise.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm, VmState
 from vgpuctl.model.wish import VmWish
+from vgpuctl.plan.create import takes_place
 from vgpuctl.plan.differ import Side, differences, meant_profile, promise_gpus, same_gpu, types_of
 from vgpuctl.plan.remove import own_promise
 from vgpuctl.plan.report import vm_value
@@ -62,7 +63,7 @@ def ensure_vm(
         refuse_incomplete(wish)
         start = state != "stopped"
         made = create_vm(world, wish, start=start, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
-        return _with_sides(made, before, "started" if start else "stopped")
+        return _with_sides(made, before, "started" if start else "stopped", made=takes_place(wish, start=start))
     if state == "absent":
         gone = power.delete_vm(
             world,
@@ -109,11 +110,11 @@ def refuse_incomplete(wish: VmWish) -> None:
         )
 
 
-def _with_sides(outcome: Outcome, before: dict[str, object] | None, state: str) -> Outcome:
-    """Add what was and what is; after a dry run, what would be."""
+def _with_sides(outcome: Outcome, before: dict[str, object] | None, state: str, *, made: bool = False) -> Outcome:
+    """Add what was and what is; after a dry run, what would be. `made`: the VM is new, and so are its vGPUs."""
     after = {k: v for k, v in outcome.data.items() if k != "sources"}
     if outcome.dry_run and outcome.changed:
-        after |= _expected(after, state, made=before is None)
+        after |= _expected(after, state, made=made)
     return replace(outcome, data={**outcome.data, "before": before, "after": after})
 
 

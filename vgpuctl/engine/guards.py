@@ -11,6 +11,7 @@ from vgpuctl.capacity.place import stuck_error
 from vgpuctl.errors import Busy, HostCannot, InvalidInput, NotFound
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import SETTING_UP, Vm
+from vgpuctl.steps.claims import refuse_others
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
@@ -114,3 +115,12 @@ def refuse_being_set_up(snapshot: Snapshot, gpus: Iterable[str]) -> None:
                 gpu=claim.gpu,
                 pid=claim.process.pid,
             )
+
+
+def refuse_worked_on(world: World, vm: Vm) -> None:
+    """Refuse a VM for which another live process holds a claim; under the host lock the first one wins.
+
+    Raises:
+        Busy: naming the process.
+    """
+    refuse_others(world, vm.name, vm.uuid)

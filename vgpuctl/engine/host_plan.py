@@ -106,6 +106,7 @@ def _tasks(world: World, snapshot: Snapshot, gpu: Gpu, said: GpuSpec, how: How) 
         VgpuctlError: as set-mode and set-scheduler do.
     """
     found: list[tuple[AnyJob, Work]] = []
+    snapshot = _as_meant(snapshot, gpu.address, said)
     if said.mode is None and said.vfs is not None:
         raise InvalidInput(
             f"vfs: {said.vfs} is said of {gpu.address}, and no mode, with which it goes",
@@ -114,7 +115,7 @@ def _tasks(world: World, snapshot: Snapshot, gpu: Gpu, said: GpuSpec, how: How) 
         )
     if said.mode is not None:
         job = Job(gpu.address, said.mode, said.vfs, how.drain, False, how.wait_seconds, said.scheduler)
-        found.append((job, task_of(world, job).plan(snapshot)))
+        found.append((job, task_of(world, job, said).plan(snapshot)))
     set_already = any(isinstance(step, SetScheduler) for _, work in found for step in work.devices)
     if (
         said.scheduler is not None
@@ -123,7 +124,7 @@ def _tasks(world: World, snapshot: Snapshot, gpu: Gpu, said: GpuSpec, how: How) 
         and _to_set(gpu, said.scheduler)
     ):
         wish = SchedulerJob(gpu.address, said.scheduler, drain=how.drain, record=False, wait_seconds=how.wait_seconds)
-        found.append((wish, task_of(world, wish).plan(snapshot)))
+        found.append((wish, task_of(world, wish, said).plan(snapshot)))
     found = [(job, work) for job, work in found if work.lines]
     if found:
         refuse_being_set_up(snapshot, [gpu.address])
@@ -136,14 +137,21 @@ def _to_set(gpu: Gpu, wanted: SchedulerSpec) -> bool:
     return not able or differs(gpu, wanted)
 
 
-def task_of(world: World, job: AnyJob) -> Task:
-    """Return the job for the frame that claims its GPU meanwhile."""
+def _as_meant(snapshot: Snapshot, address: str, said: GpuSpec) -> Snapshot:
+    """Return the look with the mode that is asked for: the one of host.yaml, as `unmanaged`, goes with it."""
+    desired = Mode(said.mode) if said.mode is not None else None
+    gpus = tuple(replace(g, desired=desired) if g.address == address else g for g in snapshot.gpus)
+    return replace(snapshot, gpus=gpus)
+
+
+def task_of(world: World, job: AnyJob, said: GpuSpec) -> Task:
+    """Return the job for the frame that claims its GPU meanwhile. `said`: all that is asked for of the GPU."""
 
     def look(want: Want) -> Callable[[], Snapshot]:
         def looked() -> Snapshot:
             snapshot = observe(world, want)
             require_system(snapshot)
-            return snapshot
+            return _as_meant(snapshot, job.gpu, said)
 
         return looked
 

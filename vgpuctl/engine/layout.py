@@ -162,7 +162,8 @@ def _plan(world: World, snapshot: Snapshot, job: Job) -> Work:
         refuse_running(gpu, running)
     devices = layout.steps(gpu, number, autoprobe=_autoprobe(world, gpu))
     scheduler = job.scheduler or gpu.desired_scheduler
-    if devices and job.mode == Mode.VGPU and scheduler is not None and gpu.scheduler is not None:
+    able = gpu.scheduler is not None and bool(gpu.scheduler.interfaces)
+    if devices and job.mode == Mode.VGPU and able and scheduler is not None:
         devices = (*devices, SetScheduler(gpu.address, scheduler))  # new VFs took it away
     wanted = {"mode": job.mode, "vfs": number if job.mode == Mode.SRIOV else None}  # so a boot makes as many
     record = recorded(world, gpu, wanted) if job.record else ()

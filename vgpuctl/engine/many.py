@@ -10,21 +10,21 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vgpuctl.engine.claim import claim_carriers, claims_of
-from vgpuctl.engine.create import create_vm, looked_for, planned_vgpu, sources
+from vgpuctl.engine.create import create_vm, sources
 from vgpuctl.engine.crew import Crew, Job, lines
 from vgpuctl.engine.ensure import refuse_differences, refuse_incomplete
 from vgpuctl.engine.facts import gather
 from vgpuctl.engine.guards import require_system, require_writable
-from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.observe import Want, looked_for, observe
 from vgpuctl.errors import Interrupted, InvalidInput, NoCapacity, PartlyApplied, SomeFailed, SpecDiffers, VgpuctlError
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, PromisedVgpu
 from vgpuctl.model.wish import DomainDesign, ExistingDisk, VmWish
-from vgpuctl.plan.create import create_plan, make_design
+from vgpuctl.plan.create import create_plan, make_design, takes_place
 from vgpuctl.plan.facts import Facts, check_facts
 from vgpuctl.plan.many import Choices, choose_many
-from vgpuctl.plan.report import vm_value
+from vgpuctl.plan.report import planned_vgpu, vm_value
 from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.value import replace
 
@@ -64,10 +64,10 @@ def ensure_many(
         return Outcome(False, _data(snapshot, names, frozenset()), warnings=snapshot.warnings, dry_run=dry_run)
     refuse_incomplete(replace(wish, name=missing[0]))
     _refuse_shared_disk(wish, len(missing))
-    batch = _Batch(world, wish, missing, snapshot)
+    batch = _Batch(world, wish, missing, snapshot, start=start)
     if dry_run:
-        return batch.planned(names, start=start)
-    jobs = batch.claimed(wait_seconds, start=start)
+        return batch.planned(names)
+    jobs = batch.claimed(wait_seconds)
     crew = Crew(world, jobs, parallel, progress)
     crew.work()
     _elsewhere(world, wish, crew, start=start, wait_seconds=wait_seconds)
@@ -112,12 +112,14 @@ def _refuse_shared_disk(wish: VmWish, count: int) -> None:
 class _Batch:
     """The missing VMs, looked at, chosen for and checked; nothing is written before `claimed`."""
 
-    def __init__(self, world: World, wish: VmWish, names: tuple[str, ...], snapshot: Snapshot) -> None:
+    def __init__(self, world: World, wish: VmWish, names: tuple[str, ...], snapshot: Snapshot, *, start: bool) -> None:
         self.world = world
         self.wish = wish
+        self.start = start
+        self.takes = takes_place(wish, start=start)
         self.vms = tuple((name, world.new_uuid()) for name in names)
         self.snapshot = snapshot
-        self.choices: Choices = choose_many(snapshot, wish, self.vms)
+        self.choices: Choices = choose_many(snapshot, wish, self.vms, taking=self.takes)
         flat = _flat(self.choices)
         self.facts: Facts = gather(world, wish, flat)
         self.warnings = check_facts(snapshot, wish, flat, self.facts)
@@ -140,17 +142,19 @@ class _Batch:
     def _claims(self, _: tuple[PromisedVgpu, ...]) -> tuple[Claim, ...]:
         return tuple(c for d in self.designs for c in claims_of(self.world, d.name, d.promise))
 
-    def planned(self, names: tuple[str, ...], *, start: bool) -> Outcome:
+    def planned(self, names: tuple[str, ...]) -> Outcome:
         """Return what would be done."""
-        held = [HoldClaim(c) for c in self._claims(())]
-        jobs = self._jobs(self.snapshot, held, start=start)
+        held = [HoldClaim(c) for c in self._claims(())] if self.takes else []
+        jobs = self._jobs(self.snapshot, held)
         new = {d.name: _planned(d) for d in self.designs}
         data = _data(self.snapshot, names, frozenset(), new) | {"sources": sources(self.wish)}
         steps = lines(jobs)
         return Outcome(True, data, steps, self.warnings, _notes(jobs), dry_run=True)
 
-    def claimed(self, wait_seconds: float, *, start: bool) -> tuple[Job, ...]:
+    def claimed(self, wait_seconds: float) -> tuple[Job, ...]:
         """Claim the carriers of all of them, or of none, and plan the steps after that."""
+        if not self.takes:
+            return self._jobs(self.snapshot, [])
         looks = iter([self.snapshot])
 
         def look() -> Snapshot:
@@ -158,17 +162,17 @@ class _Batch:
 
         fresh, _, held = claim_carriers(self.world, look, self._choose, self._claims, wait_seconds)
         try:
-            return self._jobs(fresh, list(held), start=start)
+            return self._jobs(fresh, list(held))
         except BaseException:
             for step in reversed(held):
                 step.undo(self.world)
             raise
 
-    def _jobs(self, fresh: Snapshot, held: list[HoldClaim], *, start: bool) -> tuple[Job, ...]:
+    def _jobs(self, fresh: Snapshot, held: list[HoldClaim]) -> tuple[Job, ...]:
         jobs = []
         for design in self.designs:
             wish = replace(self.wish, name=design.name)
-            plan = create_plan(fresh, wish, self.facts, design, start=start)
+            plan = create_plan(fresh, wish, self.facts, design, start=self.start)
             jobs.append(Job(design.name, tuple(h for h in held if h.claim.vm_uuid == design.uuid), plan))
         return tuple(jobs)
 
@@ -229,7 +233,7 @@ def _now(world: World, names: tuple[str, ...], crew: Crew, batch: _Batch) -> tup
     try:
         seen = observe(world, Want(models=False))
     except VgpuctlError as error:
-        rows = [_planned(d, present=True) | {"state": "unknown"} for d in batch.designs if d.name in made]
+        rows = [_planned(d, present=batch.takes) | {"state": "unknown"} for d in batch.designs if d.name in made]
         warning = f"the host could not be looked at again: {error}; VMs that were there before are not listed"
         return {"vms": rows, "failed": []}, (warning,)
     return _data(seen, names, made), seen.warnings

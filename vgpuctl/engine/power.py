@@ -3,24 +3,38 @@
 
 from __future__ import annotations
 
-from vgpuctl.engine.claim import claims_of, reclaim
+from vgpuctl.engine.claim import claims_of, give_back, on_other_gpus, reclaim
 from vgpuctl.engine.create import done
-from vgpuctl.engine.facts import holders_of
-from vgpuctl.engine.guards import find_vm, refuse_being_set_up, refuse_stuck, require_system, require_writable
+from vgpuctl.engine.guards import (
+    find_vm,
+    refuse_being_set_up,
+    refuse_stuck,
+    refuse_worked_on,
+    require_system,
+    require_writable,
+)
+from vgpuctl.engine.move import check_host, deleted_meanwhile, start_anywhere
 from vgpuctl.engine.observe import Want, observe, observe_devices
+from vgpuctl.engine.observe.vms import read_vm
 from vgpuctl.engine.run import carry_out
-from vgpuctl.errors import Busy, HostCannot, LibvirtFailed, NotFound
-from vgpuctl.model.gpu import Backend
+from vgpuctl.errors import Busy, HostCannot, LibvirtFailed, VgpuctlError
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.records import DomainLeftovers
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan
 from vgpuctl.model.vm import Promise, PromiseState, Vm, VmState
 from vgpuctl.model.world import World
-from vgpuctl.plan.devices import check_devices, device_steps, force_console
-from vgpuctl.plan.facts import refuse_held
-from vgpuctl.plan.remove import gone_with, not_provably_ours, own_promise, refuse_shared_disks, removal_plan
+from vgpuctl.plan.devices import device_steps
+from vgpuctl.plan.remove import (
+    freeing_steps,
+    gone_with,
+    not_provably_ours,
+    own_promise,
+    refuse_shared_disks,
+    removal_plan,
+)
 from vgpuctl.plan.report import vm_value
+from vgpuctl.plan.reserve import held
 from vgpuctl.steps.domain import OFF, StartDomain, StopDomain
 from vgpuctl.value import replace
 
@@ -53,12 +67,25 @@ def start_vm(world: World, name: str, *, dry_run: bool, wait_seconds: float, pro
         if not dry_run:
             world.claims.forget_drained(vm.uuid)
         return Outcome(False, vm_value(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
+    if promise.lends:
+        started = on_other_gpus(
+            lambda exclude: start_anywhere(
+                world, vm, promise, exclude, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress
+            )
+        )
+        if not dry_run:
+            world.claims.forget_drained(vm.uuid)
+        return started
     refuse_stuck(snapshot, [v.gpu for v in promise.vgpus])
     seen = _with_types(world, snapshot, vm, promise)
-    plan = _start_plan(world, seen, vm, promise)
+    try:
+        plan = _start_plan(world, seen, vm, promise)
+    except VgpuctlError:
+        _refuse_changing(world, vm, promise)
+        raise
     if dry_run:
         return Outcome(True, vm_value(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
-    held = reclaim(world, claims_of(world, vm.name, promise), wait_seconds, seen=seen)
+    mine = reclaim(world, claims_of(world, vm.name, promise), wait_seconds, seen=seen)
     try:
         snapshot, vm = look_again(world, vm)
         promise = own_promise(vm, "start")
@@ -67,12 +94,23 @@ def start_vm(world: World, name: str, *, dry_run: bool, wait_seconds: float, pro
             return Outcome(False, vm_value(snapshot, vm), warnings=snapshot.warnings)
         plan = _start_plan(world, _with_types(world, snapshot, vm, promise), vm, promise)
     except BaseException:
-        for step in reversed(held):
-            step.undo(world)
+        give_back(world, mine)
         raise
-    carry_out(world, plan, progress, held)
+    carry_out(world, plan, progress, mine)
     world.claims.forget_drained(vm.uuid)
-    return done(world, vm_value(snapshot, vm), held, plan)
+    return done(world, vm_value(snapshot, vm), mine, plan)
+
+
+def _refuse_changing(world: World, vm: Vm, promise: Promise) -> None:
+    """Refuse a VM that another command changes or just changed: what seems to be in its way may be its own vGPU.
+
+    Raises:
+        Busy: naming the process, where it is still there.
+    """
+    refuse_worked_on(world, vm)
+    record = world.hypervisor.find_domain(vm.uuid)
+    if record is not None and read_vm(world, record).promise != promise:
+        raise Busy(f"{vm.name} was changed just now", hint="run the command again", vm=vm.name)
 
 
 def leftovers_of(world: World, vm: Vm) -> DomainLeftovers:
@@ -86,15 +124,7 @@ def leftovers_of(world: World, vm: Vm) -> DomainLeftovers:
     except LibvirtFailed:
         if world.hypervisor.find_domain(vm.uuid) is not None:
             raise
-        raise _deleted_meanwhile(vm) from None
-
-
-def _deleted_meanwhile(vm: Vm) -> NotFound:
-    return NotFound(
-        f"there is no VM {vm.name} any more: it was deleted just now",
-        hint="vgpuctl list-vms shows those there are",
-        vm=vm.name,
-    )
+        raise deleted_meanwhile(vm) from None
 
 
 def look_again(world: World, vm: Vm) -> tuple[Snapshot, Vm]:
@@ -106,7 +136,7 @@ def look_again(world: World, vm: Vm) -> tuple[Snapshot, Vm]:
     snapshot = observe(world, Want(models=False))
     now = snapshot.vm(vm.uuid)
     if now is None:
-        raise _deleted_meanwhile(vm)
+        raise deleted_meanwhile(vm)
     return snapshot, now
 
 
@@ -119,35 +149,32 @@ def _with_types(world: World, snapshot: Snapshot, vm: Vm, promise: Promise) -> S
     return observe_devices(world, want, vms=snapshot.vms, status=snapshot.hypervisor)
 
 
-def _check_host(world: World, snapshot: Snapshot, promise: Promise) -> None:
-    """Check what creation checked, again: since then the host may have rebooted, or taken the device."""
-    check_devices(snapshot, promise)
-    whole = tuple(v for v in promise.vgpus if v.backend is Backend.PASSTHROUGH)
-    if whole:
-        refuse_held(whole[0].gpu, holders_of(world, whole), force_console=force_console(promise))
-
-
 def _start_plan(world: World, snapshot: Snapshot, vm: Vm, promise: Promise) -> Plan:
     """Return the steps: each missing device, then the start. A function somebody else took is refused."""
     refuse_being_set_up(snapshot, [v.gpu for v in promise.vgpus])
-    _check_host(world, snapshot, promise)
+    check_host(world, snapshot, promise)
     steps = [*device_steps(snapshot, vm, promise), StartDomain(vm.name, vm.uuid)]
     return Plan(steps=tuple(steps))
 
 
 def stop_vm(world: World, name: str, *, force: bool, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome:
-    """Stop a VM; it keeps its vGPU. Without `force` the guest is asked and waited for."""
+    """Stop a VM; it keeps its vGPU unless it reserves it only while it runs. Without `force` the guest is asked."""
     if not dry_run:
         require_writable(world)
     snapshot = observe(world, Want(models=False))
     vm = find_vm(snapshot, name)
     require_system(snapshot)
-    settled(vm, own_promise(vm, "stop"))
+    promise = own_promise(vm, "stop")
+    settled(vm, promise)
     if vm.state in OFF:
         return Outcome(False, vm_value(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
-    plan = Plan(steps=(StopDomain(vm.name, vm.uuid, force, wait_seconds),))
+    stop = StopDomain(vm.name, vm.uuid, force, wait_seconds)
+    mine = held(snapshot, vm, promise) if promise.lends else ()
+    plan = Plan((stop, *freeing_steps(vm, mine)), undo_on_failure=not mine)
     if dry_run:
         return Outcome(True, vm_value(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
+    if mine:
+        reclaim(world, claims_of(world, vm.name, replace(promise, vgpus=mine)), wait_seconds)
     carry_out(world, plan, progress)
     return done(world, vm_value(snapshot, vm), (), plan)
 
@@ -169,6 +196,12 @@ def _require_pools(world: World, promise: Promise) -> None:
             )
 
 
+def _with_held(snapshot: Snapshot, vm: Vm) -> Promise:
+    """Return the record of a VM that is deleted, with those vGPUs alone that it has now: others may have the rest."""
+    promise = own_promise(vm, "delete")
+    return replace(promise, vgpus=held(snapshot, vm, promise))
+
+
 def delete_vm(
     world: World,
     name: str,
@@ -185,7 +218,7 @@ def delete_vm(
     snapshot = observe(world, Want(models=False))
     vm = find_vm(snapshot, name)
     require_system(snapshot)
-    promise = own_promise(vm, "delete")
+    promise = _with_held(snapshot, vm)
     refuse_stuck(snapshot, [v.gpu for v in promise.vgpus])
     gone = replace(promise, disks=gone_with(promise, keep_disks=keep_disks))
     refuse_shared_disks(snapshot, vm, gone)
@@ -198,15 +231,14 @@ def delete_vm(
         return Outcome(True, before, steps, snapshot.warnings, plan.notes, dry_run=True)
     running = " It is running." if vm.state is VmState.RUNNING else ""
     confirm(f"Delete VM {vm.name}?{running}", steps)
-    held = reclaim(world, claims_of(world, vm.name, promise), wait_seconds)
+    mine = reclaim(world, claims_of(world, vm.name, promise), wait_seconds)
     try:
         now, vm = look_again(world, vm)
-        promise = own_promise(vm, "delete")
+        promise = _with_held(now, vm)
         refuse_shared_disks(now, vm, replace(promise, disks=gone_with(promise, keep_disks=keep_disks)))
         plan = removal_plan(vm, promise, leftovers_of(world, vm), keep_disks=keep_disks, leave=leave)
     except BaseException:
-        for step in reversed(held):
-            step.undo(world)
+        give_back(world, mine)
         raise
     carry_out(world, plan, progress)
     data: dict[str, object] = {"name": vm.name, "uuid": vm.uuid, "state": "absent", "vgpus": [], "disks": []}

@@ -29,8 +29,9 @@ def show_gpu(world: World, address: str) -> Answer:
     wanted = gpu_address(address)
     snapshot = observe(world, Want(types=True, every_function=True))
     gpu = with_logged(world, select_gpus(snapshot, wanted)[0])
-    details = {**report.gpu_details(snapshot, gpu), **scheduler_seen(world, snapshot, gpu)}
-    return Answer(details, (*snapshot.warnings, *report.gpu_warnings([gpu])))
+    details, unseen = scheduler_seen(world, snapshot, gpu)
+    warnings = (*snapshot.warnings, *report.gpu_warnings([gpu]), *unseen)
+    return Answer({**report.gpu_details(snapshot, gpu), **details}, warnings)
 
 
 def list_profiles(world: World, *, gpu: str | None = None, everything: bool = False) -> Answer:

@@ -25,7 +25,15 @@ from vgpuctl.model.step import Plan
 from vgpuctl.model.vm import Claim, NamedVgpu, Promise, PromiseState, Vm
 from vgpuctl.plan.change import ADOPTED, detach_steps, unreferenced
 from vgpuctl.plan.refresh import dropping
-from vgpuctl.plan.remove import as_promised, not_provably_ours, orphan_plan, refuse_shared_disks, removal_plan
+from vgpuctl.plan.remove import (
+    as_promised,
+    freeing_steps,
+    not_provably_ours,
+    orphan_plan,
+    refuse_shared_disks,
+    removal_plan,
+)
+from vgpuctl.plan.reserve import held
 from vgpuctl.plan.vgpus import holder_of, promised, refuse_unread
 from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.steps.domain import OFF, SetRecord
@@ -33,6 +41,9 @@ from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
+
+
+NOT_NEEDED = "not-needed"
 
 
 class Finding(Value):
@@ -100,6 +111,8 @@ def _still(world: World, finding: Finding) -> bool:
             world.claims.remove(claim.carrier, claim.vm_uuid)
         return False
     now = read_vm(world, record)
+    if finding.kind == NOT_NEEDED and now.state not in OFF:
+        return False
     return now.promise == finding.vm.promise and now.unreadable_promise == finding.vm.unreadable_promise
 
 
@@ -124,7 +137,7 @@ def _drained(world: World, snapshot: Snapshot) -> list[Finding]:
     for gpu, vm in left_off(world, snapshot):
         text = f"VM {vm.name} was shut down to set GPU {gpu} up, and has not been started again"
         seen = snapshot.gpu(gpu)
-        vgpus = vm.promise.vgpus if vm.promise else ()
+        vgpus = vm.promise.vgpus if vm.promise and not vm.promise.lends else ()
         if seen is None or all(seen.function_at(v.function) is not None for v in vgpus if v.gpu == gpu):
             found.append(Finding("drained", text, f"start VM {vm.name}", vm=vm, start=True))
         else:
@@ -138,29 +151,21 @@ def _of_vm(world: World, snapshot: Snapshot, vm: Vm) -> list[Finding]:
         return _without_record(world, snapshot, vm)
     if any(c.vm_uuid == vm.uuid and c.carrier in snapshot.live_claims for c in snapshot.claims):
         return []
-    claims = claims_of(world, vm.name, vm.promise)
-    if any(w.gpu in {v.gpu for v in vm.promise.vgpus} for w in snapshot.stuck):
+    own = replace(vm.promise, vgpus=held(snapshot, vm, vm.promise))
+    claims = claims_of(world, vm.name, own)
+    if any(w.gpu in {v.gpu for v in own.vgpus} for w in snapshot.stuck):
         return []
     if vm.promise.state is not PromiseState.READY:
-        return _half_way(world, snapshot, vm, vm.promise, claims)
+        return _half_way(world, snapshot, vm, vm.promise, own, claims)
     if vm.promise.spares():
         return _half_refreshed(snapshot, vm, vm.promise, claims)
-    doubtful = not_provably_ours(snapshot, vm, vm.promise)
-    lone = unreferenced(vm)
-    if lone:
-        text = f"VM {vm.name} does not refer to {', '.join(v.carrier for v in lone)} of its record"
-        plan = Plan(detach_steps(vm, vm.promise, lone, doubtful, 0), undo_on_failure=False)
-        return [Finding("half-attached", text, f"remove it and drop it from the record of {vm.name}", plan, claims, vm)]
-    held = {c.carrier for c in snapshot.claims}
-    missing = tuple(c for c in claims if c.carrier not in held | doubtful and _is_present(snapshot, c.carrier))
-    if missing:
-        text = f"VM {vm.name} has no claim on {', '.join(c.carrier for c in missing)}"
-        plan = Plan(tuple(HoldClaim(c) for c in missing), undo_on_failure=False)
-        return [Finding("claim-lost", text, "write the claim again", plan, vm=vm)]
-    return []
+    return _incomplete(world, snapshot, vm, vm.promise, own, claims)
 
 
-def _half_way(world: World, snapshot: Snapshot, vm: Vm, promise: Promise, claims: tuple[Claim, ...]) -> list[Finding]:
+def _half_way(
+    world: World, snapshot: Snapshot, vm: Vm, promise: Promise, own: Promise, claims: tuple[Claim, ...]
+) -> list[Finding]:
+    """Return what is half made or half removed; `own` is the record with those vGPUs that the VM has now."""
     if promise.state is PromiseState.MAKING and vm.state not in OFF:
         ready = SetRecord(vm.name, vm.uuid, replace(promise, state=PromiseState.READY), was=promise)
         text = f"VM {vm.name} runs, and its record says it is half made"
@@ -177,9 +182,42 @@ def _half_way(world: World, snapshot: Snapshot, vm: Vm, promise: Promise, claims
         refuse_shared_disks(snapshot, vm, promise)
     except InUse as error:
         return [Finding(f"half-{half}", f"VM {vm.name} is half {half}", f"nothing: {error.message}")]
-    leave = not_provably_ours(snapshot, vm, promise)
-    plan = removal_plan(vm, promise, leftovers, keep_disks=False, leave=leave)
+    leave = not_provably_ours(snapshot, vm, own)
+    plan = removal_plan(vm, own, leftovers, keep_disks=False, leave=leave)
     return [Finding(f"half-{half}", f"VM {vm.name} is half {half}", f"remove VM {vm.name}", plan, claims, vm)]
+
+
+def _incomplete(
+    world: World, snapshot: Snapshot, vm: Vm, promise: Promise, own: Promise, claims: tuple[Claim, ...]
+) -> list[Finding]:
+    """Return what a finished VM lacks, or has and does not need."""
+    doubtful = not_provably_ours(snapshot, vm, promise)
+    lone = unreferenced(vm)
+    if lone:
+        text = f"VM {vm.name} does not refer to {', '.join(v.carrier for v in lone)} of its record"
+        plan = Plan(detach_steps(vm, promise, lone, doubtful, 0), undo_on_failure=False)
+        return [Finding("half-attached", text, f"remove it and drop it from the record of {vm.name}", plan, claims, vm)]
+    if own.lends and own.vgpus and vm.state in OFF:
+        return _not_needed(world, vm, own, claims)
+    claimed = {c.carrier for c in snapshot.claims}
+    missing = tuple(c for c in claims if c.carrier not in claimed | doubtful and _is_present(snapshot, c.carrier))
+    if missing:
+        text = f"VM {vm.name} has no claim on {', '.join(c.carrier for c in missing)}"
+        plan = Plan(tuple(HoldClaim(c) for c in missing), undo_on_failure=False)
+        return [Finding("claim-lost", text, "write the claim again", plan, vm=vm)]
+    return []
+
+
+def _not_needed(world: World, vm: Vm, own: Promise, claims: tuple[Claim, ...]) -> list[Finding]:
+    """Return what a VM that is off has and reserves only while it runs; one with a managed save needs it there."""
+    try:
+        if leftovers_of(world, vm).managed_save:
+            return []
+    except NotFound:
+        return []
+    text = f"VM {vm.name} is off and still has {', '.join(v.carrier for v in own.vgpus)}, which it reserves only to run"
+    plan = Plan(freeing_steps(vm, own.vgpus), undo_on_failure=False)
+    return [Finding(NOT_NEEDED, text, "; ".join(s.describe() for s in plan.steps), plan, claims, vm)]
 
 
 def _half_refreshed(snapshot: Snapshot, vm: Vm, promise: Promise, claims: tuple[Claim, ...]) -> list[Finding]:

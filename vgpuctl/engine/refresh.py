@@ -25,6 +25,7 @@ from vgpuctl.plan import refresh as plan
 from vgpuctl.plan.facts import check_files, check_pool
 from vgpuctl.plan.remove import own_promise, refuse_shared_disks
 from vgpuctl.plan.report import vm_value
+from vgpuctl.plan.reserve import held
 from vgpuctl.steps.domain import OFF, StartDomain, StopDomain
 from vgpuctl.value import Value, replace
 
@@ -145,8 +146,9 @@ def _exchange(world: World, name: str, image: str, wait_seconds: float, progress
     job = _job(world, name, image)
     if job.vm.state not in OFF:
         raise InUse(f"{job.vm.name} was started just now", hint="run the command again", vm=job.vm.name)
-    held = own_all(world, job.vm, job.promise, (), wait_seconds)
-    carry_out(world, job.make, progress, held)
+    own = replace(job.promise, vgpus=held(job.snapshot, job.vm, job.promise))
+    mine = own_all(world, job.vm, own, (), wait_seconds)
+    carry_out(world, job.make, progress, mine)
     try:
         carry_out(world, job.drop, progress)
     except VgpuctlError as error:

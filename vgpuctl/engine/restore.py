@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.capacity.room import room
 from vgpuctl.domain.parse import parse
 from vgpuctl.engine.devices import (
+    DOMAINS,
     UNASKED,
     has_devices,
     lacks_devices,
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from vgpuctl.model.world import World
     from vgpuctl.spec.host import GpuSpec, HostSpec, VgpuSpec
 
-DOMAINS = "/etc/libvirt/qemu"
 PAUSE_SECONDS = 1.0
 _MDEV = (Backend.MDEV_PF, Backend.MDEV_VF)
 
@@ -264,7 +264,7 @@ def _parts_of_vms(vms: tuple[Vm, ...]) -> list[_Part]:
     return [
         _Part(vm.name, "vm", vm, promise)
         for vm, promise in own
-        if promise.reserve == "always" and promise.state is PromiseState.READY and has_devices(promise)
+        if not promise.lends and promise.state is PromiseState.READY and has_devices(promise)
     ]
 
 

@@ -15,7 +15,7 @@ from vgpuctl.engine.guards import refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.observe.modprobe import driver_version, loaded_parameters, names_in_etc, read_modprobe
 from vgpuctl.engine.setting_up import Task, Work, apply, to_start
-from vgpuctl.errors import HostCannot, VgpuctlError
+from vgpuctl.errors import Failed, HostCannot, VgpuctlError
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.scheduler import GpuScheduler, SchedulerSpec
@@ -26,9 +26,9 @@ from vgpuctl.plan.report import gpu_value
 from vgpuctl.plan.scheduler import AUTO, MODPROBE, NVML, differs, refuse_impossible, scheduler_work, way_of
 from vgpuctl.plan.scheduler_report import scheduler_details
 from vgpuctl.scheduler.kernel_log import WORDS, logged
-from vgpuctl.scheduler.modprobe import loaded
+from vgpuctl.scheduler.modprobe import ModprobeFile, loaded
 from vgpuctl.spec.scheduler import scheduler_value
-from vgpuctl.steps.scheduler import words
+from vgpuctl.steps.scheduler import command, words
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def restoring(world: World, address: str, wanted: SchedulerSpec, look: Callable[
     raise HostCannot(
         f"{address} does not run the scheduler {words(wanted)}: NVML cannot set it, and its driver was loaded with"
         f" {'no word for it' if word is None else f'0x{word:08X}'}",
-        hint=f"vgpuctl set-scheduler {address} --via modprobe writes the file; then load the driver again, or reboot",
+        hint=f"{command(address, wanted)} --via modprobe writes the file; then load the driver again, or reboot",
         check="scheduler",
         gpu=address,
     )
@@ -166,13 +166,17 @@ def with_logged(world: World, gpu: Gpu) -> Gpu:
     return gpu if state is None else replace(gpu, scheduler=replace(gpu.scheduler or GpuScheduler(), state=state))
 
 
-def scheduler_seen(world: World, snapshot: Snapshot, gpu: Gpu) -> dict[str, object]:
-    """Return everything that is known of a GPU's scheduler, as JSON values; only NVIDIA's driver has files to look at.
-
-    Raises:
-        Failed: a file is there and cannot be read.
-    """
+def scheduler_seen(world: World, snapshot: Snapshot, gpu: Gpu) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Return everything that is known of a GPU's scheduler, as JSON values, and why some of it is not."""
     if gpu.driver != "nvidia":
-        return scheduler_details(snapshot, gpu, None, None, ())
-    driver = driver_version(world, snapshot)
-    return scheduler_details(snapshot, gpu, driver, loaded_parameters(world), read_modprobe(world))
+        return scheduler_details(snapshot, gpu, None, None, ()), ()
+    warnings: list[str] = []
+    driver: str | None = None
+    params: str | None = None
+    files: tuple[ModprobeFile, ...] = ()
+    try:
+        driver, params = driver_version(world, snapshot), loaded_parameters(world)
+        files = read_modprobe(world)
+    except Failed as error:
+        warnings.append(error.message)
+    return scheduler_details(snapshot, gpu, driver, params, files), tuple(warnings)

@@ -6,11 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.ownership import named_owner
-from vgpuctl.engine.attach import give_back, on_other_gpus
-from vgpuctl.engine.claim import claim_carriers, claims_of, reclaim
-from vgpuctl.engine.create import looked_for, planned_vgpu
+from vgpuctl.engine.claim import claim_carriers, claims_of, give_back, on_other_gpus, reclaim
 from vgpuctl.engine.guards import refuse_stuck, require_system, require_writable
-from vgpuctl.engine.observe import Want, observe, observe_devices
+from vgpuctl.engine.observe import Want, looked_for, observe, observe_devices
 from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import Busy, VgpuctlError
 from vgpuctl.model.outcome import Answer, Confirm, Outcome, Progress
@@ -19,7 +17,7 @@ from vgpuctl.model.step import Step
 from vgpuctl.model.vm import Claim, PromisedVgpu
 from vgpuctl.model.wish import VmWish
 from vgpuctl.plan import vgpus as plans
-from vgpuctl.plan.report import vgpu_value
+from vgpuctl.plan.report import planned_vgpu, vgpu_value
 from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.value import replace
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One start of one VM: `prepare begin` makes what is missing, and refuses the start in one line when it cannot.
+"""One start or stop of one VM, for libvirt.
 
+`prepare begin` makes what is missing, or refuses the start; `release end` gives back what a VM reserves only to run.
 libvirt shows stderr of a hook that fails as the reason why the VM did not start, so that is one line: what, where,
 the numbers, and what helps. HEAD is the part of the XML that the shell script has read already.
 """
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from vgpuctl.domain.record import ROOT_TAG, promise_of
-from vgpuctl.engine.devices import make_devices, missing_devices
+from vgpuctl.engine.devices import DOMAINS, free_devices, make_anywhere, make_devices, missing_devices
 from vgpuctl.engine.guards import require_writable
-from vgpuctl.errors import Temporary, VgpuctlError
+from vgpuctl.errors import Busy, Temporary, VgpuctlError
 from vgpuctl.model.vm import Vm, VmState
 from vgpuctl.value import replace
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 DEADLINE_SECONDS = 20.0
 LOCK_SECONDS = 15.0
+KEPT = (["saved"], ["migrated"])
+"""Why a VM ends whose device stays (libvirt tells from 10.5 on): it goes on with it later, or elsewhere."""
 
 
 class Silent:
@@ -55,11 +58,12 @@ def main(arguments: Sequence[str]) -> int:
     if words[:1] == ["--simulated"]:
         scenario, words = words[1], words[2:]
     head, _, operation, *rest = words
-    if operation != "prepare" or rest[:1] != ["begin"]:
+    act = _ACTS.get(" ".join((operation, *rest[:1])))
+    if act is None or rest[1:2] in KEPT:
         return 0
     try:
         with_deadline(DEADLINE_SECONDS)
-        prepare(_world(scenario), head + sys.stdin.read())
+        act(_world(scenario), head + sys.stdin.read())
     except VgpuctlError as error:
         return _refuse(error.message, error.hint)
     except Exception as error:  # noqa: BLE001 - whatever it is, a start with a wrong device is worse than none
@@ -105,7 +109,48 @@ def prepare(world: World, xml: str) -> None:
     if vm is None or vm.promise is None or not missing_devices(world, vm, vm.promise):
         return
     require_writable(world)
-    make_devices(world, vm, vm.promise, (vm,), LOCK_SECONDS, Silent())
+    if vm.promise.lends:
+        make_anywhere(world, vm, vm.promise, (vm, *_others(world, vm)), LOCK_SECONDS, Silent())
+    else:
+        make_devices(world, vm, vm.promise, (vm,), LOCK_SECONDS, Silent())
+
+
+def release(world: World, xml: str) -> None:
+    """Give back what the domain in `xml` has and reserves only while it runs.
+
+    Raises:
+        VgpuctlError: a device could not be removed; vgpuctl reconcile does it later.
+    """
+    vm = read(xml, world.machine_id)
+    if vm is None or vm.promise is None or not vm.promise.lends:
+        return
+    try:
+        free_devices(world, vm, vm.promise, LOCK_SECONDS, Silent())
+    except Busy:
+        return  # who works on the VM gives it back
+
+
+_ACTS = {"prepare begin": prepare, "release end": release}
+
+
+def _others(world: World, vm: Vm) -> tuple[Vm, ...]:
+    """Return the other VMs with a record, from libvirt's own files: what they keep always is not lent.
+
+    What is in a file that cannot be understood is known by its claim or device alone.
+    """
+    found = []
+    try:
+        names = world.sysfs.listdir(DOMAINS)
+    except FileNotFoundError:
+        return ()
+    for name in (n for n in names if n.endswith(".xml")):
+        try:
+            other = read(world.sysfs.read(f"{DOMAINS}/{name}"), world.machine_id)
+        except (OSError, ValueError, VgpuctlError):
+            continue
+        if other is not None and other.uuid != vm.uuid:
+            found.append(other)
+    return tuple(found)
 
 
 def read(xml: str, machine_id: str) -> Vm | None:

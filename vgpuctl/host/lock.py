@@ -145,9 +145,10 @@ def _opened(path: Path) -> int:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EROFS, errno.EDQUOT)
+        place = path.parent.parent
         raise HostCannot(
             f"cannot open {path}: {error.strerror}",
-            hint=f"is it full, or mounted read-only? df {path.parent.parent}" if full else "run it as root",
+            hint=f"is it full, or mounted read-only? df -h {place}; df -i {place}" if full else "run it as root",
             check="run-directory",
             path=str(path),
             errno=error.errno,

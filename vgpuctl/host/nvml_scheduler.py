@@ -87,10 +87,13 @@ def _state(nvml: Any, handle: Any, has: Has) -> SchedulerState | None:
     one = _told(nvml, has, _GET["v1"], handle)
     if one is None:
         return None
-    if _mode(one.arrMode):
+    mode = _mode(one.arrMode)
+    if mode is None:  # then nothing tells which half of the union is meant
+        return _made(one.schedulerPolicy, None, 0, 0)
+    if mode:
         params = one.schedulerParams.vgpuSchedDataWithARR
         return _made(one.schedulerPolicy, True, params.timeslice, params.avgFactor)
-    return _made(one.schedulerPolicy, _mode(one.arrMode), one.schedulerParams.vgpuSchedData.timeslice, 0)
+    return _made(one.schedulerPolicy, False, one.schedulerParams.vgpuSchedData.timeslice, 0)
 
 
 def _made(policy: int, adaptive: bool | None, slice_ns: int, factor: int) -> SchedulerState:

@@ -150,8 +150,9 @@ class Vgpu(Value):
 
     `carrier` is the mdev's UUID, or the address of the VF or function. `present` says that the device is
     there now (for sriov-vf and passthrough: that a VM refers to it). `awaited`: a finished VM's device is missing, as
-    after a reboot, and is made at its next start. `reason` says why a device is leaked. `name` is that of a vGPU which
-    host.yaml keeps without a VM: then `vm` is the VM that refers to it, if any does.
+    after a reboot, and is made at its next start. `idle`: its VM reserves nothing while it is off, is off, and has not
+    given this back. `reason` says why a device is leaked or idle. `name` is that of a vGPU which host.yaml keeps
+    without a VM: then `vm` is the VM that refers to it, if any does.
     """
 
     carrier: str
@@ -167,6 +168,7 @@ class Vgpu(Value):
     vm_uuid: str | None = None
     reason: str | None = None
     awaited: bool = False
+    idle: bool = False
     name: str | None = None
 
     @property

@@ -19,6 +19,9 @@ class VmState(StrEnum):
     UNKNOWN = "unknown"
 
 
+NOT_SEEN_RUNNING = (VmState.STOPPED, VmState.UNKNOWN)
+
+
 class PromiseState(StrEnum):
     """How far vgpuctl got with a VM; anything but `ready` on an idle host is work for reconcile."""
 
@@ -82,6 +85,7 @@ class Promise(Value):
     `vm_uuid` and `machine_id` are compared with the domain and the host that hold it: a record that was
     cloned or restored elsewhere differs, is shown and never acted on. `spec` keeps, as JSON, what was asked for and
     no domain shows. `made_vm` False: vgpuctl only gave vGPUs to a VM that somebody else made, and never removes it.
+    `reserve`: "always" keeps the places of its vGPUs also while the VM is off, "running" only while it runs.
     """
 
     state: PromiseState
@@ -92,6 +96,11 @@ class Promise(Value):
     spec: str
     reserve: str = "always"
     made_vm: bool = True
+
+    @property
+    def lends(self) -> bool:
+        """Whether others may have its places while its VM is off; only a claim or a device says that it has one."""
+        return self.reserve == "running"
 
     def own_disks(self) -> tuple[MadeDisk, ...]:
         """Return the disks that may hold somebody's work: no seed, and none that a refresh makes or leaves."""
@@ -143,6 +152,15 @@ class Vm(Value):
     copied_promise: Promise | None = None
     unreadable_promise: bool = False
     unreadable_disks: tuple[MadeDisk, ...] = ()
+
+    def refers_to(self, carrier: str) -> bool:
+        """Say whether its definition gives it this carrier; while it is off, what it lends is only its last place."""
+        promise = self.promise
+        if promise is not None and promise.lends and self.state in NOT_SEEN_RUNNING:
+            lent = {v.carrier for v in promise.vgpus}
+        else:
+            lent = set()
+        return carrier not in lent and any(h.carrier == carrier for h in self.hostdevs)
 
 
 SETTING_UP = "set-mode"

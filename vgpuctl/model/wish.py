@@ -36,7 +36,7 @@ class VmWish(Value):
 
     `profiles` holds (profile, count). `sources` says for each field where its value came from: "typed",
     "host.yaml" or "built in". Only typed fields are compared with a VM that exists. `disks` is empty when
-    none was asked for. `name` None: vgpu-<8 of uuid>.
+    none was asked for. `name` None: vgpu-<8 of uuid>. `reserve`: "always" or "running", see `Promise`.
     """
 
     name: str | None
@@ -57,6 +57,7 @@ class VmWish(Value):
     force_console: bool
     sources: Mapping[str, str] = NOTHING
     cloud_init: UserData | None = None
+    reserve: str = "always"
 
     def typed(self, name: str) -> bool:
         """Say whether the field was typed, not filled from defaults."""

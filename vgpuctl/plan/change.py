@@ -104,10 +104,10 @@ def hostdev(vgpu: PromisedVgpu, promise: Promise) -> DesignHostdev:
 def attach_steps(
     snapshot: Snapshot, vm: Vm, promise: Promise, typed: Sequence[str], new: Sequence[PromisedVgpu], *, live: bool
 ) -> tuple[Step, ...]:
-    """Return the steps after the claims: record, make, attach."""
+    """Return the steps after the claims: record, make, attach; of a VM that lends its places while off, no device."""
     after = promised(promise, (*promise.vgpus, *new), typed)
     steps: list[Step] = [WriteRecord(vm.name, vm.uuid, after, vm.promise)]
-    for vgpu in new:
+    for vgpu in new if live or not promise.lends else ():
         steps += of(vgpu.backend).make(vgpu, type_id_now(snapshot, vgpu))
     steps += [AttachDevice(vm.name, vm.uuid, v.carrier, hostdev_xml(hostdev(v, promise)), live) for v in new]
     return tuple(steps)

@@ -10,7 +10,7 @@ from vgpuctl.capacity.ownership import carrier_uuid
 from vgpuctl.capacity.place import place, select_gpus, stuck_error
 from vgpuctl.capacity.room import room
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity, VgpuctlError
-from vgpuctl.model.gpu import Backend, Function, Gpu
+from vgpuctl.model.gpu import Backend, Function, Gpu, Owner, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import VmWish
@@ -27,17 +27,42 @@ def choose(
     Raises:
         NoCapacity, NotFound, InvalidInput, Refused, InUse, HostCannot, Stuck: as the message says.
     """
-    if snapshot.host_file_problem is not None:
-        raise InvalidInput(
-            snapshot.host_file_problem,
-            hint="it may say that nothing is to be placed on a GPU: mend it, then run the command again",
-        )
+    refuse_unknown_host_file(snapshot)
     if wish.mode == "vgpu":
         return _vgpus(snapshot, wish, uuid, exclude)
     gpu = _one_gpu(snapshot, wish)
     if wish.mode == "sriov":
         return _plain_vf(snapshot, gpu)
     return _whole(snapshot, wish, gpu)
+
+
+def refuse_unknown_host_file(snapshot: Snapshot) -> None:
+    """Refuse to place anything while host.yaml, which may forbid it, cannot be understood.
+
+    Raises:
+        InvalidInput: with what is wrong in it.
+    """
+    if snapshot.host_file_problem is not None:
+        raise InvalidInput(
+            snapshot.host_file_problem,
+            hint="it may say that nothing is to be placed on a GPU: mend it, then run the command again",
+        )
+
+
+def as_taken(vgpu: PromisedVgpu, name: str, uuid: str) -> Vgpu:
+    """Return a vGPU that was just chosen for a VM as those after it see it."""
+    return Vgpu(
+        carrier=vgpu.carrier,
+        gpu=vgpu.gpu,
+        function=vgpu.function,
+        owner=Owner.OURS,
+        present=False,
+        backend=vgpu.backend,
+        profile=vgpu.profile,
+        framebuffer_mib=vgpu.framebuffer_mib,
+        vm=name,
+        vm_uuid=uuid,
+    )
 
 
 def _params(wish: VmWish) -> str:

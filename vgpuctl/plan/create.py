@@ -70,6 +70,7 @@ def make_design(
         vgpus=vgpus,
         disks=made,
         spec=kept_spec(wish),
+        reserve=wish.reserve,
     )
     disks = [DesignDisk("disk", d.path, "qcow2") for d in made if d.role is DiskRole.DISK]
     for disk in wish.disks:
@@ -105,6 +106,11 @@ def _boot_order(wish: VmWish) -> tuple[str, ...]:
     return ("hd", "network")
 
 
+def takes_place(wish: VmWish, *, start: bool) -> bool:
+    """Say whether a new VM has its vGPUs from the beginning: not when it stays off and reserves nothing then."""
+    return start or wish.reserve == "always"
+
+
 def create_plan(snapshot: Snapshot, wish: VmWish, facts: Facts, design: DomainDesign, *, start: bool) -> Plan:
     """Return the steps after the claims: define, storage, devices, record as ready, start."""
     steps: list[Step] = [DefineDomain(design, render(design, facts.template))]
@@ -114,7 +120,7 @@ def create_plan(snapshot: Snapshot, wish: VmWish, facts: Facts, design: DomainDe
         elif not facts.pool.active:
             steps.append(StartPool(wish.storage_pool))
     steps += [_make(d, wish, design) for d in design.promise.disks]
-    for vgpu in design.promise.vgpus:
+    for vgpu in design.promise.vgpus if takes_place(wish, start=start) else ():
         steps += of(vgpu.backend).make(vgpu, type_id_now(snapshot, vgpu))
     ready = replace(design.promise, state=PromiseState.READY)
     steps.append(SetRecord(design.name, design.uuid, ready, was=design.promise))

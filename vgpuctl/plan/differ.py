@@ -96,6 +96,7 @@ def _observed(vm: Vm, kept: Side) -> Side:
         "cdrom": next((d.source for d in vm.disks if d.device == "cdrom" and d.source not in paths), None),
         "cloud_init": None,
         "storage_pool": made[0].pool if made else None,
+        "reserve": promise.reserve if promise else None,
     }
     shown = {f: v for f, v in kept.items() if f != "profile"}
     gpu = kept.get("gpu") or ", ".join(sorted(promise_gpus(vm))) or None
@@ -140,6 +141,7 @@ def _wanted(wish: VmWish) -> Side:
         "template": wish.template,
         "hotplug_slots": wish.hotplug_slots,
         "vgpu_params": dict(wish.vgpu_params),
+        "reserve": wish.reserve,
     }
 
 

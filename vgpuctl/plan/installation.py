@@ -37,14 +37,15 @@ _MARK = "# written by vgpuctl install-host, which keeps this file when it was ch
 # Python of its own directory would be refused (and has no business to be confined as libvirtd is).
 _HOOK = """\
 #!/bin/sh
-# Makes the missing vGPUs of a VM that vgpuctl made, before it starts; every other VM and operation leaves at once.
-[ "$2" = prepare ] || exit 0
+# Makes the missing vGPUs of a VM that vgpuctl made, before it starts, and gives back those that a VM reserves only
+# while it runs, after it ended; every other VM and operation leaves at once.
+case $2 in prepare) only= ;; release) only='reserve=?running' ;; *) exit 0 ;; esac
 head=
 while IFS= read -r line || [ -n "$line" ]; do
     head="$head$line
 "
     case $line in
-        *urn:vgpuctl:1*) exec /usr/bin/env {python} -I -m vgpuctl.hook "$head" "$@" ;;
+        *urn:vgpuctl:1*$only*) exec /usr/bin/env {python} -I -m vgpuctl.hook "$head" "$@" ;;
         *"<memory"* | *"<devices"*) exit 0 ;;
     esac
 done

@@ -6,18 +6,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vgpuctl.errors import InUse, NoCapacity
-from vgpuctl.model.gpu import Owner, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import VmWish
-from vgpuctl.plan.choose import choose
+from vgpuctl.plan.choose import as_taken, choose
+from vgpuctl.plan.reserve import emptied
 from vgpuctl.value import replace
 
 Choices = tuple[tuple[PromisedVgpu, ...], ...]
 
 
-def choose_many(snapshot: Snapshot, wish: VmWish, vms: Sequence[tuple[str, str]]) -> Choices:
+def choose_many(snapshot: Snapshot, wish: VmWish, vms: Sequence[tuple[str, str]], *, taking: bool = True) -> Choices:
     """Return the vGPUs of each of these VMs (name, uuid), in their order.
+
+    `taking` False: they stay off and reserve nothing. Their records name free places first, and then go through the
+    host again and again as if nothing were on it.
 
     Raises:
         NoCapacity: they do not all fit; `fits` says how many do now.
@@ -28,11 +31,15 @@ def choose_many(snapshot: Snapshot, wish: VmWish, vms: Sequence[tuple[str, str]]
         try:
             vgpus = choose(snapshot, replace(wish, name=name), uuid)
         except (NoCapacity, InUse) as error:
-            if isinstance(error, InUse) and not chosen:
+            if not taking:
+                snapshot = emptied(snapshot)
+                vgpus = choose(snapshot, wish, uuid)
+            elif isinstance(error, InUse) and not chosen:
                 raise
-            raise _too_many(error, wish, len(chosen), len(vms)) from error
+            else:
+                raise _too_many(error, wish, len(chosen), len(vms)) from error
         chosen.append(vgpus)
-        snapshot = replace(snapshot, vgpus=(*snapshot.vgpus, *(_as_taken(v, name, uuid) for v in vgpus)))
+        snapshot = replace(snapshot, vgpus=(*snapshot.vgpus, *(as_taken(v, name, uuid) for v in vgpus)))
     return tuple(chosen)
 
 
@@ -46,19 +53,4 @@ def _too_many(error: NoCapacity | InUse, wish: VmWish, fits: int, wanted: int) -
         fits=fits,
         wanted=wanted,
         **seen,
-    )
-
-
-def _as_taken(vgpu: PromisedVgpu, name: str, uuid: str) -> Vgpu:
-    return Vgpu(
-        carrier=vgpu.carrier,
-        gpu=vgpu.gpu,
-        function=vgpu.function,
-        owner=Owner.OURS,
-        present=False,
-        backend=vgpu.backend,
-        profile=vgpu.profile,
-        framebuffer_mib=vgpu.framebuffer_mib,
-        vm=name,
-        vm_uuid=uuid,
     )

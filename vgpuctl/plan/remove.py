@@ -10,7 +10,8 @@ from vgpuctl.model.records import DomainLeftovers
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import DiskRole, MadeDisk, Promise, PromisedVgpu, PromiseState, Vm, VmState
-from vgpuctl.steps.claims import ReleaseClaim
+from vgpuctl.plan.reserve import homeless
+from vgpuctl.steps.claims import RefuseOthers, ReleaseClaim
 from vgpuctl.steps.domain import SetRecord, StopDomain, UndefineDomain
 from vgpuctl.steps.storage import RemoveVolume
 from vgpuctl.value import replace
@@ -81,10 +82,11 @@ def not_provably_ours(snapshot: Snapshot, vm: Vm, promise: Promise) -> frozenset
     """Return the promised carriers whose present device may be somebody else's: it stays.
 
     An mdev's UUID proves its owner. A VF does not: without a claim from this boot, a type that is not the promised
-    one, or not known, was set by somebody else after the reboot that took ours.
+    one, or not known, was set by somebody else after the reboot that took ours. What a VM reserves only while it runs
+    and does not have now may be anybody's.
     """
     claimed = {c.carrier for c in snapshot.claims if c.vm_uuid == vm.uuid}
-    doubtful = set()
+    doubtful = {v.carrier for v in homeless(snapshot, vm, promise)}
     for promised in promise.vgpus:
         if promised.backend is not Backend.VENDOR_VF or promised.carrier in claimed:
             continue
@@ -117,6 +119,8 @@ def removal_plan(
     """
     kept = replace(promise, disks=gone_with(promise, keep_disks=keep_disks))
     steps: list[Step] = [SetRecord(vm.name, vm.uuid, replace(kept, state=PromiseState.REMOVING))]
+    if promise.lends:
+        steps.append(RefuseOthers(vm.name, vm.uuid))
     if vm.state is not VmState.STOPPED:
         steps.append(StopDomain(vm.name, vm.uuid, force=True, deadline_seconds=0))
     for vgpu in reversed(kept.vgpus):
@@ -144,6 +148,14 @@ def describe_leftovers(leftovers: DomainLeftovers) -> tuple[str, ...]:
     if leftovers.checkpoints:
         found.append(f"checkpoints {', '.join(leftovers.checkpoints)}")
     return tuple(found)
+
+
+def freeing_steps(vm: Vm, vgpus: tuple[PromisedVgpu, ...]) -> tuple[Step, ...]:
+    """Return the steps that give back what a VM that is off has, and keeps nowhere but in its record."""
+    steps: list[Step] = []
+    for vgpu in reversed(vgpus):
+        steps += of(vgpu.backend).remove(vgpu)
+    return (*steps, *(ReleaseClaim(v.carrier, vm.uuid) for v in reversed(vgpus)))
 
 
 def orphan_plan(vgpu: Vgpu) -> Plan:

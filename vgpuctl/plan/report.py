@@ -9,7 +9,8 @@ from vgpuctl.capacity.place import joint_free, rooms_for
 from vgpuctl.capacity.profiles import find
 from vgpuctl.model.gpu import Gpu, Mode, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import Vm
+from vgpuctl.model.vm import PromisedVgpu, Vm
+from vgpuctl.plan.reserve import homeless
 from vgpuctl.plan.scheduler_report import scheduler_pair
 
 Value = dict[str, object]
@@ -174,7 +175,8 @@ def vm_value(snapshot: Snapshot, vm: Vm) -> Value:
         "firmware": vm.firmware,
         "networks": list(vm.networks),
         "mac_addresses": list(vm.mac_addresses),
-        "vgpus": [vgpu_value(v) for v in snapshot.vgpus if v.vm_uuid == vm.uuid],
+        "reserve": vm.promise.reserve if vm.promise else None,
+        "vgpus": _vgpus_of(snapshot, vm),
         "disks": [
             {
                 "path": d.source,
@@ -185,6 +187,32 @@ def vm_value(snapshot: Snapshot, vm: Vm) -> Value:
             }
             for d in vm.disks
         ],
+    }
+
+
+def _vgpus_of(snapshot: Snapshot, vm: Vm) -> list[Value]:
+    """Return the vGPUs that a VM has, and those that it gets when it starts, as its record names them."""
+    values = [vgpu_value(v) for v in snapshot.vgpus if v.vm_uuid == vm.uuid]
+    shown = {v["carrier"] for v in values}
+    away = homeless(snapshot, vm, vm.promise) if vm.promise is not None else ()
+    waiting = (planned_vgpu(v, vm.name) for v in away if v.carrier not in shown)
+    return values + [v | {"reason": "reserved only while the VM runs"} for v in waiting]
+
+
+def planned_vgpu(vgpu: PromisedVgpu, vm: str | None) -> Value:
+    """Return the value of a vGPU that is promised to a VM, or to none, and not made yet."""
+    return {
+        "carrier": vgpu.carrier,
+        "profile": vgpu.profile,
+        "gpu": vgpu.gpu,
+        "function": vgpu.function,
+        "backend": str(vgpu.backend),
+        "framebuffer_mib": vgpu.framebuffer_mib,
+        "vm": vm,
+        "owner": "ours",
+        "present": False,
+        "reason": None,
+        "name": None,
     }
 
 
@@ -204,5 +232,6 @@ def vm_row(snapshot: Snapshot, vm: Vm) -> Value:
         "owner": owner_of(vm),
         "memory_mib": vm.memory_mib,
         "vcpus": vm.vcpus,
-        "vgpus": [vgpu_value(v) for v in snapshot.vgpus if v.vm_uuid == vm.uuid],
+        "reserve": vm.promise.reserve if vm.promise else None,
+        "vgpus": _vgpus_of(snapshot, vm),
     }

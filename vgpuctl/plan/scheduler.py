@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from vgpuctl.backends import of
-from vgpuctl.errors import HostCannot, InUse
-from vgpuctl.model.gpu import Gpu, Owner, Vgpu
+from vgpuctl.errors import Busy, HostCannot, InUse, Refused
+from vgpuctl.model.gpu import Gpu, Mode, Owner, Vgpu
 from vgpuctl.model.scheduler import Policy, SchedulerSpec
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
-from vgpuctl.model.vm import PromisedVgpu, Vm, VmState
+from vgpuctl.model.vm import PromisedVgpu, PromiseState, Vm, VmState
+from vgpuctl.plan.vgpus import promised
 from vgpuctl.scheduler.limits import satisfies, why_not
 from vgpuctl.scheduler.registry import generation
 from vgpuctl.steps.scheduler import LendDevice, SetScheduler, words
@@ -32,8 +33,15 @@ def refuse_impossible(gpu: Gpu, wanted: SchedulerSpec, driver: str | None) -> No
     """Refuse what this GPU with this driver cannot have, before anything is touched.
 
     Raises:
+        Refused: host.yaml leaves the GPU unmanaged.
         HostCannot: with the numbers that it takes, where a number is the reason.
     """
+    if gpu.desired is Mode.UNMANAGED:
+        raise Refused(
+            f"host.yaml leaves {gpu.address} unmanaged: vgpuctl sets nothing on it",
+            hint=f"vgpuctl set-mode {gpu.address} vgpu",
+            gpu=gpu.address,
+        )
     if gpu.vendor_id != _NVIDIA or gpu.driver != "nvidia":
         raise HostCannot(
             f"{gpu.address} ({gpu.model}) has the driver {gpu.driver or 'none'}; only NVIDIA's schedules vGPUs",
@@ -98,7 +106,7 @@ def scheduler_work(gpu: Gpu, wanted: SchedulerSpec, snapshot: Snapshot, *, drain
         return SchedulerWork()
     lent = _lent(snapshot, gpu)
     if lent and not drain:
-        names = sorted({vm.name for vm, _, _ in lent})
+        names = sorted({one.holder for one in lent})
         raise InUse(
             f"{gpu.address} has {len(lent)} vGPU(s) of {', '.join(names)}, and the driver changes the scheduler of a"
             " GPU without vGPUs only",
@@ -106,14 +114,12 @@ def scheduler_work(gpu: Gpu, wanted: SchedulerSpec, snapshot: Snapshot, *, drain
             gpu=gpu.address,
             vms=names,
         )
-    stops = {vm.uuid: vm for vm, _, _ in lent if vm.state not in _OFF}
-    made = [step for _, promised, type_id in lent for step in of(promised.backend).make(promised, type_id)]
+    stops = {one.vm.uuid: one.vm for one in lent if one.vm is not None and one.vm.state not in _OFF}
+    made = [step for one in lent for step in one.make()]
     lend = [
         LendDevice(remove, again)
-        for _, promised, type_id in reversed(lent)
-        for remove, again in zip(
-            of(promised.backend).remove(promised), of(promised.backend).make(promised, type_id), strict=True
-        )
+        for one in reversed(lent)
+        for remove, again in zip(of(one.vgpu.backend).remove(one.vgpu), one.make(), strict=True)
     ]
     before = gpu.scheduler.state if gpu.scheduler is not None else None
     return SchedulerWork(
@@ -122,32 +128,55 @@ def scheduler_work(gpu: Gpu, wanted: SchedulerSpec, snapshot: Snapshot, *, drain
     )
 
 
-def _lent(snapshot: Snapshot, gpu: Gpu) -> list[tuple[Vm, PromisedVgpu, str | None]]:
-    """Return each device on the GPU with its VM, its promise and its type's id, sorted by VM and index.
+class _Lent(Value):
+    """A device that is removed for a moment: whose it is in words, the VM that is stopped for it, and what it is."""
+
+    holder: str
+    vm: Vm | None
+    vgpu: PromisedVgpu
+    type_id: str | None
+
+    def make(self) -> tuple[Step, ...]:
+        """Return the steps that make it again."""
+        return of(self.vgpu.backend).make(self.vgpu, self.type_id)
+
+
+def _lent(snapshot: Snapshot, gpu: Gpu) -> list[_Lent]:
+    """Return each device on the GPU, sorted by whose it is and index.
 
     Raises:
-        InUse: one is not vgpuctl's, or no VM is known that would get it back.
+        InUse: one is not vgpuctl's, or is in a running VM that vgpuctl would not start again with it.
+        Busy: its VM is half made or half removed.
     """
-    present = [v for v in snapshot.taken_on(gpu.address) if v.present]
-    lent = []
-    for vgpu in present:
-        vm = snapshot.vm(vgpu.vm_uuid or "")
-        promised = _promised(vm, vgpu)
-        if vgpu.owner is not Owner.OURS or vm is None or promised is None:
-            raise InUse(
-                f"{gpu.address} has a vGPU of {vgpu.vm or f'{vgpu.owner} {vgpu.carrier}'} ({vgpu.carrier}), which"
-                " vgpuctl does not remove; the driver changes the scheduler of a GPU without vGPUs only",
-                hint="vgpuctl reconcile"
-                if vgpu.owner is Owner.LEAKED
-                else "remove it with what made it, or use --via modprobe and reboot",
-                gpu=gpu.address,
-                carrier=vgpu.carrier,
-            )
-        lent.append((vm, promised, vgpu.type_id))
-    return sorted(lent, key=lambda one: (one[0].name, one[1].index))
+    lent = [_lendable(snapshot, gpu, vgpu) for vgpu in snapshot.taken_on(gpu.address) if vgpu.present]
+    return sorted(lent, key=lambda one: (one.holder, one.vgpu.index))
 
 
-def _promised(vm: Vm | None, vgpu: Vgpu) -> PromisedVgpu | None:
-    if vm is None or vm.promise is None:
-        return None
-    return next((p for p in vm.promise.vgpus if p.carrier == vgpu.carrier), None)
+def _lendable(snapshot: Snapshot, gpu: Gpu, vgpu: Vgpu) -> _Lent:
+    vm = snapshot.vm(vgpu.vm_uuid or "")
+    named = next((n for n in snapshot.named if n.name == vgpu.name and n.carrier == vgpu.carrier), None)
+    if named is not None and vgpu.reason is None and (vm is None or vm.state in _OFF):
+        return _Lent(vgpu.holder, None, promised(named, vgpu), vgpu.type_id)
+    kept = None if vm is None or vm.promise is None else vm.promise.vgpus
+    mine = next((p for p in kept or () if p.carrier == vgpu.carrier), None)
+    if vm is not None and vm.promise is not None and vm.promise.state is not PromiseState.READY:
+        raise Busy(
+            f"{vm.name} on {gpu.address} is half-way: its record says {vm.promise.state}",
+            hint="if no vgpuctl works on it any more: vgpuctl reconcile",
+            vm=vm.name,
+        )
+    if vgpu.owner is Owner.OURS and vm is not None and mine is not None:
+        return _Lent(vm.name, vm, mine, vgpu.type_id)
+    if named is not None:
+        hint = f"shut {vm.name if vm else 'the VM'} down first, or use --via modprobe and reboot"
+    elif vgpu.owner is Owner.LEAKED:
+        hint = "vgpuctl reconcile"
+    else:
+        hint = "remove it with what made it, or use --via modprobe and reboot"
+    raise InUse(
+        f"{gpu.address} has a vGPU of {vgpu.holder} ({vgpu.carrier}), which vgpuctl does not remove;"
+        " the driver changes the scheduler of a GPU without vGPUs only",
+        hint=hint,
+        gpu=gpu.address,
+        carrier=vgpu.carrier,
+    )

@@ -52,6 +52,7 @@ def _shares(snapshot: Snapshot, gpu: Gpu) -> list[Value]:
             {
                 "carrier": vgpu.carrier,
                 "vm": vgpu.vm,
+                "name": vgpu.name,
                 "profile": vgpu.profile,
                 "guaranteed_percent": None if found.part is None else round(float(100 * found.part), 2),
                 "time_slice_us": _us(found.time_slice_ns),

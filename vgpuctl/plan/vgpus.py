@@ -133,12 +133,12 @@ def find_named(snapshot: Snapshot, name: str) -> tuple[NamedVgpu, Vgpu]:
 
 
 def refuse_used(snapshot: Snapshot, entry: NamedVgpu) -> None:
-    """Refuse to take a vGPU from VMs that refer to it, whether they run or not.
+    """Refuse to take a vGPU from VMs that refer to it, whether they run or not, unless they lend it while they are off.
 
     Raises:
         InUse: naming them.
     """
-    vms = [vm.name for vm in snapshot.vms if any(h.carrier == entry.carrier for h in vm.hostdevs)]
+    vms = [vm.name for vm in snapshot.vms if vm.refers_to(entry.carrier)]
     if vms:
         raise _used(entry, vms)
 
@@ -168,13 +168,14 @@ def removal_plan(machine_id: str, entry: NamedVgpu, vgpu: PromisedVgpu, leave: f
 
 
 def refuse_promised(vms: tuple[Vm, ...], entry: NamedVgpu) -> None:
-    """Refuse to make a vGPU of host.yaml whose carrier a VM was promised.
+    """Refuse to make a vGPU of host.yaml whose carrier a VM was promised for always.
 
     Raises:
         Busy: naming the VM.
     """
     for vm in vms:
-        if vm.promise is not None and any(v.carrier == entry.carrier for v in vm.promise.vgpus):
+        kept = vm.promise.vgpus if vm.promise is not None and not vm.promise.lends else ()
+        if any(v.carrier == entry.carrier for v in kept):
             raise Busy(
                 f"{entry.carrier} is taken by {vm.name}",
                 hint=f"take vGPU {entry.name} out of host.yaml; vgpuctl show-gpu {entry.gpu}",

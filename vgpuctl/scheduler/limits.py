@@ -42,7 +42,7 @@ def _mode(seen: GpuScheduler, spec: SchedulerSpec) -> str | None:
     if seen.architecture is not None and seen.architecture < PASCAL:
         return "it is older than Pascal, and only Pascal and later GPUs have a vGPU scheduler to choose"
     if seen.mig and (seen.architecture or 0) >= BLACKWELL:
-        return "MIG is on: there the scheduler belongs to each GPU instance, not to the GPU"
+        return "MIG is on: then its vGPUs have a fixed share, or (GB20x) each GPU instance has a scheduler of its own"
     if seen.mig:
         return "MIG is on: before Blackwell its vGPUs always have a fixed share, whatever is set"
     if seen.mixed_size and spec.policy is Policy.FIXED_SHARE:

@@ -23,7 +23,7 @@ CALLS = (
     "sysfs-write",
     "sriov-manage",
     "nvml",
-    "set-scheduler",
+    "nvml-set-scheduler",
     "domains",
     "find-domain",
     "define",

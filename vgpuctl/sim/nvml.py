@@ -51,7 +51,7 @@ class SimNvml:
     def set_scheduler(self, address: str, spec: SchedulerSpec) -> None:
         """Set a GPU's vGPU scheduler, or refuse as NVML does."""
         try:
-            with self._core.change("set-scheduler", address) as change:
+            with self._core.change("nvml-set-scheduler", address) as change:
                 state = self._core.state
                 gpu = state.machine.gpus.get(normal_pci(address) or address)
                 if gpu is None or state.machine.scenario["nvidia"]["nvml"] != PRESENT or not self._answers(gpu):

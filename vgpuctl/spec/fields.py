@@ -26,6 +26,7 @@ class SpecField(Value):
 
 MODES = ("vgpu", "sriov", "passthrough")
 OS_KINDS = ("linux", "generic", "windows11")
+RESERVES = ("always", "running")
 GPU_MODES = ("vgpu", "sriov", "passthrough", "unmanaged")
 
 VM_FIELDS: tuple[SpecField, ...] = (
@@ -112,6 +113,15 @@ VM_FIELDS: tuple[SpecField, ...] = (
         "vm",
         metavar="NAME",
         built_in="vm",
+    ),
+    SpecField(
+        "reserve",
+        "--reserve",
+        "always: the VM keeps the place of its vGPU while it is off; running: only while it runs, so that more VMs "
+        "can be defined than fit at once",
+        "running",
+        choices=RESERVES,
+        built_in="always",
     ),
     SpecField(
         "force_console",

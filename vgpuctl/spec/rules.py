@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from vgpuctl.model.address import normal_pci
-from vgpuctl.spec.fields import GPU_MODES, MAX_VGPUS_PER_VM, MODES, NAME_PATTERN, OS_KINDS
+from vgpuctl.spec.fields import GPU_MODES, MAX_VGPUS_PER_VM, MODES, NAME_PATTERN, OS_KINDS, RESERVES
 from vgpuctl.spec.sizes import disk_mib, memory_mib, render_size
 from vgpuctl.value import Value
 
@@ -172,6 +172,7 @@ def carrier(value: object) -> str:
 mode = choice(MODES)
 gpu_mode = choice(GPU_MODES)
 os_kind = choice(OS_KINDS)
+reserve = choice(RESERVES)
 
 
 def memory(value: object) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from vgpuctl.spec import rules
-from vgpuctl.spec.fields import FIELD, MODES, NAME_PATTERN, OS_KINDS
+from vgpuctl.spec.fields import FIELD, MODES, NAME_PATTERN, OS_KINDS, RESERVES
 from vgpuctl.spec.shape import Key, Rule, one_or_more
 from vgpuctl.spec.sizes import SIZE_PATTERN
 
@@ -71,5 +71,6 @@ _KINDS: dict[str, tuple[Rule, Schema]] = {
     "hotplug_slots": (rules.hotplug_slots, _whole(0, rules.MOST_HOTPLUG_SLOTS)),
     "vgpu_params": (rules.vgpu_params, _PARAMS),
     "template": (rules.template, _pattern(rules.TEMPLATE_PATTERN)),
+    "reserve": (rules.reserve, _words(RESERVES)),
     "force_console": (rules.truth, {"type": "boolean"}),
 }

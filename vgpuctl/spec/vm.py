@@ -45,6 +45,7 @@ class VmSpec(Value):
     hotplug_slots: int | None = None
     vgpu_params: Mapping[str, str] | None = None
     template: str | None = None
+    reserve: str | None = None
     force_console: bool | None = None
 
     def given(self) -> dict[str, object]:
@@ -144,6 +145,7 @@ def wish(
         hotplug_slots=filled["hotplug_slots"],
         vgpu_params=tuple((spec.vgpu_params or {}).items()),
         template=filled["template"],
+        reserve=filled["reserve"],
         force_console=filled["force_console"],
         sources=sources,
         cloud_init=user_data,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from vgpuctl.errors import Failed, InUse, VerifyFailed
+from vgpuctl.errors import Busy, Failed, InUse, VerifyFailed
 from vgpuctl.model.records import ClaimsRead
 from vgpuctl.model.vm import SETTING_UP, Claim
 from vgpuctl.model.world import World
@@ -15,7 +15,7 @@ from vgpuctl.value import Value
 def _failed(carrier: str, what: str, error: OSError) -> Failed:
     return Failed(
         f"the claim on {carrier} cannot be {what}: {error.strerror or error}",
-        hint="is /run full, or mounted read-only? df /run",
+        hint="is /run full, or mounted read-only? df -h /run; df -i /run",
         carrier=carrier,
         errno=error.errno,
     )
@@ -61,7 +61,7 @@ class HoldClaim(Value):
     def describe(self) -> str:
         """Say what is claimed."""
         if self.claim.vm == SETTING_UP:
-            return f"claim all of GPU {self.claim.gpu} while its mode is set"
+            return f"claim all of GPU {self.claim.gpu} while it is set up"
         what = self.claim.profile or self.claim.backend
         return f"claim {self.claim.function} on GPU {self.claim.gpu} for {what}"
 
@@ -116,3 +116,45 @@ class ReleaseClaim(Value):
 
     def undo(self, world: World) -> None:
         """Nothing: the carrier may have been claimed anew."""
+
+
+def refuse_others(world: World, name: str, uuid: str) -> None:
+    """Refuse a VM for which another live process holds a claim.
+
+    Raises:
+        Busy: naming the process.
+    """
+    for other in world.claims.all():
+        working = other.vm_uuid == uuid and other.process != world.processes.this()
+        if working and world.processes.alive(other.process):
+            raise Busy(
+                f"process {other.process.pid} works on VM {name}: {other.command}",
+                hint="wait for it, then run the command again",
+                pid=other.process.pid,
+                vm=name,
+            )
+
+
+class RefuseOthers(Value):
+    """See that nobody starts a VM that is being removed: who starts it claims first, and reads its record then."""
+
+    name: str
+    uuid: str
+
+    def describe(self) -> str:
+        """Say what is looked for."""
+        return f"see that no other command works on VM {self.name}"
+
+    def perform(self, world: World) -> None:
+        """Look at the claims.
+
+        Raises:
+            Busy: a live process has one for this VM.
+        """
+        refuse_others(world, self.name, self.uuid)
+
+    def verify(self, world: World) -> None:
+        """Nothing was changed."""
+
+    def undo(self, world: World) -> None:
+        """Nothing was changed."""

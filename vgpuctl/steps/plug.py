@@ -36,7 +36,11 @@ def _device(xml: str | None, carrier: str) -> HostdevRef | None:
 
 
 class WriteRecord(Value):
-    """Write a VM's record, or with None take it away; `was` is put back by undo. `what`: told instead of the vGPUs."""
+    """Write a VM's record, or with None take it away, unless it is not `was`, which undo puts back.
+
+    A VM that is off and lends its places has no claim that keeps others from it: who comes second sees it here.
+    `what`: told instead of the vGPUs.
+    """
 
     tells_owner: ClassVar[bool] = True
 
@@ -57,19 +61,28 @@ class WriteRecord(Value):
         return f"record that {self.name} has {what}"
 
     def perform(self, world: World) -> None:
-        """Set or delete the metadata element."""
+        """Set or delete the metadata element.
+
+        Raises:
+            Busy: somebody else changed the record since it was read; nothing was changed.
+        """
+        if not self._reads(world, self.was):
+            raise Busy(f"the record of {self.name} was changed just now", hint="run the command again", vm=self.name)
         self._write(world, self.promise)
 
     def verify(self, world: World) -> None:
         """Read the record back."""
-        record = _read(world, self.uuid, self.name)
-        if parse(record.xml, record.state, world.machine_id).promise != self.promise:
+        if not self._reads(world, self.promise):
             raise VerifyFailed(f"the record of {self.name} reads back differently", uuid=self.uuid)
 
     def undo(self, world: World) -> None:
-        """Put the former record back, where the domain still is there."""
-        if world.hypervisor.find_domain(self.uuid) is not None:
+        """Put the former record back, where the domain still is there and says what was written."""
+        if world.hypervisor.find_domain(self.uuid) is not None and self._reads(world, self.promise):
             self._write(world, self.was)
+
+    def _reads(self, world: World, promise: Promise | None) -> bool:
+        record = _read(world, self.uuid, self.name)
+        return parse(record.xml, record.state, world.machine_id).promise == promise
 
     def _write(self, world: World, promise: Promise | None) -> None:
         world.hypervisor.set_promise(self.uuid, None if promise is None else promise_to_xml(promise))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Failed, HostCannot, InvalidInput, NvmlFailed, VerifyFailed, VgpuctlError
-from vgpuctl.model.scheduler import SchedulerSpec, SchedulerState
+from vgpuctl.model.scheduler import Policy, SchedulerSpec, SchedulerState
 from vgpuctl.model.step import Step
 from vgpuctl.scheduler.limits import as_spec, satisfies
 from vgpuctl.value import Value
@@ -38,6 +38,17 @@ def words(spec: SchedulerSpec) -> str:
         (spec.averaging_factor, "averaging factor {}"),
     )
     return ", ".join([str(spec.policy), *(text.format(n) for n, text in numbers if n is not None)])
+
+
+def command(gpu: str, spec: SchedulerSpec) -> str:
+    """Return the command that asks for a scheduler, as it is typed."""
+    numbers = (
+        (spec.time_slice_ms, "--time-slice"),
+        (spec.frequency_hz, "--frequency"),
+        (spec.averaging_factor, "--averaging-factor"),
+    )
+    options = [f"{option} {number}" for number, option in numbers if number is not None]
+    return " ".join([f"vgpuctl set-scheduler {gpu} --policy {spec.policy}", *options])
 
 
 class SetScheduler(Value):
@@ -90,7 +101,10 @@ class SetScheduler(Value):
         back = as_spec(self.before) if self.before is not None else None
         if satisfies(running(world, self.gpu), self.wanted) and self.wanted != back:
             if back is None:
-                raise Failed(f"what ran on {self.gpu} before is not known", hint=f"vgpuctl set-scheduler {self.gpu}")
+                raise Failed(
+                    f"what ran on {self.gpu} before is not known",
+                    hint=command(self.gpu, SchedulerSpec(Policy.BEST_EFFORT)),
+                )
             SetScheduler(self.gpu, back).perform(world)
 
 

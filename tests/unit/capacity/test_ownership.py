@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.values import A4C, T2Q, a100, changed, claim, promised, t4, vm, vm_uuid, with_mdevs
 from vgpuctl.capacity.ownership import carrier_uuid, join, named_owner
 from vgpuctl.model.gpu import Backend, Mode, Owner
-from vgpuctl.model.vm import HostdevRef, NamedVgpu
+from vgpuctl.model.vm import HostdevRef, NamedVgpu, VmState
 from vgpuctl.value import replace
 
 NOBODY: frozenset[str] = frozenset()
@@ -179,3 +179,38 @@ def test_another_type_in_its_place_is_told():
     gpu = changed(a100(), 0, current_type="469")
     (found,) = join((gpu,), (), (), NOBODY, named=(KEPT,))
     assert found.reason == "it carries A100-5C, host.yaml says A100-4C"
+
+
+def _lent(number, own, state=VmState.STOPPED):
+    made = vm(number, own)
+    return replace(made, state=state, promise=replace(made.promise, reserve="running"))
+
+
+def test_what_is_reserved_only_to_run_is_taken_by_a_claim_or_a_running_vm_and_by_nothing_else():
+    gpu = a100()
+    own = promised(gpu, A4C)
+    assert join((gpu,), (_lent(1, own), _lent(2, own)), (), NOBODY) == ()
+    (found,) = join((gpu,), (_lent(1, own), _lent(2, own)), (claim(own, 2),), NOBODY)
+    assert (found.vm, found.idle, found.awaited) == ("vdi-002", True, False)
+    (found,) = join((gpu,), (_lent(1, own), _lent(2, own, VmState.RUNNING)), (), NOBODY)
+    assert (found.vm, found.idle) == ("vdi-002", False)
+
+
+def test_a_place_that_is_kept_always_is_never_one_that_another_vm_has_to_run():
+    gpu = a100()
+    own = promised(gpu, A4C)
+    (found,) = join((gpu,), (_lent(1, own), vm(2, own, state=VmState.STOPPED)), (), NOBODY)
+    assert (found.vm, found.awaited) == ("vdi-002", True)
+
+
+def test_a_type_on_a_function_that_nobody_claims_is_not_taken_for_that_of_a_vm_that_is_off():
+    gpu = _carrying()
+    (found,) = join((gpu,), (_lent(1, promised(gpu, A4C)),), (), NOBODY)
+    assert (found.owner, found.vm) == (Owner.FOREIGN, None)
+
+
+def test_while_a_command_works_on_it_a_claim_of_a_vm_that_is_off_is_not_idle():
+    gpu = a100()
+    own = promised(gpu, A4C)
+    (found,) = join((gpu,), (_lent(1, own),), (claim(own, 1),), frozenset({own.carrier}))
+    assert (found.idle, found.reason) == (False, None)

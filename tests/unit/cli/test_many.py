@@ -139,3 +139,39 @@ def test_a_signal_in_the_middle_leaves_whole_vms_and_the_same_command_goes_on(
     assert [(vm["name"], vm["state"]) for vm in listed] == [(name, "running") for name in there]
     assert vgpuctl(*host, "--json", "reconcile", "--dry-run").document["data"]["findings"] == []
     assert len(vgpuctl(*host, "--json", *MANY).document["data"]["vms"]) == 150
+
+
+def test_more_are_defined_than_fit_and_as_many_start_as_do(vgpuctl: Vgpuctl) -> None:
+    twenty = ("create-vm", "vdi-{:03}", "--count", "20", "--profile", "A100-4C", "--reserve", "running", "--no-start")
+    ran = vgpuctl(*HOST, "--json", *twenty)
+    assert ran.status == 0
+    jsonschema.validate(ran.document, schemas.document_schema("create-vm"))
+    free = vgpuctl(*HOST, "--json", "list-profiles").document["data"]
+    assert next(p["free"] for p in free if p["profile"] == "A100-4C") == 10
+    shown = vgpuctl(*HOST, "--json", "list-vms").document
+    jsonschema.validate(shown, schemas.document_schema("list-vms"))
+    assert {vm["reserve"] for vm in shown["data"]} == {"running"}
+    assert "A100-4C (reserved only while the VM runs)" in vgpuctl(*HOST, "list-vms").out
+    assert "reserve: running" in " ".join(vgpuctl(*HOST, "show-vm", "vdi-001").out.split())
+    for number in range(20, 10, -1):
+        assert vgpuctl(*HOST, "start-vm", f"vdi-{number:03}").status == 0
+    full = vgpuctl(*HOST, "--json", "start-vm", "vdi-001")
+    assert full.status == 4
+    stopped = vgpuctl(*HOST, "--json", "stop-vm", "vdi-020")
+    jsonschema.validate(stopped.document, schemas.document_schema("stop-vm"))
+    assert vgpuctl(*HOST, "start-vm", "vdi-001").status == 0
+    assert "no room" in vgpuctl(*HOST, "start-vm", "vdi-020").err
+
+
+def test_ensure_vm_changes_what_a_vm_reserves(vgpuctl: Vgpuctl, tmp_path: Path) -> None:
+    spec = tmp_path / "vdi.yaml"
+    spec.write_text("name: vdi\nprofile: A100-4C\nreserve: running\n")
+    made = vgpuctl(*HOST, "--json", "ensure-vm", "-f", str(spec), "--state", "stopped", "--dry-run").document
+    assert made["data"]["sources"]["reserve"] == {"value": "running", "source": "typed"}
+    assert [v["present"] for v in made["data"]["after"]["vgpus"]] == [False]
+    assert vgpuctl(*HOST, "ensure-vm", "-f", str(spec), "--state", "stopped").status == 0
+    spec.write_text("name: vdi\nreserve: always\n")
+    changed = vgpuctl(*HOST, "--json", "ensure-vm", "-f", str(spec)).document
+    jsonschema.validate(changed, schemas.document_schema("ensure-vm"))
+    assert (changed["data"]["before"]["reserve"], changed["data"]["after"]["reserve"]) == ("running", "always")
+    assert [v["present"] for v in changed["data"]["vgpus"]] == [True]

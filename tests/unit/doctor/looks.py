@@ -29,9 +29,13 @@ def judge(
     if snapshot is not None and check.needs_of is not None:
         asked.append(check.needs_of(snapshot))
     texts = {path: Text() for needs in asked for path in needs.files}
-    lists = {path: Folder() for needs in asked for path in needs.folders}
+    lists = {path: Folder() for needs in asked for path in (*needs.folders, *needs.configs)}
+    configs = tuple(f"{path}/" for needs in asked for path in needs.configs)
     for path, text in (files or {}).items():
-        assert path in texts, f"{name} does not ask for {path}"
+        assert path in texts or path.startswith(configs), f"{name} does not ask for {path}"
+        if path not in texts:
+            at, _, file = path.rpartition("/")
+            lists[at] = Folder(tuple(sorted([*(lists[at].names or ()), file])))
         texts[path] = text if isinstance(text, Text) else Text(text)
     for path, names in (folders or {}).items():
         assert path in lists, f"{name} does not ask for {path}"

@@ -148,6 +148,13 @@ def test_new_vfs_get_the_scheduler_that_is_asked_for_with_them(tmp_path):
     assert not run(host.world).changed
 
 
+def test_a_gpu_that_was_unmanaged_may_be_set_up_with_all_of_it_at_once(tmp_path):
+    host = open_host(tmp_path)
+    run(host.world, f"gpus[{A100}].mode=unmanaged")
+    run(host.world, f"gpus[{A100}].mode=vgpu", f"gpus[{A100}].scheduler.policy=fixed_share")
+    assert queries.list_gpus(host.world).data[0]["scheduler"]["running"]["policy"] == "fixed_share"
+
+
 @pytest.mark.parametrize(
     ("sets", "kind", "text"),
     [

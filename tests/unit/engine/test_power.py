@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.faults import Watch
+from tests.unit.engine.test_change import reprofile
 from tests.worlds import create, delete, open_host, picture, start, stop, wish
-from vgpuctl.errors import Foreign, InUse, NotFound
+from vgpuctl.errors import Busy, Foreign, InUse, NotFound
 from vgpuctl.model.wish import ExistingDisk
 
 IMAGE = "/srv/images/ubuntu-24.04.qcow2"
@@ -96,3 +98,19 @@ def test_a_vm_is_found_by_its_uuid_too(tmp_path):
     host = open_host(tmp_path)
     uuid = create(host.world, wish("A100-4C")).data["uuid"]
     assert stop(host.world, uuid).data["uuid"] == uuid
+
+
+def test_a_vm_that_was_given_another_profile_meanwhile_is_busy_and_not_without_room(tmp_path):
+    host = open_host(tmp_path)
+    create(host.world, wish("A100-4C", name="vm"), start=False)
+    looks = []
+
+    def change(number, call, args):
+        if call == "claims.read":
+            looks.append(number)
+            if len(looks) == 1:
+                reprofile(host.again(), "A100-5C")
+
+    with pytest.raises(Busy, match="was changed just now"):
+        start(Watch(before=change).watch(host.again().world), "vm")
+    assert start(host.again().world, "vm").data["vgpus"][0]["profile"] == "A100-5C"

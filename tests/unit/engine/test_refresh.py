@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 
@@ -196,13 +197,10 @@ def test_a_vm_that_refers_to_another_disk_now_is_refused(tmp_path: Path) -> None
     vm = the_vm(host)
     xml = host.world.hypervisor.definition(vm.uuid)
     host.world.hypervisor.redefine(
-        vm.uuid,
-        xml.replace(f"{vm.disks[0].source}'", "/old.qcow2'").replace(
-            f'{vm.disks[0].source}"/><target', '/old.qcow2"/><target'
-        ),
+        vm.uuid, re.sub(f"(<source file=.){re.escape(str(vm.disks[0].source))}", r"\1/old.qcow2", xml)
     )
-    if the_vm(host).disks[0].source == vm.disks[0].source:
-        raise AssertionError("the test did not exchange the disk")
+    now = the_vm(host)
+    assert (now.disks[0].source, now.promise) == ("/old.qcow2", vm.promise)
     with pytest.raises(Refused, match="does not refer to"):
         refresh(host.world)
 

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-from tests.faults import CHANGING, counted, failing, outcome
+from tests.faults import CHANGING, counted, dying, failing, outcome
 from tests.layouts import A16, A100, Signals, Struck, do
-from tests.unit.engine.test_faults import fault_points
+from tests.unit.engine.test_faults import fault_points, spawn
+from tests.unit.engine.test_vgpus import make
 from tests.worlds import WAIT_SECONDS, Silent, create, mend, open_host, picture, start, stop, wish
 from vgpuctl.engine.queries import list_gpus, show_gpu
 from vgpuctl.engine.restore import restore_host
@@ -19,6 +21,7 @@ from vgpuctl.model.scheduler import Policy, SchedulerSpec, SchedulerState
 from vgpuctl.spec.host import parse_host_spec
 from vgpuctl.value import replace
 
+__all__ = ["spawn"]
 EQUAL, FIXED = Policy.EQUAL_SHARE, Policy.FIXED_SHARE
 BEST = SchedulerState(Policy.BEST_EFFORT)
 TWO_MS = SchedulerSpec(FIXED, 2)
@@ -29,6 +32,7 @@ nvidia: {{driver: "{driver}", nvml: {nvml}}}
 gpus: [{{address: "0000:3b:00.0", model: A100, vfs: {{total: 2, enabled: 2}}}}]
 {more}
 """
+POOL = "storage: {pools: [{name: default}]}"
 FILE = "etc/modprobe.d/vgpuctl-nvidia.conf"
 
 
@@ -125,6 +129,26 @@ def test_a_stopped_vms_devices_need_drain_too(tmp_path):
     assert picture(host) == before
 
 
+@pytest.mark.parametrize(
+    ("model", "profile", "kernel"), [("T4", "T4-2Q", "6.8.0"), ("A16", "A16-2Q", "5.14.0"), ("A16", "A16-2Q", "6.8.0")]
+)
+def test_mdevs_come_back_with_their_uuids_and_parameters(tmp_path, model, profile, kernel):
+    text = f'version: 1\nkernel: "{kernel}"\n{POOL}\ngpus: [{{address: "{A100}", model: {model}}}]\n'
+    host = open_host(tmp_path, text=text)
+    create(host.world, wish(profile, 2, name="on", vgpu_params=(("frame_rate_limiter", "0"),)))
+    before = picture(host)
+    assert act(host.world, TWO_MS, drain=True).changed
+    assert (picture(host), runs(host)) == (before, SchedulerState(FIXED, False, 2_000_000))
+
+
+def test_new_vfs_come_also_where_nvml_cannot_set_a_scheduler(tmp_path):
+    host = small(tmp_path, driver="470.63")
+    act(host.world, TWO_MS)
+    do(host.world, A100, "passthrough")
+    assert do(host.world, A100, "vgpu").data["vfs"]["enabled"] == 2
+    assert "0x00020011" in (tmp_path / "state" / FILE).read_text()
+
+
 def test_a_vgpu_that_is_not_ours_is_never_removed(tmp_path):
     host = open_host(tmp_path)
     vf = "/sys/bus/pci/devices/0000:3b:00.6/nvidia/current_vgpu_type"
@@ -178,7 +202,7 @@ def test_a_driver_with_adaptive_round_robin_alone_has_no_slice(tmp_path):
 
 
 def test_a_set_that_is_silently_lost_is_noticed(tmp_path):
-    host = small(tmp_path, more='faults: [{on: set-scheduler, match: "*", kind: lost}]')
+    host = small(tmp_path, more='faults: [{on: nvml-set-scheduler, match: "*", kind: lost}]')
     with pytest.raises(VerifyFailed, match="reads back as best_effort"):
         act(host.world, TWO_MS)
     assert (said(host), host.world.claims.all()) == (None, ())
@@ -195,7 +219,7 @@ def test_a_set_that_is_silently_lost_is_noticed(tmp_path):
     ],
 )
 def test_what_nvml_refuses_is_told_with_its_reason_and_undone(tmp_path, code, kind, text):
-    fault = f'{{on: set-scheduler, match: "*", code: {code}, message: injected}}'
+    fault = f'{{on: nvml-set-scheduler, match: "*", code: {code}, message: injected}}'
     host = with_vms(small(tmp_path, more=f"storage: {{pools: [{{name: default}}]}}\nfaults: [{fault}]"))
     before = everything(host)
     with pytest.raises(kind, match=text):
@@ -234,6 +258,16 @@ def test_a_restore_sets_it_after_the_vfs(tmp_path):
     restore(host)
     assert runs(host, A16) == SchedulerState(FIXED, False, 2_000_000)
     assert not restore(host).changed
+
+
+def test_a_gpu_that_is_kept_for_passthrough_is_restored_without_its_scheduler(tmp_path):
+    host = open_host(tmp_path)
+    act(host.world, TWO_MS)
+    do(host.world, A100, "passthrough")
+    host.sim.reboot()
+    host = host.again()
+    assert [entry["name"] for entry in restore(host).data["restored"]] == [A100]
+    assert runs(host) == BEST
 
 
 def test_without_nvml_a_file_is_written_and_counts_from_the_next_load(tmp_path):
@@ -301,6 +335,35 @@ def test_show_gpu_gives_each_vm_its_share(tmp_path):
     assert shares == {"on": 100, "off": None}
 
 
+def test_show_gpu_says_what_it_may_not_see_and_shows_the_rest(tmp_path):
+    host = open_host(tmp_path)
+
+    class Closed:
+        def __getattr__(self, name):
+            return getattr(host.world.sysfs, name)
+
+        def listdir(self, path):
+            if path == "/etc/modprobe.d":
+                raise PermissionError(13, "Permission denied", path)
+            return host.world.sysfs.listdir(path)
+
+    seen = show_gpu(replace(host.world, sysfs=Closed()), A100)
+    assert "/etc/modprobe.d cannot be read: Permission denied" in seen.warnings
+    assert (seen.data["scheduler_next"], seen.data["scheduler"]["running"]["policy"]) == (None, "best_effort")
+
+
+def test_a_vgpu_without_a_vm_is_lent_too_and_comes_back(tmp_path):
+    host = with_vms(open_host(tmp_path))
+    make(host.world)
+    before = picture(host)
+    with pytest.raises(InUse, match="off, on, vGPU spare"):
+        act(host.world, TWO_MS)
+    act(host.world, TWO_MS, drain=True)
+    assert picture(host) == before
+    assert said(host) == TWO_MS
+    assert [s["name"] for s in show_gpu(host.world, A100).data["shares"]] == [None, None, "spare"]
+
+
 def test_a_signal_while_devices_are_lent_brings_everything_back(tmp_path):
     host, signals = with_vms(open_host(tmp_path)), Signals()
     before = everything(host)
@@ -310,10 +373,43 @@ def test_a_signal_while_devices_are_lent_brings_everything_back(tmp_path):
     assert (everything(host), raised.value.left) == (before, [])
 
 
+def _die(directory, number, done):
+    host = open_host(Path(directory), text=SMALL.format(driver="550.90.05", nvml="present", more=POOL), later=1)
+    act(dying(host.world, number, done=done), TWO_MS, drain=True)
+
+
+def test_whatever_call_a_process_dies_in_the_vm_starts_on_its_own_vgpu_again(tmp_path, spawn):
+    def prepared(directory):
+        host = small(directory, more=POOL)
+        create(host.world, wish("A100-4C", name="on"))
+        return host
+
+    calls = counted(prepared(tmp_path / "dry").again().world, lambda world: act(world, TWO_MS, drain=True))
+    points = [(n, done) for n, c in enumerate(calls, 1) if c in CHANGING for done in (False, True)]
+    off = 0
+    for number, done in points:
+        where = f"killed in call {number} {calls[number - 1]}, done={done}"
+        directory = tmp_path / f"{number}{done}"
+        before = picture(prepared(directory))
+        child = spawn.Process(target=_die, args=(str(directory), number, done))
+        child.start()
+        child.join(30)
+        assert child.exitcode == -9, where
+        later = open_host(directory, text=(directory / "scenario.yaml").read_text(), later=2)
+        off += not picture(later).running
+        mend(later.world)
+        if not picture(later).running:
+            start(later.world, "on")
+        now = picture(later)
+        assert (now.types, now.claims, list(now.running)) == (before.types, before.claims, list(before.running)), where
+        act(later.world, SchedulerSpec(EQUAL), drain=True)
+    assert off >= 4
+
+
 @pytest.mark.parametrize("via", ["nvml", "modprobe"])
 def test_whatever_call_fails_it_is_undone_or_the_error_says_what_is_left(tmp_path, via):
     def prepared(directory):
-        host = small(directory, more="storage: {pools: [{name: default}]}")
+        host = small(directory, more=POOL)
         create(host.world, wish("A100-4C", name="on"))
         return host.again()
 

@@ -14,7 +14,7 @@ import pytest
 from tests.worlds import EagerClock, Silent, create, wish
 from vgpuctl.engine.create import create_vm
 from vgpuctl.engine.observe import Want, observe
-from vgpuctl.errors import InUse, Temporary
+from vgpuctl.errors import InUse, Temporary, VgpuctlError
 from vgpuctl.hook import run as hook
 from vgpuctl.host.nvml import NoNvml
 from vgpuctl.model.vm import VmState
@@ -92,6 +92,7 @@ def test_a_plain_start_after_a_reboot_works(tmp_path, scenario, profile):
 @pytest.mark.parametrize(
     ("xml", "words"),
     [
+        ('<vm xmlns="urn:vgpuctl:1" reserve="always"/>\n<memory/>\n', ("vm", "release", "end", "shutdown")),
         (FOREIGN, ("his", "prepare", "begin", "-")),
         ("<domain/>", ("his", "prepare", "begin", "-")),
         ("", ("his", "prepare", "begin", "-")),
@@ -106,6 +107,8 @@ def test_other_vms_and_other_operations_never_start_python(tmp_path, xml, words)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     ours = begin(script(tmp_path, python="/nonexistent/python"), "<vm xmlns='urn:vgpuctl:1'/>\n")
     assert ours.returncode != 0, "this test can see whether Python is started"
+    lends = '<vm xmlns="urn:vgpuctl:1" reserve="running"/>\n'
+    assert begin(script(tmp_path, python="/nonexistent/python"), lends, "vm", "release", "end").returncode != 0
 
 
 def test_a_place_that_somebody_took_refuses_the_start_in_one_line(tmp_path):
@@ -250,3 +253,130 @@ def test_libvirt_is_not_called(tmp_path):
     xml = xml_of(world)
     hook.prepare(replace(world, hypervisor=AbsentHypervisor("it waits"), clock=EagerClock()), xml)
     assert len(world.claims.all()) == 1
+
+
+def lending(scenario: str, profile: str, *names: str) -> World:
+    """A host with VMs that are off and reserve their places only while they run."""
+    world = simulated_world(scenario)
+    for name in names:
+        create(world, wish(profile, name=name, reserve="running"), start=False)
+    return world
+
+
+def devices(world: World) -> set[str]:
+    """Every carrier with a claim or a device."""
+    seen = observe(world, Want(models=False))
+    return {c.carrier for c in seen.claims} | {v.carrier for v in seen.vgpus if v.present}
+
+
+@pytest.mark.parametrize(("scenario", "profile"), [("a100-40", "A100-4C"), ("t4", "T4-2Q"), ("a16", "A16-2Q")])
+def test_a_plain_start_takes_a_place_and_the_end_gives_it_back(tmp_path, scenario, profile):
+    world = lending(scenario, profile, "vm")
+    path = script(tmp_path, scenario)
+    assert devices(world) == set()
+    assert begin(path, xml_of(world)).stderr == ""
+    uuid = world.hypervisor.find_domain("vm").uuid
+    world.hypervisor.start(uuid)
+    assert len(devices(world)) == 1
+    for reason in ("saved", "migrated"):
+        assert begin(path, xml_of(world), "vm", "release", "end", reason).returncode == 0
+        assert len(devices(world)) == 1
+    world.hypervisor.destroy(uuid)
+    done = begin(path, xml_of(world), "vm", "release", "end", "shutdown")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert devices(world) == set()
+    assert begin(path, xml_of(world), "vm", "release", "end", "failed").returncode == 0
+
+
+def test_a_vm_that_keeps_its_place_always_keeps_it_when_it_ends(tmp_path):
+    world = simulated_world("a100-40")
+    create(world, wish("A100-4C", name="vm"))
+    world.hypervisor.destroy(world.hypervisor.find_domain("vm").uuid)
+    before = devices(world)
+    hook.release(world, xml_of(world))
+    assert devices(world) == before != set()
+
+
+class WithSave:
+    """The files of a host on which libvirt keeps a managed save of some VMs."""
+
+    def __init__(self, inner, *names):
+        self._inner, self._names = inner, names
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def listdir(self, path):
+        return self._names if path == "/var/lib/libvirt/qemu/save" else self._inner.listdir(path)
+
+
+def test_a_managed_save_keeps_the_device_also_when_libvirt_does_not_tell_why_the_vm_ended():
+    world = lending("a100-40", "A100-4C", "vm")
+    hook.prepare(world, xml_of(world))
+    before = devices(world)
+    hook.release(replace(world, sysfs=WithSave(world.sysfs, "vm.save")), xml_of(world))
+    assert devices(world) == before != set()
+    hook.release(replace(world, sysfs=WithSave(world.sysfs, "other.save")), xml_of(world))
+    assert devices(world) == set()
+
+
+def test_a_function_that_another_vm_has_refuses_the_start_and_names_the_command_that_moves_it(tmp_path):
+    world = lending("a100-40", "A100-4C", "vm")
+    create(world, wish("A100-4C", name="kept"))
+    done = begin(script(tmp_path), xml_of(world))
+    assert done.returncode == 1
+    assert done.stderr == (
+        "vgpuctl: vm reserves 0000:3b:00.4 only while it runs, and kept has it; "
+        "vgpuctl start-vm vm gives it a free one\n"
+    )
+    assert begin(script(tmp_path), xml_of(world), "vm", "release", "end", "failed").returncode == 0
+    assert {c.vm for c in world.claims.all()} == {"kept"}, "the other's is left alone"
+
+
+@pytest.mark.parametrize(("scenario", "profile", "fit"), [("a100-40", "A100-20C", 2), ("t4", "T4-8Q", 4)])
+def test_what_is_promised_to_others_is_not_lent_although_it_is_missing(scenario, profile, fit):
+    world = lending(scenario, profile, "vm")
+    for number in range(fit):
+        create(world, wish(profile, name=f"kept-{number}"))
+    open_world(scenario).reboot()
+    world = simulated_world(scenario)
+    with pytest.raises(VgpuctlError, match=r"kept-0 has it|no room"):
+        hook.prepare(world, xml_of(world))
+    assert devices(world) == set()
+    for number in range(fit):
+        hook.prepare(world, xml_of(world, f"kept-{number}"))
+    assert len(world.claims.all()) == fit
+
+
+def test_an_mdev_is_made_on_another_gpu_and_found_there_again(tmp_path):
+    scenario = tmp_path / "two.yaml"
+    scenario.write_text("version: 1\ngpus:\n  - {model: T4, profiles: [T4-8Q]}\n  - {model: T4, profiles: [T4-8Q]}\n")
+    world = lending(str(scenario), "T4-8Q", "vm")
+    first = observe(world, Want()).gpus[0].address
+    for name in ("kept-1", "kept-2"):
+        create(world, wish("T4-8Q", name=name, gpu=first))
+    path = script(tmp_path, str(scenario))
+    assert begin(path, xml_of(world)).stderr == ""
+    uuid = world.hypervisor.find_domain("vm").uuid
+    (claim,) = [c for c in world.claims.all() if c.vm == "vm"]
+    assert claim.gpu != first
+    (seen,) = [v for v in observe(world, Want()).vgpus if v.vm == "vm"]
+    assert (seen.gpu, seen.present) == (claim.gpu, True)
+    world.hypervisor.start(uuid)
+    before = devices(world)
+    assert begin(path, xml_of(world)).returncode == 0, "as after a managed save: it is there"
+    assert devices(world) == before
+    world.hypervisor.destroy(uuid)
+    assert begin(path, xml_of(world), "vm", "release", "end", "destroyed").stderr == ""
+    assert len(devices(world)) == len(before) - 1
+
+
+def test_what_a_living_command_works_on_is_left_to_it():
+    world = lending("a100-40", "A100-4C", "vm")
+    hook.prepare(world, xml_of(world))
+    (claim,) = world.claims.all()
+    world.claims.remove(claim.carrier, claim.vm_uuid)
+    ticks = int(Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19])
+    world.claims.add(replace(claim, process=replace(claim.process, pid=1, start_ticks=ticks)))
+    hook.release(world, xml_of(world))
+    assert len(devices(world)) == 1

@@ -2,6 +2,7 @@
 """The host lock, between real processes."""
 
 import contextlib
+import errno
 import json
 import multiprocessing
 import os
@@ -153,6 +154,16 @@ def test_a_run_directory_that_cannot_be_used_names_itself(tmp_path):
     with pytest.raises(HostCannot, match="file") as caught, store_in(tmp_path / "file").lock(0):
         pass
     assert caught.value.hint == "run it as root"
+
+
+def test_a_run_directory_that_is_full_says_how_to_see_it_also_when_only_inodes_are_used_up(tmp_path, monkeypatch):
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(HostCannot, match="No space left on device") as caught, store_in(tmp_path / "run").lock(0):
+        pass
+    assert f"df -i {tmp_path}" in caught.value.hint
 
 
 def _count(directory, locked, barrier, rounds):

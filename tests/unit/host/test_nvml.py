@@ -230,6 +230,12 @@ def test_a_strict_state_has_its_slice_in_the_other_half_of_the_union(tmp_path):
     assert "adaptive=False, time_slice_ns=4000000, averaging_factor=None" in state
 
 
+def test_a_mode_that_is_not_told_leaves_the_numbers_unknown(tmp_path):
+    (_whole, state), _failures, _calls = set_to(tmp_path, "[]", "-DV1", "-DSTRICT=s->mode=0")
+    assert "EQUAL_SHARE" in state
+    assert "adaptive=None, time_slice_ns=None, averaging_factor=None" in state
+
+
 def test_version_2_goes_first_and_version_1_sets_the_strict_slice_that_it_does_not_have(tmp_path):
     (whole, state), failures, calls = set_to(tmp_path, EACH, "-DV1", "-DV2")
     assert "FIXED_SHARE" in state

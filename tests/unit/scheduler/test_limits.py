@@ -21,7 +21,7 @@ SEEN = GpuScheduler(limits=OWN, architecture=7, mig=False, mixed_size=False)
     [
         ({"architecture": 3}, None, SchedulerSpec(BEST), "older than Pascal"),
         ({"mig": True}, None, SchedulerSpec(EQUAL), "always have a fixed share"),
-        ({"mig": True, "architecture": 10}, None, SchedulerSpec(EQUAL), "each GPU instance"),
+        ({"mig": True, "architecture": 10}, None, SchedulerSpec(EQUAL), "each GPU instance has a scheduler of its own"),
         ({"mixed_size": True}, None, SchedulerSpec(FIXED), "mixed sizes"),
         ({}, None, SchedulerSpec(EQUAL, 1), "the driver takes 2 to 20 ms"),
         ({}, None, SchedulerSpec(EQUAL, 21), "the driver takes 2 to 20 ms"),

@@ -216,3 +216,30 @@ def test_a_vgpu_comes_and_goes_and_everything_else_stays_as_it_is(text, name):
     assert parse_host_spec(gone, NAME) == parse_host_spec(text or "version: 1\n", NAME)
     if text is not None:
         refuse_lost_comments(text, gone, NAME)
+
+
+SCHEDULED = """version: 1
+gpus:
+  "0000:3b:00.0":
+    mode: vgpu
+    # agreed with the desktop team
+    scheduler:
+      policy: equal_share  # not best effort
+      # 2 ms was too short
+      time_slice_ms: 4
+"""
+
+
+def test_a_scheduler_is_added_changed_and_taken_out_and_comments_stay():
+    wanted = {"policy": "fixed_share", "frequency_hz": 480}
+    now = edit_gpu(SCHEDULED, GPU, {"scheduler": wanted}, NAME)
+    kept = [line for line in SCHEDULED.splitlines() if "time_slice_ms" not in line]
+    assert [line.replace("fixed", "equal") for line in now.splitlines() if "frequency_hz: 480" not in line] == kept
+    assert edit_gpu(now, GPU, {"scheduler": wanted}, NAME) == now
+    gone = edit_gpu(now, GPU, {"scheduler": None}, NAME)
+    assert parse_host_spec(gone, NAME).gpus[GPU] == GpuSpec(mode="vgpu")
+    assert "# 2 ms was too short" in gone
+    fresh = edit_gpu(None, GPU, {"scheduler": wanted}, NAME)
+    assert fresh.endswith("    scheduler:\n      policy: fixed_share\n      frequency_hz: 480\n")
+    flow = edit_gpu(WRITTEN, OTHER, {"scheduler": {"policy": "best_effort"}}, NAME)
+    assert "{mode: passthrough, scheduler: {policy: best_effort}} # for the lab" in flow

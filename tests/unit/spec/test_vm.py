@@ -193,6 +193,7 @@ def test_contradictions(text: str, line: str) -> None:
         ({"storage_pool": ""}, "--storage-pool: '' is not a name"),
         ({"hotplug_slots": -1}, "--hotplug-slots: -1 is not between 0 and 16"),
         ({"vgpu_params": ("a=1", "a=2")}, "--vgpu-param: the vGPU parameter 'a' is given twice"),
+        ({"reserve": "never"}, "--reserve: 'never' is not always or running"),
         ({"template": "/x"}, "--template: '/x' is not a template name"),
         ({"force_console": "x"}, "--force-console: 'x' is not true or false"),
     ],

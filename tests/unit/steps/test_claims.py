@@ -85,5 +85,5 @@ def test_a_claim_that_cannot_be_written_or_removed_is_an_error_with_its_number(t
 def test_the_words_say_what_and_where():
     assert HoldClaim(MINE).describe() == "claim 0000:3b:00.4 on GPU 0000:3b:00.0 for A100-4C"
     setting_up = replace(MINE, vm=SETTING_UP, carrier=MINE.gpu, backend=Backend.PASSTHROUGH, profile=None)
-    assert HoldClaim(setting_up).describe() == "claim all of GPU 0000:3b:00.0 while its mode is set"
+    assert HoldClaim(setting_up).describe() == "claim all of GPU 0000:3b:00.0 while it is set up"
     assert ReleaseClaim("x", "y").describe() == "release the claim on x"

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
             "vgpuctl --host sim:a100-40 create-vm 'vdi-{:03}' --count 5 --profile A100-4C",
             "vdi-001 to vdi-005, unless they are there",
         ),
+        (
+            "vgpuctl --host sim:a100-40 create-vm 'vdi-{:03}' --count 20 --profile A100-4C"
+            " --reserve running --no-start",
+            "twenty desktops, of which as many run at once as fit",
+        ),
         ("vgpuctl --host sim:a100-40 create-vm vdi-001 --profile A100-4C:2 --dry-run", "what would be done"),
         (
             "vgpuctl --host sim:a100-40 create-vm vdi-001 --profile A100-4C"
@@ -73,6 +78,9 @@ def command(
 
     With --count N, NAME is a pattern such as 'vdi-{:03}', and N such VMs are to be there: those that are and do not
     differ are left alone, the others are made, all or none being given room. One that fails is undone by itself.
+
+    With --reserve running the VM has its vGPU only while it runs, and more VMs can be defined than fit: with --no-start
+    nothing is taken and no device is made. start-vm moves a VM whose place another one has.
 
     With --wait-for guest the command returns when the VM's guest agent answers or an address of it is known. When
     the time is over the exit status is 75, and the VM is kept and runs.

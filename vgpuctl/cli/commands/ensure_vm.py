@@ -55,8 +55,8 @@ STATES = ("present", "absent", "started", "stopped")
 def command(settings: Settings, path: str, state: str, dry_run: bool, count: int | None, parallel: int | None) -> int:
     """Make a VM equal to a spec file. Run twice, the second time changes nothing.
 
-    Of a VM that exists the state is changed in place, and while it is off its profile, memory, vcpus and network.
-    Any other difference is refused (exit 3) and shown. For such a VM its name is enough of a spec. The spec's
+    Of a VM that exists the state is changed in place, and while it is off its profile, memory, vcpus, network and
+    reserve. Any other difference is refused (exit 3) and shown. For such a VM its name is enough of a spec. The spec's
     fields are create-vm's options: docs/json/vm-spec.schema.json lists them.
 
     With --count N the spec's name is a pattern such as 'vdi-{:03}', and N such VMs are to be there.

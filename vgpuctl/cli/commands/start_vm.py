@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.pass_obj
 def command(settings: Settings, name: str, dry_run: bool) -> int:
-    """Start a VM. vGPUs that are missing, as after a reboot of the host, are made again first."""
+    """Start a VM. vGPUs that are missing, as after a reboot of the host, are made again first.
+
+    A VM that was made with '--reserve running' gets its vGPUs wherever there is room, its last place if that is free.
+    """
 
     def act(work: Work) -> Outcome:
         from vgpuctl.engine import power

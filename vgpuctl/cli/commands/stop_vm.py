@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.pass_obj
 def command(settings: Settings, name: str, force: bool, dry_run: bool) -> int:
-    """Stop a VM and wait until it is off, at most --wait seconds. It keeps its vGPUs and disks."""
+    """Stop a VM and wait until it is off, at most --wait seconds. It keeps its vGPUs and disks.
+
+    A VM that was made with '--reserve running' gives its vGPUs back; its disks stay.
+    """
 
     def act(work: Work) -> Outcome:
         from vgpuctl.engine import power

@@ -12,10 +12,12 @@ from vgpuctl.capacity.ownership import join
 from vgpuctl.engine.observe.host_file import HostFileRead, read_host_file
 from vgpuctl.engine.observe.pci import Found, read_gpus
 from vgpuctl.errors import Failed
+from vgpuctl.model.address import normal_pci
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.records import ClaimsRead, HypervisorStatus, NvmlStatus
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, NamedVgpu, StuckWrite, Vm
+from vgpuctl.model.wish import VmWish
 from vgpuctl.model.world import World
 from vgpuctl.value import Value, replace
 
@@ -31,8 +33,8 @@ class Want(Value):
     availability files only those of `type_ids` are read. This is the look under the host lock: milliseconds.
     `carriers`: the claims on these alone.
     `named`: the vGPUs that host.yaml keeps, seen a moment ago; then the file is not read, which takes most of a short
-    command's time. None: it is read. Who neither places anything nor shows GPUs, as libvirt's hook, gives none: what
-    is claimed for them says enough.
+    command's time. None: it is read. Who neither places anything nor shows GPUs, as mostly libvirt's hook, gives none:
+    what is claimed for them says enough.
     """
 
     types: bool = False
@@ -44,6 +46,17 @@ class Want(Value):
     profiles: frozenset[str] | None = None
     carriers: frozenset[str] | None = None
     named: tuple[NamedVgpu, ...] | None = None
+
+
+def looked_for(wish: VmWish) -> Want:
+    """Return how much must be read to place the vGPUs of a VM."""
+    by_model = wish.gpu is not None and normal_pci(wish.gpu) is None
+    return Want(
+        types=wish.mode == "vgpu",
+        models=by_model,
+        every_function=wish.mode != "vgpu",
+        profiles=frozenset(text for text, _ in wish.profiles),
+    )
 
 
 def observe(world: World, want: Want) -> Snapshot:
@@ -72,13 +85,21 @@ def observe_vm(world: World, uuid: str) -> Snapshot:
     record = world.hypervisor.find_domain(uuid)
     vms = () if record is None else (read_vm(world, record),)
     promised = [v for vm in vms if vm.promise is not None for v in vm.promise.vgpus]
-    want = Want(
-        models=False,
-        only=frozenset(v.gpu for v in promised),
-        carriers=frozenset(v.carrier for v in promised),
-        named=(),
-    )
+    carriers = frozenset(v.carrier for v in promised)
+    gpus = frozenset(v.gpu for v in promised) | claimed_gpus(world, uuid, carriers)
+    want = Want(models=False, only=gpus, carriers=carriers, named=())
     return observe_devices(world, want, vms=vms, status=status)
+
+
+def claimed_gpus(world: World, uuid: str, carriers: frozenset[str]) -> frozenset[str]:
+    """Return the GPUs of a VM's claims: an mdev that is made at each start may be on another one than its record says.
+
+    Claims that may not be read are told by the look itself.
+    """
+    try:
+        return frozenset(c.gpu for c in world.claims.read(carriers).claims if c.vm_uuid == uuid)
+    except OSError:
+        return frozenset()
 
 
 def observe_devices(
@@ -172,4 +193,4 @@ def _found(world: World, want: Want) -> Found:
         ) from error
 
 
-__all__ = ["Claim", "NvmlStatus", "Want", "observe", "observe_devices", "observe_vm"]
+__all__ = ["Claim", "NvmlStatus", "Want", "claimed_gpus", "looked_for", "observe", "observe_devices", "observe_vm"]

@@ -1,0 +1,65 @@
+"""AppArmor on, QEMU an ordinary user, as Debian sets a host up: every backend works, and so does libvirt's hook."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.console import guest_devices
+from tests.lab.machine import Lab
+from tests.lab.test_after_boot import INSTALLED
+from tests.lab.vgpuctl_in import A100, IGB, leftovers, must, put_gpu, use_defaults
+
+EDU = "0000:03:00.0"
+# A Python that is not in /usr/bin, as pyenv, uv and conda have theirs.
+OTHER_PYTHON = "/opt/python/bin/python3.13"
+CONFINED = "pid=$(cat /run/libvirt/qemu/vm-1.pid); cat /proc/$pid/attr/current; ps -o user= -p $pid"
+
+
+def confined(lab: Lab) -> bool:
+    """Whether vm-1's QEMU has an AppArmor profile of its own and an ordinary user."""
+    said = lab.run(CONFINED).stdout
+    return "(enforce)" in said and said.splitlines()[-1].startswith("libvirt")
+
+
+@pytest.mark.quick
+@pytest.mark.deadline(400)
+def test_a_confined_libvirtd_runs_our_hook_with_any_python(lab_apparmor: Lab) -> None:
+    lab = lab_apparmor
+    lab.run(f"{INSTALLED}\nmkdir -p {OTHER_PYTHON.rpartition('/')[0]} && cp /usr/bin/python3.13 {OTHER_PYTHON}")
+    assert "libvirtd (enforce)" in lab.run("cat /proc/$(pidof libvirtd)/attr/current").stdout
+    put_gpu(lab, "mdev-pf")
+    use_defaults(lab)
+    lab.run(f"{OTHER_PYTHON} -I -m vgpuctl --yes install-host --restart-libvirt")
+    assert OTHER_PYTHON in lab.read("/etc/libvirt/hooks/qemu.d/vgpuctl")
+    made = must(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--no-start")
+    carrier = made["vgpus"][0]["carrier"]
+    lab.run(f"echo 1 > /sys/bus/mdev/devices/{carrier}/remove && rm /run/vgpuctl/claims/{carrier}")
+    lab.run("virsh start vm-1", timeout=120)
+    assert confined(lab)
+    assert must(lab, "show-vm", "vm-1")["vgpus"][0]["present"]
+    must(lab, "delete-vm", "vm-1")
+    lab.run(f"{OTHER_PYTHON} -I -m vgpuctl --yes uninstall-host --restart-libvirt")
+    assert lab.run("ls /etc/libvirt/hooks/qemu.d", check=False).stdout.strip() == ""
+
+
+@pytest.mark.quick
+@pytest.mark.deadline(400)
+@pytest.mark.parametrize("backend", ["mdev-pf", "mdev-vf", "vendor-vf", "sriov-vf", "passthrough"])
+def test_each_backend_makes_starts_and_deletes_a_confined_vm(lab_apparmor: Lab, backend: str) -> None:
+    lab = lab_apparmor
+    use_defaults(lab)
+    words, seen = ["--profile", "A100-4C"], A100
+    if backend == "sriov-vf":
+        lab.run(f"modprobe igb && echo 2 > /sys/bus/pci/devices/{IGB}/sriov_numvfs")
+        words, seen = ["--mode", "sriov", "--gpu", IGB], "8086:10ca"
+    elif backend == "passthrough":
+        words, seen = ["--mode", "passthrough", "--gpu", EDU], "1234:11e8"
+    else:
+        put_gpu(lab, backend)
+    before = leftovers(lab)
+    made = must(lab, "create-vm", "vm-1", *words)
+    assert [v["backend"] for v in made["vgpus"]] == [backend]
+    assert confined(lab)
+    assert seen in guest_devices(lab, "vm-1")
+    must(lab, "delete-vm", "vm-1")
+    assert leftovers(lab) == before

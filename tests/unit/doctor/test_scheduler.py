@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedulers that differ from what is asked for, options that are lost, and words of another driver."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.doctor.looks import judge, said
+from tests.values import a100, snapshot
+from vgpuctl.doctor.check import Folder, Text, Verdict
+from vgpuctl.doctor.scheduler import VERSION
+from vgpuctl.model.records import NvmlStatus
+from vgpuctl.model.scheduler import GpuScheduler, Policy, SchedulerSpec, SchedulerState
+from vgpuctl.scheduler.modprobe import EACH, PARAMS
+
+FIXED = SchedulerSpec(Policy.FIXED_SHARE, 2)
+RUNS = GpuScheduler(state=SchedulerState(Policy.FIXED_SHARE, False, 2_000_000))
+BEST = GpuScheduler(state=SchedulerState(Policy.BEST_EFFORT))
+NVML = NvmlStatus(available=True, driver_version="550.90.05")
+FILE = "/etc/modprobe.d/nvidia.conf"
+
+
+def host(driver="550.90.05", **more):
+    return snapshot(a100(**more), nvml=NvmlStatus(available=True, driver_version=driver))
+
+
+def option(word, name=EACH):
+    value = f"pci=0000:3b:00.0;RmPVMRL={word}" if name == EACH else f"RmPVMRL={word}"
+    return f'options nvidia {name}="{value}"\n'
+
+
+def test_what_runs_as_it_is_asked_for_is_in_order():
+    found = judge("scheduler", host(desired_scheduler=FIXED, scheduler=RUNS))
+    assert found.verdict is Verdict.OK
+    assert "fixed_share, time slice 2 ms is asked for, fixed_share runs" in said(found)
+
+
+def test_what_runs_otherwise_is_a_warning():
+    params = 'RegistryDwordsPerDevice: "pci=0000:3b:00.0;RmPVMRL=0x1"\n'
+    found = judge("scheduler", host(desired_scheduler=FIXED, scheduler=BEST), files={PARAMS: params})
+    assert found.verdict is Verdict.WARN
+    assert "best_effort runs, the driver was loaded with RmPVMRL=0x00000001" in said(found)
+
+
+@pytest.mark.parametrize(
+    ("word", "verdict"),
+    [("0x00020013", Verdict.OK), ("0x00030013", Verdict.WARN), ("0x21", Verdict.WARN), (None, Verdict.UNKNOWN)],
+)
+def test_without_nvml_the_words_of_the_loaded_driver_tell(word, verdict):
+    params = "" if word is None else f'RegistryDwords: "RmPVMRL={word}"\n'
+    found = judge(
+        "scheduler", host(driver=None, desired_scheduler=FIXED), files={PARAMS: params, VERSION: "550.90.05\n"}
+    )
+    assert found.verdict is verdict
+
+
+def test_nothing_asked_for_and_no_gpu_is_nothing_to_check():
+    assert judge("scheduler", host(scheduler=BEST)).verdict is Verdict.NOT_APPLICABLE
+    for name in ("registry-lines", "registry-word"):
+        assert judge(name, host_of_intel()).verdict is Verdict.NOT_APPLICABLE
+
+
+def host_of_intel():
+    return snapshot(a100(vendor_id="8086", driver="xe"))
+
+
+def test_each_parameter_in_one_line_is_in_order():
+    files = {FILE: option("0x1") + option("0x1", "NVreg_RegistryDwords")}
+    assert judge("registry-lines", host(), files=files).verdict is Verdict.OK
+
+
+@pytest.mark.parametrize("second", [FILE, "/usr/lib/modprobe.d/zz.conf"])
+def test_a_second_line_of_a_parameter_is_named_with_the_one_that_is_lost(second):
+    files = {FILE: option("0x1")}
+    files[second] = files.get(second, "") + option("0x11")
+    found = judge("registry-lines", host(), files=files)
+    assert found.verdict is Verdict.FAIL
+    assert f"{FILE}:1 sets {EACH}, and does not count" in said(found)
+
+
+def test_a_file_of_the_same_name_in_etc_hides_a_packages():
+    files = {FILE: option("0x1"), "/usr/lib/modprobe.d/nvidia.conf": option("0x11") * 2}
+    assert judge("registry-lines", host(), files=files).verdict is Verdict.OK
+
+
+def test_files_that_cannot_be_read_are_unknown():
+    closed = Text(problem=f"{FILE}: Permission denied")
+    assert judge("registry-lines", host(), files={FILE: closed}).verdict is Verdict.UNKNOWN
+    folder = {"/etc/modprobe.d": Folder(problem="/etc/modprobe.d: Permission denied")}
+    assert judge("registry-word", host(), folders=folder).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("driver", "word", "verdict"),
+    [
+        ("550.90.05", "0x00030013", Verdict.OK),
+        ("550.90.05", "0x00030011", Verdict.WARN),
+        ("595.45.04", "0x00030013", Verdict.WARN),
+        ("470.63", "0x00030011", Verdict.OK),
+        ("470.63", "0x00030013", Verdict.WARN),
+        ("550.90.05", "0x71", Verdict.WARN),
+        (None, "0x11", Verdict.UNKNOWN),
+    ],
+)
+def test_a_word_of_another_generation_is_a_warning(driver, word, verdict):
+    assert judge("registry-word", host(driver), files={FILE: option(word)}).verdict is verdict
+    params = f'RegistryDwords: "RmPVMRL={word}"\n'
+    assert judge("registry-word", host(driver), files={PARAMS: params}).verdict is verdict
+
+
+def test_no_word_at_all_is_in_order():
+    assert judge("registry-word", host()).verdict is Verdict.OK

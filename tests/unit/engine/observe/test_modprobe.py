@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""modprobe's files and the loaded driver, as they are read."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.worlds import open_host
+from vgpuctl.engine.cordon import WANT
+from vgpuctl.engine.observe import observe
+from vgpuctl.engine.observe.modprobe import driver_version, loaded_parameters, names_in_etc, read_modprobe
+from vgpuctl.errors import Failed
+from vgpuctl.value import replace
+
+
+class Tree:
+    """Files of a host."""
+
+    def __init__(self, files, closed=None):
+        self.files, self.closed = files, closed
+
+    def listdir(self, path):
+        if path == self.closed:
+            raise PermissionError(13, "Permission denied", path)
+        names = sorted({name[len(path) + 1 :].partition("/")[0] for name in self.files if name.startswith(f"{path}/")})
+        if not names:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return tuple(names)
+
+    def read(self, path):
+        if path == self.closed:
+            raise PermissionError(13, "Permission denied", path)
+        return self.files[path]
+
+
+FILES = {
+    "/etc/modprobe.d/b.conf": "etc b",
+    "/etc/modprobe.d/README": "no",
+    "/usr/lib/modprobe.d/b.conf": "hidden",
+    "/usr/lib/modprobe.d/a.conf": "lib a",
+}
+
+
+def test_the_first_directory_hides_namesakes_of_the_others(tmp_path):
+    world = replace(open_host(tmp_path).world, sysfs=Tree(FILES))
+    found = [(f.path, f.text) for f in read_modprobe(world)]
+    assert found == [("/usr/lib/modprobe.d/a.conf", "lib a"), ("/etc/modprobe.d/b.conf", "etc b")]
+    assert names_in_etc(world) == ("modprobe.d",)
+
+
+@pytest.mark.parametrize("closed", ["/etc/modprobe.d", "/etc/modprobe.d/b.conf"])
+def test_what_cannot_be_read_is_not_taken_for_nothing(tmp_path, closed):
+    world = replace(open_host(tmp_path).world, sysfs=Tree(FILES, closed))
+    with pytest.raises(Failed, match=f"{closed} cannot be read"):
+        read_modprobe(world)
+
+
+def test_the_drivers_version_comes_from_the_module_when_nvml_is_silent(tmp_path):
+    for nvml in ("present", "absent"):
+        text = f'version: 1\nnvidia: {{driver: "535.161.05", nvml: {nvml}}}\ngpus: [{{model: A100}}]\n'
+        host = open_host(tmp_path / nvml, text=text)
+        assert driver_version(host.world, observe(host.world, WANT)) == "535.161.05"
+        assert 'RegistryDwords: ""' in (loaded_parameters(host.world) or "")
+    bare = open_host(tmp_path / "bare", "empty")
+    assert driver_version(bare.world, observe(bare.world, WANT)) is None
+    assert loaded_parameters(bare.world) is None

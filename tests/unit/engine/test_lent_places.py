@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A VM that lends its places while it is off meets vGPUs without a VM, refreshes, drains and set claims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.layouts import FLEX, do
+from tests.unit.engine.test_move import SMALL, carriers, lent, small, taken, vm_of
+from tests.unit.engine.test_refresh import prepared, refresh, the_vm
+from tests.unit.engine.test_vgpus import drop, found, make, spec_of
+from tests.worlds import Host, Silent, create, mend, open_host, start, stop, wish
+from vgpuctl.engine.devices import lacks_devices, look_for, make_anywhere
+from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.restore import read_domain_files, restore_host
+from vgpuctl.errors import Busy, InUse, NoCapacity
+from vgpuctl.model.gpu import Vgpu
+from vgpuctl.model.vm import DrainedVm, ProcessId, VmState
+from vgpuctl.plan.report import vm_row
+from vgpuctl.spec.host import HostSpec
+from vgpuctl.steps.plug import WriteRecord
+from vgpuctl.value import replace
+
+
+def spare(host: Host) -> Vgpu:
+    """Return the vGPU without a VM as it is seen."""
+    return next(v for v in observe(host.world, Want()).vgpus if v.name == "spare")
+
+
+def test_a_vgpu_without_a_vm_takes_a_lent_function_and_goes_again(tmp_path: Path) -> None:
+    host, profile = small(tmp_path, "vendor-vf")
+    create(host.world, lent(profile, "lent"), start=False)
+    own = carriers(host, "lent")
+    make(host.world, profile)
+    assert [spare(host).carrier] == own, "this test needs both on one function"
+    assert (spare(host).vm, found(host)) == (None, [])
+    start(host.world, "lent")
+    assert carriers(host, "lent") != own
+    assert spare(host).present
+    stop(host.world, "lent")
+    drop(host.world)
+    assert taken(host) == set()
+
+
+def test_deleting_it_is_not_refused_for_a_vm_that_only_had_its_function(tmp_path: Path) -> None:
+    host, profile = small(tmp_path, "vendor-vf")
+    create(host.world, lent(profile, "lent"), start=False)
+    make(host.world, profile)
+    drop(host.world)
+    assert taken(host) == set()
+
+
+def test_a_vm_that_runs_on_the_function_of_a_vgpu_without_a_vm_is_its_user_and_stopping_it_leaves_it(
+    tmp_path: Path,
+) -> None:
+    host, profile = small(tmp_path, "vendor-vf")
+    create(host.world, lent(profile, "lent"), start=False)
+    make(host.world, profile)
+    host.world.hypervisor.start(vm_of(host, "lent").uuid)  # by virsh, without a hook
+    assert spare(host).vm == "lent"
+    seen = observe(host.world, Want())
+    (shown,) = vm_row(seen, vm_of(host, "lent"))["vgpus"]  # type: ignore[misc]
+    assert shown["name"] == "spare"
+    with pytest.raises(InUse, match="lent"):
+        drop(host.world)
+    stop(host.world, "lent")
+    assert (spare(host).vm, spare(host).present) == (None, True)
+    assert found(host) == []
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_what_host_yaml_keeps_is_never_lent_also_not_after_a_boot(tmp_path: Path, kind: str) -> None:
+    host, profile = small(tmp_path, kind)
+    create(host.world, lent(profile, "lent"), start=False)
+    for name in ("spare", "other"):
+        make(host.world, profile, name)
+    with pytest.raises(NoCapacity):
+        start(host.world, "lent")
+    spec = spec_of(host)
+    host.sim.reboot()
+    host = host.again()
+    with pytest.raises(NoCapacity):
+        start(host.world, "lent")
+    restore_host(host.world, spec, dry_run=False, wait_seconds=5, progress=Silent())
+    assert spare(host).present
+
+
+def test_the_hook_gives_nothing_away_that_host_yaml_keeps_and_is_not_made_yet(tmp_path: Path) -> None:
+    host, profile = small(tmp_path, "mdev-pf")
+    create(host.world, lent(profile, "lent"), start=False)
+    for name in ("spare", "other"):
+        make(host.world, profile, name)
+    host.sim.reboot()
+    host = host.again()
+    vms, _ = read_domain_files(host.world)
+    (vm,) = vms
+    assert vm.promise is not None
+    with pytest.raises(NoCapacity):
+        make_anywhere(host.world, vm, vm.promise, vms, 5, Silent())
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_the_claim_of_one_that_is_started_says_which_type_was_made(tmp_path: Path, kind: str) -> None:
+    host, profile = small(tmp_path, kind)
+    create(host.world, lent(profile, "lent"), start=False)
+    start(host.world, "lent")
+    (claim,) = host.world.claims.all()
+    assert claim.type_id is not None
+    vm = vm_of(host, "lent")
+    assert vm.promise is not None
+    seen = look_for(host.world, (vm.promise,), (vm,))
+    assert not lacks_devices(seen, vm, vm.promise)
+    other = replace(seen, claims=(replace(claim, type_id="1"),))
+    assert lacks_devices(other, vm, vm.promise), "one that was changed by hand is looked at closely"
+
+
+def test_one_that_is_elsewhere_than_its_record_says_lacks_nothing(tmp_path: Path) -> None:
+    host, profile = small(tmp_path, "mdev-pf", gpus=2)
+    create(host.world, lent(profile, "lent"), start=False)
+    vm = vm_of(host, "lent")
+    assert vm.promise is not None
+    for name in ("kept-1", "kept-2"):
+        create(host.world, wish(profile, name=name, gpu=vm.promise.vgpus[0].gpu))
+    vms, _ = read_domain_files(host.world)
+    make_anywhere(host.world, vm, vm.promise, vms, 5, Silent())
+    assert not lacks_devices(look_for(host.world, (vm.promise,), (vm,)), vm, vm.promise)
+
+
+def test_a_refresh_of_one_that_is_off_takes_no_place_and_leaves_that_of_another_alone(tmp_path: Path) -> None:
+    host = prepared(tmp_path, reserve="running")
+    assert taken(host) == set()
+    for number in (1, 2, 3):
+        create(host.world, wish("A100-4C", name=f"other-{number}"))
+    before = taken(host)
+    old = the_vm(host).disks[0].source
+    refresh(host.world)
+    assert taken(host) == before
+    assert the_vm(host).disks[0].source != old
+    assert mend(host.world).data["findings"] == []
+
+
+def test_a_refresh_of_one_that_runs_starts_it_again(tmp_path: Path) -> None:
+    host = prepared(tmp_path, "drain", reserve="running")
+    refresh(host.world, "drain")
+    assert the_vm(host).state is VmState.RUNNING
+    assert len(host.world.claims.all()) == 1
+
+
+def test_of_two_that_change_a_record_at_once_the_second_sees_the_first(tmp_path: Path) -> None:
+    host = prepared(tmp_path, reserve="running")
+    vm = the_vm(host)
+    assert vm.promise is not None
+    first = WriteRecord(vm.name, vm.uuid, replace(vm.promise, spec='{"os": "linux"}'), vm.promise)
+    second = WriteRecord(vm.name, vm.uuid, replace(vm.promise, spec="{}"), vm.promise)
+    first.perform(host.world)
+    with pytest.raises(Busy, match="changed just now"):
+        second.perform(host.world)
+    second.undo(host.world)
+    assert the_vm(host).promise == first.promise
+    first.undo(host.world)
+    assert the_vm(host).promise == vm.promise
+
+
+def test_a_drained_one_is_started_again_and_its_note_goes(tmp_path: Path) -> None:
+    host = open_host(tmp_path, "mixed")
+    create(host.world, wish(mode="sriov", gpu=FLEX, name="lent", reserve="running"))
+    do(host.world, FLEX, "sriov", vfs=6, drain=True)
+    assert vm_of(host, "lent").state is VmState.RUNNING
+    assert host.world.claims.drained() == ()
+    assert found(host) == []
+
+
+def test_a_gpu_gives_up_the_functions_that_are_only_lent(tmp_path: Path) -> None:
+    host = open_host(tmp_path, "mixed")
+    for name in ("one", "two"):
+        create(host.world, wish(mode="sriov", gpu=FLEX, name=name, reserve="running"))
+    with pytest.raises(InUse):
+        do(host.world, FLEX, "sriov", vfs=1, drain=True)
+    for name in ("one", "two"):
+        stop(host.world, name)
+    do(host.world, FLEX, "sriov", vfs=1)
+    host.world.claims.note_drained(DrainedVm(vm_of(host, "two").uuid, FLEX, ProcessId(999999, 1)))
+    assert found(host) == ["drained"]
+    mend(host.world)
+    assert vm_of(host, "two").state is VmState.RUNNING
+    assert host.world.claims.drained() == ()
+
+
+def test_a_restore_makes_nothing_for_it_and_is_not_kept_from_what_it_only_had(tmp_path: Path) -> None:
+    host, profile = small(tmp_path, "vendor-vf")
+    create(host.world, lent(profile, "lent"), start=False)
+    make(host.world, profile)
+    assert [spare(host).carrier] == carriers(host, "lent"), "this test needs both on one function"
+    spec: HostSpec = spec_of(host)
+    host.sim.reboot()
+    host = host.again()
+    restore_host(host.world, spec, dry_run=False, wait_seconds=5, progress=Silent())
+    assert (spare(host).present, taken(host)) == (True, {spare(host).carrier})

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A VM that reserves nothing while off: every call of its start, stop, change and end fails, or a kill comes in it."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.faults import CHANGING, counted, dying, failing, outcome
+from tests.unit.engine.test_change import ensure
+from tests.unit.engine.test_faults import fault_points, spawn
+from tests.unit.engine.test_move import SMALL, lent, small
+from tests.worlds import Host, create, delete, mend, open_host, picture, start, stop, wish
+from vgpuctl.domain.parse import parse
+from vgpuctl.model.world import World
+from vgpuctl.value import replace
+
+__all__ = ["spawn"]
+ACTS = ["start", "stop", "delete", "to-running", "to-always"]
+
+
+def prepared(directory: Path, kind: str, act: str) -> Host:
+    """Return a host with the VM, and with another one in the place that its record names."""
+    host, profile = small(directory, kind, gpus=2 if kind == "mdev-pf" else 1)
+    create(host.world, wish(profile, name="vm") if act == "to-running" else lent(profile, "vm"), start=False)
+    (record,) = host.world.hypervisor.domains()
+    promise = parse(record.xml, record.state, host.world.machine_id).promise
+    assert promise is not None
+    if act != "to-running":
+        create(host.world, wish(profile, name="kept", gpu=promise.vgpus[0].gpu))
+        if kind == "mdev-pf":
+            create(host.world, wish(profile, name="kept-2", gpu=promise.vgpus[0].gpu))
+    if act in ("stop", "delete"):
+        start(host.world, "vm")
+    return host.again()
+
+
+def do(world: World, kind: str, act: str) -> object:
+    """Do it."""
+    if act in ("start", "stop", "delete"):
+        return {"start": start, "stop": stop, "delete": delete}[act](world, "vm")
+    reserve = act.removeprefix("to-")
+    wanted = replace(wish(SMALL[kind][1], name="vm", reserve=reserve), sources={"reserve": "typed"})
+    return ensure(Host(world, None, Path(), ""), wanted)  # type: ignore[arg-type]
+
+
+def whole(host: Host, where: str) -> None:
+    """See that nothing is without an owner, that the others have what they had, and that the VM starts."""
+    assert not mend(host.world, dry_run=True).data["findings"], where
+    now = picture(host)
+    devices = set(now.types) | set(now.mdevs)
+    assert devices <= set(now.claims), where
+    others = [uuid for uuid, (name, _) in now.domains.items() if name.startswith("kept")]
+    assert all(set(now.running[uuid]) <= devices for uuid in others), where
+    for name in [name for name, _ in now.domains.values() if name == "vm"]:
+        start(host.world, name)
+        now = picture(host)
+        held = [carrier for running in now.running.values() for carrier in running]
+        assert sorted(held) == sorted(now.claims) == sorted({*now.types, *now.mdevs}), where
+
+
+@pytest.mark.parametrize(("act", "kind"), [*((act, "vendor-vf") for act in ACTS), ("start", "mdev-pf")])
+def test_whatever_call_fails_it_is_undone_or_reconcile_makes_it_whole(tmp_path: Path, kind: str, act: str) -> None:
+    calls = counted(prepared(tmp_path / "dry", kind, act).world, lambda w: do(w, kind, act))
+    assert len(set(calls) & CHANGING) >= 2
+    refused = 0
+    for number, done, for_good in fault_points(calls, every_read=False):
+        where = f"{act} on {kind}, call {number} {calls[number - 1]}, done={done}, for good={for_good}"
+        host = prepared(tmp_path / f"{number}{done}{for_good}", kind, act)
+        before = picture(host)
+        error = outcome(partial(do, failing(host.world, number, done=done, for_good=for_good), kind, act))
+        host.sim.close()
+        if error is None:
+            assert picture(host) != before, where
+            continue
+        refused += 1
+        if picture(host) != before:
+            partly = error.code == "partly-applied" and bool(error.left)
+            claim = for_good and calls[number - 1].startswith("claims.")
+            assert partly or claim, where
+            later = host.again()
+            mend(later.world)
+            whole(later, where)
+    assert refused >= 3
+
+
+def _die(directory: str, kind: str, act: str, number: int, done: bool) -> None:
+    host = open_host(Path(directory), str(Path(directory) / "scenario.yaml"), later=1)
+    do(dying(host.world, number, done=done), kind, act)
+
+
+@pytest.mark.parametrize("kind", ["vendor-vf", "mdev-pf"])
+@pytest.mark.parametrize("act", ACTS)
+def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(tmp_path: Path, kind: str, act: str, spawn) -> None:
+    calls = counted(prepared(tmp_path / "dry", kind, act).world, lambda w: do(w, kind, act))
+    found = 0
+    for number, done in [(n, d) for n, c in enumerate(calls, 1) if c in CHANGING for d in (False, True)]:
+        where = f"{act} on {kind}, killed in call {number} {calls[number - 1]}, done={done}"
+        directory = tmp_path / f"{number}{done}"
+        prepared(directory, kind, act)
+        child = spawn.Process(target=_die, args=(str(directory), kind, act, number, done))
+        child.start()
+        child.join(30)
+        assert child.exitcode == -9, where
+        later = open_host(directory, str(directory / "scenario.yaml"), later=2)
+        found += bool(mend(later.world, dry_run=True).data["findings"])
+        mend(later.world)
+        whole(later, where)
+    assert found >= 1
