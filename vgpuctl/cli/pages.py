@@ -199,7 +199,8 @@ def _mode(gpu: Data) -> str:
     """Return what a GPU is and is kept for: `vgpu`, `unmanaged (kept for passthrough)`, `vgpu, cordoned`."""
     kept = gpu.get("desired_mode")
     mode = gpu["mode"] if kept in (None, gpu["mode"]) else f"{gpu['mode']} (kept for {kept})"
-    return f"{mode}, cordoned" if gpu.get("cordoned") else str(mode)
+    reserved = f", for {' or '.join(gpu['reserved_for'])}" if gpu.get("reserved_for") else ""
+    return f"{mode}{', cordoned' if gpu.get('cordoned') else ''}{reserved}"
 
 
 def _reconciled(data: Data) -> Page:

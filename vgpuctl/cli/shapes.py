@@ -110,6 +110,9 @@ class ShareShape(TypedDict):
 class GpuShape(TypedDict):
     """A GPU. `desired_mode` is what host.yaml sets it up for; `cordoned`: nothing new is placed on it.
 
+    `allowed_profiles` are the only ones that host.yaml lets be placed on it, null for all; `reserved_for` the patterns
+    of the names of VMs that it is kept for, none for all.
+
     `scheduler` is null where NVIDIA's driver does not schedule vGPUs and host.yaml asks for nothing.
     """
 
@@ -126,6 +129,8 @@ class GpuShape(TypedDict):
     problems: list[str]
     desired_mode: Literal["vgpu", "sriov", "passthrough", "unmanaged"] | None
     cordoned: bool
+    allowed_profiles: list[str] | None
+    reserved_for: list[str]
     scheduler: SchedulerShape | None
 
 

@@ -63,6 +63,10 @@ def test_set_is_typed_and_its_errors_name_it(mixed: Run) -> None:
     document = mixed(line).document
     assert (document["changed"], document["data"]["gpus"][0]["after"]["vfs"]) == (True, 4)
     assert mixed(line).document["changed"] is False
+    assert mixed("apply --set gpus[A100].reserved_for=[a,b-*] --set gpus[A100].profiles=A100-4C").status == 0
+    assert "vgpu, for a or b-*" in mixed("list-gpus").out
+    gpu = next(g for g in mixed("list-gpus --json").document["data"] if g["reserved_for"])
+    assert (gpu["allowed_profiles"], gpu["reserved_for"]) == (["A100-4C"], ["a", "b-*"])
     ran = mixed("apply --set gpus[A16].vfs=x")
     assert (ran.status, "--set gpus[A16].vfs=x: vfs: 'x' is" in ran.err) == (2, True)
 

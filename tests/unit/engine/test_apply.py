@@ -220,6 +220,11 @@ def test_profiles_and_reservations_are_kept_to_by_placement(tmp_path):
     assert "reserves it" in queries.explain(host.world, "A100-4C").data["gpus"][0]["reasons"][0]
     create(host.world, wish("A100-4C", name="vdi-1"))
     create(host.world, wish("A100-4C", name="lab"))
+    unnamed = replace(wish("A100-4C"), name=None)
+    with pytest.raises(NoCapacity):
+        create(host.world, unnamed)
+    run(host.world, "gpus[A100].reserved_for=vgpu-*")
+    create(host.world, unnamed)
     run(host.world, "gpus[A100].reserved_for=null")
     assert [p["profile"] for p in queries.list_profiles(host.world).data] == ["A100-4C"]
 
