@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from vgpuctl.capacity.closed import why_closed
+from vgpuctl.capacity.closed import why_closed, why_not_allowed
 from vgpuctl.capacity.profiles import check_combination, find
 from vgpuctl.capacity.room import Room, room, why_unknown
 from vgpuctl.errors import NoCapacity, NotFound, Stuck
@@ -46,8 +46,7 @@ def select_gpus(snapshot: Snapshot, wanted: str | None) -> tuple[Gpu, ...]:
     exact = tuple(g for g in snapshot.gpus if g.address == address)
     if exact:
         return exact
-    words = wanted.casefold()
-    by_model = tuple(g for g in snapshot.gpus if g.display_class and words in _model_words(g))
+    by_model = tuple(g for g in snapshot.gpus if g.display_class and g.called(wanted))
     if by_model:
         return by_model
     there = ", ".join(f"{g.address} ({g.model})" for g in snapshot.gpus if g.display_class) or "none"
@@ -58,18 +57,12 @@ def select_gpus(snapshot: Snapshot, wanted: str | None) -> tuple[Gpu, ...]:
     )
 
 
-def _model_words(gpu: Gpu) -> frozenset[str]:
-    """Return what a model may be called: its whole name, each word, and words without a memory suffix."""
-    whole = gpu.model.casefold()
-    words = set(whole.replace("[", " ").replace("]", " ").split())
-    words |= {w.split("-")[0] for w in words}
-    return frozenset({whole, *words})
-
-
-def joint_free(snapshot: Snapshot, gpus: Sequence[Gpu], types: Mapping[str, VgpuType]) -> int | None:
+def joint_free(
+    snapshot: Snapshot, gpus: Sequence[Gpu], types: Mapping[str, VgpuType], vm: str | None = None
+) -> int | None:
     """Return how many more of one profile fit on these GPUs together; None when one of them cannot say."""
     owners = [g for g in gpus if g.address in types]
-    free = [r.free for _, r in rooms_for(snapshot, owners, types)]
+    free = [r.free for _, r in rooms_for(snapshot, owners, types, vm)]
     known = [n for n in free if n is not None]
     return sum(known) if len(known) == len(free) else None
 
@@ -79,8 +72,9 @@ def place(
     profiles: Sequence[tuple[str, int]],
     gpu: str | None,
     exclude: frozenset[str] = frozenset(),
+    vm: str | None = None,
 ) -> tuple[Slot, ...]:
-    """Return a slot for every vGPU wanted, in the order asked for.
+    """Return a slot for every vGPU wanted, in the order asked for. `vm`: for which host.yaml may reserve a GPU.
 
     Raises:
         NoCapacity: they do not all fit; facts hold each GPU's numbers and reasons.
@@ -89,18 +83,26 @@ def place(
     """
     gpus = tuple(g for g in select_gpus(snapshot, gpu) if g.address not in exclude)
     found = {text: find(snapshot, gpus, text) for text, _ in profiles}
-    wanted = [_Item(found[text], text) for text, count in profiles for _ in range(count)]
-    check_combination([next(iter(i.types.values())).profile for i in wanted])
+    check_combination([next(iter(found[text].values())).profile for text, count in profiles for _ in range(count)])
+    allowed = {text: _allowed(gpus, types) for text, types in found.items()}
+    wanted = [_Item(allowed[text], text) for text, count in profiles for _ in range(count)]
     ordered = sorted(range(len(wanted)), key=lambda n: (-_size(wanted[n]), wanted[n].text, n))
     stuck = {s.gpu for s in snapshot.stuck}
     _refuse_stuck(snapshot, [g for g in gpus if any(g.address in types for types in found.values())])
-    usable = _fullest_first(snapshot, [g for g in gpus if g.address not in stuck and why_closed(g, "vgpu") is None])
-    enough = all(_enough(snapshot, usable, found[t], n) for t, n in _totals(profiles).items())
+    open_ones = [g for g in gpus if g.address not in stuck and why_closed(g, "vgpu", vm) is None]
+    usable = _fullest_first(snapshot, open_ones)
+    enough = all(_enough(snapshot, usable, allowed[t], n, vm) for t, n in _totals(profiles).items())
     chosen = _search(snapshot, usable, [wanted[n] for n in ordered], ()) if enough else None
     if chosen is None:
-        raise _no_room(snapshot, gpus, profiles, found)
+        raise _no_room(snapshot, gpus, profiles, found, vm)
     slots = dict(zip(ordered, chosen, strict=True))
     return tuple(slots[n] for n in range(len(wanted)))
+
+
+def _allowed(gpus: Sequence[Gpu], types: Mapping[str, VgpuType]) -> dict[str, VgpuType]:
+    """Return the types by GPU without those that host.yaml does not let be placed there."""
+    known = ((gpu, types[gpu.address]) for gpu in gpus if gpu.address in types)
+    return {gpu.address: wanted for gpu, wanted in known if why_not_allowed(gpu, wanted) is None}
 
 
 def _totals(profiles: Sequence[tuple[str, int]]) -> Counter[str]:
@@ -110,9 +112,9 @@ def _totals(profiles: Sequence[tuple[str, int]]) -> Counter[str]:
     return totals
 
 
-def _enough(snapshot: Snapshot, gpus: Sequence[Gpu], types: Mapping[str, VgpuType], count: int) -> bool:
+def _enough(snapshot: Snapshot, gpus: Sequence[Gpu], types: Mapping[str, VgpuType], count: int, vm: str | None) -> bool:
     """Say whether that many fit on these GPUs together: without it, the search tries every combination."""
-    free = joint_free(snapshot, gpus, types)
+    free = joint_free(snapshot, gpus, types, vm)
     return free is None or free >= count
 
 
@@ -134,7 +136,7 @@ def _refuse_stuck(snapshot: Snapshot, gpus: Sequence[Gpu]) -> None:
 
 
 def _size(item: _Item) -> int:
-    return max((t.framebuffer_mib or 0) for t in item.types.values())
+    return max(((t.framebuffer_mib or 0) for t in item.types.values()), default=0)
 
 
 def _search(
@@ -186,8 +188,13 @@ def _as_taken(chosen: Sequence[Slot], gpu: Gpu) -> list[Vgpu]:
     ]
 
 
-def rooms_for(snapshot: Snapshot, gpus: Sequence[Gpu], types: Mapping[str, VgpuType]) -> tuple[tuple[Gpu, Room], ...]:
-    """Return the room of one profile on each GPU, also where the GPU does not know the profile."""
+def rooms_for(
+    snapshot: Snapshot, gpus: Sequence[Gpu], types: Mapping[str, VgpuType], vm: str | None = None
+) -> tuple[tuple[Gpu, Room], ...]:
+    """Return the room of one profile on each GPU, also where the GPU does not know the profile.
+
+    `vm`: for which; a GPU that is reserved for some VMs has room for those alone.
+    """
     rooms = []
     for gpu in gpus:
         wanted = types.get(gpu.address)
@@ -197,7 +204,7 @@ def rooms_for(snapshot: Snapshot, gpus: Sequence[Gpu], types: Mapping[str, VgpuT
         space = room(gpu, snapshot.taken_on(gpu.address), wanted)
         if any(s.gpu == gpu.address for s in snapshot.stuck):
             space = replace(space, free=0, functions=(), reasons=("a kernel write on it is stuck", *space.reasons))
-        closed = why_closed(gpu, "vgpu")
+        closed = why_closed(gpu, "vgpu", vm) or why_not_allowed(gpu, wanted)
         if closed is not None:
             space = replace(space, free=0, functions=(), reasons=(closed, *space.reasons))
         rooms.append((gpu, space))
@@ -209,13 +216,14 @@ def _no_room(
     gpus: Sequence[Gpu],
     profiles: Sequence[tuple[str, int]],
     found: Mapping[str, Mapping[str, VgpuType]],
+    vm: str | None,
 ) -> NoCapacity:
     total = sum(count for _, count in profiles)
     text = ", ".join(p if c == 1 else f"{c} × {p}" for p, c in profiles)
     details = []
     lines = []
     for profile, _ in profiles:
-        for gpu, space in rooms_for(snapshot, gpus, found[profile]):
+        for gpu, space in rooms_for(snapshot, gpus, found[profile], vm):
             if gpu.address not in found[profile]:
                 continue
             reasons = list(space.reasons) or [f"room for {space.free} of {total}"]

@@ -19,6 +19,7 @@ _STATUSES = (
     (4, "no capacity"),
     (5, "partly applied: it failed and could not be undone completely; the message says what is left"),
     (6, "this host cannot; the message names the check"),
+    (7, "diff and assert: something differs"),
     (75, "temporary, try again: another vgpuctl holds the lock, or a kernel write is stuck"),
     (130, "interrupted by SIGINT"),
     (143, "interrupted by SIGTERM"),

@@ -199,7 +199,8 @@ def _mode(gpu: Data) -> str:
     """Return what a GPU is and is kept for: `vgpu`, `unmanaged (kept for passthrough)`, `vgpu, cordoned`."""
     kept = gpu.get("desired_mode")
     mode = gpu["mode"] if kept in (None, gpu["mode"]) else f"{gpu['mode']} (kept for {kept})"
-    return f"{mode}, cordoned" if gpu.get("cordoned") else str(mode)
+    reserved = f", for {' or '.join(gpu['reserved_for'])}" if gpu.get("reserved_for") else ""
+    return f"{mode}{', cordoned' if gpu.get('cordoned') else ''}{reserved}"
 
 
 def _reconciled(data: Data) -> Page:
@@ -277,6 +278,8 @@ _PAGES: dict[str, Callable[[Any], Page]] = {
     "create-vgpu": _page_of("vgpu_pages", "create-vgpu"),
     "delete-vgpu": _page_of("vgpu_pages", "delete-vgpu"),
     "list-vgpus": _page_of("vgpu_pages", "list-vgpus"),
+    "apply": _page_of("host_pages", "apply"),
+    "diff": _page_of("host_pages", "diff"),
     "set-mode": _changed_gpu,
     "set-scheduler": _changed_scheduler,
     "cordon": _changed_gpu,

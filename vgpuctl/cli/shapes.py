@@ -110,6 +110,9 @@ class ShareShape(TypedDict):
 class GpuShape(TypedDict):
     """A GPU. `desired_mode` is what host.yaml sets it up for; `cordoned`: nothing new is placed on it.
 
+    `allowed_profiles` are the only ones that host.yaml lets be placed on it, null for all; `reserved_for` the patterns
+    of the names of VMs that it is kept for, none for all.
+
     `scheduler` is null where NVIDIA's driver does not schedule vGPUs and host.yaml asks for nothing.
     """
 
@@ -126,6 +129,8 @@ class GpuShape(TypedDict):
     problems: list[str]
     desired_mode: Literal["vgpu", "sriov", "passthrough", "unmanaged"] | None
     cordoned: bool
+    allowed_profiles: list[str] | None
+    reserved_for: list[str]
     scheduler: SchedulerShape | None
 
 
@@ -480,6 +485,53 @@ class ChangedGpuShape(GpuShape, WorkShape):
     """A GPU that was set up anew, cordoned or uncordoned, or would be in a dry run: then it is as it is now."""
 
 
+class HostGpuShape(TypedDict):
+    """What host.yaml says, or would say, of a GPU; null for nothing. `scheduler` as it is written there."""
+
+    mode: str | None
+    vfs: int | None
+    cordoned: bool | None
+    scheduler: dict[str, object] | None
+    profiles: list[str] | None
+    reserved_for: list[str] | None
+
+
+DifferenceShape = TypedDict("DifferenceShape", {"key": str, "wanted": object, "is": object})
+DifferenceShape.__doc__ = "A key that is not as asked for; values as host.yaml writes them."
+
+
+class GpuDifferenceShape(TypedDict):
+    """A GPU that host.yaml names, as it is and as it is to be. `refused`: why it cannot be so now, null when it can."""
+
+    address: str
+    model: str
+    before: HostGpuShape
+    after: HostGpuShape
+    differences: list[DifferenceShape]
+    steps: list[str]
+    refused: str | None
+
+
+class HostDifferenceShape(WorkShape):
+    """What apply did or would do. `settings`: what differs in the other sections of host.yaml."""
+
+    gpus: list[GpuDifferenceShape]
+    settings: list[DifferenceShape]
+
+
+class HostTextShape(TypedDict):
+    """A host.yaml."""
+
+    text: str
+
+
+class ImportedShape(HostTextShape):
+    """A host.yaml made from files of another program. `left_out`: what it cannot say, each with its place and why."""
+
+    source: Literal["mdevctl", "vgpu-device-manager", "mig-parted"]
+    left_out: list[str]
+
+
 class ChangedSchedulerShape(GpuShape, WorkShape):
     """A GPU whose scheduler was set, or would be in a dry run. `takes_effect`: when-loaded with its driver, or now."""
 
@@ -540,6 +592,11 @@ KINDS: dict[str, object] = {
     "restore-host": RestoreShape,
     "install-host": InstalledShape,
     "uninstall-host": InstalledShape,
+    "apply": HostDifferenceShape,
+    "diff": HostDifferenceShape,
+    "assert": HostDifferenceShape,
+    "export": HostTextShape,
+    "import": ImportedShape,
     "set-mode": ChangedGpuShape,
     "set-scheduler": ChangedSchedulerShape,
     "cordon": ChangedGpuShape,

@@ -22,6 +22,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list-vgpus": ("list_vgpus", "List the vGPUs without a VM, and how a VM gets one."),
     "list-vms": ("list_vms", "List the VMs and their vGPUs."),
     "show-vm": ("show_vm", "Show one VM with its vGPUs and disks."),
+    "apply": ("apply", "Make this host as its host.yaml says, or as another one does."),
+    "diff": ("diff", "Say what apply would do; exit status 7 when something differs."),
+    "assert": ("assert_host", "Say by the exit status alone whether something differs."),
+    "export": ("export_host", "Print the host.yaml of this host as it is."),
+    "import": ("import_host", "Print the host.yaml that says what other programs' files say."),
     "set-mode": ("set_mode", "Set a GPU up for vGPUs, plain virtual functions or passthrough."),
     "set-scheduler": ("set_scheduler", "Set how NVIDIA's driver divides a GPU's time among its vGPUs."),
     "cordon": ("cordon", "Keep new vGPUs from a GPU."),
@@ -46,7 +51,6 @@ SIM_COMMANDS: dict[str, str] = {
 }
 
 SYNONYMS: dict[str, str] = {
-    "apply": "ensure-vm",
     "check": "doctor",
     "attach-device": "attach",
     "create": "create-vm",

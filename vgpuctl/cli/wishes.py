@@ -34,7 +34,7 @@ def _wish(world: World, spec: VmSpec, *, complete: bool = True) -> VmWish:
     if spec.cloud_init is not None:
         from vgpuctl.spec import user_data as cloud_init
 
-        user_data = cloud_init.checked(_text(spec.cloud_init, "user-data"), spec.cloud_init)
+        user_data = cloud_init.checked(text_of(spec.cloud_init, "user-data"), spec.cloud_init)
     return vm.wish(spec, defaults(world), complete=complete, user_data=user_data)
 
 
@@ -51,7 +51,7 @@ def many_from_file(world: World, path: str, count: int) -> tuple[VmWish, tuple[s
     """Return what a spec file asks for whose name is a pattern, and the names of the `count` VMs."""
     from vgpuctl.spec import names, vm
 
-    spec = vm.parse_vm_spec(_text(path), "standard input" if path == "-" else path, vm.NUMBERED)
+    spec = vm.parse_vm_spec(text_of(path), "standard input" if path == "-" else path, vm.NUMBERED)
     return _wish(world, spec, complete=False), names.numbered(spec.name, count)
 
 
@@ -60,7 +60,7 @@ def from_file(world: World, path: str) -> VmWish:
     from vgpuctl.spec import vm
 
     shown = "standard input" if path == "-" else path
-    return _wish(world, vm.parse_vm_spec(_text(path), shown), complete=False)
+    return _wish(world, vm.parse_vm_spec(text_of(path), shown), complete=False)
 
 
 def for_vm(world: World, name: str, typed: Mapping[str, object]) -> VmWish:
@@ -88,7 +88,7 @@ def host_spec(world: World) -> HostSpec:
     return read_host_spec(world) or HostSpec(VERSION)
 
 
-def _text(path: str, what: str = "spec") -> str:
+def text_of(path: str, what: str = "spec") -> str:
     """Return the text of a file; `what` it is, for messages. Only a spec may come from standard input."""
     try:
         read = _bytes(path)

@@ -15,11 +15,14 @@ from vgpuctl.model.address import is_pci
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.step import Plan
+from vgpuctl.model.step import Plan, Step
 from vgpuctl.plan.report import gpu_value
 from vgpuctl.steps.host_file import SetGpuKeys
+from vgpuctl.value import NOTHING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from vgpuctl.model.world import World
 
 WANT = Want(every_function=True)
@@ -36,16 +39,26 @@ def cordon(world: World, wanted: str, *, cordoned: bool, dry_run: bool, progress
         require_writable(world)
     snapshot = observe(world, WANT)
     gpu = one_gpu(snapshot, wanted)
-    read_host_spec(world)
-    if gpu.cordoned is cordoned:
-        return Outcome(False, gpu_value(snapshot, gpu), warnings=snapshot.warnings, dry_run=dry_run)
-    step = SetGpuKeys(gpu.address, {"cordoned": cordoned or None}, {"cordoned": gpu.cordoned or None})
-    steps = (step.describe(),)
-    if dry_run:
-        return Outcome(True, gpu_value(snapshot, gpu), steps, snapshot.warnings, dry_run=True)
-    carry_out(world, Plan(steps=(step,)), progress)
+    record = recorded(world, gpu, {"cordoned": cordoned or None})
+    steps = tuple(step.describe() for step in record)
+    if dry_run or not record:
+        return Outcome(bool(record), gpu_value(snapshot, gpu), steps, snapshot.warnings, dry_run=dry_run)
+    carry_out(world, Plan(steps=record), progress)
     now = observe(world, WANT)
     return Outcome(True, gpu_value(now, one_gpu(now, gpu.address)), steps, now.warnings)
+
+
+def recorded(world: World, gpu: Gpu, wanted: Mapping[str, object]) -> tuple[Step, ...]:
+    """Return the step that has host.yaml say this of a GPU, none when it does, by whichever entry.
+
+    Raises:
+        InvalidInput: host.yaml cannot be read or understood.
+    """
+    from vgpuctl.spec.gpus import entry_changes
+
+    spec = read_host_spec(world)
+    changes, before = entry_changes(spec.gpus if spec is not None else NOTHING, gpu, wanted)
+    return (SetGpuKeys(gpu.address, changes, before),) if changes else ()
 
 
 def one_gpu(snapshot: Snapshot, wanted: str) -> Gpu:

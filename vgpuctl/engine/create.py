@@ -18,8 +18,8 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan
 from vgpuctl.model.vm import Claim, DiskRole, PromisedVgpu
 from vgpuctl.model.wish import DomainDesign, VmWish
-from vgpuctl.plan.choose import choose
-from vgpuctl.plan.create import create_plan, make_design, takes_place, vm_name
+from vgpuctl.plan.choose import choose, vm_name
+from vgpuctl.plan.create import create_plan, make_design, takes_place
 from vgpuctl.plan.facts import Facts, check_facts
 from vgpuctl.plan.report import planned_vgpu, vm_value
 from vgpuctl.plan.reserve import someday

@@ -6,22 +6,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl import layout
-from vgpuctl.engine.cordon import WANT, one_gpu
+from vgpuctl.engine.cordon import WANT, one_gpu, recorded
 from vgpuctl.engine.devices import UNASKED
 from vgpuctl.engine.guards import refuse_being_set_up, refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import observe, observe_devices
-from vgpuctl.engine.observe.host_file import read_host_spec
 from vgpuctl.engine.scheduler import restoring, scheduler_task
 from vgpuctl.engine.setting_up import Task, Work, apply, to_start
 from vgpuctl.errors import Interrupted, VgpuctlError
+from vgpuctl.model.address import is_pci
 from vgpuctl.model.gpu import Gpu, Mode
 from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.scheduler import SchedulerSpec
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
 from vgpuctl.model.vm import Vm
 from vgpuctl.plan.layout import refuse_misfits, refuse_running, users_to_drain, wanted_vfs
 from vgpuctl.plan.report import gpu_value
-from vgpuctl.steps.host_file import SetGpuKeys
 from vgpuctl.steps.scheduler import SetScheduler
 from vgpuctl.value import Value, replace
 
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 
 class Job(Value):
-    """What a GPU is to be. `record`: write it to host.yaml when it is done; `drain`: running VMs may be stopped."""
+    """What a GPU is to be. `record`: write it to host.yaml when it is done; `drain`: running VMs may be stopped.
+
+    `scheduler`: what it has afterwards, None for what host.yaml asks for; `after`: further steps, when it is done.
+    """
 
     gpu: str
     mode: str
@@ -41,6 +44,8 @@ class Job(Value):
     drain: bool = False
     record: bool = True
     wait_seconds: float = 60.0
+    scheduler: SchedulerSpec | None = None
+    after: tuple[Step, ...] = ()
 
 
 class Restored(Value):
@@ -68,7 +73,7 @@ def set_mode(world: World, job: Job, *, dry_run: bool, progress: Progress) -> Ou
     if dry_run or not work.lines:
         value = gpu_value(snapshot, work.gpu)
         return Outcome(bool(work.lines), value, work.lines, snapshot.warnings, dry_run=dry_run)
-    apply(world, _task(world, job, lambda: _look(world)), work, progress)
+    apply(world, mode_task(world, job, lambda: _look(world)), work, progress)
     now = observe(world, WANT)
     return Outcome(True, gpu_value(now, one_gpu(now, work.gpu.address)), work.lines, now.warnings)
 
@@ -87,8 +92,11 @@ def restore_layout(
     wait_seconds: float,
     progress: Progress,
     vms: tuple[Vm, ...] = (),
+    only: frozenset[str] | None = None,
 ) -> tuple[Restored, ...]:
     """Bring every GPU of host.yaml to its mode, as after a boot; one that is as it should be is left alone.
+
+    `only`: of these addresses.
 
     libvirt is not asked: `vms` are all VMs of this host, read from its files. What they were promised stands against
     a change as it does in `set_mode`; whether they run is not known, and a VF that somebody holds is not taken away.
@@ -103,7 +111,7 @@ def restore_layout(
         return observe_devices(world, WANT, vms=vms, status=UNASKED)
 
     done = []
-    for address, said in sorted(gpus.items()):
+    for address, said in sorted(_meant(gpus, look() if gpus else None, only).items()):
         steps: list[str] = []
         error: VgpuctlError | None = None
         if said.mode == Mode.UNMANAGED or (said.mode is None and said.scheduler is None):
@@ -122,13 +130,22 @@ def restore_layout(
     return tuple(done)
 
 
+def _meant(gpus: Mapping[str, GpuSpec], seen: Snapshot | None, only: frozenset[str] | None) -> dict[str, GpuSpec]:
+    """Return what is said of each GPU that is there, and of each address that is not: it may still come."""
+    from vgpuctl.spec.gpus import said_of_gpu
+
+    named = {key: said for key, said in gpus.items() if is_pci(key)}
+    found = {g.address: said_of_gpu(gpus, g) for g in (seen.gpus if seen is not None else ())}
+    return {a: said for a, said in {**named, **found}.items() if only is None or a in only}
+
+
 def _restoring(
     world: World, address: str, said: GpuSpec, wait_seconds: float, look: Callable[[], Snapshot]
 ) -> Iterator[Task]:
     """Yield what brings a GPU back, each when the one before is done: VFs first, for they take its scheduler away."""
     if said.mode is not None:
-        job = Job(address, said.mode, said.vfs, record=False, wait_seconds=wait_seconds)
-        yield _task(world, job, look)
+        job = Job(address, said.mode, said.vfs, record=False, wait_seconds=wait_seconds, scheduler=said.scheduler)
+        yield mode_task(world, job, look)
     if said.scheduler is not None and said.mode in (None, Mode.VGPU):
         again = restoring(world, address, said.scheduler, look)
         if again is not None:
@@ -144,11 +161,13 @@ def _plan(world: World, snapshot: Snapshot, job: Job) -> Work:
     if not job.drain:
         refuse_running(gpu, running)
     devices = layout.steps(gpu, number, autoprobe=_autoprobe(world, gpu))
+    scheduler = job.scheduler or gpu.desired_scheduler
     able = gpu.scheduler is not None and bool(gpu.scheduler.interfaces)
-    if devices and job.mode == Mode.VGPU and able and gpu.desired_scheduler is not None:
-        devices = (*devices, SetScheduler(gpu.address, gpu.desired_scheduler))  # new VFs took it away
-    record = _record(world, gpu, job, number) if job.record else ()
-    return Work(gpu, running, devices, record, to_start(world, snapshot, gpu, running))
+    if devices and job.mode == Mode.VGPU and able and scheduler is not None:
+        devices = (*devices, SetScheduler(gpu.address, scheduler))  # new VFs took it away
+    wanted = {"mode": job.mode, "vfs": number if job.mode == Mode.SRIOV else None}  # so a boot makes as many
+    record = recorded(world, gpu, wanted) if job.record else ()
+    return Work(gpu, running, devices, (*record, *job.after), to_start(world, snapshot, gpu, running))
 
 
 def _autoprobe(world: World, gpu: Gpu) -> bool:
@@ -158,16 +177,9 @@ def _autoprobe(world: World, gpu: Gpu) -> bool:
         return True
 
 
-def _record(world: World, gpu: Gpu, job: Job, number: int) -> tuple[Step, ...]:
-    """Return the step that writes the mode down; plain VFs with their number, so that a boot makes as many."""
-    spec = read_host_spec(world)
-    known: GpuSpec | None = spec.gpus.get(gpu.address) if spec is not None else None
-    before = {"mode": known.mode if known else None, "vfs": known.vfs if known else None}
-    wanted = {"mode": job.mode, "vfs": number if job.mode == "sriov" else None}
-    return () if before == wanted else (SetGpuKeys(gpu.address, wanted, before),)
+def mode_task(world: World, job: Job, look: Callable[[], Snapshot]) -> Task:
+    """Return the job for the frame that claims the GPU meanwhile."""
 
-
-def _task(world: World, job: Job, look: Callable[[], Snapshot]) -> Task:
     def check(snapshot: Snapshot) -> None:
         gpu = one_gpu(snapshot, job.gpu)
         refuse_being_set_up(snapshot, [gpu.address])

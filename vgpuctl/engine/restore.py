@@ -166,12 +166,15 @@ def _restore_gpus(
     """Set each GPU up; one that is not ready yet, as without its driver, is tried again until the deadline."""
     quiet = replace(world, hypervisor=_Unasked())
     done: dict[str, Restored] = {}
+    again: frozenset[str] | None = None
     while True:
-        todo = {address: gpu for address, gpu in gpus.items() if address not in done or _not_yet(done[address])}
-        for gpu in restore_layout(quiet, todo, vms=vms, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress):
+        for gpu in restore_layout(
+            quiet, gpus, vms=vms, only=again, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress
+        ):
             done[gpu.address] = gpu
+        again = frozenset(address for address, gpu in done.items() if _not_yet(gpu))
         late = world.clock.monotonic() >= deadline
-        if late or dry_run or not any(_not_yet(gpu) for gpu in done.values()):
+        if late or dry_run or not again:
             return tuple(done[address] for address in sorted(done))
         world.clock.pause(PAUSE_SECONDS)
 

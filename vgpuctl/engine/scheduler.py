@@ -11,10 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vgpuctl.engine.claim import claims_of
-from vgpuctl.engine.cordon import one_gpu
+from vgpuctl.engine.cordon import one_gpu, recorded
 from vgpuctl.engine.guards import refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.observe.host_file import read_host_spec
 from vgpuctl.engine.observe.modprobe import driver_version, loaded_parameters, names_in_etc, read_modprobe
 from vgpuctl.engine.setting_up import Task, Work, apply, to_start
 from vgpuctl.errors import Failed, HostCannot, VgpuctlError
@@ -30,7 +29,6 @@ from vgpuctl.plan.scheduler_report import scheduler_details
 from vgpuctl.scheduler.kernel_log import WORDS, logged
 from vgpuctl.scheduler.modprobe import ModprobeFile, loaded
 from vgpuctl.spec.scheduler import scheduler_value
-from vgpuctl.steps.host_file import SetGpuKeys
 from vgpuctl.steps.scheduler import command, words
 from vgpuctl.value import Value, replace
 
@@ -42,7 +40,10 @@ UNTIL_LOADED = "what NVML sets is lost when the driver is loaded again: vgpuctl 
 
 
 class SchedulerJob(Value):
-    """What a GPU's scheduler is to be. `via`: nvml, modprobe, or auto; `record`: write it to host.yaml afterwards."""
+    """What a GPU's scheduler is to be. `via`: nvml, modprobe, or auto; `record`: write it to host.yaml afterwards.
+
+    `after`: further steps, when it is done.
+    """
 
     gpu: str
     wanted: SchedulerSpec
@@ -50,6 +51,7 @@ class SchedulerJob(Value):
     drain: bool = False
     record: bool = True
     wait_seconds: float = 60.0
+    after: tuple[Step, ...] = ()
 
 
 def set_scheduler(world: World, job: SchedulerJob, *, dry_run: bool, progress: Progress) -> Outcome:
@@ -116,7 +118,8 @@ def planned(world: World, snapshot: Snapshot, job: SchedulerJob) -> Work:
     refuse_stuck(snapshot, [gpu.address])
     driver = driver_version(world, snapshot)
     refuse_impossible(gpu, job.wanted, driver)
-    record = _record(world, gpu, job) if job.record else ()
+    record = recorded(world, gpu, {"scheduler": scheduler_value(job.wanted)}) if job.record else ()
+    record = (*record, *job.after)
     if way_of(snapshot, gpu, job.via) == MODPROBE:
         files = modprobe_steps(gpu, job.wanted, read_modprobe(world), driver)
         return Work(gpu, (), (), (*files, *record))
@@ -147,15 +150,6 @@ def restoring(world: World, address: str, wanted: SchedulerSpec, look: Callable[
         check="scheduler",
         gpu=address,
     )
-
-
-def _record(world: World, gpu: Gpu, job: SchedulerJob) -> tuple[Step, ...]:
-    """Return the step that writes the scheduler down."""
-    spec = read_host_spec(world)
-    known = spec.gpus.get(gpu.address) if spec is not None else None
-    before = scheduler_value(known.scheduler) if known is not None and known.scheduler is not None else None
-    wanted = scheduler_value(job.wanted)
-    return () if before == wanted else (SetGpuKeys(gpu.address, {"scheduler": wanted}, {"scheduler": before}),)
 
 
 def _notes(world: World, snapshot: Snapshot, gpu: Gpu, job: SchedulerJob, way: str) -> tuple[str, ...]:

@@ -91,7 +91,8 @@ class Gpu(Value):
     `console` lists the reasons why the host's console may be on it; `group_members` the other endpoints of its
     IOMMU group with their drivers. `desired` is the mode that host.yaml gives it, None when it says nothing;
     `cordoned` that nothing new is placed on it. `one_type`: its driver is known to take vGPUs of one type at a time.
-    `scheduler` is what NVML says, `desired_scheduler` what host.yaml asks for.
+    `scheduler` is what NVML says, `desired_scheduler` what host.yaml asks for. `allowed_profiles` are the only ones
+    that host.yaml lets be placed on it, None: all; `reserved_for` the patterns of VMs' names that it is kept for.
     """
 
     address: str
@@ -118,6 +119,14 @@ class Gpu(Value):
     one_type: bool = False
     scheduler: GpuScheduler | None = None
     desired_scheduler: SchedulerSpec | None = None
+    allowed_profiles: tuple[str, ...] | None = None
+    reserved_for: tuple[str, ...] = ()
+
+    def called(self, words: str) -> bool:
+        """Say whether a model is called so: by its whole name, by a word of it, or by one without a memory suffix."""
+        whole = self.model.casefold()
+        names = set(whole.replace("[", " ").replace("]", " ").split())
+        return words.casefold() in {whole, *names, *(name.split("-")[0] for name in names)}
 
     def type_of(self, type_id: str) -> VgpuType | None:
         """Return this GPU's type with that id."""

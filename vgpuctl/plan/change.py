@@ -61,7 +61,9 @@ def added(
     Raises:
         NoCapacity, NotFound, InvalidInput, Refused, InUse, HostCannot, Stuck: as `choose`.
     """
-    chosen = choose(snapshot, wish, promise.vm_uuid, exclude)
+    vm = snapshot.vm(promise.vm_uuid)
+    named = wish if vm is None else replace(wish, name=vm.name)  # it may be called by its uuid
+    chosen = choose(snapshot, named, promise.vm_uuid, exclude)
     stay = [v for v in promise.vgpus if v not in go]
     check_combination([v.profile for v in (*stay, *chosen) if v.profile is not None])
     taken = {v.carrier for v in snapshot.vgpus}

@@ -19,6 +19,11 @@ NVIDIA = "10de"
 _MDEV = (Backend.MDEV_PF, Backend.MDEV_VF)
 
 
+def vm_name(wish: VmWish, uuid: str) -> str:
+    """Return the VM's name: as typed, or vgpu-<8 of uuid>."""
+    return wish.name or f"vgpu-{uuid[:8]}"
+
+
 def choose(
     snapshot: Snapshot, wish: VmWish, uuid: str, exclude: frozenset[str] = frozenset()
 ) -> tuple[PromisedVgpu, ...]:
@@ -30,7 +35,7 @@ def choose(
     refuse_unknown_host_file(snapshot)
     if wish.mode == "vgpu":
         return _vgpus(snapshot, wish, uuid, exclude)
-    gpu = _one_gpu(snapshot, wish)
+    gpu = _one_gpu(snapshot, wish, vm_name(wish, uuid))
     if wish.mode == "sriov":
         return _plain_vf(snapshot, gpu)
     return _whole(snapshot, wish, gpu)
@@ -72,7 +77,7 @@ def _params(wish: VmWish) -> str:
 def _vgpus(snapshot: Snapshot, wish: VmWish, uuid: str, exclude: frozenset[str]) -> tuple[PromisedVgpu, ...]:
     if not any(g.types for g in select_gpus(snapshot, wish.gpu)):
         _explain_no_types(snapshot, wish)
-    slots = place(snapshot, wish.profiles, wish.gpu, exclude)
+    slots = place(snapshot, wish.profiles, wish.gpu, exclude, vm_name(wish, uuid))
     vgpus = []
     for index, slot in enumerate(slots):
         backend = slot.gpu.backend or Backend.PASSTHROUGH
@@ -127,12 +132,12 @@ def _vfs_are_off(gpu: Gpu) -> VgpuctlError:
     )
 
 
-def _one_gpu(snapshot: Snapshot, wish: VmWish) -> Gpu:
+def _one_gpu(snapshot: Snapshot, wish: VmWish, vm: str) -> Gpu:
     gpus = select_gpus(snapshot, wish.gpu)
     stuck = {s.gpu: s for s in snapshot.stuck}
     if len(gpus) == 1 and gpus[0].address in stuck:
         raise stuck_error(stuck[gpus[0].address])
-    closed = {g.address: why for g in gpus if (why := why_closed(g, wish.mode)) is not None}
+    closed = {g.address: why for g in gpus if (why := why_closed(g, wish.mode, vm)) is not None}
     if len(closed) == len(gpus):
         raise NoCapacity(
             f"no GPU is open to something new: {'; '.join(f'{a}: {why}' for a, why in closed.items())}",

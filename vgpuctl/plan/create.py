@@ -14,7 +14,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import DiskRole, MadeDisk, Promise, PromisedVgpu, PromiseState
 from vgpuctl.model.wish import DesignDisk, DomainDesign, ExistingDisk, NewDisk, VmWish
-from vgpuctl.plan.choose import type_id_now
+from vgpuctl.plan.choose import type_id_now, vm_name
 from vgpuctl.plan.differ import kept_spec
 from vgpuctl.plan.facts import DEFAULT_POOL_PATH, Facts, choose_firmware, has_system, makes_disks
 from vgpuctl.spec.fields import DEFAULT_DISK_GIB
@@ -24,11 +24,6 @@ from vgpuctl.steps.storage import MakePool, MakeVolume, StartPool
 from vgpuctl.value import replace
 
 MIB = 1 << 20
-
-
-def vm_name(wish: VmWish, uuid: str) -> str:
-    """Return the VM's name: as typed, or vgpu-<8 of uuid>."""
-    return wish.name or f"vgpu-{uuid[:8]}"
 
 
 def made_disks(wish: VmWish, facts: Facts, uuid: str) -> tuple[MadeDisk, ...]:

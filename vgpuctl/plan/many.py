@@ -29,7 +29,7 @@ def choose_many(snapshot: Snapshot, wish: VmWish, vms: Sequence[tuple[str, str]]
     chosen: list[tuple[PromisedVgpu, ...]] = []
     for name, uuid in vms:
         try:
-            vgpus = choose(snapshot, wish, uuid)
+            vgpus = choose(snapshot, replace(wish, name=name), uuid)
         except (NoCapacity, InUse) as error:
             if not taking:
                 snapshot = emptied(snapshot)

@@ -59,6 +59,8 @@ def gpu_value(snapshot: Snapshot, gpu: Gpu) -> Value:
         "problems": problems,
         "desired_mode": str(gpu.desired) if gpu.desired else None,
         "cordoned": gpu.cordoned,
+        "allowed_profiles": None if gpu.allowed_profiles is None else list(gpu.allowed_profiles),
+        "reserved_for": list(gpu.reserved_for),
         "scheduler": scheduler_pair(gpu),
     }
 

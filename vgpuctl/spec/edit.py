@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.nodes import MappingNode, ScalarNode
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.address import normal_pci
-from vgpuctl.spec.host import VERSION, HostSpec, parse_host_spec, said_of
+from vgpuctl.spec.host import VERSION, HostSpec, as_written, parse_host_spec, said_of
 from vgpuctl.value import NOTHING, Value, replace
 
 _WIDEST = 4096
@@ -29,7 +29,7 @@ _TOP: _Path = ()
 
 
 def edit_gpu(text: str | None, address: str, changes: Mapping[str, object], name: str) -> str:
-    """Return host.yaml with some keys of one GPU set, or taken out where the new value is None.
+    """Return host.yaml with some keys of one GPU (or model, or `all`) set, or taken out where the new value is None.
 
     `text` None: there is no file yet. A GPU of which nothing is said any more is taken out. `name` is the file's path,
     for messages. A change that says what is there already returns the text as it was. Every line that is only a
@@ -68,7 +68,7 @@ class _Place(Value):
     def says(self, host: HostSpec, changes: Mapping[str, object]) -> bool:
         """Say whether the entry is as these changes make it."""
         said = said_of(self.said(host), changes)
-        return all(said[key] == (value or None) for key, value in changes.items())
+        return all(said[key] == as_written(value) for key, value in changes.items())
 
 
 def _entry_edited(text: str | None, place: _Place, changes: Mapping[str, object], name: str) -> str:
@@ -92,7 +92,7 @@ def _edited(text: str | None, place: _Place, changes: Mapping[str, object]) -> s
     spelled = next((key for key in entries if place.key in (str(key), normal_pci(str(key)))), None)
     entry = entries.get(spelled) if spelled is not None else None
     if entry is None:
-        spelled = DoubleQuotedScalarString(place.key) if spelled is None else spelled
+        spelled = _quoted(place.key) if spelled is None else spelled
         entry = entries[spelled] = CommentedMap()
     _set(entry, changes)
     if not entry:
@@ -112,8 +112,16 @@ def _set(entry: Any, changes: Mapping[str, object]) -> None:
             _set(entry[key], {**dict.fromkeys(entry[key]), **value})
         elif isinstance(value, Mapping):
             entry[key] = CommentedMap(value)
+        elif isinstance(value, list | tuple):
+            entry[key] = CommentedSeq(value)
+            entry[key].fa.set_flow_style()
         else:
-            entry[key] = DoubleQuotedScalarString(value) if isinstance(value, str) and ":" in value else value
+            entry[key] = _quoted(value) if isinstance(value, str) else value
+
+
+def _quoted(text: str) -> str:
+    """Return an address in quotes: a YAML 1.1 reader takes one without for a number."""
+    return DoubleQuotedScalarString(text) if ":" in text else text
 
 
 class _Apart(Value):

@@ -15,7 +15,7 @@ from vgpuctl.spec import rules
 from vgpuctl.spec.fields import DEFAULTABLE, GPU_MODES
 from vgpuctl.spec.read import parse
 from vgpuctl.spec.scheduler import SCHEDULER, scheduler_spec, scheduler_value
-from vgpuctl.spec.shape import Key, Shape, by_name
+from vgpuctl.spec.shape import Key, Shape, at_least_one, by_name
 from vgpuctl.spec.values import key
 from vgpuctl.value import NOTHING, Value
 
@@ -36,13 +36,16 @@ class Defaults(Value):
 class GpuSpec(Value):
     """What a GPU is set up for. `vfs` None: as many as the driver makes by itself; `cordoned`: no new vGPUs on it.
 
-    `scheduler` None: NVIDIA's driver decides.
+    `scheduler` None: NVIDIA's driver decides. `profiles`: only these are placed on it; `reserved_for`: only for VMs
+    whose names fit one of these patterns.
     """
 
     mode: str | None = None
     vfs: int | None = None
-    cordoned: bool = False
+    cordoned: bool | None = None
     scheduler: SchedulerSpec | None = None
+    profiles: tuple[str, ...] | None = None
+    reserved_for: tuple[str, ...] | None = None
 
 
 class VgpuSpec(Value):
@@ -61,7 +64,7 @@ class BootSpec(Value):
 
 
 class HostSpec(Value):
-    """The host file /etc/vgpuctl/host.yaml. `gpus` by PCI address, `vgpus` by name."""
+    """The host file /etc/vgpuctl/host.yaml. `gpus` by PCI address, model or "all", `vgpus` by name."""
 
     version: int
     defaults: Defaults = Defaults()
@@ -89,8 +92,16 @@ def says_nothing(text: str) -> bool:
 
 def said_of(entry: Value | None, keys: Iterable[str]) -> dict[str, object]:
     """Return what an entry of host.yaml says for some keys, as it is written there; None where it says nothing."""
-    values = {key: getattr(entry, key, None) or None for key in keys}
-    return {key: scheduler_value(v) if isinstance(v, SchedulerSpec) else v for key, v in values.items()}
+    return {key: as_written(getattr(entry, key, None)) for key in keys}
+
+
+def as_written(value: object) -> object:
+    """Return a value as host.yaml writes it: a tuple as a list, a scheduler as a mapping, what is empty as None."""
+    if isinstance(value, SchedulerSpec):
+        return scheduler_value(value)
+    if isinstance(value, tuple):
+        return list(value) or None
+    return value if value or value is False else None
 
 
 def _version(value: object) -> object:
@@ -105,7 +116,7 @@ def _defaults(value: object) -> Defaults:
 
 
 def _gpus(value: object) -> dict[str, GpuSpec]:
-    given: Any = by_name(rules.pci_address, GPU)(value)
+    given: Any = by_name(rules.gpu_key, GPU)(value)
     return {address: GpuSpec(**entry) for address, entry in given.items()}
 
 
@@ -124,14 +135,22 @@ DEFAULTS = Shape(
     "What fills a field that a VM spec or a command line leaves out.",
     tuple(key(field) for field in DEFAULTABLE),
 )
+_TEXTS = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1},
+    ]
+}
 GPU = Shape(
     "Gpu",
-    "What a GPU is set up for; vgpuctl set-mode, set-scheduler and cordon write it.",
+    "What a GPU is set up for; vgpuctl apply, set-mode, set-scheduler and cordon write it.",
     (
         Key("mode", rules.gpu_mode, "what the GPU is set up for", {"enum": list(GPU_MODES), "type": "string"}),
         Key("vfs", rules.vfs, "how many virtual functions are on", {"minimum": 0, "maximum": 256, "type": "integer"}),
         Key("cordoned", rules.truth, "true: nothing new is placed on it", {"type": "boolean"}),
         Key("scheduler", scheduler_spec, "how NVIDIA's driver divides the GPU's time", shape=SCHEDULER),
+        Key("profiles", at_least_one(rules.allowed_profile), "only these vGPU profiles are placed on it", _TEXTS),
+        Key("reserved_for", at_least_one(rules.name_pattern), "only for VMs with such names, like vdi-*", _TEXTS),
     ),
 )
 VGPU = Shape(
@@ -162,7 +181,7 @@ HOST = Shape(
     (
         Key("version", _version, "the version of this file's format", {"const": VERSION}, required=True),
         Key("defaults", _defaults, "fill what is not typed for a new VM", shape=DEFAULTS),
-        Key("gpus", _gpus, "what each GPU is set up for, by PCI address (in quotes)", entries=GPU),
+        Key("gpus", _gpus, "what each GPU is set up for, by PCI address (in quotes), by model, or all", entries=GPU),
         Key("vgpus", _vgpus, "vGPUs without a VM, by name", entries=VGPU),
         Key("boot", _boot, "restoring after a boot", shape=BOOT),
     ),

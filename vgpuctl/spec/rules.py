@@ -116,6 +116,28 @@ def gpu(value: object) -> str:
     return normal_pci(text) or text
 
 
+def gpu_key(value: object) -> str:
+    """Return by what host.yaml names a GPU: its address in the kernel's spelling, a model as typed, or `all`."""
+    text = gpu(value)
+    return pci_address(value) if ":" in text else text
+
+
+def allowed_profile(value: object) -> str:
+    """Check one profile that may be placed on a GPU; it has no count."""
+    text, count = split_profile(as_text(value))
+    if count != 1:
+        raise ValueError(f"{_quoted(as_text(value))} has a count: a profile is due here, like A100-4C")
+    return text
+
+
+def name_pattern(value: object) -> str:
+    """Check a pattern of VMs' names: a name in which *, ? and [...] stand for others, as in a shell."""
+    text = as_text(value)
+    if not re.fullmatch(r"[A-Za-z0-9._*?\[\]!-]{1,255}", text):
+        raise ValueError(f"{_quoted(text)} is not a pattern of VM names, like vdi-*")
+    return text
+
+
 def choice(allowed: tuple[str, ...]) -> Callable[[object], str]:
     """Return the rule for a field that takes one of a few words."""
 

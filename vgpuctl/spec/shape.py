@@ -131,3 +131,16 @@ def one_or_more(rule: Rule) -> Rule:
         return tuple(checked)
 
     return listed
+
+
+def at_least_one(rule: Rule) -> Rule:
+    """Return the rule of a field that takes one value or a list of them, but no empty list; a tuple comes out."""
+    listed = one_or_more(rule)
+
+    def some(value: object) -> object:
+        found = listed(value)
+        if not found:
+            raise ValueError("the list is empty: name at least one, or leave the key out")
+        return found
+
+    return some

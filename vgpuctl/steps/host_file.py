@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PATH = "/etc/vgpuctl/host.yaml"
 WRITES = 100
+_NOTHING_SAID = "version: 1\n"
 
 
 class SetGpuKeys(Value):
@@ -30,7 +31,7 @@ class SetGpuKeys(Value):
     def describe(self) -> str:
         """Say what is written."""
         said = ", ".join(f"{key}: {_shown(value)}" for key, value in self.changes.items() if value is not None)
-        gone = ", ".join(key for key, value in self.changes.items() if value is None and self.before.get(key))
+        gone = ", ".join(key for key, new in self.changes.items() if new is None and self.before.get(key) is not None)
         if not said:
             return f"take '{gone}' of GPU {self.address} out of {PATH}" if gone else f"keep {PATH}"
         return f"write '{said}{f'; no {gone}' if gone else ''}' for GPU {self.address} to {PATH}"
@@ -48,7 +49,7 @@ class SetGpuKeys(Value):
     def verify(self, world: World) -> None:
         """Read it back."""
         now = self._now(world)
-        if now != _plain(self.changes):
+        if now != _as_written(self.changes):
             raise VerifyFailed(
                 f"{PATH} was written but says {now} of {self.address}",
                 hint="another program writes this file too; run the command again",
@@ -62,8 +63,55 @@ class SetGpuKeys(Value):
 
     def undo(self, world: World) -> None:
         """Write the old values again, if it still says what was written."""
-        if self._now(world) == _plain(self.changes):
+        if self._now(world) == _as_written(self.changes):
             _write(world, lambda was: _edit_gpu(was, self.address, self.before))
+
+
+class PutHostFile(Value):
+    """Put another text in the place of host.yaml, as it is. `was`: the text before, None for no file."""
+
+    text: str
+    was: str | None
+    source: str
+
+    def describe(self) -> str:
+        """Say which."""
+        return f"put {self.source} in the place of {PATH}"
+
+    def perform(self, world: World) -> None:
+        """Replace the file.
+
+        Raises:
+            Busy: it is not the text before any more.
+            HostCannot, Failed: it cannot be written here.
+        """
+        try:
+            _file(world).replace(self.text, self.was)
+        except OSError as error:
+            raise _failed(error) from error
+
+    def verify(self, world: World) -> None:
+        """Read it back."""
+        if not self._there(world):
+            raise VerifyFailed(
+                f"{PATH} was written but reads otherwise",
+                hint="another program writes this file too; run the command again",
+                path=PATH,
+            )
+
+    def _there(self, world: World) -> bool:
+        try:
+            return _file(world).read() == self.text
+        except OSError as error:
+            raise _failed(error) from error
+
+    def undo(self, world: World) -> None:
+        """Put the text before back, unless somebody wrote the file meanwhile; no file becomes one that says nothing."""
+        if self._there(world):
+            try:
+                _file(world).replace(_NOTHING_SAID if self.was is None else self.was, self.text)
+            except OSError as error:
+                raise _failed(error) from error
 
 
 class KeepVgpu(Value):
@@ -183,7 +231,7 @@ def _edit_vgpu(was: str | None, name: str, changes: Mapping[str, object]) -> str
 
 def _read(world: World) -> HostSpec:
     text = _file(world).read()
-    return _parsed(text if text is not None else "version: 1\n")
+    return _parsed(text if text is not None else _NOTHING_SAID)
 
 
 def _parsed(text: str) -> HostSpec:
@@ -192,13 +240,17 @@ def _parsed(text: str) -> HostSpec:
     return parse_host_spec(text, PATH)
 
 
-def _plain(changes: Mapping[str, object]) -> dict[str, object]:
-    return {key: value or None for key, value in changes.items()}
+def _as_written(changes: Mapping[str, object]) -> dict[str, object]:
+    from vgpuctl.spec.host import as_written
+
+    return {key: as_written(value) for key, value in changes.items()}
 
 
 def _shown(value: object) -> str:
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key}: {_shown(one)}' for key, one in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_shown, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

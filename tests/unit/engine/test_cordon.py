@@ -68,6 +68,18 @@ def test_twice_is_once_and_a_dry_run_writes_nothing(tmp_path):
     assert host.world.host_file.read() == written
 
 
+def test_a_cordon_of_all_is_lifted_for_one_gpu_and_said_again_without_a_word_of_its_own(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    host.sim.host_file.write_text("version: 1\ngpus:\n  all: {cordoned: true}\n")
+    assert not do(host.world).changed
+    assert do(host.world, cordoned=False).data["cordoned"] is False
+    assert host.world.host_file.read().endswith(f'  "{GPU}":\n    cordoned: false\n')
+    create(host.world, wish("A100-4C"))
+    assert do(host.world).changed
+    with pytest.raises(NoCapacity):
+        create(host.world, wish("A100-4C"))
+
+
 def test_which_gpu_must_be_clear(tmp_path):
     mixed, a16 = open_host(tmp_path / "a", "mixed").world, open_host(tmp_path / "b", "l40s-x4").world
     with pytest.raises(NotFound):

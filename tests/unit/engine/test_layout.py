@@ -315,6 +315,17 @@ def booted(tmp_path, names):
     return host.again()
 
 
+def test_after_a_boot_gpus_named_by_model_or_all_are_set_up_too(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    text = "version: 1\ngpus:\n  all: {mode: unmanaged}\n  A16: {mode: vgpu}\n"
+    host.sim.host_file.write_text(f'{text}  "{FLEX}": {{mode: sriov, vfs: 5}}\n')
+    spec = parse_host_spec(host.world.host_file.read(), "host.yaml")
+    restored = restore_layout(host.world, spec.gpus, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    assert [(r.address, len(r.steps), r.error) for r in restored] == [(A16, 1, None), (FLEX, 1, None)]
+    assert not do(host.world, A16, "vgpu").changed
+    assert (stand(host)[0][A16], stand(host)[0][FLEX]) == (16, 5)
+
+
 def test_a_gpu_that_boots_with_another_number_of_vfs_is_set_to_its_own_without_libvirt(tmp_path):
     host = booted(tmp_path, ["vm"])
     done = after_boot(host, 4)

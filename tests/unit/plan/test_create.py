@@ -12,9 +12,9 @@ from vgpuctl.domain.templates import builtin_template
 from vgpuctl.model.records import HypervisorCapabilities, ImageRecord, NetworkRecord, PoolRecord
 from vgpuctl.model.vm import ProcessId, PromiseState
 from vgpuctl.model.wish import ExistingDisk, NewDisk
-from vgpuctl.plan.choose import choose
+from vgpuctl.plan.choose import choose, vm_name
 from vgpuctl.plan.claims import claims_for
-from vgpuctl.plan.create import create_plan, has_system, made_disks, make_design, vm_name
+from vgpuctl.plan.create import create_plan, has_system, made_disks, make_design
 from vgpuctl.plan.facts import Facts
 from vgpuctl.value import replace
 

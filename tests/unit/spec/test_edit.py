@@ -124,13 +124,13 @@ def test_a_value_that_host_yaml_does_not_take_is_refused():
 @given(
     mode=st.sampled_from(["vgpu", "sriov", "passthrough", "unmanaged", None]),
     vfs=st.none() | st.integers(1, 256),
-    cordoned=st.sampled_from([True, None]),
+    cordoned=st.sampled_from([True, False, None]),
     address=st.sampled_from([GPU, OTHER, "0000:41:00.0", "0001:05:00.7"]),
 )
 def test_it_says_what_was_meant_and_nothing_else_changes(text, mode, vfs, cordoned, address):
     changed = edit_gpu(text, address, {"mode": mode, "vfs": vfs, "cordoned": cordoned}, NAME)
     before, after = parse_host_spec(text, NAME), parse_host_spec(changed, NAME)
-    assert after.gpus.get(address, GpuSpec()) == GpuSpec(mode, vfs, bool(cordoned))
+    assert after.gpus.get(address, GpuSpec()) == GpuSpec(mode, vfs, cordoned)
     assert {k: v for k, v in after.gpus.items() if k != address} == {
         k: v for k, v in before.gpus.items() if k != address
     }
@@ -145,7 +145,7 @@ def test_every_comment_line_and_everything_else_that_is_said_stays(text, edits):
         assert comments(changed) == comments(text)
         before, after = parse_host_spec(text, NAME), parse_host_spec(changed, NAME)
         said = before.gpus.get(address, GpuSpec())
-        meant = replace(said, **{k: bool(v) if k == "cordoned" else v for k, v in changes.items()})
+        meant = replace(said, **changes)
         assert {**after.gpus, address: after.gpus.get(address, GpuSpec())} == {**before.gpus, address: meant}
         assert (after.defaults, after.boot, after.vgpus) == (before.defaults, before.boot, before.vgpus)
         text = changed

@@ -76,7 +76,7 @@ boot: {deadline_seconds: 60}
     ("text", "message"),
     [
         ("gpus: [1]", f"{NAME}:2:7: gpus: a mapping of names"),
-        ("gpus:\n  nonsense: {}", f"{NAME}:3:3: gpus.nonsense: 'nonsense' is not a PCI address"),
+        ("gpus:\n  '3b:00': {}", f"{NAME}:3:3: gpus.3b:00: '3b:00' is not a PCI address"),
         ("gpus:\n  '3b:00.0': {mod: vgpu}", f"{NAME}:3:15: gpus.3b:00.0.mod: there is no such field (did you mean"),
         ("gpus:\n  '3b:00.0': {mode: vgpus}", f"{NAME}:3:21: gpus.3b:00.0.mode: 'vgpus' is not vgpu, sriov"),
         ("gpus:\n  '3b:00.0': {vfs: -1}", f"{NAME}:3:20: gpus.3b:00.0.vfs: -1 is not between 0 and 256"),

@@ -19,7 +19,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, NamedVgpu, StuckWrite, Vm
 from vgpuctl.model.wish import VmWish
 from vgpuctl.model.world import World
-from vgpuctl.value import Value
+from vgpuctl.value import Value, replace
 
 
 class Want(Value):
@@ -111,8 +111,8 @@ def observe_devices(
     warnings: tuple[str, ...] = (),
 ) -> Snapshot:
     """Look at the devices and claims only, and join them with VMs seen before; makes no libvirt call."""
-    found = _found(world, want)
     said = read_host_file(world) if want.named is None else HostFileRead(named=want.named)
+    found = _found(world, replace(want, models=True) if said.by_model else want)
     gpus = said.desired(found.gpus, want.known)
     named = tuple(n for n in said.named if want.only is None or n.gpu in want.only)
     read, stuck, problems = _records(world, want)

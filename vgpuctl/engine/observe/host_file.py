@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.address import is_pci
 from vgpuctl.model.gpu import Gpu, Mode
 from vgpuctl.model.vm import NamedVgpu
 from vgpuctl.value import NOTHING, Value, replace
@@ -20,7 +21,7 @@ PATH = "/etc/vgpuctl/host.yaml"
 
 
 EMPTY = f"{PATH} says nothing and counts as absent: begin it with 'version: 1', or remove it"
-_SAID = ("desired", "cordoned", "desired_scheduler")
+_SAID = ("desired", "cordoned", "desired_scheduler", "allowed_profiles", "reserved_for")
 """The fields of a `Gpu` that host.yaml says."""
 
 UNUSABLE = "new vGPUs and changes of GPUs are refused until it is mended"
@@ -32,7 +33,7 @@ def read_host_spec(world: World) -> HostSpec | None:
     Raises:
         InvalidInput: it cannot be read or understood.
     """
-    text = _text(world)
+    text = read_text(world)
     return None if text is None else _parsed(text)
 
 
@@ -42,7 +43,12 @@ def _parsed(text: str) -> HostSpec | None:
     return None if says_nothing(text) else parse_host_spec(text, PATH)
 
 
-def _text(world: World) -> str | None:
+def read_text(world: World) -> str | None:
+    """Return host.yaml's text, None when there is no such file.
+
+    Raises:
+        InvalidInput: it cannot be read.
+    """
     try:
         text = world.sysfs.read(PATH)
     except OSError as error:
@@ -74,18 +80,36 @@ class HostFileRead(Value):
 
     def desired(self, gpus: tuple[Gpu, ...], known: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
         """Return the GPUs with what is said of each; of those in `known`, with what was said a moment ago."""
-        said = {
-            a: {"desired": Mode(s.mode) if s.mode else None, "cordoned": s.cordoned, "desired_scheduler": s.scheduler}
-            for a, s in self.gpus.items()
-        }
-        said |= {g.address: {key: getattr(g, key) for key in _SAID} for g in known}
-        return tuple(replace(gpu, **said[gpu.address]) if gpu.address in said else gpu for gpu in gpus)
+        if not self.gpus and not known:
+            return gpus
+        before = {g.address: {key: getattr(g, key) for key in _SAID} for g in known}
+        return tuple(replace(gpu, **(before.get(gpu.address) or _said(self.gpus, gpu))) for gpu in gpus)
+
+    @property
+    def by_model(self) -> bool:
+        """Whether GPUs are named by model, so that their models must be read."""
+        return any(key != "all" and not is_pci(key) for key in self.gpus)
+
+
+def _said(gpus: Mapping[str, GpuSpec], gpu: Gpu) -> dict[str, object]:
+    if not gpus:
+        return {}
+    from vgpuctl.spec.gpus import said_of_gpu
+
+    said = said_of_gpu(gpus, gpu)
+    return {
+        "desired": Mode(said.mode) if said.mode else None,
+        "cordoned": bool(said.cordoned),
+        "desired_scheduler": said.scheduler,
+        "allowed_profiles": said.profiles,
+        "reserved_for": said.reserved_for or (),
+    }
 
 
 def read_host_file(world: World) -> HostFileRead:
     """Read host.yaml once."""
     try:
-        text = _text(world)
+        text = read_text(world)
         spec = None if text is None else _parsed(text)
     except InvalidInput as error:
         problem = f"{PATH} cannot be used: {error.message}"

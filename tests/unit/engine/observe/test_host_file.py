@@ -59,7 +59,7 @@ def test_the_look_under_the_lock_keeps_what_was_said_without_reading_it_again(tm
 def test_a_broken_file_is_a_warning_for_who_looks_and_an_error_for_who_places(tmp_path):
     host = open_host(tmp_path)
     create(host.world, wish("A100-4C", name="vm"))
-    host.sim.host_file.write_text("version: 1\ngpus: {x: }\n")
+    host.sim.host_file.write_text("version: 1\ngpus: {'x:': }\n")
     assert any("/etc/vgpuctl/host.yaml:2" in w for w in queries.list_gpus(host.world).warnings)
     with pytest.raises(InvalidInput, match=r"host\.yaml"):
         create(host.world, wish("A100-4C"))

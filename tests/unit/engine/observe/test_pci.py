@@ -79,7 +79,7 @@ def test_another_parent_that_cannot_be_read_is_named_and_the_others_stay(tmp_pat
 def test_mdevs_that_cannot_be_listed_are_an_error_and_not_none(tmp_path):
     host = open_host(tmp_path, "t4")
     with pytest.raises(Failed) as raised:
-        observe(failing(host.world, 3), Want())
+        observe(failing(host.world, 4), Want())
     assert raised.value.facts["errno"] == 5
 
 

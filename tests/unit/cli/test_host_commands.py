@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""apply, diff, assert, export and import as they are typed, with every option, and their documents."""
+
+from __future__ import annotations
+
+import io
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.unit.cli.conftest import Ran
+from vgpuctl.cli import schemas
+
+Run = Callable[..., Ran]
+A16, FLEX = "0000:17:00.0", "0000:86:00.0"
+WANTED = f'version: 1\ngpus: {{"{A16}": {{mode: vgpu}}, "{FLEX}": {{mode: sriov, vfs: 4}}}}\n'
+
+
+@pytest.fixture
+def mixed(vgpuctl: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a line on the simulated host with every backend, and check the document when there is one."""
+
+    def run(line: str, text: str = "") -> Ran:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        ran = vgpuctl("--host", "sim:mixed", *shlex.split(line))
+        if "--json" in line:
+            jsonschema.validate(ran.document, schemas.document_schema(ran.document["kind"]))
+        return ran
+
+    return run
+
+
+def test_a_file_is_compared_applied_and_then_right(mixed: Run, tmp_path: Path) -> None:
+    file = tmp_path / "host.yaml"
+    file.write_text(WANTED)
+    ran = mixed(f"diff -f {file}")
+    assert (ran.status, [line.split() for line in ran.out.splitlines()[:3]]) == (
+        7,
+        [["GPU", "KEY", "IS", "WANTED"], [A16, "mode", "unmanaged", "vgpu"], [FLEX, "vfs", "8", "4"]],
+    )
+    document = mixed(f"diff -f {file} --json").document
+    gpu = document["data"]["gpus"][0]
+    assert (document["changed"], gpu["before"]["mode"], gpu["after"]["mode"]) == (True, None, "vgpu")
+    assert gpu["differences"] == [{"key": "mode", "wanted": "vgpu", "is": "unmanaged"}]
+    ran = mixed(f"assert --file {file}")
+    assert (ran.status, ran.out, ran.err) == (7, "", "")
+    assert mixed(f"assert -f {file} --json").document["data"]["gpus"] == document["data"]["gpus"]
+    assert mixed(f"apply -f {file} --dry-run").out.startswith("would do:\n")
+    ran = mixed(f"apply -f {file}")
+    assert (ran.status, ran.out.splitlines()[0]) == (0, f"{A16}: mode vgpu")
+    assert mixed("diff").out == "the host is as asked for\n"
+    assert (mixed("assert").status, mixed(f"apply -f {file}").out) == (
+        0,
+        "the host is as host.yaml says; nothing to do\n",
+    )
+
+
+def test_set_is_typed_and_its_errors_name_it(mixed: Run) -> None:
+    line = f"apply --set gpus[{FLEX}].mode=sriov --set gpus[{FLEX}].vfs=4 --json"
+    document = mixed(line).document
+    assert (document["changed"], document["data"]["gpus"][0]["after"]["vfs"]) == (True, 4)
+    assert mixed(line).document["changed"] is False
+    assert mixed("apply --set gpus[A100].reserved_for=[a,b-*] --set gpus[A100].profiles=A100-4C").status == 0
+    assert "vgpu, for a or b-*" in mixed("list-gpus").out
+    gpu = next(g for g in mixed("list-gpus --json").document["data"] if g["reserved_for"])
+    assert (gpu["allowed_profiles"], gpu["reserved_for"]) == (["A100-4C"], ["a", "b-*"])
+    ran = mixed("apply --set gpus[A16].vfs=x")
+    assert (ran.status, "--set gpus[A16].vfs=x: vfs: 'x' is" in ran.err) == (2, True)
+
+
+def test_running_vms_stand_in_the_way_until_they_are_drained(mixed: Run) -> None:
+    assert mixed(f"create-vm one --mode sriov --gpu {FLEX}").status == 0
+    sets = f"--set gpus[{FLEX}].mode=sriov --set gpus[{FLEX}].vfs=4"
+    ran = mixed(f"diff {sets}")
+    assert (ran.status, "in use by one" in ran.err) == (7, True)
+    assert mixed(f"diff {sets} --drain").err == ""
+    assert mixed(f"apply {sets} --json").document["error"]["code"] == "in-use"
+    assert mixed(f"apply {sets} --drain --yes").status == 0
+    assert mixed("show-vm one --json").document["data"]["state"] == "running"
+
+
+def test_what_export_prints_is_no_difference(mixed: Run) -> None:
+    assert mixed("cordon A100").status == 0
+    text = mixed("export").out
+    assert (mixed("export --json").document["data"]["text"], "cordoned: true" in text) == (text, True)
+    assert mixed("diff -f -", text).status == 0
+    assert mixed("assert -f -", text.replace("cordoned: true", "cordoned: false")).status == 7
+    assert "standard input:1:1" in mixed("apply -f -", "gpus: {}\n").err
+
+
+def test_other_programs_files_are_printed_as_host_yaml(mixed: Run, tmp_path: Path) -> None:
+    uuid = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
+    parent = tmp_path / "mdevctl.d" / "0000:5e:00.0"
+    parent.mkdir(parents=True)
+    (parent.parent / "scripts.d").mkdir()
+    assert "has no definitions" in mixed(f"import {parent.parent}").err
+    (parent / uuid).write_text('{"mdev_type": "nvidia-230", "start": "auto"}')
+    ran = mixed(f"import {parent.parent}")
+    assert (ran.status, f"carrier: {uuid}" in ran.out) == (0, True)
+    text = 'vgpu-configs:\n  a: ["T4-1Q"]\n  b: ["T4-2Q"]\n'
+    assert mixed("import -", text).status == 2
+    document = mixed("import - --config b --json", text).document
+    assert "profiles: [T4-2Q]" in document["data"]["text"]
+    assert document["data"]["left_out"] == [w.removeprefix("left out: ") for w in document["warnings"]]
+    assert "none of the formats" in mixed("import -", "version: 1\n").err

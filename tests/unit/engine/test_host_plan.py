@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every GPU of which something is said has its tasks in their order, or the reason why not; nothing else is planned."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.layouts import A16, A100, FLEX, do
+from tests.worlds import open_host
+from vgpuctl.engine.host_plan import How, look_for, plan_host, refuse_all
+from vgpuctl.engine.host_wish import ask
+from vgpuctl.engine.layout import Job
+from vgpuctl.engine.scheduler import SchedulerJob
+from vgpuctl.errors import HostCannot, InUse, Refused
+
+SCHEDULER = f"gpus[{A100}].scheduler.policy=fixed_share"
+
+
+def plan(world, *sets):
+    asked = ask(world, None, sets)
+    return plan_host(world, look_for(world, asked)[0], asked, How())
+
+
+def test_gpus_come_in_the_order_of_their_addresses_and_those_of_which_nothing_is_said_not_at_all(tmp_path):
+    found = plan(open_host(tmp_path, "mixed").world, f"gpus[{FLEX}].mode=sriov", f"gpus[{A16}].mode=vgpu")
+    assert [(one.gpu.address, len(one.tasks)) for one in found] == [(A16, 1), (FLEX, 0)]
+
+
+def test_a_scheduler_is_set_with_new_vfs_or_else_by_a_task_of_its_own(tmp_path):
+    host = open_host(tmp_path)
+    (one,) = plan(host.world, SCHEDULER)
+    assert [type(job) for job, _ in one.tasks] == [SchedulerJob]
+    do(host.world, A100, "passthrough")
+    (one,) = plan(host.world, SCHEDULER, f"gpus[{A100}].mode=vgpu")
+    assert [type(job) for job, _ in one.tasks] == [Job]
+    assert any("scheduler" in line for line in one.lines)
+    assert plan(host.world, SCHEDULER)[0].lines == ()
+
+
+def test_only_as_much_is_looked_at_as_is_named(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    asked = ask(host.world, None, ("gpus[H100].mode=vgpu",))
+    snapshot, notes = look_for(host.world, asked)
+    assert all(gpu.display_class or gpu.address == "mtty" for gpu in snapshot.gpus)
+    assert len(notes) == 1
+
+
+def test_one_refusal_is_told_as_it_is_and_several_together():
+    first, other = InUse("a is in use", hint="stop it"), HostCannot("b cannot")
+    refuse_all([])
+    with pytest.raises(InUse, match=r"^a is in use$"):
+        refuse_all([first])
+    with pytest.raises(InUse, match="2 GPUs"):
+        refuse_all([first, InUse("c is in use")])
+    with pytest.raises(Refused, match="b cannot") as raised:
+        refuse_all([first, other])
+    assert [one["code"] for one in raised.value.facts["refused"]] == ["in-use", "host-cannot"]

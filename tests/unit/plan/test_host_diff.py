@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What differs is told key by key, and what a host is like is what would change nothing there."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.worlds import open_host
+from vgpuctl.engine.observe import Want, observe
+from vgpuctl.errors import Refused
+from vgpuctl.model.gpu import Mode
+from vgpuctl.model.scheduler import Policy, SchedulerSpec
+from vgpuctl.plan.host_diff import as_it_is, differences, refuse_lost_vgpus, settings_differ
+from vgpuctl.sim.world import SCENARIOS
+from vgpuctl.spec.host import Defaults, GpuSpec, HostSpec, VgpuSpec
+from vgpuctl.value import replace
+
+A100, A16, FLEX = "0000:3b:00.0", "0000:17:00.0", "0000:86:00.0"
+
+
+def gpu(tmp_path, address):
+    return observe(open_host(tmp_path, "mixed").world, Want()).gpu(address)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_as_it_is_is_no_difference_on_any_host(tmp_path, scenario):
+    for one in observe(open_host(tmp_path, scenario).world, Want(every_function=True)).gpus:
+        assert differences(one, as_it_is(one)) == ()
+        for desired in Mode:
+            asked = replace(one, desired=desired, cordoned=True, desired_scheduler=SchedulerSpec(Policy.FIXED_SHARE))
+            assert differences(asked, as_it_is(asked)) == ()
+
+
+@pytest.mark.parametrize(
+    ("address", "said", "rows"),
+    [
+        (A16, GpuSpec("vgpu"), [("mode", "vgpu", "unmanaged")]),
+        (A100, GpuSpec("passthrough"), [("mode", "passthrough", "vgpu")]),
+        (A100, GpuSpec("vgpu"), []),
+        (FLEX, GpuSpec("sriov"), []),
+        (FLEX, GpuSpec("sriov", 8), []),
+        (FLEX, GpuSpec("sriov", 4), [("vfs", 4, 8)]),
+        (A100, GpuSpec(cordoned=True), [("cordoned", True, None)]),
+        (A100, GpuSpec(cordoned=False), []),
+        (A100, GpuSpec(profiles=("A100-4C",)), [("profiles", ["A100-4C"], None)]),
+        (A100, GpuSpec(reserved_for=("a",)), [("reserved_for", ["a"], None)]),
+        (
+            A100,
+            GpuSpec(scheduler=SchedulerSpec(Policy.FIXED_SHARE)),
+            [("scheduler", {"policy": "fixed_share"}, None)],
+        ),
+        (A100, GpuSpec(scheduler=SchedulerSpec(Policy.BEST_EFFORT)), []),
+    ],
+)
+def test_each_key_is_compared_with_what_is_there(tmp_path, address, said, rows):
+    assert [(d.key, d.wanted, d.found) for d in differences(gpu(tmp_path, address), said)] == rows
+
+
+def test_what_is_asked_for_no_more_is_a_difference_where_it_is_so(tmp_path):
+    kept = replace(gpu(tmp_path, A100), desired=Mode.VGPU, cordoned=True)
+    assert [d.key for d in differences(kept, GpuSpec())] == ["mode", "cordoned"]
+    assert differences(replace(kept, desired=Mode.PASSTHROUGH, cordoned=False), GpuSpec()) == ()
+
+
+def test_the_other_sections_are_compared_too():
+    entry = VgpuSpec("A100-4C", A100, "c")
+    now = HostSpec(1, Defaults(memory="4G"), vgpus={"v": entry})
+    wanted = HostSpec(1, Defaults(memory="8G"), vgpus={"v": entry, "w": entry})
+    assert [d.key for d in settings_differ(wanted, now)] == ["defaults.memory", "vgpus.w"]
+    refuse_lost_vgpus(wanted, now, "FILE")
+    for lost in (HostSpec(1), HostSpec(1, vgpus={"v": replace(entry, carrier="d")})):
+        with pytest.raises(Refused, match="FILE lacks or changes the vGPU v"):
+            refuse_lost_vgpus(lost, now, "FILE")

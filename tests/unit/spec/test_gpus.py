@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""host.yaml names GPUs by address, by model, or all of them, and the most specific entry counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.gpu import Gpu, Mode
+from vgpuctl.spec.gpus import by_model, entry_changes, said_of_gpu
+from vgpuctl.spec.host import GpuSpec, parse_host_spec
+from vgpuctl.value import replace
+
+A16 = Gpu("0000:17:00.0", "/sys/17", "NVIDIA A16", "nvidia", None, Mode.VGPU)
+A100 = Gpu("0000:3b:00.0", "/sys/3b", "NVIDIA A100-PCIE-40GB", "nvidia", None, Mode.VGPU)
+
+
+def gpus(text):
+    return parse_host_spec(f"version: 1\ngpus:\n{text}", "host.yaml").gpus
+
+
+def test_the_address_counts_before_the_model_and_the_model_before_all():
+    said = gpus(
+        '  "0000:3b:00.0": {cordoned: false}\n  A100: {cordoned: true, reserved_for: lab-*}\n'
+        "  all: {mode: vgpu, reserved_for: [vdi-*]}\n"
+    )
+    assert said_of_gpu(said, A100) == GpuSpec("vgpu", cordoned=False, reserved_for=("lab-*",))
+    assert said_of_gpu(said, A16) == GpuSpec("vgpu", reserved_for=("vdi-*",))
+    assert by_model(said) == ("A100",)
+
+
+def test_of_two_models_the_one_further_down_counts():
+    first, second = "  A100: {cordoned: true}\n", "  A100-PCIE-40GB: {cordoned: false}\n"
+    assert said_of_gpu(gpus(first + second), A100).cordoned is False
+    assert said_of_gpu(gpus(second + first), A100).cordoned is True
+
+
+def test_vfs_go_with_the_mode():
+    said = gpus('  all: {mode: sriov, vfs: 4}\n  A16: {vfs: 2}\n  "3b:00.0": {mode: vgpu}\n')
+    assert said_of_gpu(said, A16) == GpuSpec("sriov", 2)
+    assert said_of_gpu(said, A100) == GpuSpec("vgpu")
+
+
+def test_all_and_models_mean_neither_other_devices_nor_what_has_no_pci_address():
+    said = gpus("  all: {cordoned: true}\n  card: {mode: unmanaged}\n")
+    card = replace(A16, model="A card", display_class=False)
+    assert said_of_gpu(said, card) == GpuSpec()
+    assert said_of_gpu(gpus('  "0000:17:00.0": {cordoned: true}\n'), card) == GpuSpec(cordoned=True)
+    assert said_of_gpu(said, replace(A16, address="mtty", model="mtty")) == GpuSpec()
+
+
+@pytest.mark.parametrize("key", ["3b:00", "0000:3b:00.9", "2460.0", '"12:"'])
+def test_an_address_that_is_none_is_not_taken_for_a_model(key):
+    with pytest.raises(InvalidInput, match=r"host\.yaml:3"):
+        gpus(f"  {key}: {{mode: vgpu}}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "changes"),
+    [
+        ("  all: {mode: vgpu}\n", {"mode": "vgpu", "vfs": None}, {}),
+        ("  all: {mode: sriov, vfs: 4}\n", {"mode": "vgpu", "vfs": None}, {"mode": "vgpu", "vfs": None}),
+        ("  A16: {cordoned: true}\n", {"cordoned": None}, {"cordoned": False}),
+        ('  "17:00.0": {cordoned: true}\n', {"cordoned": None}, {"cordoned": None}),
+        ("  all: {cordoned: false}\n", {"cordoned": None}, {}),
+        ("  all: {cordoned: false}\n", {"cordoned": True}, {"cordoned": True}),
+    ],
+)
+def test_a_gpus_own_entry_is_changed_by_what_the_others_do_not_say(text, wanted, changes):
+    said = gpus(text)
+    found, _ = entry_changes(said, A16, wanted)
+    assert found == changes
+    own = {**{k: getattr(said.get(A16.address, GpuSpec()), k) for k in wanted}, **found}
+    now = said_of_gpu({**said, A16.address: GpuSpec(**own)}, A16)
+    assert all((getattr(now, key) or None) == value for key, value in wanted.items())

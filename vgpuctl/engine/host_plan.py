@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What makes a host as host.yaml says: each GPU's differences, and its tasks with their work, or why not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vgpuctl.engine.cordon import WANT
+from vgpuctl.engine.guards import refuse_being_set_up, require_system
+from vgpuctl.engine.host_wish import Asked
+from vgpuctl.engine.layout import Job, mode_task
+from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.scheduler import WANT as SCHEDULER_WANT
+from vgpuctl.engine.scheduler import SchedulerJob, scheduler_task
+from vgpuctl.engine.setting_up import Task, Work
+from vgpuctl.errors import InvalidInput, NotFound, Refused, VgpuctlError
+from vgpuctl.model.address import address_key, is_pci
+from vgpuctl.model.gpu import Gpu, Mode
+from vgpuctl.model.scheduler import SchedulerSpec
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.plan.host_diff import Difference, differences
+from vgpuctl.plan.scheduler import differs
+from vgpuctl.spec.gpus import by_model, said_of_gpu
+from vgpuctl.spec.host import GpuSpec
+from vgpuctl.steps.scheduler import SetScheduler
+from vgpuctl.value import Value, replace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vgpuctl.model.world import World
+
+
+AnyJob = Job | SchedulerJob
+
+
+class How(Value):
+    """How it is gone about. `drain`: running VMs may be stopped and started again."""
+
+    drain: bool = False
+    wait_seconds: float = 60.0
+
+
+class Planned(Value):
+    """One GPU: what is asked for, what differs, the tasks with their work, or why there are none."""
+
+    gpu: Gpu
+    said: GpuSpec
+    differences: tuple[Difference, ...]
+    tasks: tuple[tuple[AnyJob, Work], ...] = ()
+    refusal: VgpuctlError | None = None
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What is done, a line each."""
+        return tuple(line for _, work in self.tasks for line in work.lines)
+
+
+def look_for(world: World, asked: Asked) -> tuple[Snapshot, tuple[str, ...]]:
+    """Look at the host, at other devices than GPUs only where one is named; say which models mean no GPU.
+
+    Raises:
+        NotFound: an address means none.
+    """
+    gpus = asked.spec.gpus
+    models = by_model(gpus)
+    want = Want(models=bool(models) or WANT.models)
+    snapshot = observe(world, want)
+    named = [key for key in gpus if is_pci(key)]
+    if any(snapshot.gpu(address) is None for address in named):
+        snapshot = observe(world, replace(want, every_function=True))
+    missing = [address for address in named if snapshot.gpu(address) is None]
+    if missing:
+        here = ", ".join(f"{g.address} ({g.model})" for g in snapshot.gpus if g.display_class) or "none"
+        raise NotFound(
+            f"{asked.source} names {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not on this host",
+            hint=f"GPUs here: {here}",
+            gpus=missing,
+        )
+    unseen = [model for model in models if not any(g.display_class and g.called(model) for g in snapshot.gpus)]
+    return snapshot, tuple(
+        f"no GPU of this host is a {model}; what {asked.source} says of it waits" for model in unseen
+    )
+
+
+def plan_host(world: World, snapshot: Snapshot, asked: Asked, how: How) -> tuple[Planned, ...]:
+    """Return every GPU of which something is asked for, or was before; in the order of their addresses."""
+    found = []
+    for gpu in sorted(snapshot.gpus, key=lambda g: address_key(g.address)):
+        said = said_of_gpu(asked.spec.gpus, gpu)
+        rows = differences(gpu, said)
+        if said == GpuSpec() and not rows:
+            continue
+        try:
+            one = Planned(gpu, said, rows, _tasks(world, snapshot, gpu, said, how))
+        except VgpuctlError as refusal:
+            one = Planned(gpu, said, rows, refusal=refusal)
+        found.append(one)
+    return tuple(found)
+
+
+def _tasks(world: World, snapshot: Snapshot, gpu: Gpu, said: GpuSpec, how: How) -> tuple[tuple[AnyJob, Work], ...]:
+    """Return what has to be done on a GPU, in its order: new VFs take its scheduler away, so that comes after.
+
+    Raises:
+        VgpuctlError: as set-mode and set-scheduler do.
+    """
+    found: list[tuple[AnyJob, Work]] = []
+    snapshot = _as_meant(snapshot, gpu.address, said)
+    if said.mode is None and said.vfs is not None:
+        raise InvalidInput(
+            f"vfs: {said.vfs} is said of {gpu.address}, and no mode, with which it goes",
+            hint="say mode: sriov too, in the same entry of gpus: or in a wider one",
+            gpu=gpu.address,
+        )
+    if said.mode is not None:
+        job = Job(gpu.address, said.mode, said.vfs, how.drain, False, how.wait_seconds, said.scheduler)
+        found.append((job, task_of(world, job, said).plan(snapshot)))
+    set_already = any(isinstance(step, SetScheduler) for _, work in found for step in work.devices)
+    if (
+        said.scheduler is not None
+        and said.mode in (None, Mode.VGPU)
+        and not set_already
+        and _to_set(gpu, said.scheduler)
+    ):
+        wish = SchedulerJob(gpu.address, said.scheduler, drain=how.drain, record=False, wait_seconds=how.wait_seconds)
+        found.append((wish, task_of(world, wish, said).plan(snapshot)))
+    found = [(job, work) for job, work in found if work.lines]
+    if found:
+        refuse_being_set_up(snapshot, [gpu.address])
+    return tuple(found)
+
+
+def _to_set(gpu: Gpu, wanted: SchedulerSpec) -> bool:
+    """Say whether a scheduler may have to be set: it does not run, or only the driver's files can tell."""
+    able = gpu.scheduler is not None and bool(gpu.scheduler.interfaces)
+    return not able or differs(gpu, wanted)
+
+
+def _as_meant(snapshot: Snapshot, address: str, said: GpuSpec) -> Snapshot:
+    """Return the look with the mode that is asked for: the one of host.yaml, as `unmanaged`, goes with it."""
+    desired = Mode(said.mode) if said.mode is not None else None
+    gpus = tuple(replace(g, desired=desired) if g.address == address else g for g in snapshot.gpus)
+    return replace(snapshot, gpus=gpus)
+
+
+def task_of(world: World, job: AnyJob, said: GpuSpec) -> Task:
+    """Return the job for the frame that claims its GPU meanwhile. `said`: all that is asked for of the GPU."""
+
+    def look(want: Want) -> Callable[[], Snapshot]:
+        def looked() -> Snapshot:
+            snapshot = observe(world, want)
+            require_system(snapshot)
+            return _as_meant(snapshot, job.gpu, said)
+
+        return looked
+
+    if isinstance(job, Job):
+        return mode_task(world, job, look(WANT))
+    return scheduler_task(world, job, look(SCHEDULER_WANT))
+
+
+def refuse_all(refusals: list[VgpuctlError]) -> None:
+    """Raise what stands against it: alone as it is, of several the first kind with the sentences of all."""
+    if len(refusals) == 1:
+        raise refusals[0]
+    if refusals:
+        first = refusals[0]
+        kind = type(first) if all(type(one) is type(first) for one in refusals) else Refused
+        lines = [one.message for one in refusals]
+        raise kind(
+            "\n".join([f"{len(lines)} GPUs cannot be set up, so nothing was changed:", *lines]),
+            hint=first.hint,
+            refused=[{"code": one.code, "message": one.message, "hint": one.hint} for one in refusals],
+        )

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare what host.yaml asks for with the host as it is: key by key for each GPU, and its other sections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from vgpuctl.errors import HostCannot, InvalidInput, Refused
+from vgpuctl.model.gpu import Gpu, Mode
+from vgpuctl.model.scheduler import Policy, SchedulerSpec
+from vgpuctl.plan.layout import wanted_vfs
+from vgpuctl.plan.scheduler import differs
+from vgpuctl.scheduler.limits import as_spec, satisfies
+from vgpuctl.spec.gpus import KEYS
+from vgpuctl.spec.host import GpuSpec, HostSpec, VgpuSpec, as_written
+from vgpuctl.value import Value, as_dict
+
+_MODES = (Mode.VGPU, Mode.SRIOV, Mode.PASSTHROUGH)
+
+
+class Difference(Value):
+    """One key that is not as asked for. Values are as host.yaml writes them, None for nothing."""
+
+    key: str
+    wanted: object
+    found: object
+
+    @property
+    def data(self) -> dict[str, object]:
+        """The JSON value."""
+        return {"key": self.key, "wanted": self.wanted, "is": self.found}
+
+
+def as_it_is(gpu: Gpu) -> GpuSpec:
+    """Return what host.yaml would say of a GPU so that nothing changed.
+
+    What host.yaml asks for and the GPU has is said as host.yaml says it; else what is seen. What is known of no GPU,
+    as who may be placed on it, is what host.yaml says.
+    """
+    mode = next((m for m in (gpu.desired, gpu.mode) if m is not None and _fits(gpu, m)), None)
+    return GpuSpec(
+        mode=None if mode is None else str(mode),
+        vfs=gpu.vfs_enabled if mode is Mode.SRIOV else None,
+        cordoned=gpu.cordoned or None,
+        scheduler=_scheduler_now(gpu),
+        profiles=gpu.allowed_profiles,
+        reserved_for=gpu.reserved_for or None,
+    )
+
+
+def _fits(gpu: Gpu, mode: Mode) -> bool:
+    """Say whether a GPU has the virtual functions of a mode already; `unmanaged` fits only where it is asked for."""
+    if mode not in _MODES:
+        return mode is Mode.UNMANAGED and gpu.desired is mode
+    try:
+        return wanted_vfs(gpu, mode, None) == gpu.vfs_enabled
+    except (HostCannot, InvalidInput):
+        return False
+
+
+def _scheduler_now(gpu: Gpu) -> SchedulerSpec | None:
+    """Return what runs; what is asked for where that runs, or where nobody tells what runs."""
+    state = gpu.scheduler.state if gpu.scheduler is not None else None
+    asked = gpu.desired_scheduler
+    if asked is not None and (state is None or satisfies(state, asked)):
+        return asked
+    seen = as_spec(state) if state is not None else None
+    return None if seen is None or seen.policy is Policy.BEST_EFFORT or differs(gpu, seen) else seen
+
+
+def differences(gpu: Gpu, said: GpuSpec) -> tuple[Difference, ...]:
+    """Return what is not as it is asked for on a GPU; what is not asked for and was not before is no difference."""
+    now = as_it_is(gpu)
+    found = [*_mode_differs(gpu, said, now), *_scheduler_differs(gpu, said, now)]
+    for key in ("cordoned", "profiles", "reserved_for"):
+        wanted, seen = (as_written(getattr(one, key)) or None for one in (said, now))
+        if wanted != seen:
+            found.append(Difference(key, wanted, seen))
+    return tuple(found)
+
+
+def _mode_differs(gpu: Gpu, said: GpuSpec, now: GpuSpec) -> list[Difference]:
+    if said.mode is None:
+        dropped = gpu.desired is not None and now.mode == gpu.desired
+        return [Difference("mode", None, now.mode)] if dropped else []
+    found = [] if said.mode == now.mode else [Difference("mode", said.mode, now.mode or str(gpu.mode))]
+    if said.vfs is not None and said.vfs != gpu.vfs_enabled:
+        found.append(Difference("vfs", said.vfs, gpu.vfs_enabled))
+    return found
+
+
+def _scheduler_differs(gpu: Gpu, said: GpuSpec, now: GpuSpec) -> list[Difference]:
+    wanted = said.scheduler
+    if said.mode not in (None, Mode.VGPU):
+        return []  # it counts where there are vGPUs
+    if wanted == now.scheduler or (wanted is None and gpu.desired_scheduler is None):
+        return []
+    known = gpu.scheduler is not None and gpu.scheduler.state is not None
+    if wanted is not None and known and not differs(gpu, wanted):
+        return []
+    return [Difference("scheduler", as_written(wanted), as_written(now.scheduler))]
+
+
+def settings_differ(wanted: HostSpec, now: HostSpec) -> tuple[Difference, ...]:
+    """Return what the other sections of host.yaml say otherwise: `defaults.memory`, `vgpus.NAME` and so on."""
+    found = []
+    for section in ("defaults", "boot"):
+        new, old = (as_dict(getattr(one, section)) for one in (wanted, now))
+        found += [Difference(f"{section}.{key}", new[key], old[key]) for key in new if new[key] != old[key]]
+    for name in sorted({*wanted.vgpus, *now.vgpus}):
+        entries = (wanted.vgpus.get(name), now.vgpus.get(name))
+        if entries[0] != entries[1]:
+            found.append(Difference(f"vgpus.{name}", _vgpu(entries[0]), _vgpu(entries[1])))
+    return tuple(found)
+
+
+def _vgpu(entry: VgpuSpec | None) -> Mapping[str, object] | None:
+    return None if entry is None else {key: value for key, value in as_dict(entry).items() if value}
+
+
+def refuse_lost_vgpus(wanted: HostSpec, now: HostSpec, source: str) -> None:
+    """Refuse a host.yaml that drops or changes a vGPU without a VM: its device would be nobody's.
+
+    Raises:
+        Refused: naming them.
+    """
+    lost = sorted(name for name, entry in now.vgpus.items() if wanted.vgpus.get(name) != entry)
+    if lost:
+        raise Refused(
+            f"{source} lacks or changes the vGPU {', '.join(lost)}, which host.yaml keeps",
+            hint=f"vgpuctl delete-vgpu {lost[0]} takes it away; vgpuctl export prints the entries as they are",
+            vgpus=lost,
+        )
+
+
+def said_value(said: GpuSpec) -> dict[str, object]:
+    """Return what is said of a GPU, as JSON values; null for nothing."""
+    return {key: as_written(getattr(said, key)) for key in KEYS}
