@@ -8,7 +8,7 @@ import pytest
 
 from tests.lab.console import guest_devices
 from tests.lab.machine import Lab
-from tests.lab.nvidia_host import OLD, put_nvml
+from tests.lab.nvidia_host import OLD, drop_nvml, put_nvml
 from tests.lab.test_after_boot import INSTALLED
 from tests.lab.vgpuctl_in import IGB, must, put_gpu, use_defaults
 
@@ -83,14 +83,14 @@ def test_an_old_library_sets_it_by_version_1_and_taking_the_gpu_from_its_driver_
 def test_modprobes_file_counts_when_the_driver_is_loaded_next_and_the_kernel_log_tells(lab: Lab) -> None:
     lab.run("cat > /etc/modprobe.d/vgpulab.conf", stdin=f"options vgpulab pf={IGB} form=mdev-pf\n")
     lab.run("modprobe nvidia")
+    put_nvml(lab)
     use_defaults(lab)
-    assert running(lab)[::2] == ("best_effort", "kernel log")
-    done = must(lab, "set-scheduler", IGB, "--policy", "fixed_share")
+    done = must(lab, "set-scheduler", IGB, "--policy", "fixed_share", "--via", "modprobe")
     assert (done["via"], done["takes_effect"]) == ("modprobe", "when-loaded")
-    assert in_driver(lab) == [1, 0, 0, 0]
+    assert running(lab)[::2] == ("best_effort", "NVML")
     lab.run("rmmod vgpulab; modprobe nvidia")
     assert "RmPVMRL=0x" in lab.read("/proc/driver/nvidia/params")
-    assert in_driver(lab)[:2] == [3, 2]
-    assert running(lab)[::2] == ("fixed_share", "kernel log")
-    put_nvml(lab)
+    assert in_driver(lab) == [3, 2, 33, 1041666]
     assert running(lab) == ("fixed_share", 1041.666, "NVML")
+    drop_nvml(lab)
+    assert running(lab)[::2] == ("fixed_share", "kernel log")
