@@ -310,7 +310,8 @@ check_proc() {	# the driver's own files: locks, registry words, the scheduler
 	scheduler() { sed -n 's/^scheduler //p' "$gpu/vgpulab"; }
 	load pf="$igb" form=mdev-pf NVreg_RegistryDwords="RmPVMRL=1" NVreg_RegistryDwordsPerDevice="$words"
 	expect "a card's own word goes before the word for all" "3 1 0 4000000" "$(scheduler)"
-	expect "the log says so" 1 "$(dmesg | grep -c "GPU at $igb has software scheduler ENABLED with policy FIXED_SHARE on GR")"
+	expect "the log says so" "GPU at $igb has software scheduler ENABLED with policy FIXED_SHARE on GR" \
+		"$(dmesg | sed -n 's/.*NVRM: \(.* software scheduler\)/\1/p' | tail -n 1)"
 	expect "params have the words" "RegistryDwordsPerDevice: \"$words\"" "$(grep PerDevice /proc/driver/nvidia/params)"
 	expect "a lock" 1 "$(echo 1 >"$gpu/unbindLock" && cat "$gpu/unbindLock")"
 	expect "no lock while nvidiactl is open" 0 "$({ echo 1 >"$gpu/unbindLock" && cat "$gpu/unbindLock"; } 9</dev/nvidiactl)"
