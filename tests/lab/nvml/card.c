@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -124,12 +125,15 @@ int write_card(const struct card *card, const char *text)
 /* The same pointer for the same card, for as long as the process lives. */
 static struct card *card_at(const char *address)
 {
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	struct card *card = cards;
 
+	pthread_mutex_lock(&lock);
 	while (card < cards + MAX_CARDS - 1 && card->address[0] &&
 	       strcmp(card->address, address))
 		card++;
 	snprintf(card->address, sizeof(card->address), "%s", address);
+	pthread_mutex_unlock(&lock);
 	return card;
 }
 

@@ -6,17 +6,24 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "lab.h"
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;	/* for both */
 static int control = -1, users;
 
 int opened(void)
 {
-	return users > 0;
+	int answer;
+
+	pthread_mutex_lock(&lock);
+	answer = users > 0;
+	pthread_mutex_unlock(&lock);
+	return answer;
 }
 
 static int start(void)
@@ -35,11 +42,14 @@ static int start(void)
 
 int nvmlInitWithFlags(u32 flags)
 {
-	int ret = users ? SUCCESS : start();
+	int ret;
 
 	(void)flags;
+	pthread_mutex_lock(&lock);
+	ret = users ? SUCCESS : start();
 	if (ret == SUCCESS)
 		users++;
+	pthread_mutex_unlock(&lock);
 	return ret;
 }
 
@@ -50,11 +60,16 @@ int nvmlInit_v2(void)
 
 int nvmlShutdown(void)
 {
-	if (!users)
-		return UNINITIALIZED;
-	if (!--users)
-		close(control);
-	return SUCCESS;
+	int ret = UNINITIALIZED;
+
+	pthread_mutex_lock(&lock);
+	if (users) {
+		ret = SUCCESS;
+		if (!--users)
+			close(control);
+	}
+	pthread_mutex_unlock(&lock);
+	return ret;
 }
 
 int nvmlSystemGetDriverVersion(char *version, u32 size)
