@@ -138,3 +138,15 @@ def test_a_vgpu_stands_against_another_scheduler_until_it_is_gone(site: Site) ->
     drop_vgpu(site, device)
     assert (code, state) == (NOT_SUPPORTED, SchedulerState(BEST))
     assert set_to(site) == SchedulerState(FIXED, True, 1_041_666, 33)
+
+
+@pytest.mark.forms("mdev-pf")
+def test_what_was_set_is_lost_when_the_driver_lets_go_of_the_gpu_and_nvml_does_not_know_it_meanwhile(
+    site: Site,
+) -> None:
+    set_to(site, policy=EQUAL)
+    site.world.sysfs.write("/sys/bus/pci/drivers/nvidia/unbind", f"{site.gpu}\n")
+    meanwhile = site.world.nvml.gpu(site.gpu)
+    site.world.sysfs.write("/sys/bus/pci/drivers/nvidia/bind", f"{site.gpu}\n")
+    assert meanwhile is None
+    assert scheduler(site).state == SchedulerState(BEST)
