@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = "/usr/bin/python3"
 BASE_PACKAGES = ("python3-venv", "python3-libvirt")
-TEST_PACKAGES = ("libvirt0", "acl", "qemu-utils", "mdevctl", "git", "procps", "gcc", "libc6-dev")
+TEST_PACKAGES = ("libvirt0", "acl", "qemu-utils", "mdevctl", "git", "procps", "gcc", "libc6-dev", "make")
 
 
 def say(text: str) -> None:
