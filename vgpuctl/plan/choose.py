@@ -114,9 +114,10 @@ def _explain_no_types(snapshot: Snapshot, wish: VmWish) -> None:
     other = [g for g in gpus if g.backend in (Backend.SRIOV_VF, Backend.PASSTHROUGH)]
     if other:
         gpu = other[0]
+        way = "sriov" if gpu.backend is Backend.SRIOV_VF else "passthrough"
         raise HostCannot(
             f"no GPU offers vGPUs: {gpu.address} ({gpu.model}) is in mode {gpu.mode}, driver {gpu.driver or 'none'}",
-            hint="install the vGPU host driver, or use --mode sriov or --mode passthrough with --gpu",
+            hint=f"install the vGPU host driver, or: vgpuctl create-vm --mode {way} --gpu {gpu.address}",
             check="mode",
             gpu=gpu.address,
         )

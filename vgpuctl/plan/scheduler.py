@@ -13,7 +13,7 @@ from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm, VmState
 from vgpuctl.plan.vgpus import promised
 from vgpuctl.scheduler.limits import satisfies, why_not
 from vgpuctl.scheduler.registry import generation
-from vgpuctl.steps.scheduler import LendDevice, SetScheduler, words
+from vgpuctl.steps.scheduler import LendDevice, SetScheduler, command, words
 from vgpuctl.value import Value, replace
 
 NVML, MODPROBE, AUTO = "nvml", "modprobe", "auto"
@@ -114,7 +114,8 @@ def scheduler_work(gpu: Gpu, wanted: SchedulerSpec, snapshot: Snapshot, *, drain
         raise InUse(
             f"{gpu.address} has {len(lent)} vGPU(s) of {', '.join(names)}, and the driver changes the scheduler of a"
             " GPU without vGPUs only",
-            hint="--drain shuts VMs down, removes their vGPUs for a moment, and starts them again",
+            hint=f"{command(gpu.address, wanted)} --drain shuts VMs down, removes their vGPUs for a moment, and starts"
+            " them again",
             gpu=gpu.address,
             vms=names,
         )

@@ -249,6 +249,18 @@ def test_a_restore_after_a_boot_sets_it_before_the_vgpus_come_back(tmp_path):
     assert not restore(host).changed
 
 
+def test_a_restore_that_comes_after_a_start_names_the_command_that_sets_it(tmp_path):
+    host = with_vms(open_host(tmp_path))
+    act(host.world, TWO_MS, drain=True)
+    host.sim.reboot()
+    host = host.again()
+    start(host.world, "on")
+    with pytest.raises(Failed, match=r"1 of 3 could not be restored: gpu .* has 1 vGPU\(s\) of on") as raised:
+        restore(host)
+    wanted = "vgpuctl set-scheduler 0000:3b:00.0 --policy fixed_share --time-slice 2 --drain"
+    assert str(raised.value.hint).startswith(wanted)
+
+
 def test_a_restore_sets_it_after_the_vfs(tmp_path):
     host = open_host(tmp_path, "mixed")
     do(host.world, A16, "vgpu")
