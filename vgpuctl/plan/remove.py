@@ -118,7 +118,7 @@ def removal_plan(
     `leave`: carriers whose device stays, because it is not provably ours.
     """
     kept = replace(promise, disks=gone_with(promise, keep_disks=keep_disks))
-    steps: list[Step] = [SetRecord(vm.name, vm.uuid, replace(kept, state=PromiseState.REMOVING))]
+    steps: list[Step] = [SetRecord(vm.name, vm.uuid, replace(kept, state=PromiseState.REMOVING), was=vm.promise)]
     if promise.lends:
         steps.append(RefuseOthers(vm.name, vm.uuid))
     if vm.state is not VmState.STOPPED:
