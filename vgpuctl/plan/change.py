@@ -16,7 +16,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
 from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm
 from vgpuctl.model.wish import DesignHostdev, VmWish
-from vgpuctl.plan.choose import choose, type_id_now
+from vgpuctl.plan.choose import as_taken, choose, type_id_now
 from vgpuctl.plan.differ import meant_profile
 from vgpuctl.plan.remove import own_promise
 from vgpuctl.steps.claims import ReleaseClaim
@@ -73,6 +73,16 @@ def added(
         replace(v, index=n, carrier=carrier_uuid(promise.vm_uuid, n) if v.backend in _MDEV else v.carrier)
         for n, v in zip(free, chosen, strict=False)
     )
+
+
+def beside(snapshot: Snapshot, vm: Vm, vgpus: Sequence[PromisedVgpu]) -> Snapshot:
+    """Return the snapshot with these vGPUs of a VM as taken, also where they have no place now.
+
+    Its definition refers to each of them, and to no function twice.
+    """
+    there = {v.carrier for v in snapshot.vgpus}
+    lent = (as_taken(v, vm.name, vm.uuid) for v in vgpus if v.carrier not in there)
+    return replace(snapshot, vgpus=(*snapshot.vgpus, *lent))
 
 
 def promised(promise: Promise, vgpus: Sequence[PromisedVgpu], typed: Sequence[str] = ()) -> Promise:
