@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 
 from vgpuctl.backends import of
-from vgpuctl.capacity.ownership import MAX_INDEXES, carrier_uuid
+from vgpuctl.capacity.ownership import MAX_INDEXES, MDEV, carrier_uuid
 from vgpuctl.capacity.profiles import check_combination
 from vgpuctl.domain.edit import hostdev_xml
 from vgpuctl.errors import Busy, NotFound
@@ -23,7 +23,6 @@ from vgpuctl.steps.claims import ReleaseClaim
 from vgpuctl.steps.plug import AttachDevice, DetachDevice, WriteRecord
 from vgpuctl.value import Value, replace
 
-_MDEV = (Backend.MDEV_PF, Backend.MDEV_VF)
 ADOPTED = "ua-vgpuctl-plug-"
 """The alias of a vGPU in a VM that somebody else made: it says so also when the record is lost."""
 
@@ -70,7 +69,7 @@ def added(
     if len(free) < len(chosen):
         raise Busy(f"all {MAX_INDEXES} places of this VM are taken", hint="vgpuctl reconcile")
     return tuple(
-        replace(v, index=n, carrier=carrier_uuid(promise.vm_uuid, n) if v.backend in _MDEV else v.carrier)
+        replace(v, index=n, carrier=carrier_uuid(promise.vm_uuid, n) if v.backend in MDEV else v.carrier)
         for n, v in zip(free, chosen, strict=False)
     )
 
