@@ -17,12 +17,14 @@ from tests.worlds import Host, Silent, create, mend, open_host, picture, start, 
 from vgpuctl.engine.devices import free_devices, lacks_devices, look_for, make_anywhere
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.restore import read_domain_files, restore_host
+from vgpuctl.engine.run import carry_out
 from vgpuctl.engine.scheduler import SchedulerJob, set_scheduler
 from vgpuctl.errors import Busy, InUse, NoCapacity
 from vgpuctl.model.gpu import Owner, Vgpu
 from vgpuctl.model.scheduler import Policy, SchedulerSpec
 from vgpuctl.model.seams import Processes
-from vgpuctl.model.vm import DrainedVm, ProcessId, VmState
+from vgpuctl.model.vm import DrainedVm, ProcessId, Vm, VmState
+from vgpuctl.plan.remove import removal_plan
 from vgpuctl.plan.report import vm_row
 from vgpuctl.spec.host import HostSpec
 from vgpuctl.steps.plug import WriteRecord
@@ -270,3 +272,48 @@ def test_a_restore_makes_nothing_for_it_and_is_not_kept_from_what_it_only_had(tm
     host = host.again()
     restore_host(host.world, spec, dry_run=False, wait_seconds=5, progress=Silent())
     assert (spare(host).present, taken(host)) == (True, {spare(host).carrier})
+
+
+class Struck:
+    """A storage where something happens after a volume was made."""
+
+    def __init__(self, real: Any, act: Any) -> None:
+        self.real, self.act = real, act
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def make_volume(self, *words: Any, **more: Any) -> Any:
+        made = self.real.make_volume(*words, **more)
+        self.act()
+        return made
+
+
+def test_a_vm_that_is_removed_while_it_is_made_is_not_told_as_made(tmp_path: Path) -> None:
+    host, profile = small(tmp_path, "vendor-vf")
+
+    def removing() -> None:
+        vm = vm_of(host, "lent")
+        assert vm.promise is not None
+        plan = removal_plan(vm, vm.promise, host.world.hypervisor.leftovers(vm.uuid), keep_disks=False)
+        plan.steps[0].perform(host.world)
+
+    world = replace(host.world, storage=Struck(host.world.storage, removing))
+    with pytest.raises(Busy, match="changed just now"):
+        create(world, lent(profile, "lent"), start=False)
+    assert host.world.hypervisor.find_domain("lent") is None
+    assert (picture(host).files, taken(host)) == ({}, set())
+
+
+def test_a_vm_that_was_made_just_now_is_not_removed_for_what_it_was_before(tmp_path: Path) -> None:
+    host, profile = small(tmp_path, "vendor-vf")
+    half: list[Vm] = []
+    world = replace(host.world, storage=Struck(host.world.storage, lambda: half.append(vm_of(host, "lent"))))
+    create(world, lent(profile, "lent"), start=False)
+    (vm,) = half
+    assert vm.promise is not None
+    before = picture(host)
+    plan = removal_plan(vm, vm.promise, host.world.hypervisor.leftovers(vm.uuid), keep_disks=False)
+    with pytest.raises(Busy, match="changed just now"):
+        carry_out(host.world, plan, Silent())
+    assert picture(host) == before

@@ -30,6 +30,7 @@ from vgpuctl.errors import (
     NotFound,
 )
 from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.vm import ProcessId
 from vgpuctl.model.world import World
 from vgpuctl.spec.host import HostSpec
 from vgpuctl.steps.claims import HoldClaim
@@ -395,3 +396,19 @@ def test_vfs_that_a_boot_turned_off_come_back_before_the_vgpus_of_host_yaml(tmp_
     restore(host, spec_of(host))
     now = picture(host)
     assert (now.mdevs[carrier], now.claims) == (before.mdevs[carrier], before.claims)
+
+
+def test_a_claim_that_a_vm_left_on_it_does_not_take_it_away(tmp_path):
+    host = open_host(tmp_path)
+    create(host.world, wish("A100-4C", name="vm"))
+    make(host.world, "A100-4C")
+    vm, spare = (next(v for v in observe(host.world, Want()).vgpus if v.vm == name) for name in ("vm", None))
+    (claim,) = (c for c in host.world.claims.all() if c.carrier == spare.carrier)
+    host.world.claims.remove(claim.carrier, claim.vm_uuid)
+    host.world.claims.add(replace(claim, vm="vm", vm_uuid=vm.vm_uuid, process=ProcessId(999999, 1)))
+    before = picture(host).types
+    mend(host.world)
+    mend(host.world)
+    assert not mend(host.world).changed
+    assert picture(host).types == before
+    assert {c.carrier: c.vm for c in host.world.claims.all()}[spare.carrier] == "vgpu spare"
