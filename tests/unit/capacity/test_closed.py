@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.values import A4C, a100, promised, snapshot, t4, vm
-from vgpuctl.capacity.closed import why_closed
+from vgpuctl.capacity.closed import why_closed, why_not_allowed
 from vgpuctl.capacity.place import joint_free, place, rooms_for
 from vgpuctl.errors import NoCapacity
 from vgpuctl.model.gpu import Mode
@@ -54,3 +54,26 @@ def test_a_closed_gpu_counts_as_full():
     types = {g.address: A4C for g in look.gpus[:2]}
     assert joint_free(look, look.gpus[:2], types) == 10
     assert rooms_for(look, [gpu], types)[0][1].reasons == (f"it is cordoned; vgpuctl uncordon {gpu.address} opens it",)
+
+
+def test_a_reserved_gpu_is_for_vms_whose_names_fit_and_for_nobody_unnamed():
+    gpu = a100(reserved_for=("vdi-*", "lab"))
+    names = {"vdi-1": True, "lab": True, "LAB": False, "lab2": False, "my-vdi-1": False, None: False}
+    assert {name: why_closed(gpu, "vgpu", name) is None for name in names} == names
+    look = snapshot(gpu, a100("0000:86:00.0"))
+    assert place(look, [("A100-4C", 1)], None, vm="vdi-1")[0].gpu.address == gpu.address
+    assert place(look, [("A100-4C", 1)], None, vm="other")[0].gpu.address == "0000:86:00.0"
+    assert (joint_free(look, look.gpus, {g.address: A4C for g in look.gpus}, "lab"), why_closed(gpu, "sriov", "x")) == (
+        20,
+        "host.yaml reserves it for VMs named vdi-* or lab",
+    )
+
+
+def test_a_profile_that_is_not_allowed_goes_to_another_gpu_or_nowhere():
+    closed, open_ = a100(allowed_profiles=("A100-8C",)), a100("0000:86:00.0", allowed_profiles=("A100-4C",))
+    look = snapshot(closed, open_)
+    assert place(look, [("A100-4C", 1)], None)[0].gpu.address == open_.address
+    with pytest.raises(NoCapacity) as raised:
+        place(look, [("A100-4C", 1)], closed.address)
+    assert "host.yaml allows only A100-8C" in str(raised.value.facts["details"])
+    assert why_not_allowed(a100(), A4C) is None

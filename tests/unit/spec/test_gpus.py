@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+import jsonschema
 import pytest
 
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.gpu import Gpu, Mode
 from vgpuctl.spec.gpus import by_model, entry_changes, said_of_gpu
-from vgpuctl.spec.host import GpuSpec, parse_host_spec
+from vgpuctl.spec.host import GPU, GpuSpec, parse_host_spec
+from vgpuctl.spec.read import load
+from vgpuctl.spec.schema import host_schema
 from vgpuctl.value import replace
 
 A16 = Gpu("0000:17:00.0", "/sys/17", "NVIDIA A16", "nvidia", None, Mode.VGPU)
@@ -73,3 +79,13 @@ def test_a_gpus_own_entry_is_changed_by_what_the_others_do_not_say(text, wanted,
     own = {**{k: getattr(said.get(A16.address, GpuSpec()), k) for k in wanted}, **found}
     now = said_of_gpu({**said, A16.address: GpuSpec(**own)}, A16)
     assert all((getattr(now, key) or None) == value for key, value in wanted.items())
+
+
+def test_the_documented_file_is_one_and_says_what_is_told():
+    text = (Path(__file__).parents[3] / "docs" / "host-file.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    spec = parse_host_spec(example, "docs/host-file.md")
+    jsonschema.validate(load(example, "n").value, host_schema())
+    assert said_of_gpu(spec.gpus, A16).profiles == ("A16-2Q", "A16-4Q")
+    assert said_of_gpu(spec.gpus, A100).reserved_for == ("*",)
+    assert all(f"| `{key}` |" in text for key in GPU.names)

@@ -11,7 +11,7 @@ import pytest
 from tests.worlds import open_host
 from vgpuctl.errors import Busy, Exists, Failed, HostCannot, InvalidInput, VerifyFailed
 from vgpuctl.model.vm import NamedVgpu
-from vgpuctl.steps.host_file import DropVgpu, KeepVgpu, SetGpuKeys
+from vgpuctl.steps.host_file import DropVgpu, KeepVgpu, PutHostFile, SetGpuKeys
 from vgpuctl.value import replace
 
 GPU = "0000:3b:00.0"
@@ -144,3 +144,30 @@ def test_a_write_that_comes_second_is_made_on_what_the_first_wrote(tmp_path):
     assert "spare" in file.text
     with pytest.raises(Busy):
         KeepVgpu(SPARE).perform(world_with(tmp_path, Contended(10_000)))
+
+
+@pytest.mark.parametrize("was", [None, "version: 1  # before\n"])
+def test_a_whole_file_is_put_in_place_and_taken_back(tmp_path, was):
+    file = File(was)
+    world = world_with(tmp_path, file)
+    step = PutHostFile("version: 1\n# after\n", was, "FILE")
+    step.perform(world)
+    step.verify(world)
+    assert file.text == step.text
+    step.undo(world)
+    assert file.text == ("version: 1\n" if was is None else was)
+    step.undo(world)
+
+
+def test_a_whole_file_that_was_lost_or_changed_meanwhile_is_noticed_and_left(tmp_path):
+    step = PutHostFile("version: 1\n", "version: 1  # before\n", "FILE")
+    lost = world_with(tmp_path / "a", File(step.was, lost=True))
+    step.perform(lost)
+    with pytest.raises(VerifyFailed, match="reads otherwise"):
+        step.verify(lost)
+    other = File("version: 1  # another\n")
+    step.undo(world_with(tmp_path / "b", other))
+    assert other.text == "version: 1  # another\n"
+    for error, kind in ((OSError(errno.EROFS, "read-only"), HostCannot), (OSError(errno.ENOSPC, "full"), Failed)):
+        with pytest.raises(kind, match="cannot be written"):
+            step.perform(world_with(tmp_path / kind.__name__, File(step.was, refusal=error)))
