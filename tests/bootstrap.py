@@ -105,7 +105,7 @@ def phases() -> list[tuple[str, list[str]]]:
     """Return the test phases: name and pytest arguments."""
     return [
         ("lint, types, unit, simulator", ["-n", "2", "--dist", "worksteal", "tests/unit", "tests/contract"]),
-        ("lab", ["-p", "no:cacheprovider", "-m", "not slow", "tests/lab"]),
+        ("lab", ["-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider", "-m", "not slow", "tests/lab"]),
         ("benchmarks, one smoke pass", ["tests/bench"]),
     ]
 
