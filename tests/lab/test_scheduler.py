@@ -58,7 +58,7 @@ def test_it_is_set_refused_while_a_vgpu_is_there_drained_and_back_after_a_boot(l
     assert [v["present"] for v in must(lab, "show-vm", "vm-1")["vgpus"]] == [True]
     assert "Result=success" in lab.run("systemctl show -p Result vgpuctl-restore.service").stdout
     must(lab, "start-vm", "vm-1")
-    must(lab, "stop-vm", "vm-1")
+    must(lab, "stop-vm", "vm-1", "--force")  # it has not booted, and does not hear the power button
     must(lab, "delete-vm", "vm-1")
     assert must(lab, "reconcile")["findings"] == []
 
