@@ -21,6 +21,7 @@ MDEV = "/sys/bus/mdev/devices"
 SCENARIO = """version: 1
 title: one card for the contract tests
 kernel: {kernel}
+nvidia: {{driver: 590.48.01}}
 storage:
   pools: [{{name: default}}]
 networks: [{{name: default}}]

@@ -1,21 +1,21 @@
-"""What NVIDIA's vGPU host driver brings beside its module: sriov-manage, and an NVML that holds the driver."""
+"""What NVIDIA's vGPU host driver brings beside its module: sriov-manage, and libnvidia-ml."""
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from pathlib import Path
 
+from tests.lab.command import run
 from tests.lab.machine import Lab
-from tests.lab.vgpuctl_in import IGB
-from tests.unit.host.test_nvml import LIBRARY
-from tests.unit.host.test_vendor import HOLDING, INIT, SHUTDOWN
 
-SRIOV_MANAGE = Path(__file__).parent / "vendor" / "sriov-manage"
+HERE = Path(__file__).parent
+SRIOV_MANAGE = HERE / "vendor" / "sriov-manage"
 NODE = "/dev/nvidiactl"
 LOG = "/run/sriov-manage.log"
-NVML_LOG = "/run/nvml.log"
-KNOWN = ("3B:00.0", f"{IGB[5:].upper()}")
+LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+LIBRARY = "libnvidia-ml.so.1"
+OLD = ("old", "driver=550.144.02")
+"""The build without the newer calls, and the option that gives the module its version."""
 
 
 def put_sriov_manage(lab: Lab) -> None:
@@ -23,18 +23,22 @@ def put_sriov_manage(lab: Lab) -> None:
     lab.push(SRIOV_MANAGE, "/usr/lib/nvidia")
 
 
-def put_nvml(lab: Lab) -> None:
-    """Installs an NVML for the first card, which has the driver's node open from init to shutdown."""
-    top, init, shutdown = HOLDING
-    text = top + LIBRARY.replace(INIT, init).replace(SHUTDOWN, shutdown).replace(*KNOWN)
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        (directory / "nvml.c").write_text(text)
-        known = [f'-DLOG="{NVML_LOG}"', f'-DNODE="{NODE}"', '-DDRIVER="550.144.02"', "-DINIT=0"]
-        made = directory / "libnvidia-ml.so.1"
-        subprocess.run(["gcc", "-shared", "-fPIC", "-o", made, "nvml.c", *known], cwd=directory, check=True)
-        lab.push(made, "/usr/lib/x86_64-linux-gnu")
-    lab.run(f"ldconfig; mknod -m 0666 {NODE} c 1 3")
+def put_nvml(lab: Lab, build: str = "new") -> None:
+    """Installs the library of tests/lab/nvml, in one of its builds."""
+    with tempfile.TemporaryDirectory() as place:
+        run(["make", "-s", "-C", HERE / "nvml", f"OUT={place}", f"BUILD={build}"], deadline_seconds=120)
+        lab.push(Path(place) / LIBRARY, LIBRARIES)
+    lab.run("ldconfig")
+
+
+def drop_nvml(lab: Lab) -> None:
+    """Removes the library: a host whose driver came without it."""
+    lab.run(f"rm {LIBRARIES}/{LIBRARY}; ldconfig")
+
+
+def nvml_opens(lab: Lab) -> int:
+    """How often anybody began to ask NVML since the module was loaded."""
+    return int(lab.read("/sys/module/vgpulab/parameters/nvml_opens"))
 
 
 def heard(lab: Lab) -> list[str]:

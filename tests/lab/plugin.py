@@ -4,6 +4,8 @@ Emulation is not the thing under test. A test during which L2 itself died (LabDi
 snapshot, at most twice, counted and printed. A failed assertion is never run again. A lab that cannot start
 fails the run.
 
+With pytest-xdist each worker has an L2 of its own: it has one CPU, so two of them keep two CPUs busy.
+
 Load it with `pytest_plugins = ["tests.lab.plugin"]` in the root conftest, or as tests/lab/conftest.py does.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Generator
 from types import FrameType
+from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -29,6 +32,7 @@ CONSOLE_TAIL = 3000
 _died = pytest.StashKey[str]()
 _deaths = pytest.StashKey[list[str]]()
 _keepers = pytest.StashKey[dict[str, Keeper]]()
+_used = pytest.StashKey[bool]()
 
 
 class DeadlineExceeded(Exception):
@@ -41,6 +45,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", text)
     config.stash[_deaths] = []
     config.stash[_keepers] = {}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keeps the tests of the second L2 in one worker: it is as dear to start as the first."""
+    for item in items:
+        if "lab_apparmor" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("apparmor"))
 
 
 def _keeper(config: pytest.Config, flavour: str) -> Keeper:
@@ -69,6 +80,22 @@ def lab(lab_session: Lab, pytestconfig: pytest.Config) -> Lab:
 def lab_apparmor(pytestconfig: pytest.Config) -> Lab:
     """A second L2 in a clean state, with AppArmor on and QEMU as an ordinary user, as Debian sets it up."""
     return _keeper(pytestconfig, "apparmor").clean()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker tells how often its L2 died."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None and session.config.stash[_keepers]:
+        output["lab_deaths"] = session.config.stash[_deaths]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Gathers what the workers tell."""
+    told = getattr(node, "workeroutput", {}).get("lab_deaths")
+    if told is not None:
+        node.config.stash[_deaths].extend(told)
+        node.config.stash[_used] = True
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -170,7 +197,7 @@ class _deadline:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Says how often L2 died, also when it never did."""
-    if not config.stash[_keepers]:
+    if not config.stash[_keepers] and not config.stash.get(_used, False):
         return
     deaths = config.stash[_deaths]
     terminalreporter.section("lab")

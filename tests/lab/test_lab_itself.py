@@ -142,3 +142,11 @@ def test_apparmor_confines_an_ordinary_qemu(lab_apparmor: Lab) -> None:
     assert label.startswith("libvirt-")
     assert "(enforce)" in label
     shut_down(lab_apparmor, "tiny")
+
+
+@pytest.mark.quick
+def test_the_module_has_the_drivers_own_files_and_a_scheduler_that_refuses_as_its_table_says(lab: Lab) -> None:
+    lab.push(recipe.MODULE_SOURCES / "check.sh", "/root")
+    result = lab.run("KO=$(modinfo -n vgpulab) bash /root/check.sh proc", check=False, timeout=240)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("PASS") > 15

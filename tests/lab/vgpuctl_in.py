@@ -39,9 +39,10 @@ def use_defaults(lab: Lab) -> None:
     lab.run("mkdir -p /etc/vgpuctl && cat > /etc/vgpuctl/host.yaml", stdin=HOST_YAML)
 
 
-def put_gpu(lab: Lab, form: str, *, address: str = IGB, vfs: int = 7) -> None:
-    """Makes an emulated SR-IOV device an A100 with the vendor's driver in one of its forms."""
-    lab.run(["modprobe", "vgpulab", f"pf={address}", f"form={form}", *([] if form == "mdev-pf" else [f"vfs={vfs}"])])
+def put_gpu(lab: Lab, form: str, *options: str, address: str = IGB, vfs: int = 7) -> None:
+    """Makes an emulated SR-IOV device an A100 with the vendor's driver in a form, and more `options` of the module."""
+    enabled = [] if form == "mdev-pf" else [f"vfs={vfs}"]
+    lab.run(["modprobe", "vgpulab", f"pf={address}", f"form={form}", *enabled, *options])
 
 
 def put_gpu_with_16_vfs(lab: Lab, form: str) -> str:

@@ -41,8 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: list[str], guard: signals.Guard) -> int:
     settings: Settings | None = None
     try:
-        from vgpuctl.cli import app
-        from vgpuctl.cli.settings import Settings
+        with signals.held():
+            from vgpuctl.cli import app
+            from vgpuctl.cli.settings import Settings
 
         settings = Settings()
         settings.words = tuple(words)

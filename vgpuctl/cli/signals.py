@@ -102,6 +102,19 @@ def handled() -> Iterator[Guard]:
                 signal.signal(number, handler)
 
 
+@contextmanager
+def held() -> Iterator[None]:
+    """Keep signals waiting inside the block: a package whose import was broken off cannot be imported again as a whole.
+
+    Python sets a submodule as its package's attribute only when it loads it, and what was loaded stays loaded.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _quiet(lost: UnraisableHookArgs) -> None:
     """Say nothing about an interruption that Python lost: `Guard.check` raises it again."""
     if not isinstance(lost.exc_value, (Interrupted, KeyboardInterrupt)):

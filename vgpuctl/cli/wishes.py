@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from vgpuctl.spec.host import Defaults, HostSpec
     from vgpuctl.spec.vm import VmSpec
 
+MOST_BYTES = 1 << 20
+"""No spec and no user-data is larger; without an end, as /dev/zero is, a file would fill the host's memory."""
+
 
 def from_options(world: World, typed: Mapping[str, object]) -> VmWish:
     """Return what create-vm's options ask for."""
@@ -88,10 +91,11 @@ def host_spec(world: World) -> HostSpec:
 def text_of(path: str, what: str = "spec") -> str:
     """Return the text of a file; `what` it is, for messages. Only a spec may come from standard input."""
     try:
-        if path == "-":
-            return sys.stdin.buffer.read().decode("utf-8")
-        with open(path, encoding="utf-8") as file:
-            return file.read()
+        read = _bytes(path)
+        if len(read) > MOST_BYTES:
+            shown = "standard input" if path == "-" else path
+            raise InvalidInput(f"{shown} is larger than {MOST_BYTES >> 10} KiB, which no {what} is", path=shown)
+        return read.decode("utf-8").replace("\r\n", "\n")
     except FileNotFoundError as exc:
         hint = f"give the path of the {what}" + (", or - to read it from standard input" if what == "spec" else "")
         raise NotFound(f"there is no {what} file {path}", hint=hint, path=path) from exc
@@ -102,3 +106,11 @@ def text_of(path: str, what: str = "spec") -> str:
     except OSError as exc:
         hint = f"ls -ld {path}" if path != "-" else "give the spec as a file: -f SPEC"
         raise InvalidInput(f"{path} cannot be read: {exc.strerror}", hint=hint, errno=exc.errno, path=path) from exc
+
+
+def _bytes(path: str) -> bytes:
+    """Read no more than tells that it is too much."""
+    if path == "-":
+        return sys.stdin.buffer.read(MOST_BYTES + 1)
+    with open(path, "rb") as file:
+        return file.read(MOST_BYTES + 1)

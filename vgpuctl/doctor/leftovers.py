@@ -59,14 +59,16 @@ def _named(look: Look, snapshot: Snapshot) -> Finding:
         return not_applicable("host.yaml keeps no vGPU")
     seen = {v.carrier: v for v in snapshot.vgpus}
     lines = []
+    fix = "vgpuctl restore-host"
     for entry in snapshot.named:
         vgpu = seen.get(entry.carrier)
         if vgpu is None or vgpu.name != entry.name:
             lines.append(f"{entry.name}: {entry.carrier} is the vGPU of {vgpu.holder if vgpu else 'nobody'}")
+            fix = "take an entry whose place is another's out of /etc/vgpuctl/host.yaml; then: vgpuctl restore-host"
         elif vgpu.reason is not None or not vgpu.present:
             lines.append(f"{entry.name}: {vgpu.reason or f'{entry.profile} on {entry.gpu} is missing'}")
     if lines:
-        return warn(*shortened(lines), fix="vgpuctl restore-host")
+        return warn(*shortened(lines), fix=fix)
     return ok(f"all {len(snapshot.named)} are made")
 
 

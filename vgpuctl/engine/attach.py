@@ -80,12 +80,12 @@ def _attach(
         return next(looks, None) or observe(world, want_types(wish))
 
     def choose(seen: Snapshot) -> tuple[PromisedVgpu, ...]:
-        try:
+        if takes:
             return change.added(seen, wish, promise, exclude)
+        try:
+            return change.added(change.beside(seen, vm, promise.vgpus), wish, promise, exclude)
         except NoCapacity:
-            if takes:
-                raise
-            return change.added(emptied(seen), wish, promise)
+            return change.added(change.beside(emptied(seen), vm, promise.vgpus), wish, promise)
 
     def claims(new: tuple[PromisedVgpu, ...]) -> tuple[Claim, ...]:
         refuse_worked_on(world, vm)

@@ -30,8 +30,8 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import Claim, Promise, PromisedVgpu, Vm
 from vgpuctl.model.wish import VmWish
-from vgpuctl.plan.change import Swap, added, hostdev, promised, swap, typed_profiles, without
-from vgpuctl.plan.choose import as_taken, type_id_now
+from vgpuctl.plan.change import Swap, added, beside, hostdev, promised, swap, typed_profiles, without
+from vgpuctl.plan.choose import type_id_now
 from vgpuctl.plan.differ import types_of
 from vgpuctl.plan.remove import not_provably_ours, own_promise
 from vgpuctl.plan.report import planned_vgpu, vm_value
@@ -227,17 +227,18 @@ def _chosen(seen: Snapshot, job: Job, exclude: frozenset[str]) -> tuple[Promised
 
     Those that come go beside those that go; where that does not fit, in their place.
     """
-    stay = replace(job.promise, vgpus=job.swap.stay)
-    placed = places(seen, job.vm, stay, exclude) if job.takes else ()
+    staying = replace(job.promise, vgpus=job.swap.stay)
+    placed = places(seen, job.vm, staying, exclude) if job.takes else ()
     if not job.swap.come:
         return placed
-    seen = replace(seen, vgpus=(*seen.vgpus, *(as_taken(v, job.vm.name, job.vm.uuid) for v in placed)))
+    stay = placed if job.takes else job.swap.stay
+    seen = beside(seen, job.vm, stay)
     go = job.swap.go
     try:
         return (*placed, *added(seen, job.wish, job.promise, exclude, go))
     except NoCapacity:
         if not job.takes:
-            return added(emptied(seen), job.wish, job.promise, go=go)
+            return added(beside(emptied(seen), job.vm, stay), job.wish, job.promise, go=go)
         if not go:
             raise
         own = [v for v in go if v in job.has]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """VMs that set-mode shuts down and starts again: noted before, so that one that is killed in between leaves word.
 
-start-vm drops the note, whoever calls it; a boot drops all of them with /run.
+start-vm and stop-vm drop the note, whoever calls them; a boot drops all of them with /run.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from vgpuctl.engine.cordon import WANT, one_gpu, recorded
 from vgpuctl.engine.devices import UNASKED
 from vgpuctl.engine.guards import refuse_being_set_up, refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import observe, observe_devices
+from vgpuctl.engine.run import as_failure
 from vgpuctl.engine.scheduler import restoring, scheduler_task
 from vgpuctl.engine.setting_up import Task, Work, apply, to_start
 from vgpuctl.errors import Interrupted, VgpuctlError
@@ -124,8 +125,8 @@ def restore_layout(
                     apply(world, task, work, progress)
         except Interrupted:
             raise
-        except VgpuctlError as failure:
-            error = failure
+        except Exception as failure:  # noqa: BLE001 - one GPU must not keep the host's VMs without their vGPUs
+            error = as_failure(failure)
         done.append(Restored(address, tuple(steps), error))
     return tuple(done)
 

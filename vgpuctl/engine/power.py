@@ -158,7 +158,10 @@ def _start_plan(world: World, snapshot: Snapshot, vm: Vm, promise: Promise) -> P
 
 
 def stop_vm(world: World, name: str, *, force: bool, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome:
-    """Stop a VM; it keeps its vGPU unless it reserves it only while it runs. Without `force` the guest is asked."""
+    """Stop a VM; it keeps its vGPU unless it reserves it only while it runs. Without `force` the guest is asked.
+
+    Who asks for it wants it off: it is not started again for a set-mode that was killed before.
+    """
     if not dry_run:
         require_writable(world)
     snapshot = observe(world, Want(models=False))
@@ -167,6 +170,8 @@ def stop_vm(world: World, name: str, *, force: bool, dry_run: bool, wait_seconds
     promise = own_promise(vm, "stop")
     settled(vm, promise)
     if vm.state in OFF:
+        if not dry_run:
+            world.claims.forget_drained(vm.uuid)
         return Outcome(False, vm_value(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
     stop = StopDomain(vm.name, vm.uuid, force, wait_seconds)
     mine = held(snapshot, vm, promise) if promise.lends else ()
@@ -176,6 +181,7 @@ def stop_vm(world: World, name: str, *, force: bool, dry_run: bool, wait_seconds
     if mine:
         reclaim(world, claims_of(world, vm.name, replace(promise, vgpus=mine)), wait_seconds)
     carry_out(world, plan, progress)
+    world.claims.forget_drained(vm.uuid)
     return done(world, vm_value(snapshot, vm), (), plan)
 
 

@@ -35,7 +35,7 @@ from vgpuctl.plan.remove import (
 )
 from vgpuctl.plan.reserve import held
 from vgpuctl.plan.vgpus import holder_of, promised, refuse_unread
-from vgpuctl.steps.claims import HoldClaim
+from vgpuctl.steps.claims import HoldClaim, ReleaseClaim
 from vgpuctl.steps.domain import OFF, SetRecord
 from vgpuctl.value import Value, replace
 
@@ -314,7 +314,11 @@ def _strays(snapshot: Snapshot) -> list[tuple[Vgpu, Vm]]:
 
 def _stray(world: World, snapshot: Snapshot, vgpu: Vgpu, vm: Vm) -> Finding:
     text = f"{vgpu.profile or vgpu.backend} on {vgpu.function} is claimed for VM {vm.name}, which does not have it"
-    return replace(_leak(world, snapshot, vgpu), kind="half-changed", what=text, vm=vm)
+    found = replace(_leak(world, snapshot, vgpu), kind="half-changed", what=text, vm=vm)
+    if vgpu.name is None and vgpu.vm_uuid == vm.uuid:
+        return found
+    release = ReleaseClaim(vgpu.carrier, vm.uuid)  # the device is another's: host.yaml or a VM's record says so
+    return replace(found, action=release.describe(), plan=Plan((release,), undo_on_failure=False))
 
 
 def _leak(world: World, snapshot: Snapshot, vgpu: Vgpu) -> Finding:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from vgpuctl.capacity.ownership import MDEV
 from vgpuctl.capacity.room import room
 from vgpuctl.domain.parse import parse
 from vgpuctl.engine.devices import (
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from vgpuctl.spec.host import GpuSpec, HostSpec, VgpuSpec
 
 PAUSE_SECONDS = 1.0
-_MDEV = (Backend.MDEV_PF, Backend.MDEV_VF)
 
 
 class _Part(Value):
@@ -136,7 +136,7 @@ def restore_host(
     failed = [{**_gpu_value(g), **_why(g.error)} for g in gpus if g.error] + failed
     if unread is not None:
         failed.append({"kind": "file", "name": "host.yaml", "carriers": [], **_why(unread)})
-    total = len(parts) + len(gpus)
+    total = len(parts) + len(gpus) + (unread is not None)
     if failed:
         raise _failed(failed, restored, total)
     steps = (*(s for gpu in gpus for s in gpu.steps), *done)
@@ -303,7 +303,7 @@ def _not_ready(snapshot: Snapshot, part: _Part) -> str | None:
 def _gpu_lacks(snapshot: Snapshot, gpu: Gpu | None, promised: PromisedVgpu) -> str | None:
     if gpu is None:
         return f"the GPU {promised.gpu} is not there"
-    wanted = (Backend.MDEV_PF, Backend.MDEV_VF) if promised.backend in _MDEV else (promised.backend,)
+    wanted = MDEV if promised.backend in MDEV else (promised.backend,)
     if gpu.backend not in wanted:
         vfs = f", {gpu.vfs_enabled} of {gpu.vfs_total} VFs" if gpu.vfs_total else ""
         return f"the GPU {gpu.address} offers no vGPUs yet (driver {gpu.driver or 'none'}{vfs})"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from vgpuctl.engine.claim import claims_of
 from vgpuctl.engine.cordon import one_gpu, recorded
 from vgpuctl.engine.guards import refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import Want, observe
@@ -123,7 +124,8 @@ def planned(world: World, snapshot: Snapshot, job: SchedulerJob) -> Work:
         files = modprobe_steps(gpu, job.wanted, read_modprobe(world), driver)
         return Work(gpu, (), (), (*files, *record))
     work = scheduler_work(gpu, job.wanted, snapshot, drain=job.drain)
-    return Work(gpu, work.stops, work.steps, record, to_start(world, snapshot, gpu, work.stops))
+    keeps = tuple(c for name, promise in work.keeps for c in claims_of(world, name, promise))
+    return Work(gpu, work.stops, work.steps, record, to_start(world, snapshot, gpu, work.stops), keeps)
 
 
 def restoring(world: World, address: str, wanted: SchedulerSpec, look: Callable[[], Snapshot]) -> SchedulerJob | None:

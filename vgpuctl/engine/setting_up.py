@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vgpuctl.engine.claim import claim_carriers
+from vgpuctl.engine.claim import claim_carriers, reclaim
 from vgpuctl.engine.drained import left_off, note
 from vgpuctl.engine.power import start_vm
 from vgpuctl.engine.run import carry_out
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 class Work(Value):
     """A job, planned: the running VMs to stop, what changes the devices, and what is written down after it.
 
-    `starts`: the VMs to start then, those that an earlier command left off among them.
+    `starts`: the VMs to start then, those that an earlier command left off among them. `keeps`: claims that are made
+    this process's own before anything is stopped, so that libvirt's hook does not give them back meanwhile.
     """
 
     gpu: Gpu
@@ -39,6 +40,7 @@ class Work(Value):
     devices: tuple[Step, ...]
     after: tuple[Step, ...]
     starts: tuple[Vm, ...] = ()
+    keeps: tuple[Claim, ...] = ()
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -93,6 +95,7 @@ def apply(world: World, task: Task, work: Work, progress: Progress) -> None:
     held = _hold(world, task, claim)
     try:
         now = _look_again(task, claim)
+        reclaim(world, now.keeps, task.wait_seconds)
     except BaseException:
         for step in held:
             step.undo(world)

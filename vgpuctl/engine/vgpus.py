@@ -28,11 +28,19 @@ LOOK = Want(types=True, models=False)
 
 
 def list_vgpus(world: World) -> Answer:
-    """Return every vGPU that host.yaml keeps without a VM, with the element for a VM's definition."""
+    """Return every vGPU that host.yaml keeps without a VM, with the element for a VM's definition.
+
+    One whose place is somebody else's is no vGPU to be had, so a warning tells of it.
+
+    Raises:
+        InvalidInput: host.yaml cannot be understood, so nobody knows which there are.
+    """
     snapshot = observe(world, LOOK)
+    plans.refuse_unread(snapshot)
     seen = {v.name: v for v in snapshot.vgpus if v.name is not None}
     found = [(entry, seen[entry.name]) for entry in snapshot.named if entry.name in seen]
-    return Answer([vgpu_value(v) | _for_vms(plans.promised(n, v)) for n, v in found], snapshot.warnings)
+    warnings = (*snapshot.warnings, *plans.conflicts(snapshot))
+    return Answer([vgpu_value(v) | _for_vms(plans.promised(n, v)) for n, v in found], warnings)
 
 
 def _for_vms(vgpu: PromisedVgpu) -> dict[str, object]:

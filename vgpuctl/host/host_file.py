@@ -46,11 +46,14 @@ class HostFileOnDisk:
                     hint="run the command again",
                     path=str(self._path),
                 )
-            _swap(target, text)
+            swap(target, text)
 
 
-def _swap(target: Path, text: str) -> None:
-    """Write beside the file, with its owner and mode, and rename over it: a power cut leaves the old or the new."""
+def swap(target: Path, text: str) -> None:
+    """Write beside the file, with its owner and mode, and rename over it: a power cut leaves the old or the new.
+
+    One that is new may be read by everybody.
+    """
     try:
         known = target.stat()
     except FileNotFoundError:

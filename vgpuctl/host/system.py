@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vgpuctl.errors import Failed
+from vgpuctl.host.host_file import swap
 
 _DEADLINE_SECONDS = 90.0
 
@@ -30,7 +31,7 @@ class HostSystem:
     def read(self, path: str) -> str | None:
         """Return a file's text, or None."""
         try:
-            return self._real(path).read_text(encoding="utf-8", errors="replace")
+            return self._real(path).read_bytes().decode("utf-8", "replace")  # with the ends of lines as they are
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -46,10 +47,13 @@ class HostSystem:
         """Say whether a directory has nothing in it."""
         return not os.listdir(self._real(path))
 
-    def put(self, path: str, text: str, mode: int) -> None:
-        """Write beside the file, then rename over it."""
+    def put(self, path: str, text: str, mode: int | None) -> None:
+        """Write beside the file, then rename over it; without a mode it is somebody's, and `swap` follows a link."""
         real = self._real(path)
         real.parent.mkdir(parents=True, exist_ok=True)
+        if mode is None:
+            swap(Path(os.path.realpath(real)), text)
+            return
         temporary = real.parent / f".{real.name}.{os.getpid()}"
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -25,8 +25,11 @@ class System(Protocol):
     def is_empty(self, path: str) -> bool:
         """Say whether a directory has nothing in it."""
 
-    def put(self, path: str, text: str, mode: int) -> None:
-        """Put a whole file there at once, making its directory; nobody sees half of it."""
+    def put(self, path: str, text: str, mode: int | None) -> None:
+        """Put a whole file there at once, making its directory; nobody sees half of it.
+
+        `mode` None: a file of somebody else's keeps its mode and owner, and a link stays one; a new one gets 0644.
+        """
 
     def link(self, path: str, target: str) -> None:
         """Make a symbolic link, and its directory."""

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 
 from vgpuctl.backends import of
-from vgpuctl.capacity.ownership import MAX_INDEXES, carrier_uuid
+from vgpuctl.capacity.ownership import MAX_INDEXES, MDEV, carrier_uuid
 from vgpuctl.capacity.profiles import check_combination
 from vgpuctl.domain.edit import hostdev_xml
 from vgpuctl.errors import Busy, NotFound
@@ -16,14 +16,13 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
 from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm
 from vgpuctl.model.wish import DesignHostdev, VmWish
-from vgpuctl.plan.choose import choose, type_id_now
+from vgpuctl.plan.choose import as_taken, choose, type_id_now
 from vgpuctl.plan.differ import meant_profile
 from vgpuctl.plan.remove import own_promise
 from vgpuctl.steps.claims import ReleaseClaim
 from vgpuctl.steps.plug import AttachDevice, DetachDevice, WriteRecord
 from vgpuctl.value import Value, replace
 
-_MDEV = (Backend.MDEV_PF, Backend.MDEV_VF)
 ADOPTED = "ua-vgpuctl-plug-"
 """The alias of a vGPU in a VM that somebody else made: it says so also when the record is lost."""
 
@@ -72,9 +71,19 @@ def added(
     if len(free) < len(chosen):
         raise Busy(f"all {MAX_INDEXES} places of this VM are taken", hint="vgpuctl reconcile")
     return tuple(
-        replace(v, index=n, carrier=carrier_uuid(promise.vm_uuid, n) if v.backend in _MDEV else v.carrier)
+        replace(v, index=n, carrier=carrier_uuid(promise.vm_uuid, n) if v.backend in MDEV else v.carrier)
         for n, v in zip(free, chosen, strict=False)
     )
+
+
+def beside(snapshot: Snapshot, vm: Vm, vgpus: Sequence[PromisedVgpu]) -> Snapshot:
+    """Return the snapshot with these vGPUs of a VM as taken, also where they have no place now.
+
+    Its definition refers to each of them, and to no function twice.
+    """
+    there = {v.carrier for v in snapshot.vgpus}
+    lent = (as_taken(v, vm.name, vm.uuid) for v in vgpus if v.carrier not in there)
+    return replace(snapshot, vgpus=(*snapshot.vgpus, *lent))
 
 
 def promised(promise: Promise, vgpus: Sequence[PromisedVgpu], typed: Sequence[str] = ()) -> Promise:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from vgpuctl.backends import of
 from vgpuctl.backends.whole import HARMLESS_DRIVERS, vfs_on_hint
 from vgpuctl.capacity.closed import why_closed
-from vgpuctl.capacity.ownership import carrier_uuid
+from vgpuctl.capacity.ownership import MDEV, carrier_uuid
 from vgpuctl.capacity.place import place, select_gpus, stuck_error
 from vgpuctl.capacity.room import room
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity, VgpuctlError
@@ -16,7 +16,6 @@ from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import VmWish
 
 NVIDIA = "10de"
-_MDEV = (Backend.MDEV_PF, Backend.MDEV_VF)
 
 
 def vm_name(wish: VmWish, uuid: str) -> str:
@@ -94,7 +93,7 @@ def _vgpus(snapshot: Snapshot, wish: VmWish, uuid: str, exclude: frozenset[str])
                 backend=backend,
                 gpu=slot.gpu.address,
                 function=slot.function,
-                carrier=carrier_uuid(uuid, index) if backend in _MDEV else slot.function,
+                carrier=carrier_uuid(uuid, index) if backend in MDEV else slot.function,
                 profile=slot.type.profile,
                 framebuffer_mib=slot.type.framebuffer_mib,
                 params=_params(wish),
@@ -114,9 +113,10 @@ def _explain_no_types(snapshot: Snapshot, wish: VmWish) -> None:
     other = [g for g in gpus if g.backend in (Backend.SRIOV_VF, Backend.PASSTHROUGH)]
     if other:
         gpu = other[0]
+        way = "sriov" if gpu.backend is Backend.SRIOV_VF else "passthrough"
         raise HostCannot(
             f"no GPU offers vGPUs: {gpu.address} ({gpu.model}) is in mode {gpu.mode}, driver {gpu.driver or 'none'}",
-            hint="install the vGPU host driver, or use --mode sriov or --mode passthrough with --gpu",
+            hint=f"install the vGPU host driver, or: vgpuctl create-vm --mode {way} --gpu {gpu.address}",
             check="mode",
             gpu=gpu.address,
         )

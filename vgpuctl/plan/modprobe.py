@@ -64,7 +64,7 @@ def modprobe_steps(
     new = merged(files, gpu.address, word)
     was = next((f.text for f in files if f.path == new.path), None)
     what = f"{KEY}=0x{word:08X} ({words(wanted)}) for {gpu.address}"
-    return (PutModprobeFile(new.path, new.text, 0o644, was, what=what),)
+    return (PutModprobeFile(new.path, new.text, None, was, what=what),)
 
 
 def modprobe_notes(gpu: Gpu, files: tuple[ModprobeFile, ...], etc: Iterable[str]) -> tuple[str, ...]:

@@ -54,12 +54,13 @@ def own_promise(vm: Vm, doing: str) -> Promise:
 def refuse_shared_disks(snapshot: Snapshot, vm: Vm, promise: Promise, *, can_keep: bool = True) -> None:
     """Refuse to delete a disk that another VM uses, or that another VM's disk is a clone of.
 
-    `can_keep`: the disks could be kept, with delete-vm.
+    `can_keep`: the disks could be kept, with delete-vm; a seed never is.
 
     Raises:
         InUse: naming the disk and the VM.
     """
     paths = {d.path for d in promise.disks}
+    keepable = {d.path for d in promise.own_disks()} if can_keep else set()
     for other in snapshot.vms:
         if other.uuid == vm.uuid:
             continue
@@ -72,7 +73,7 @@ def refuse_shared_disks(snapshot: Snapshot, vm: Vm, promise: Promise, *, can_kee
             raise InUse(
                 f"{vm.name}'s disk {shared[0]} cannot be deleted: VM {other.name} {how}",
                 hint=f"delete {other.name} first"
-                + (f", or vgpuctl delete-vm {vm.name} --keep-disks" if can_keep else ""),
+                + (f", or vgpuctl delete-vm {vm.name} --keep-disks" if shared[0] in keepable else ""),
                 disk=shared[0],
                 vm=other.name,
             )
@@ -118,7 +119,7 @@ def removal_plan(
     `leave`: carriers whose device stays, because it is not provably ours.
     """
     kept = replace(promise, disks=gone_with(promise, keep_disks=keep_disks))
-    steps: list[Step] = [SetRecord(vm.name, vm.uuid, replace(kept, state=PromiseState.REMOVING))]
+    steps: list[Step] = [SetRecord(vm.name, vm.uuid, replace(kept, state=PromiseState.REMOVING), was=vm.promise)]
     if promise.lends:
         steps.append(RefuseOthers(vm.name, vm.uuid))
     if vm.state is not VmState.STOPPED:

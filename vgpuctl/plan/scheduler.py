@@ -9,12 +9,12 @@ from vgpuctl.model.gpu import Gpu, Mode, Owner, Vgpu
 from vgpuctl.model.scheduler import Policy, SchedulerSpec
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
-from vgpuctl.model.vm import PromisedVgpu, PromiseState, Vm, VmState
+from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm, VmState
 from vgpuctl.plan.vgpus import promised
 from vgpuctl.scheduler.limits import satisfies, why_not
 from vgpuctl.scheduler.registry import generation
-from vgpuctl.steps.scheduler import LendDevice, SetScheduler, words
-from vgpuctl.value import Value
+from vgpuctl.steps.scheduler import LendDevice, SetScheduler, command, words
+from vgpuctl.value import Value, replace
 
 NVML, MODPROBE, AUTO = "nvml", "modprobe", "auto"
 WAYS = (NVML, MODPROBE, AUTO)
@@ -23,10 +23,14 @@ _OFF = (VmState.STOPPED, VmState.CRASHED)
 
 
 class SchedulerWork(Value):
-    """What setting a scheduler through NVML takes: the running VMs to stop, and the steps while they are off."""
+    """What setting a scheduler through NVML takes: the running VMs to stop, and the steps while they are off.
+
+    `keeps`: by VM, those of its places that would be given back when it is stopped, for it has them only while it runs.
+    """
 
     stops: tuple[Vm, ...] = ()
     steps: tuple[Step, ...] = ()
+    keeps: tuple[tuple[str, Promise], ...] = ()
 
 
 def refuse_impossible(gpu: Gpu, wanted: SchedulerSpec, driver: str | None) -> None:
@@ -110,7 +114,8 @@ def scheduler_work(gpu: Gpu, wanted: SchedulerSpec, snapshot: Snapshot, *, drain
         raise InUse(
             f"{gpu.address} has {len(lent)} vGPU(s) of {', '.join(names)}, and the driver changes the scheduler of a"
             " GPU without vGPUs only",
-            hint="--drain shuts VMs down, removes their vGPUs for a moment, and starts them again",
+            hint=f"{command(gpu.address, wanted)} --drain shuts VMs down, removes their vGPUs for a moment, and starts"
+            " them again",
             gpu=gpu.address,
             vms=names,
         )
@@ -125,6 +130,7 @@ def scheduler_work(gpu: Gpu, wanted: SchedulerSpec, snapshot: Snapshot, *, drain
     return SchedulerWork(
         stops=tuple(sorted(stops.values(), key=lambda vm: vm.name)),
         steps=(*lend, SetScheduler(gpu.address, wanted, before), *made),
+        keeps=tuple((one.holder, one.kept) for one in lent if one.kept is not None),
     )
 
 
@@ -135,6 +141,12 @@ class _Lent(Value):
     vm: Vm | None
     vgpu: PromisedVgpu
     type_id: str | None
+
+    @property
+    def kept(self) -> Promise | None:
+        """Return what its VM is promised of it, where libvirt's hook would give it back when the VM is stopped."""
+        promise = self.vm.promise if self.vm is not None else None
+        return replace(promise, vgpus=(self.vgpu,)) if promise is not None and promise.lends else None
 
     def make(self) -> tuple[Step, ...]:
         """Return the steps that make it again."""
@@ -166,7 +178,7 @@ def _lendable(snapshot: Snapshot, gpu: Gpu, vgpu: Vgpu) -> _Lent:
             vm=vm.name,
         )
     if vgpu.owner is Owner.OURS and vm is not None and mine is not None:
-        return _Lent(vm.name, vm, mine, vgpu.type_id)
+        return _Lent(vm.name, vm, replace(mine, gpu=vgpu.gpu, function=vgpu.function), vgpu.type_id)
     if named is not None:
         hint = f"shut {vm.name if vm else 'the VM'} down first, or use --via modprobe and reboot"
     elif vgpu.owner is Owner.LEAKED:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import difflib
 
 from vgpuctl.backends import of
-from vgpuctl.capacity.ownership import backend_of, named_owner
+from vgpuctl.capacity.ownership import MDEV, backend_of, named_owner
 from vgpuctl.domain.edit import hostdev_xml
 from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NotFound
 from vgpuctl.model.address import is_pci
-from vgpuctl.model.gpu import Backend, Vgpu
+from vgpuctl.model.gpu import Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import NamedVgpu, Promise, PromisedVgpu, PromiseState, Vm, VmState
@@ -24,8 +24,6 @@ from vgpuctl.plan.remove import not_provably_ours
 from vgpuctl.steps.claims import ReleaseClaim
 from vgpuctl.steps.host_file import DropVgpu, KeepVgpu
 from vgpuctl.value import replace
-
-_MDEV = (Backend.MDEV_PF, Backend.MDEV_VF)
 
 
 def holder_of(machine_id: str, name: str, vgpu: PromisedVgpu) -> tuple[Vm, Promise]:
@@ -60,6 +58,16 @@ def refuse_unread(snapshot: Snapshot) -> None:
         raise InvalidInput(
             snapshot.host_file_problem, hint="it says which vGPUs are kept: mend it, then run the command again"
         )
+
+
+def conflicts(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return a sentence for each vGPU of host.yaml whose carrier is the vGPU of a VM, or of another entry."""
+    seen = {v.carrier: v for v in snapshot.vgpus}
+    return tuple(
+        f"vGPU {n.name} of host.yaml has no place of its own: {n.carrier} is the vGPU of {seen[n.carrier].holder}"
+        for n in snapshot.named
+        if n.carrier in seen and seen[n.carrier].name != n.name
+    )
 
 
 def refuse_existing(snapshot: Snapshot, name: str) -> None:
@@ -196,7 +204,7 @@ def usage(vgpu: PromisedVgpu) -> tuple[str, ...]:
     function it would say managed='yes', with which libvirt waits for ever for a vendor's VF: it is given the element.
     """
     attach = "virsh attach-device VM FILE --persistent"
-    if vgpu.backend in _MDEV:
+    if vgpu.backend in MDEV:
         device = f"mdev_{vgpu.carrier}_{vgpu.function}".translate(str.maketrans("-:.", "___"))
         return attach, f"virt-install --hostdev {device}"
     return attach, "virt-install --print-xml > VM.xml, put the element before </devices>, virsh define VM.xml"

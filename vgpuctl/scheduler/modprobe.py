@@ -108,6 +108,7 @@ def merged(files: tuple[ModprobeFile, ...], address: str, word: int) -> Modprobe
         )
     if not mine:
         known = next((f for f in files if f.path == NEW_FILE), None)
+        _refuse_other_text(known)
         text = (
             _HEAD if known is None else known.text if known.text.endswith("\n") or not known.text else known.text + "\n"
         )
@@ -125,8 +126,19 @@ def merged(files: tuple[ModprobeFile, ...], address: str, word: int) -> Modprobe
             hint="write it in one line, then run the command again",
             path=last.path,
         )
-    text = next(f.text for f in files if f.path == last.path)
-    return ModprobeFile(last.path, text[: last.start] + _with(last.value, address, word) + text[last.end :])
+    file = next(f for f in files if f.path == last.path)
+    _refuse_other_text(file)
+    return ModprobeFile(last.path, file.text[: last.start] + _with(last.value, address, word) + file.text[last.end :])
+
+
+def _refuse_other_text(file: ModprobeFile | None) -> None:
+    """Refuse a file whose bytes were not all read, for they would not be written back either."""
+    if file is not None and "\ufffd" in file.text:
+        raise InvalidInput(
+            f"{file.path} is not UTF-8 text",
+            hint=f"save it as UTF-8, like: iconv -f LATIN1 -t UTF-8 {file.path}; then run the command again",
+            path=file.path,
+        )
 
 
 def lost(found: Iterable[Setting]) -> tuple[Setting, ...]:

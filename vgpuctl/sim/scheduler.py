@@ -4,7 +4,8 @@
 The simulator's own statement, made from NVIDIA's open kernel modules (nvrm_registry.h, gpu.c) and nvml.h, not from the
 program: at load a GPU takes its word from RegistryDwordsPerDevice, else from RegistryDwords; NVML sets it only while no
 vGPU exists on it, and it is lost when the GPU is taken from the driver. Numbers that nobody set are the documented
-defaults. No contract test holds this to a real driver: only NVIDIA's own has a scheduler.
+defaults. The contract tests hold this to the library of the lab, which is no more than another statement of the same
+sources: only NVIDIA's own driver has a scheduler.
 """
 
 from __future__ import annotations

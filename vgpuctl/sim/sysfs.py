@@ -41,7 +41,7 @@ class SimSysfs:
         if real is not None:
             if not real.exists():
                 raise fail(errno.ENOENT, path)
-            return real.read_text(errors="replace")
+            return real.read_bytes().decode("utf-8", "replace")
         _, node = self._find(path)
         if isinstance(node, Dir):
             raise fail(errno.EISDIR, path)

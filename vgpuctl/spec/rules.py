@@ -80,8 +80,7 @@ def name(value: object) -> str:
     text = as_text(value)
     if not re.fullmatch(NAME_PATTERN, text):
         raise ValueError(
-            f"{_quoted(text)} is not a VM name: at most 63 letters, digits, '.', '_' and '-', "
-            "the first a letter or digit"
+            f"{_quoted(text)} is not a name: at most 63 letters, digits, '.', '_' and '-', the first a letter or digit"
         )
     return text
 

@@ -65,7 +65,10 @@ class DefineDomain(Value):
 
 
 class SetRecord(Value):
-    """Write the VM's record into its metadata; `was` is put back by undo."""
+    """Write the VM's record into its metadata, with `was` only over that; undo puts it back.
+
+    A VM that lends its places has no claim while it is off: who makes it and who removes it meet here alone.
+    """
 
     name: str
     uuid: str
@@ -77,24 +80,33 @@ class SetRecord(Value):
         return f"record {self.name} as {self.promise.state}"
 
     def perform(self, world: World) -> None:
-        """Set the metadata element."""
+        """Set the metadata element.
+
+        Raises:
+            Busy: somebody else changed the record since it was read; nothing was changed.
+        """
         from vgpuctl.domain.metadata import promise_to_xml
 
+        if self.was is not None and not self._reads(world, self.was):
+            raise Busy(f"the record of {self.name} was changed just now", hint="run the command again", vm=self.name)
         world.hypervisor.set_promise(self.uuid, promise_to_xml(self.promise))
 
     def verify(self, world: World) -> None:
         """Read the record back."""
+        if not self._reads(world, self.promise):
+            raise VerifyFailed(f"the record of {self.name} reads back differently", uuid=self.uuid)
+
+    def _reads(self, world: World, promise: Promise) -> bool:
         from vgpuctl.domain.parse import parse
 
         record = _read(world, self.uuid, self.name)
-        if parse(record.xml, record.state, world.machine_id).promise != self.promise:
-            raise VerifyFailed(f"the record of {self.name} reads back differently", uuid=self.uuid)
+        return parse(record.xml, record.state, world.machine_id).promise == promise
 
     def undo(self, world: World) -> None:
-        """Put the former record back, where the domain still is there."""
+        """Put the former record back, where the domain still is there and says what was written."""
         from vgpuctl.domain.metadata import promise_to_xml
 
-        if self.was is None:
+        if self.was is None or world.hypervisor.find_domain(self.uuid) is None or not self._reads(world, self.promise):
             return
         try:
             world.hypervisor.set_promise(self.uuid, promise_to_xml(self.was))

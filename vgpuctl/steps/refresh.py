@@ -101,16 +101,19 @@ class SwitchDisk(Value):
         world.hypervisor.redefine(self.uuid, xml)
 
     def verify(self, world: World) -> None:
-        """Read it back; a VM that was started meanwhile runs on the former disk."""
+        """Read it back, and see that the disk is there: of a VM without claims, reconcile may have met it as a spare.
+
+        A VM that was started meanwhile runs on the former disk.
+        """
         self._see(world, self.after, there=self.new, gone=self.old)
 
     def _see(self, world: World, promise: Promise, *, there: str, gone: str) -> None:
         record = _read(world, self.uuid, self.name)
         files = sources_of(record.xml, record.live_xml).files
         same = parse(record.xml, record.state, world.machine_id).promise == promise
-        if not same or there not in files or gone in files:
+        if not same or there not in files or gone in files or world.storage.image(there) is None:
             raise VerifyFailed(
-                f"the disk of {self.name} is not {there} alone, as it was defined",
+                f"the disk of {self.name} is not {there} alone, as it was defined, or that is not there",
                 hint=f"virsh domblklist {self.name}; virsh domblklist --inactive {self.name}",
                 vm=self.name,
                 disks=list(files),

@@ -50,11 +50,11 @@ def _failed(path: str, what: str, error: OSError) -> Failed:
 
 
 class PutFile(Value):
-    """Write one whole file. `was`: its text before, None when there was none."""
+    """Write one whole file. `was`: its text before, None when there was none; `mode` None leaves the file its own."""
 
     path: str
     text: str
-    mode: int
+    mode: int | None
     was: str | None = None
 
     def describe(self) -> str:

@@ -2,7 +2,7 @@
 # Does vgpulab behave as the reference says? Runs inside the virtual host (L2)
 # as root, prints one PASS or FAIL line per fact, exits 1 if any failed.
 #
-#   KO=vgpulab.ko ./check.sh [vendor-vf mdev-vf mdev-pf fill stub race unplug guests]
+#   KO=vgpulab.ko ./check.sh [vendor-vf mdev-vf mdev-pf proc fill stub race unplug guests]
 #
 # Devices are found by id: an igb (8086:10c9) and, for `fill`, an nvme with
 # SR-IOV. `guests` needs libvirtd, busybox and a guest kernel (KERNEL=, by
@@ -305,6 +305,35 @@ check_mdev_pf() {
 
 # ----------------------------------------------------- 16 VFs, 10 vGPUs
 
+check_proc() {	# the driver's own files: locks, registry words, the scheduler
+	local gpu=/proc/driver/nvidia/gpus/$igb words="pci=$igb;RmPVMRL=0x00040013" m="$MDEV/$(uuid 8)"
+	scheduler() { sed -n 's/^scheduler //p' "$gpu/vgpulab"; }
+	load pf="$igb" form=mdev-pf NVreg_RegistryDwords="RmPVMRL=1" NVreg_RegistryDwordsPerDevice="$words"
+	expect "a card's own word goes before the word for all" "3 1 0 4000000" "$(scheduler)"
+	expect "the log says so" "GPU at $igb has software scheduler ENABLED with policy FIXED_SHARE on GR" \
+		"$(dmesg | sed -n 's/.*NVRM: \(.* software scheduler\)/\1/p' | tail -n 1)"
+	expect "params have the words" "RegistryDwordsPerDevice: \"$words\"" "$(grep PerDevice /proc/driver/nvidia/params)"
+	expect "a lock" 1 "$(echo 1 >"$gpu/unbindLock" && cat "$gpu/unbindLock")"
+	expect "no lock while nvidiactl is open" 0 "$({ echo 1 >"$gpu/unbindLock" && cat "$gpu/unbindLock"; } 9</dev/nvidiactl)"
+	expect "adaptive slices" "OK 2 2 33 2083333" "$(try "$gpu/vgpulab" "scheduler 2 0 0 480 0") $(scheduler)"
+	expect "too many Hz" EINVAL "$(try "$gpu/vgpulab" "scheduler 2 0 0 961 0")"
+	expect "no such policy" EINVAL "$(try "$gpu/vgpulab" "scheduler 4 0 0 0 0")"
+	expect "strict slices have no Hz" EINVAL "$(try "$gpu/vgpulab" "scheduler 2 1 0 480 0")"
+	uuid 8 >"$PCI/$igb/mdev_supported_types/nvidia-468/create"
+	expect "its vGPU" "468 $(uuid 8) 0" "$(sed -n 's/^vgpu [0-9]* //p' "$gpu/vgpulab")"
+	expect "not while it exists" ENOTSUP "$(try "$gpu/vgpulab" "scheduler 1 0 0 0 0")"
+	echo 1 >"$m/remove"
+	expect "but then" "OK 1 0 0 0" "$(try "$gpu/vgpulab" "scheduler 1 0 0 0 0") $(scheduler)"
+	echo "$igb" >"$PCI/$igb/driver/unbind"
+	expect "no files without the driver" no "$([[ -e $gpu ]] && echo yes || echo no)"
+	echo "$igb" >/sys/bus/pci/drivers/nvidia/bind
+	expect "bound again, it begins anew" "3 1 0 4000000" "$(scheduler)"
+	check_unload "$igb" 0x8086
+	load pf="$igb" form=mdev-pf driver=595.45.04
+	expect "no strict slices since 595" EINVAL "$(try "$gpu/vgpulab" "scheduler 3 1 0 0 4000000")"
+	check_unload "$igb" 0x8086
+}
+
 check_fill() {
 	local i nvme
 	nvme=$(find_pf 0x1b36 0x0010 11)
@@ -518,7 +547,7 @@ expect "an igb" yes "$([[ $igb ]] && echo yes)"
 [[ $igb ]] || exit 1
 mark="vgpulab check $$ $SECONDS $RANDOM"
 echo "$mark" >/dev/kmsg
-for part in "${@:-vendor-vf mdev-vf mdev-pf fill stub race unplug guests}"; do
+for part in "${@:-vendor-vf mdev-vf mdev-pf proc fill stub race unplug guests}"; do
 	for p in $part; do
 		echo "== $p"
 		"check_${p//-/_}"

@@ -126,6 +126,12 @@ static int lab_probe_pf(struct lab_card *card, struct pci_dev *pdev)
 		return ret;
 
 	pci_set_drvdata(pdev, card);
+	lab_scheduler_load(card);
+	ret = lab_proc_add(card);
+	if (ret) {
+		pci_disable_device(pdev);
+		return ret;
+	}
 	if (card->form == LAB_MDEV_PF) {
 		card->parent = lab_parent_add(card, pdev, false);
 		if (IS_ERR(card->parent)) {
@@ -137,8 +143,10 @@ static int lab_probe_pf(struct lab_card *card, struct pci_dev *pdev)
 		card->vfs_at_load = 0;
 		ret = pci_enable_sriov(pdev, vfs_now);
 	}
-	if (ret)
+	if (ret) {
+		lab_proc_del(card);
 		pci_disable_device(pdev);
+	}
 	return ret;
 }
 
@@ -148,6 +156,7 @@ static void lab_remove_pf(struct lab_card *card, struct pci_dev *pdev)
 		lab_parent_del(card->parent);
 	card->parent = NULL;
 	pci_disable_sriov(pdev);
+	lab_proc_del(card);
 	pci_disable_device(pdev);
 }
 
@@ -311,9 +320,12 @@ static int __init lab_init(void)
 	ret = lab_mdev_init();
 	if (ret)
 		goto err_cards;
-	ret = bus_register_notifier(&pci_bus_type, &lab_bus_nb);
+	ret = lab_proc_init();
 	if (ret)
 		goto err_mdev;
+	ret = bus_register_notifier(&pci_bus_type, &lab_bus_nb);
+	if (ret)
+		goto err_proc;
 	for (i = 0; i < nr_cards; i++)
 		lab_take_over(&cards[i]);
 	ret = pci_register_driver(&lab_pci_driver);
@@ -331,6 +343,8 @@ err_driver:
 	pci_unregister_driver(&lab_pci_driver);
 err_notifier:
 	bus_unregister_notifier(&pci_bus_type, &lab_bus_nb);
+err_proc:
+	lab_proc_exit();
 err_mdev:
 	lab_mdev_exit();
 err_cards:
@@ -342,6 +356,7 @@ static void __exit lab_exit(void)
 {
 	pci_unregister_driver(&lab_pci_driver);
 	bus_unregister_notifier(&pci_bus_type, &lab_bus_nb);
+	lab_proc_exit();
 	lab_mdev_exit();
 	lab_drop_all();
 }
@@ -351,4 +366,6 @@ module_exit(lab_exit);
 
 MODULE_DESCRIPTION("Emulated SR-IOV functions that look like NVIDIA vGPU cards (tests only)");
 MODULE_AUTHOR("The vgpuctl authors");
+/* modprobe nvidia: with it come the options that people give to nvidia */
+MODULE_ALIAS("nvidia");
 MODULE_LICENSE("GPL");

@@ -26,24 +26,28 @@ struct lab_parent {
 	struct mdev_type *list[LAB_NR_TYPES];
 };
 
-static int lab_parent_take(struct lab_parent *parent,
-			   const struct lab_type *info)
+static struct lab_vgpu_slot *lab_parent_take(struct lab_parent *parent,
+					     const struct lab_type *info,
+					     const guid_t *uuid)
 {
-	int ret = -EIO;
+	struct lab_vgpu_slot *slot = ERR_PTR(-EIO);
 
 	mutex_lock(&parent->card->lock);
 	if (!parent->single || !parent->used)
-		ret = lab_take(parent->card, info);
-	if (!ret)
+		slot = lab_take(parent->card, info);
+	if (!IS_ERR(slot)) {
+		guid_copy(&slot->uuid, uuid);
 		parent->used++;
+	}
 	mutex_unlock(&parent->card->lock);
-	return ret;
+	return slot;
 }
 
-static void lab_parent_give(struct lab_parent *parent)
+static void lab_parent_give(struct lab_parent *parent,
+			    struct lab_vgpu_slot *slot)
 {
 	mutex_lock(&parent->card->lock);
-	lab_give(parent->card);
+	lab_give(parent->card, slot);
 	parent->used--;
 	mutex_unlock(&parent->card->lock);
 }
@@ -54,15 +58,15 @@ static int lab_mdev_probe(struct mdev_device *mdev)
 		container_of(mdev->type->parent, struct lab_parent, core);
 	const struct lab_type *info =
 		container_of(mdev->type, struct lab_mdev_type, core)->info;
+	struct lab_vgpu_slot *slot;
 	struct lab_vgpu *vgpu;
-	int ret;
 
-	ret = lab_parent_take(parent, info);
-	if (ret)
-		return ret;
-	vgpu = lab_vgpu_make(&mdev->dev, parent->device, info);
+	slot = lab_parent_take(parent, info, &mdev->uuid);
+	if (IS_ERR(slot))
+		return PTR_ERR(slot);
+	vgpu = lab_vgpu_make(&mdev->dev, parent->device, slot);
 	if (IS_ERR(vgpu)) {
-		lab_parent_give(parent);
+		lab_parent_give(parent, slot);
 		return PTR_ERR(vgpu);
 	}
 	return 0;
@@ -70,8 +74,12 @@ static int lab_mdev_probe(struct mdev_device *mdev)
 
 static void lab_mdev_remove(struct mdev_device *mdev)
 {
-	lab_vgpu_destroy(dev_get_drvdata(&mdev->dev));
-	lab_parent_give(container_of(mdev->type->parent, struct lab_parent, core));
+	struct lab_vgpu *vgpu = dev_get_drvdata(&mdev->dev);
+	struct lab_vgpu_slot *slot = lab_vgpu_slot(vgpu);
+
+	lab_vgpu_destroy(vgpu);
+	lab_parent_give(container_of(mdev->type->parent, struct lab_parent,
+				     core), slot);
 }
 
 static unsigned int lab_mdev_available(struct mdev_type *mtype)

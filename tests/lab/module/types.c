@@ -7,6 +7,7 @@
  * stated once: an empty card offers every type, the first vGPU fixes the
  * framebuffer size of all others, and a type's max_instance caps the card.
  */
+#include <linux/atomic.h>
 #include <linux/ctype.h>
 #include <linux/errno.h>
 #include <linux/string.h>
@@ -45,24 +46,36 @@ unsigned int lab_room(const struct lab_card *card, const struct lab_type *type)
 	return type->max_instance - card->nr_vgpus;
 }
 
-int lab_take(struct lab_card *card, const struct lab_type *type)
+struct lab_vgpu_slot *lab_take(struct lab_card *card,
+			       const struct lab_type *type)
 {
+	static atomic_t instances = ATOMIC_INIT(0);
+	struct lab_vgpu_slot *slot = card->vgpus;
+
 	if (!lab_room(card, type)) {
 		pci_info(card->pdev, "no room for %s beside %u vGPUs of %llu MiB\n",
 			 type->name, card->nr_vgpus, card->framebuffer_mib);
-		return -EIO;
+		return ERR_PTR(-EIO);
 	}
+	while (slot->type)
+		slot++;
+	*slot = (struct lab_vgpu_slot) {
+		.type = type,
+		.instance = atomic_inc_return(&instances),
+	};
+	guid_gen(&slot->uuid);
 	card->framebuffer_mib = type->framebuffer_mib;
 	card->nr_vgpus++;
-	return 0;
+	return slot;
 }
 
-void lab_give(struct lab_card *card)
+void lab_give(struct lab_card *card, struct lab_vgpu_slot *slot)
 {
 	lockdep_assert_held(&card->lock);
 
-	if (WARN_ON(!card->nr_vgpus))
+	if (WARN_ON(!card->nr_vgpus || !slot->type))
 		return;
+	slot->type = NULL;
 	if (!--card->nr_vgpus)
 		card->framebuffer_mib = 0;
 }

@@ -10,6 +10,7 @@
  */
 #include <linux/jiffies.h>
 #include <linux/module.h>
+#include <linux/sched.h>
 #include <linux/uaccess.h>
 #include <linux/wait.h>
 
@@ -38,7 +39,7 @@ struct lab_vf {
 	wait_queue_head_t closed;
 
 	/* card->lock guards everything below */
-	const struct lab_type *type;
+	struct lab_vgpu_slot *vgpu;	/* NULL: no type */
 	bool in_use;
 	bool was_used;
 	unsigned long closed_at;	/* jiffies, if was_used */
@@ -57,6 +58,14 @@ static struct lab_vf *dev_to_vf(struct device *dev)
 
 /* ---------------------------------------------------------- the device */
 
+/* Needs card->lock. The vGPU may have died under its VM (clear_in_use). */
+static void lab_vf_unused(struct lab_vf *vf)
+{
+	vf->in_use = false;
+	if (vf->vgpu)
+		vf->vgpu->user = 0;
+}
+
 static int lab_vf_open(struct vfio_device *vdev)
 {
 	struct lab_vf *vf = to_vf(vdev);
@@ -64,8 +73,10 @@ static int lab_vf_open(struct vfio_device *vdev)
 	int ret;
 
 	mutex_lock(&vf->card->lock);
-	has_type = vf->type;
+	has_type = vf->vgpu;
 	vf->in_use = has_type;
+	if (has_type)
+		vf->vgpu->user = task_tgid_nr(current);
 	mutex_unlock(&vf->card->lock);
 	if (!has_type) {
 		pci_err(vf->core.pdev, "current_vgpu_type of VF not configured\n");
@@ -75,7 +86,7 @@ static int lab_vf_open(struct vfio_device *vdev)
 	ret = vfio_pci_core_enable(&vf->core);
 	if (ret) {
 		mutex_lock(&vf->card->lock);
-		vf->in_use = false;
+		lab_vf_unused(vf);
 		mutex_unlock(&vf->card->lock);
 		return ret;
 	}
@@ -89,7 +100,7 @@ static void lab_vf_close(struct vfio_device *vdev)
 
 	vfio_pci_core_close_device(vdev);
 	mutex_lock(&vf->card->lock);
-	vf->in_use = false;
+	lab_vf_unused(vf);
 	vf->was_used = true;
 	vf->closed_at = jiffies;
 	mutex_unlock(&vf->card->lock);
@@ -158,7 +169,7 @@ static ssize_t creatable_vgpu_types_show(struct device *dev,
 	if (header)
 		len += sysfs_emit_at(buf, len, "ID    : vGPU Name\n");
 	mutex_lock(&vf->card->lock);
-	for (i = 0; i < LAB_NR_TYPES && !vf->type; i++)
+	for (i = 0; i < LAB_NR_TYPES && !vf->vgpu; i++)
 		if (lab_room(vf->card, &lab_types[i]))
 			len += sysfs_emit_at(buf, len, "%-5d : %s\n",
 					     lab_types[i].id, lab_types[i].name);
@@ -174,7 +185,7 @@ static ssize_t current_vgpu_type_show(struct device *dev,
 	unsigned int id;
 
 	mutex_lock(&vf->card->lock);
-	id = vf->type ? vf->type->id : 0;
+	id = vf->vgpu ? vf->vgpu->type->id : 0;
 	mutex_unlock(&vf->card->lock);
 	return sysfs_emit(buf, "%d\n", id);
 }
@@ -183,29 +194,29 @@ static ssize_t current_vgpu_type_show(struct device *dev,
 static int lab_vf_set(struct lab_vf *vf, unsigned int id)
 {
 	const struct lab_type *type = lab_find_type(id);
-	int ret;
+	struct lab_vgpu_slot *vgpu;
 
-	if (vf->type)
+	if (vf->vgpu)
 		return -EPERM;
 	if (!type)
 		return -EIO;
-	ret = lab_take(vf->card, type);
-	if (ret)
-		return ret;
-	vf->type = type;
+	vgpu = lab_take(vf->card, type);
+	if (IS_ERR(vgpu))
+		return PTR_ERR(vgpu);
+	vf->vgpu = vgpu;
 	vf->was_used = false;
 	return 0;
 }
 
 static int lab_vf_clear(struct lab_vf *vf)
 {
-	if (!vf->type || (vf->in_use && !clear_in_use))
+	if (!vf->vgpu || (vf->in_use && !clear_in_use))
 		return -EPERM;
 	if (vf->was_used && exit_delay_ms &&
 	    time_before(jiffies, vf->closed_at + msecs_to_jiffies(exit_delay_ms)))
 		return -EBUSY;
-	lab_give(vf->card);
-	vf->type = NULL;
+	lab_give(vf->card, vf->vgpu);
+	vf->vgpu = NULL;
 	vf->params[0] = '\0';
 	return 0;
 }
@@ -250,7 +261,7 @@ static ssize_t vgpu_params_store(struct device *dev,
 	int ret;
 
 	mutex_lock(&vf->card->lock);
-	if (!vf->type)
+	if (!vf->vgpu)
 		ret = -ENXIO;
 	else if (vf->in_use)
 		ret = -EPERM;
@@ -309,9 +320,9 @@ void lab_vf_del(struct pci_dev *pdev)
 	vfio_pci_core_unregister_device(&vf->core);
 	sysfs_remove_group(&pdev->dev.kobj, &lab_vf_group);
 	mutex_lock(&vf->card->lock);
-	if (vf->type)
-		lab_give(vf->card);
-	vf->type = NULL;
+	if (vf->vgpu)
+		lab_give(vf->card, vf->vgpu);
+	vf->vgpu = NULL;
 	mutex_unlock(&vf->card->lock);
 	vfio_put_device(&vf->core.vdev);
 }

@@ -20,6 +20,7 @@ struct lab_vgpu {
 	struct vfio_device vdev;
 	unsigned short device;		/* the PCI ids that a guest sees */
 	unsigned int subdevice;
+	struct lab_vgpu_slot *slot;
 
 	struct mutex lock;		/* guards everything below */
 	bool in_use;
@@ -230,6 +231,7 @@ static int lab_vgpu_open(struct vfio_device *vdev)
 	lab_vgpu_reset(vgpu);
 	get_task_comm(vgpu->vm_name, current);
 	vgpu->in_use = true;
+	WRITE_ONCE(vgpu->slot->user, task_tgid_nr(current));
 	mutex_unlock(&vgpu->lock);
 	return 0;
 }
@@ -241,6 +243,7 @@ static void lab_vgpu_close(struct vfio_device *vdev)
 	mutex_lock(&vgpu->lock);
 	vgpu->vm_name[0] = '\0';
 	vgpu->in_use = false;
+	WRITE_ONCE(vgpu->slot->user, 0);
 	mutex_unlock(&vgpu->lock);
 }
 
@@ -323,7 +326,7 @@ const struct attribute_group *lab_vgpu_groups[] = {
 /* ------------------------------------------------- making and removing */
 
 struct lab_vgpu *lab_vgpu_make(struct device *dev, unsigned short device,
-			       const struct lab_type *info)
+			       struct lab_vgpu_slot *slot)
 {
 	struct lab_vgpu *vgpu;
 	int ret;
@@ -333,7 +336,8 @@ struct lab_vgpu *lab_vgpu_make(struct device *dev, unsigned short device,
 		return vgpu;
 	mutex_init(&vgpu->lock);
 	vgpu->device = device;
-	vgpu->subdevice = info->id;
+	vgpu->subdevice = slot->type->id;
+	vgpu->slot = slot;
 	lab_vgpu_reset(vgpu);
 	dev_set_drvdata(dev, vgpu);
 	ret = vfio_register_emulated_iommu_dev(&vgpu->vdev);
@@ -342,6 +346,11 @@ struct lab_vgpu *lab_vgpu_make(struct device *dev, unsigned short device,
 		return ERR_PTR(ret);
 	}
 	return vgpu;
+}
+
+struct lab_vgpu_slot *lab_vgpu_slot(struct lab_vgpu *vgpu)
+{
+	return vgpu->slot;
 }
 
 /* Blocks in the VFIO core for as long as somebody holds the device open. */

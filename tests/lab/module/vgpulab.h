@@ -13,7 +13,9 @@
 #include <linux/mdev.h>
 #include <linux/mutex.h>
 #include <linux/pci.h>
+#include <linux/seq_file.h>
 #include <linux/types.h>
+#include <linux/uuid.h>
 #include <linux/version.h>
 #include <linux/vfio_pci_core.h>
 
@@ -23,6 +25,7 @@
 #define LAB_SUBDEVICE		0x145f
 #define LAB_PARAMS_MAX		1024
 #define LAB_NR_TYPES		6
+#define LAB_MAX_VGPUS		16	/* more than any type has */
 
 enum lab_form {
 	LAB_MDEV_PF,	/* mdevs on the physical function */
@@ -46,6 +49,24 @@ struct lab_ids {
 
 struct lab_parent;
 
+/* One vGPU; free while `type` is NULL. */
+struct lab_vgpu_slot {
+	const struct lab_type *type;
+	unsigned int instance;		/* NVML's name for it, never given twice */
+	guid_t uuid;
+	pid_t user;			/* who has it open, 0 = nobody */
+};
+
+/* How the vGPUs share the card, in NVML's numbers. */
+struct lab_scheduler {
+	unsigned int policy;		/* 1 best effort, 2 equal, 3 fixed share */
+	unsigned int mode;		/* 1 strict slices, 2 adaptive; 0 with best effort */
+	unsigned int factor;		/* of averaging, 0 with strict slices */
+	unsigned int slice_ns;
+};
+
+struct proc_dir_entry;
+
 struct lab_card {
 	struct pci_dev *pdev;
 	enum lab_form form;
@@ -54,19 +75,24 @@ struct lab_card {
 	int vfs_at_load;
 	bool relabelled;
 	struct lab_parent *parent;	/* LAB_MDEV_PF, while bound */
+	struct proc_dir_entry *proc;	/* while bound */
+	bool unbind_lock;
 
 	/* guards everything below, and the state of the card's VFs */
 	struct mutex lock;
 	unsigned int nr_vgpus;
 	unsigned long long framebuffer_mib;	/* of every vGPU on the card */
+	struct lab_vgpu_slot vgpus[LAB_MAX_VGPUS];
+	struct lab_scheduler scheduler;
 };
 
 /* types.c: what a card can carry; all but the table need card->lock */
 extern const struct lab_type lab_types[LAB_NR_TYPES];
 const struct lab_type *lab_find_type(unsigned int id);
 unsigned int lab_room(const struct lab_card *card, const struct lab_type *type);
-int lab_take(struct lab_card *card, const struct lab_type *type);
-void lab_give(struct lab_card *card);
+struct lab_vgpu_slot *lab_take(struct lab_card *card,
+			       const struct lab_type *type);
+void lab_give(struct lab_card *card, struct lab_vgpu_slot *slot);
 int lab_set_params(char *params, const char *buf, size_t count);
 
 /* mdev.c: the two mdev forms; `single` = at most one vGPU on this function */
@@ -80,11 +106,28 @@ void lab_parent_del(struct lab_parent *parent);
 struct lab_vgpu;
 extern const struct attribute_group *lab_vgpu_groups[];
 struct lab_vgpu *lab_vgpu_make(struct device *dev, unsigned short device,
-			       const struct lab_type *info);
+			       struct lab_vgpu_slot *slot);
+struct lab_vgpu_slot *lab_vgpu_slot(struct lab_vgpu *vgpu);
 void lab_vgpu_destroy(struct lab_vgpu *vgpu);
 
 /* vf.c: the vendor-specific VFIO form */
 int lab_vf_add(struct lab_card *card, struct pci_dev *pdev);
 void lab_vf_del(struct pci_dev *pdev);
+
+/* driver.c: the driver's version, and the words that it was loaded with */
+extern char *lab_driver, *lab_words, *lab_words_per_device;
+unsigned int lab_branch(void);
+u32 lab_registry_word(const char *address, const char *name);
+
+/* scheduler.c: how vGPUs share a card's time */
+void lab_scheduler_load(struct lab_card *card);
+int lab_scheduler_set(struct lab_card *card, const char *text);
+void lab_scheduler_show(struct seq_file *out, const struct lab_card *card);
+
+/* proc.c: /proc/driver/nvidia, and /dev/nvidiactl that NVML holds open */
+int lab_proc_init(void);
+void lab_proc_exit(void);
+int lab_proc_add(struct lab_card *card);
+void lab_proc_del(struct lab_card *card);
 
 #endif /* VGPULAB_H */

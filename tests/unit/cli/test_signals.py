@@ -120,3 +120,26 @@ def test_an_ignored_signal_stays_ignored() -> None:
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+_IMPORTING = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click.decorators":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+sys.argv = ["vgpuctl", "--json", "list-gpus"]
+from vgpuctl.cli.entry import main
+sys.exit(main())
+"""
+
+
+def test_ctrl_c_while_click_is_imported_is_told_as_one_document() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _IMPORTING], env=child_environment(), capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, "Traceback" in ran.stderr) == (130, False)
+    assert json.loads(ran.stdout)["error"]["code"] == "interrupted"

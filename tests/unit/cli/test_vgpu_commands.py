@@ -55,6 +55,12 @@ def test_it_is_shown_where_vgpus_are_shown(sim: Run) -> None:
     assert sim("doctor kept-vgpus --json").document["data"]["verdict"] == "ok"
 
 
+def test_a_hint_names_no_option_that_create_vgpu_lacks(sim: Run) -> None:
+    ran = sim("create-vgpu spare --profile x --gpu 0000:86:00.0", "mixed")
+    assert ran.status == 6
+    assert "vgpuctl create-vm --mode sriov --gpu 0000:86:00.0" in ran.err
+
+
 def test_json_carries_the_element_and_a_dry_run_says_the_same(sim: Run) -> None:
     planned = sim("create-vgpu spare --profile A100-4C --dry-run --json").document
     made = sim("create-vgpu spare --profile A100-4C --json").document

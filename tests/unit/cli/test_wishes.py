@@ -78,3 +78,21 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "wrong").write_text("profil: A100-4C\n", encoding="utf-8")
     with pytest.raises(InvalidInput, match="wrong:1:1: profil: there is no such field"):
         wishes.from_file(world(), os.fspath(tmp_path / "wrong"))
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "-"])
+def test_a_file_without_an_end_is_refused_and_does_not_fill_the_memory(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    with open("/dev/zero", encoding="utf-8") as endless:
+        monkeypatch.setattr("sys.stdin", endless)
+        with pytest.raises(InvalidInput, match="is larger than 1024 KiB, which no spec is"):
+            wishes.from_file(world(), path)
+
+
+def test_line_ends_of_windows_are_read_as_line_ends(tmp_path: Path) -> None:
+    (tmp_path / "user-data").write_bytes(b"#cloud-config\r\nusers: []\r\n")
+    typed = {"profile": ("A100-4C",), "image": "/a.qcow2", "cloud_init": os.fspath(tmp_path / "user-data")}
+    user_data = wishes.from_options(world(), typed).cloud_init
+    assert user_data is not None
+    assert user_data.text == "#cloud-config\nusers: []\n"

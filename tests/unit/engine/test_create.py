@@ -218,7 +218,7 @@ def test_a_host_that_is_only_to_be_looked_at_is_not_changed(tmp_path):
 
 
 def test_a_vm_that_was_made_is_reported_although_the_last_look_fails(tmp_path):
-    host = open_host(tmp_path, text=NO_NVML + "faults:\n  - {on: find-domain, nth: 4}\n")
+    host = open_host(tmp_path, text=NO_NVML + "faults:\n  - {on: find-domain, nth: 5}\n")
     done = create(host.world, wish("A100-4C", name="vm", disks=(NewDisk(1024),)))
     assert (done.changed, done.data["name"], done.data["state"]) == (True, "vm", "unknown")
     assert len(done.data["vgpus"]) == len(done.data["disks"]) == 1

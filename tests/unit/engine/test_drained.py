@@ -12,6 +12,7 @@ import pytest
 from tests.layouts import FLEX, do
 from tests.worlds import create, mend, open_host, picture, stop, wish
 from vgpuctl.errors import InUse
+from vgpuctl.model.vm import DrainedVm, ProcessId
 from vgpuctl.value import replace
 
 
@@ -98,3 +99,16 @@ def test_a_vm_that_was_drained_and_started_is_not_started_again_once_it_is_stopp
     later = host.again()
     assert later.world.claims.drained() == ()
     assert not mend(later.world, dry_run=True).data["findings"]
+
+
+@pytest.mark.parametrize("off", [True, False])
+def test_one_that_somebody_stops_stays_off(tmp_path, off):
+    host = drained(tmp_path)
+    uuid = host.world.hypervisor.find_domain("two").uuid
+    host.world.claims.note_drained(DrainedVm(uuid, FLEX, ProcessId(999999, 1)))
+    if off:
+        host.world.hypervisor.destroy(uuid)
+        assert mend(host.world, dry_run=True).changed
+    stop(host.world, "two")
+    assert not mend(host.world).changed
+    assert uuid not in picture(host).running

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,13 +13,18 @@ from tests.layouts import FLEX, do
 from tests.unit.engine.test_move import SMALL, carriers, lent, small, taken, vm_of
 from tests.unit.engine.test_refresh import prepared, refresh, the_vm
 from tests.unit.engine.test_vgpus import drop, found, make, spec_of
-from tests.worlds import Host, Silent, create, mend, open_host, start, stop, wish
-from vgpuctl.engine.devices import lacks_devices, look_for, make_anywhere
+from tests.worlds import Host, Silent, create, mend, open_host, picture, start, stop, wish
+from vgpuctl.engine.devices import free_devices, lacks_devices, look_for, make_anywhere
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.restore import read_domain_files, restore_host
+from vgpuctl.engine.run import carry_out
+from vgpuctl.engine.scheduler import SchedulerJob, set_scheduler
 from vgpuctl.errors import Busy, InUse, NoCapacity
-from vgpuctl.model.gpu import Vgpu
-from vgpuctl.model.vm import DrainedVm, ProcessId, VmState
+from vgpuctl.model.gpu import Owner, Vgpu
+from vgpuctl.model.scheduler import Policy, SchedulerSpec
+from vgpuctl.model.seams import Processes
+from vgpuctl.model.vm import DrainedVm, ProcessId, Vm, VmState
+from vgpuctl.plan.remove import removal_plan
 from vgpuctl.plan.report import vm_row
 from vgpuctl.spec.host import HostSpec
 from vgpuctl.steps.plug import WriteRecord
@@ -172,6 +179,73 @@ def test_a_drained_one_is_started_again_and_its_note_goes(tmp_path: Path) -> Non
     assert found(host) == []
 
 
+class Hooked:
+    """A libvirt with vgpuctl's hook, another process: what it stops gives back its places before it counts as off."""
+
+    def __init__(self, host: Host) -> None:
+        self.real = host.world.hypervisor
+        self.hook = replace(host.world, processes=Beside(host.world.processes))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def wait_stopped(self, uuid: str, seconds: float) -> bool:
+        stopped = self.real.wait_stopped(uuid, seconds)
+        (vm,) = (vm for vm in read_domain_files(self.hook)[0] if vm.uuid == uuid)
+        assert vm.promise is not None
+        with suppress(Busy):
+            free_devices(self.hook, vm, vm.promise, 5, Silent())
+        return stopped
+
+
+class Beside:
+    """The same processes, seen by one that lives beside this one."""
+
+    def __init__(self, real: Processes) -> None:
+        self.real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def this(self) -> ProcessId:
+        mine = self.real.this()
+        return ProcessId(mine.pid, mine.start_ticks + 1)
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_what_a_drained_one_has_stays_its_own_while_the_scheduler_is_set_also_with_the_hook(
+    tmp_path: Path, kind: str
+) -> None:
+    host, profile = small(tmp_path, kind)
+    create(host.world, lent(profile, "lent"))
+    for claim in host.world.claims.all():
+        host.world.claims.remove(claim.carrier, claim.vm_uuid)
+        host.world.claims.add(replace(claim, process=ProcessId(999999, 1)))
+    before = taken(host)
+    world = replace(host.world, hypervisor=Hooked(host))
+    job = SchedulerJob(claim.gpu, SchedulerSpec(Policy.FIXED_SHARE, 2), drain=True, wait_seconds=5)
+    set_scheduler(world, job, dry_run=False, progress=Silent())
+    assert taken(host) == before
+    assert vm_of(host, "lent").state is VmState.RUNNING
+    assert {(v.vm, v.owner) for v in observe(host.world, Want()).vgpus} == {("lent", Owner.OURS)}
+
+
+def test_one_that_is_elsewhere_than_its_record_says_comes_back_where_it_was(tmp_path: Path) -> None:
+    host, profile = small(tmp_path, "mdev-pf", gpus=2)
+    create(host.world, lent(profile, "lent"), start=False)
+    vm = vm_of(host, "lent")
+    assert vm.promise is not None
+    for name in ("kept-1", "kept-2"):
+        create(host.world, wish(profile, name=name, gpu=vm.promise.vgpus[0].gpu))
+    make_anywhere(host.world, vm, vm.promise, read_domain_files(host.world)[0], 5, Silent())
+    host.world.hypervisor.start(vm.uuid)  # by virsh
+    before = picture(host)
+    (other,) = {c.gpu for c in host.world.claims.all()} - {vm.promise.vgpus[0].gpu}
+    job = SchedulerJob(other, SchedulerSpec(Policy.FIXED_SHARE, 2), drain=True, wait_seconds=5)
+    set_scheduler(host.world, job, dry_run=False, progress=Silent())
+    assert (picture(host).mdevs, vm_of(host, "lent").state) == (before.mdevs, VmState.RUNNING)
+
+
 def test_a_gpu_gives_up_the_functions_that_are_only_lent(tmp_path: Path) -> None:
     host = open_host(tmp_path, "mixed")
     for name in ("one", "two"):
@@ -198,3 +272,48 @@ def test_a_restore_makes_nothing_for_it_and_is_not_kept_from_what_it_only_had(tm
     host = host.again()
     restore_host(host.world, spec, dry_run=False, wait_seconds=5, progress=Silent())
     assert (spare(host).present, taken(host)) == (True, {spare(host).carrier})
+
+
+class Struck:
+    """A storage where something happens after a volume was made."""
+
+    def __init__(self, real: Any, act: Any) -> None:
+        self.real, self.act = real, act
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def make_volume(self, *words: Any, **more: Any) -> Any:
+        made = self.real.make_volume(*words, **more)
+        self.act()
+        return made
+
+
+def test_a_vm_that_is_removed_while_it_is_made_is_not_told_as_made(tmp_path: Path) -> None:
+    host, profile = small(tmp_path, "vendor-vf")
+
+    def removing() -> None:
+        vm = vm_of(host, "lent")
+        assert vm.promise is not None
+        plan = removal_plan(vm, vm.promise, host.world.hypervisor.leftovers(vm.uuid), keep_disks=False)
+        plan.steps[0].perform(host.world)
+
+    world = replace(host.world, storage=Struck(host.world.storage, removing))
+    with pytest.raises(Busy, match="changed just now"):
+        create(world, lent(profile, "lent"), start=False)
+    assert host.world.hypervisor.find_domain("lent") is None
+    assert (picture(host).files, taken(host)) == ({}, set())
+
+
+def test_a_vm_that_was_made_just_now_is_not_removed_for_what_it_was_before(tmp_path: Path) -> None:
+    host, profile = small(tmp_path, "vendor-vf")
+    half: list[Vm] = []
+    world = replace(host.world, storage=Struck(host.world.storage, lambda: half.append(vm_of(host, "lent"))))
+    create(world, lent(profile, "lent"), start=False)
+    (vm,) = half
+    assert vm.promise is not None
+    before = picture(host)
+    plan = removal_plan(vm, vm.promise, host.world.hypervisor.leftovers(vm.uuid), keep_disks=False)
+    with pytest.raises(Busy, match="changed just now"):
+        carry_out(host.world, plan, Silent())
+    assert picture(host) == before

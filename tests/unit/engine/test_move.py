@@ -421,3 +421,23 @@ def test_a_whole_gpu_is_given_to_one_of_several_at_a_time(tmp_path: Path) -> Non
     create(host.world, wish(name="c", mode="passthrough", gpu=address), start=False)
     with pytest.raises((NoCapacity, InUse)):
         start(host.world, "b")
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("kind", SMALL)
+def test_what_a_vm_that_is_off_gets_is_not_where_it_is_already(tmp_path: Path, kind: str, full: bool) -> None:
+    host, profile = small(tmp_path, kind)
+    for name in ("attached", "changed"):
+        create(host.world, lent(profile, name), start=False)
+    for name in ("a", "b") if full else ():
+        create(host.world, wish(profile, name=name))
+    before = taken(host)
+    attach(host.world, wish(profile, name="attached"), dry_run=False, wait_seconds=5, progress=Silent())
+    set_profile(host.world, wish(profile, count=2, name="changed"), dry_run=False, wait_seconds=5, progress=Silent())
+    for name in ("attached", "changed"):
+        assert len(set(carriers(host, name))) == 2
+    assert taken(host) == before
+    for name in ("a", "b") if full else ():
+        delete(host.world, name)
+    start(host.world, "attached")
+    assert taken(host) == set(carriers(host, "attached"))

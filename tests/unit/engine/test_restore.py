@@ -14,7 +14,7 @@ from vgpuctl.engine.restore import read_domain_files, restore_host
 from vgpuctl.errors import Failed, InvalidInput
 from vgpuctl.host.virt.absent import AbsentHypervisor
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.spec.host import BootSpec, GpuSpec, HostSpec, VgpuSpec
+from vgpuctl.spec.host import BootSpec, GpuSpec, HostSpec, VgpuSpec, parse_host_spec
 from vgpuctl.value import replace
 
 A16 = "0000:17:00.0"
@@ -193,7 +193,7 @@ def test_a_host_yaml_that_cannot_be_read_is_told_and_the_vms_come_back(tmp_path)
     host.sim.reboot()
     host = host.again()
     unread = InvalidInput("host.yaml:2:1: gpu: there is no such field")
-    with pytest.raises(Failed, match=r"file host\.yaml: host\.yaml:2:1: gpu: there is"):
+    with pytest.raises(Failed, match=r"^1 of 2 .*: file host\.yaml: host\.yaml:2:1: gpu: there is"):
         restore_host(host.world, HostSpec(1), dry_run=False, wait_seconds=5.0, progress=Silent(), unread=unread)
     assert picture(host) == before
 
@@ -205,3 +205,34 @@ def test_a_gpu_that_can_never_be_so_is_not_waited_for(tmp_path):
     with pytest.raises(Failed, match="has no mode"):
         restore(host, HostSpec(1, gpus={"0000:d8:00.0": GpuSpec(mode="vgpu")}))
     assert clock.monotonic() - begun < 10
+
+
+class Unforeseen:
+    """A sysfs in which reading one attribute is met by a bug."""
+
+    def __init__(self, real):
+        self.real = real
+
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+
+    def read(self, path):
+        if path.endswith("sriov_drivers_autoprobe"):
+            raise RuntimeError("unforeseen")
+        return self.real.read(path)
+
+
+def test_a_bug_that_one_gpu_meets_keeps_no_vm_from_its_vgpus(tmp_path):
+    host = open_host(tmp_path)
+    create(host.world, wish("A100-4C", name="vm"), start=False)
+    before = picture(host).types
+    host.sim.reboot()
+    host = host.again()
+    host = replace_world(host, sysfs=Unforeseen(host.world.sysfs))
+    with pytest.raises(Failed, match="RuntimeError: unforeseen"):
+        restore(host, parse_host_spec('version: 1\ngpus: {"0000:3b:00.0": {mode: vgpu}}', "host.yaml"))
+    assert picture(host).types == before
+
+
+def replace_world(host, **seams):
+    return Host(replace(host.world, **seams), host.sim, host.directory, host.scenario, host.later)

@@ -249,6 +249,18 @@ def test_a_restore_after_a_boot_sets_it_before_the_vgpus_come_back(tmp_path):
     assert not restore(host).changed
 
 
+def test_a_restore_that_comes_after_a_start_names_the_command_that_sets_it(tmp_path):
+    host = with_vms(open_host(tmp_path))
+    act(host.world, TWO_MS, drain=True)
+    host.sim.reboot()
+    host = host.again()
+    start(host.world, "on")
+    with pytest.raises(Failed, match=r"1 of 3 could not be restored: gpu .* has 1 vGPU\(s\) of on") as raised:
+        restore(host)
+    wanted = "vgpuctl set-scheduler 0000:3b:00.0 --policy fixed_share --time-slice 2 --drain"
+    assert str(raised.value.hint).startswith(wanted)
+
+
 def test_a_restore_sets_it_after_the_vfs(tmp_path):
     host = open_host(tmp_path, "mixed")
     do(host.world, A16, "vgpu")
@@ -309,6 +321,38 @@ def test_the_file_that_sets_the_option_already_is_the_one_that_is_edited(tmp_pat
     (folder / "other.conf").write_text(theirs)
     with pytest.raises(Refused, match="2 files"):
         act(host.world, SchedulerSpec(EQUAL), via="modprobe")
+
+
+def test_an_admins_file_keeps_its_mode_its_link_and_its_ends_of_lines(tmp_path):
+    host = open_host(tmp_path)
+    etc = tmp_path / "state" / "etc"
+    (etc / "modprobe.d").mkdir()
+    (etc / "nvidia").mkdir()
+    theirs = etc / "nvidia" / "options.conf"
+    theirs.write_bytes(b"# ours\r\noptions nvidia NVreg_RegistryDwordsPerDevice=pci=16:00;A=1\r\n")
+    theirs.chmod(0o640)
+    link = etc / "modprobe.d" / "nvidia.conf"
+    link.symlink_to("../nvidia/options.conf")
+    act(host.world, TWO_MS, via="modprobe")
+    assert link.is_symlink()
+    assert theirs.read_bytes().endswith(b"A=1;pci=0000:3b:00.0;RmPVMRL=0x00020013\r\n")
+    assert theirs.stat().st_mode & 0o777 == 0o640
+    assert [path.name for path in (etc / "nvidia").iterdir()] == ["options.conf"]
+
+
+def test_a_file_whose_bytes_could_not_be_written_back_is_left_alone(tmp_path):
+    host = open_host(tmp_path)
+    folder = tmp_path / "state" / "etc" / "modprobe.d"
+    folder.mkdir()
+    for name, text in (
+        ("nvidia.conf", b'options nvidia NVreg_RegistryDwordsPerDevice="A=1" # f\xfcr alle\n'),
+        ("vgpuctl-nvidia.conf", b"# f\xfcr alle\n"),
+    ):
+        (folder / name).write_bytes(text)
+        with pytest.raises(InvalidInput, match=f"{name} is not UTF-8"):
+            act(host.world, TWO_MS, via="modprobe")
+        assert (folder / name).read_bytes() == text
+        (folder / name).unlink()
 
 
 def test_nvml_says_when_a_file_asks_for_something_else(tmp_path):

@@ -30,6 +30,7 @@ from vgpuctl.errors import (
     NotFound,
 )
 from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.vm import ProcessId
 from vgpuctl.model.world import World
 from vgpuctl.spec.host import HostSpec
 from vgpuctl.steps.claims import HoldClaim
@@ -221,16 +222,15 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_written(tmp_path):
     assert picture(host) == before
 
 
-def test_a_broken_host_yaml_stops_what_changes_and_leaves_the_claims_alone(tmp_path):
+def test_a_broken_host_yaml_stops_what_depends_on_it_and_leaves_the_claims_alone(tmp_path):
     host = open_host(tmp_path)
     make(host.world)
     whole = picture(host)
     host.sim.host_file.write_text("version: 1\nvgpu: {}\n# vgpus\n")
     host = host.again()
-    for act in (make, drop, mend, lambda w: create(w, wish("A100-4C"))):
+    for act in (make, drop, mend, list_vgpus, lambda w: create(w, wish("A100-4C"))):
         with pytest.raises(InvalidInput, match=r"host\.yaml:2:1"):
             act(host.world)
-    assert any("host.yaml:2:1" in w for w in list_vgpus(host.world).warnings)
     assert found(host) == []
     assert picture(host) == whole
 
@@ -282,6 +282,16 @@ def test_a_place_that_a_vm_was_promised_is_not_made_for_it(tmp_path):
     host.sim.reboot()
     with pytest.raises(Exception, match=f"{carrier} is taken by vm"):
         restore(host.again(), spec_of(host))
+
+
+def test_entries_with_one_place_between_them_are_all_told(tmp_path):
+    host = open_host(tmp_path)
+    entry = '{profile: A100-4C, gpu: "0000:3b:00.0", carrier: "0000:3b:00.4"}'
+    host.sim.host_file.write_text(f"version: 1\nvgpus:\n  one: {entry}\n  two: {entry}\n")
+    answer = list_vgpus(host.again().world)
+    shown = {row["name"] for row in answer.data}
+    (other,) = {"one", "two"} - shown
+    assert f"vGPU {other} of host.yaml has no place of its own: 0000:3b:00.4 is the vGPU of vGPU" in answer.warnings[0]
 
 
 def test_a_name_of_which_a_claim_is_left_is_not_given_before_reconcile(tmp_path):
@@ -386,3 +396,19 @@ def test_vfs_that_a_boot_turned_off_come_back_before_the_vgpus_of_host_yaml(tmp_
     restore(host, spec_of(host))
     now = picture(host)
     assert (now.mdevs[carrier], now.claims) == (before.mdevs[carrier], before.claims)
+
+
+def test_a_claim_that_a_vm_left_on_it_does_not_take_it_away(tmp_path):
+    host = open_host(tmp_path)
+    create(host.world, wish("A100-4C", name="vm"))
+    make(host.world, "A100-4C")
+    vm, spare = (next(v for v in observe(host.world, Want()).vgpus if v.vm == name) for name in ("vm", None))
+    (claim,) = (c for c in host.world.claims.all() if c.carrier == spare.carrier)
+    host.world.claims.remove(claim.carrier, claim.vm_uuid)
+    host.world.claims.add(replace(claim, vm="vm", vm_uuid=vm.vm_uuid, process=ProcessId(999999, 1)))
+    before = picture(host).types
+    mend(host.world)
+    mend(host.world)
+    assert not mend(host.world).changed
+    assert picture(host).types == before
+    assert {c.carrier: c.vm for c in host.world.claims.all()}[spare.carrier] == "vgpu spare"

@@ -9,7 +9,7 @@ from tests.values import A4C, a100, promised, snapshot, taken, vm
 from vgpuctl.errors import Foreign, InUse
 from vgpuctl.model.gpu import Owner
 from vgpuctl.model.records import DomainLeftovers
-from vgpuctl.model.vm import MadeDisk, PromiseState, VmState
+from vgpuctl.model.vm import DiskRef, DiskRole, MadeDisk, PromiseState, VmState
 from vgpuctl.plan.remove import describe_leftovers, orphan_plan, own_promise, refuse_shared_disks, removal_plan
 from vgpuctl.value import replace
 
@@ -100,3 +100,13 @@ def test_a_record_that_cannot_be_read_is_refused_and_reconcile_is_no_hint(doing)
 )
 def test_a_leak_is_removed_with_its_claim_last(present, steps):
     assert names(orphan_plan(taken(a100(), A4C, owner=Owner.LEAKED, present=present))) == steps
+
+
+@pytest.mark.parametrize(("role", "keep"), [(DiskRole.DISK, True), (DiskRole.SEED, False)])
+def test_to_keep_it_is_only_proposed_for_what_can_be_kept(role, keep):
+    shared = MadeDisk("default", "x", "/x", 1, role=role)
+    mine = replace(OURS, promise=replace(OURS.promise, disks=(shared,)))
+    clone = replace(vm(2), disks=(DiskRef("cdrom", "sda", "/x", "raw"),))
+    with pytest.raises(InUse) as raised:
+        refuse_shared_disks(snapshot(a100(), vms=(mine, clone)), mine, mine.promise)
+    assert ("--keep-disks" in str(raised.value.hint)) is keep

@@ -42,11 +42,11 @@ def test_a_name_that_is_missing_is_refused_with_an_example():
 
 @pytest.mark.parametrize("pattern", ["-{}", "a/{}", "vm {}", "x" * 63 + "{}"])
 def test_the_names_must_be_names(pattern):
-    with pytest.raises(InvalidInput, match="not a VM name"):
+    with pytest.raises(InvalidInput, match="is not a name"):
         numbered(pattern, 3)
 
 
 def test_the_last_name_is_checked_too():
     assert numbered("x" * 62 + "{}", 9)
-    with pytest.raises(InvalidInput, match="not a VM name"):
+    with pytest.raises(InvalidInput, match="is not a name"):
         numbered("x" * 62 + "{}", 10)

@@ -22,7 +22,7 @@ def test_names_that_are_taken(name: str) -> None:
     "name", ["", "-a", ".a", "a b", "a/b", "x" * 64, "a\n", "ä", "<a>", "a'b", "../a", "a\x00", "²"]
 )
 def test_names_that_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="is not a VM name"):
+    with pytest.raises(ValueError, match="is not a name"):
         rules.name(name)
 
 

@@ -118,7 +118,7 @@ def test_every_problem_has_its_place() -> None:
     )
     found = problems(text)
     expected = [
-        ("vm.yaml:1:7: name: 'vdi 1' is not a VM name"),
+        ("vm.yaml:1:7: name: 'vdi 1' is not a name"),
         ("vm.yaml:2:1: profle: there is no such field (did you mean 'profile'?)"),
         ("vm.yaml:3:6: gpu: 2460.0 is a number where a PCI address is due: quote the PCI address"),
         ("vm.yaml:5:10: profile: mode sriov takes a gpu and no profile"),
@@ -178,7 +178,7 @@ def test_contradictions(text: str, line: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "line"),
     [
-        ({"name": "-x"}, "NAME: '-x' is not a VM name"),
+        ({"name": "-x"}, "NAME: '-x' is not a name"),
         ({"profile": ("A:0",)}, "--profile: the count in 'A:0' must be at least 1"),
         ({"gpu": "2460.0"}, "--gpu: '2460.0' is a number where a PCI address is due"),
         ({"mode": "vgp"}, "--mode: 'vgp' is not vgpu, sriov or passthrough (did you mean 'vgpu'?)"),

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.worlds import create, open_host, picture, start, stop, wish
+from tests.worlds import Silent, create, open_host, picture, start, stop, wish
 from vgpuctl.domain.parse import parse
+from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import InUse, Refused, VerifyFailed
 from vgpuctl.model.records import ImageRecord
+from vgpuctl.model.step import Plan
 from vgpuctl.plan.refresh import making, new_disk
 from vgpuctl.steps.refresh import DropSpare
 from vgpuctl.value import replace
@@ -101,3 +103,14 @@ def test_nothing_is_dropped_while_the_vms_own_disk_is_missing(host, steps):
         drop.verify(host.world)
     replace(drop, needed=()).perform(host.world)
     drop.verify(host.world)
+
+
+def test_a_switch_to_a_disk_that_somebody_deleted_is_taken_back(host, steps):
+    record, make, switch = steps
+    record.perform(host.world)
+    make.perform(host.world)
+    DropSpare("vm", the_vm(host).uuid, make.disk).perform(host.world)
+    before = picture(host)
+    with pytest.raises(VerifyFailed, match="is not there"):
+        carry_out(host.world, Plan((switch,)), Silent())
+    assert picture(host) == before

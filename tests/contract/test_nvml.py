@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NVIDIA's library tells of a GPU and its types, and when it sets the scheduler; in the lab through pynvml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contract.site import Site, new_uuid
+from vgpuctl.errors import NvmlFailed
+from vgpuctl.model.records import NvmlGpu
+from vgpuctl.model.scheduler import GpuScheduler, Policy, SchedulerSpec, SchedulerState
+
+pytestmark = pytest.mark.forms("mdev-pf", "mdev-vf", "vendor-vf")
+INVALID_ARGUMENT, NOT_SUPPORTED = 2, 3
+BEST, EQUAL, FIXED = Policy.BEST_EFFORT, Policy.EQUAL_SHARE, Policy.FIXED_SHARE
+ABSENT = "0000:7f:00.0"
+
+
+@pytest.fixture(autouse=True)
+def back(site: Site) -> Iterator[None]:
+    """The scheduler as the driver begins with it, afterwards."""
+    yield
+    site.world.nvml.set_scheduler(site.gpu, SchedulerSpec(BEST))
+
+
+def told(site: Site) -> NvmlGpu:
+    gpu = site.world.nvml.gpu(site.gpu)
+    assert gpu is not None
+    return gpu
+
+
+def scheduler(site: Site) -> GpuScheduler:
+    found = told(site).scheduler
+    assert found is not None
+    return found
+
+
+def set_to(site: Site, *numbers: int | None, policy: Policy = FIXED) -> SchedulerState | None:
+    """Sets (time slice, frequency, averaging factor), and reads back."""
+    site.world.nvml.set_scheduler(site.gpu, SchedulerSpec(policy, *numbers))
+    return scheduler(site).state
+
+
+def refusal(site: Site, *numbers: int | None) -> object:
+    """NVML's number for not setting that."""
+    with pytest.raises(NvmlFailed) as raised:
+        site.world.nvml.set_scheduler(site.gpu, SchedulerSpec(FIXED, *numbers))
+    return raised.value.facts["nvml_code"]
+
+
+def make_vgpu(site: Site) -> str:
+    """Makes an A100-4C, past NVML; returns what `drop_vgpu` takes."""
+    if site.form == "vendor-vf":
+        site.world.sysfs.write(site.type_file(site.vfs[0]), "468\n")
+        return site.vfs[0]
+    device = new_uuid()
+    parent = site.gpu if site.form == "mdev-pf" else site.vfs[0]
+    site.world.sysfs.write(site.mdev_file(parent, "nvidia-468", "create"), f"{device}\n")
+    return device
+
+
+def drop_vgpu(site: Site, device: str) -> None:
+    if site.form == "vendor-vf":
+        site.world.sysfs.write_parked(site.type_file(device), "0\n", gpu=site.gpu, deadline_seconds=20)
+    else:
+        site.remove(device)
+
+
+def test_it_answers_and_says_its_drivers_version(site: Site) -> None:
+    status = site.world.nvml.status()
+    assert (status.available, status.reason, status.driver_version) == (True, None, "590.48.01")
+
+
+def test_a_gpu_has_its_memory_and_the_exact_maximum_of_each_type(site: Site) -> None:
+    gpu = told(site)
+    assert (gpu.model, gpu.framebuffer_mib) == ("NVIDIA A100-PCIE-40GB", 40960)
+    known = {n: (t.name, t.framebuffer_mib, t.max_per_gpu) for n, t in gpu.types.items()}
+    assert {n: known[n] for n in (468, 469, 470, 471, 472, 473)} == {
+        468: ("GRID A100-4C", 4096, 10),
+        469: ("GRID A100-5C", 5120, 8),
+        470: ("GRID A100-8C", 8192, 5),
+        471: ("GRID A100-10C", 10240, 4),
+        472: ("GRID A100-20C", 20480, 2),
+        473: ("GRID A100-40C", 40960, 1),
+    }
+
+
+def test_types_stay_the_same_with_a_vgpu_there(site: Site) -> None:
+    before = told(site).types
+    device = make_vgpu(site)
+    after = told(site).types
+    drop_vgpu(site, device)
+    assert after == before
+
+
+def test_a_gpu_that_is_not_there_is_not_known(site: Site) -> None:
+    assert site.world.nvml.gpu(ABSENT) is None
+
+
+def test_a_gpu_begins_with_best_effort_and_says_what_it_takes(site: Site) -> None:
+    found = scheduler(site)
+    assert found.state == SchedulerState(BEST)
+    assert found.limits is not None
+    assert (found.limits.policies, found.limits.adaptive) == (frozenset(Policy), True)
+    assert found.limits.time_slice_ns == (1_000_000, 30_000_000)
+    assert (found.limits.frequency_hz, found.limits.averaging_factor) == ((63, 960), (1, 60))
+    assert (found.interfaces, found.architecture) == (("v2", "v1"), 7)
+
+
+@pytest.mark.parametrize(
+    ("policy", "numbers", "state"),
+    [
+        (EQUAL, (), (True, 1_041_666, 33)),
+        (FIXED, (None, 480, 20), (True, 2_083_333, 20)),
+        (EQUAL, (None, 63, None), (True, 15_873_015, 33)),
+        (FIXED, (4, None, None), (False, 4_000_000, None)),
+        (BEST, (), (None, None, None)),
+    ],
+)
+def test_what_is_set_reads_back_and_what_is_left_out_is_the_drivers(
+    site: Site, policy: Policy, numbers: tuple[int | None, ...], state: tuple[bool | None, int | None, int | None]
+) -> None:
+    assert set_to(site, *numbers, policy=policy) == SchedulerState(policy, *state)
+
+
+@pytest.mark.parametrize("numbers", [(31,), (None, 62), (None, 961), (None, None, 61)])
+def test_numbers_out_of_its_range_are_refused_and_change_nothing(site: Site, numbers: tuple[int | None, ...]) -> None:
+    before = set_to(site, policy=EQUAL)
+    assert refusal(site, *numbers) == INVALID_ARGUMENT
+    assert scheduler(site).state == before
+
+
+def test_a_vgpu_stands_against_another_scheduler_until_it_is_gone(site: Site) -> None:
+    device = make_vgpu(site)
+    code, state = refusal(site), scheduler(site).state
+    drop_vgpu(site, device)
+    assert (code, state) == (NOT_SUPPORTED, SchedulerState(BEST))
+    assert set_to(site) == SchedulerState(FIXED, True, 1_041_666, 33)
+
+
+@pytest.mark.forms("mdev-pf")
+def test_what_was_set_is_lost_when_the_driver_lets_go_of_the_gpu_and_nvml_does_not_know_it_meanwhile(
+    site: Site,
+) -> None:
+    set_to(site, policy=EQUAL)
+    site.world.sysfs.write("/sys/bus/pci/drivers/nvidia/unbind", f"{site.gpu}\n")
+    meanwhile = site.world.nvml.gpu(site.gpu)
+    site.world.sysfs.write("/sys/bus/pci/drivers/nvidia/bind", f"{site.gpu}\n")
+    assert meanwhile is None
+    assert scheduler(site).state == SchedulerState(BEST)

@@ -1,0 +1,145 @@
+"""The lab's libnvidia-ml through the real pynvml, on files written here instead of the module's: needs no host."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.command import run
+from tests.lab.nvidia_host import HERE
+
+VM = "11111111-2222-4333-8444-555555555555"
+VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}\n"
+CARD = """model NVIDIA A100-PCIE-40GB
+memory_mib 40960
+sriov 1
+limits 1000000 30000000 63 960 1 60 1
+scheduler 3 1 0 4000000
+type 468 4096 10 1 GRID A100-4C
+type 473 40960 1 0 GRID A100-40C
+vgpu 7 468 00000000-0000-4000-8000-000000000001 {}
+vgpu 8 468 00000000-0000-4000-8000-000000000002 0
+"""
+# Prints each answer, or the number of NVML's error; `gpu` is the card's handle.
+ASK = """
+import os, sys
+import pynvml as n
+def tell(ask):
+    try:
+        print(repr(ask()))
+    except n.NVMLError as error:
+        print(repr(error.value))
+def limits(c):
+    slices, hertz = (c.minTimeslice, c.maxTimeslice), (c.minFrequencyForARR, c.maxFrequencyForARR)
+    factors = c.minAvgFactorForARR, c.maxAvgFactorForARR
+    return list(c.supportedSchedulers), slices, c.isArrModeSupported, hertz, factors
+def v2(engine):
+    state = n.nvmlDeviceGetVgpuSchedulerState_v2(gpu, n.c_nvmlVgpuSchedulerStateInfo_v2_t(engineId=engine))
+    return state.schedulerPolicy, state.avgFactor, state.timeslice
+n.nvmlInit()
+gpu = n.nvmlDeviceGetHandleByPciBusId("00000000:01:00.0")
+for question in sys.argv[1:]:
+    tell(lambda: eval(question))
+"""
+Ask = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def qemu() -> Iterator[int]:
+    """A process that names a VM as QEMU does."""
+    words = ["-c", "input()", "-uuid", VM]
+    with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE) as process:
+        yield process.pid
+        process.kill()
+
+
+@pytest.fixture
+def ask(tmp_path: Path, qemu: int) -> Ask:
+    """Asks a library that was built for these files."""
+    card = tmp_path / "gpus/0000:01:00.0"
+    card.mkdir(parents=True)
+    (card / "vgpulab").write_text(CARD.format(qemu))
+
+    def answers(*questions: str, build: str = "new", version: str = "590.48.01", program: str = ASK) -> list[Any]:
+        (tmp_path / "version").write_text(VERSION.format(version))
+        made = [f"OUT={tmp_path}", f"PROC={tmp_path}", "NODE=/dev/null", f"BUILD={build}"]
+        run(["make", "-B", "-s", "-C", HERE / "nvml", *made], deadline_seconds=60)
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "LAB_FILES": str(tmp_path)}
+        argv = [sys.executable, "-c", program, *questions]
+        text = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout
+        return [ast.literal_eval(line) for line in text.splitlines()]
+
+    return answers
+
+
+def test_a_card_and_its_types(ask: Ask) -> None:
+    assert ask(
+        "n.nvmlSystemGetDriverVersion(), n.nvmlDeviceGetCount(), n.nvmlDeviceGetName(gpu)",
+        "[x >> 20 for x in (lambda m: (m.total, m.used, m.free))(n.nvmlDeviceGetMemoryInfo(gpu))]",
+        "n.nvmlDeviceGetHostVgpuMode(gpu), n.nvmlDeviceGetVirtualizationMode(gpu), n.nvmlDeviceGetMigMode(gpu)",
+        "n.nvmlDeviceGetSupportedVgpus(gpu), n.nvmlDeviceGetCreatableVgpus(gpu)",
+        "n.nvmlVgpuTypeGetName(473), n.nvmlVgpuTypeGetFramebufferSize(473) >> 20",
+        "n.nvmlVgpuTypeGetMaxInstances(gpu, 468), n.nvmlVgpuTypeGetMaxInstancesPerVm(468)",
+    ) == [
+        ("590.48.01", 1, "NVIDIA A100-PCIE-40GB"),
+        [40960, 8192, 32768],
+        (1, 3, [0, 0]),
+        ([468, 473], [468]),
+        ("GRID A100-40C", 40960),
+        (10, 16),
+    ]
+
+
+def test_a_vgpu_is_active_while_a_vm_has_it(ask: Ask) -> None:
+    assert ask(
+        "n.nvmlDeviceGetActiveVgpus(gpu)",
+        "n.nvmlVgpuInstanceGetType(7), n.nvmlVgpuInstanceGetUUID(7), n.nvmlVgpuInstanceGetVmID(7)",
+        "n.nvmlVgpuInstanceGetType(8)",
+    ) == [[7], (468, "00000000-0000-4000-8000-000000000001", (VM.encode(), 1)), 6]
+
+
+def test_the_structs_of_the_scheduler_are_where_pynvml_expects_them(ask: Ask) -> None:
+    assert ask(
+        "limits(n.nvmlDeviceGetVgpuSchedulerCapabilities(gpu))",
+        "(lambda s: (s.schedulerPolicy, s.arrMode, s.schedulerParams.vgpuSchedData.timeslice))"
+        "(n.nvmlDeviceGetVgpuSchedulerState(gpu))",
+        "[v2(engine) for engine in (1, 2)]",
+        "v2(4)",
+        "(lambda s: (s.engineId, s.schedulerPolicy, s.arrMode, s.entriesCount))(n.nvmlDeviceGetVgpuSchedulerLog(gpu))",
+        "(lambda s: (s.engineId, s.timeslice, s.entriesCount))"
+        "(n.nvmlDeviceGetVgpuSchedulerLog_v2(gpu, n.c_nvmlVgpuSchedulerLogInfo_v2_t(engineId=1)))",
+    ) == [
+        ([1, 2, 3], (1_000_000, 30_000_000), 1, (63, 960), (1, 60)),
+        (3, 1, 4_000_000),
+        [(3, 0, 4_000_000), (1, 0, 0)],
+        2,
+        (1, 3, 1, 0),
+        (1, 4_000_000, 0),
+    ]
+
+
+def test_errors_have_nvmls_numbers(ask: Ask) -> None:
+    assert ask(
+        "n.nvmlVgpuTypeGetName(1)",
+        "n.nvmlDeviceGetHandleByPciBusId('00000000:02:00.0')",
+        "n.nvmlDeviceGetHandleByPciBusId('nonsense')",
+        "n.nvmlVgpuInstanceGetType(0)",
+        "n.nvmlDeviceGetVgpuHeterogeneousMode(gpu)",
+        "(os.unlink(os.environ['LAB_FILES'] + '/gpus/0000:01:00.0/vgpulab'), n.nvmlDeviceGetName(gpu))",
+        "(n.nvmlShutdown(), n.nvmlDeviceGetName(gpu))",
+    ) == [2, 6, 2, 2, 13, 15, 1]
+
+
+def test_the_old_build_lacks_version_2_and_works_with_its_own_driver_alone(ask: Ask) -> None:
+    v1 = "n.nvmlDeviceGetVgpuSchedulerState(gpu).schedulerPolicy"
+    assert ask("v2(1)", v1, build="old", version="550.144.02") == [13, 3]
+    start = "import pynvml as n\ntry:\n    n.nvmlInit()\nexcept n.NVMLError as error:\n    print(error.value)"
+    assert ask(build="old", program=start) == [18]
+    assert ask(version="550.144.02", program=start) == [18]

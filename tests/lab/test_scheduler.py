@@ -1,0 +1,96 @@
+"""set-scheduler on the lab's module: through either version of NVML, through modprobe's file, and after a boot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.lab.console import guest_devices
+from tests.lab.machine import Lab
+from tests.lab.nvidia_host import OLD, drop_nvml, put_nvml
+from tests.lab.test_after_boot import INSTALLED
+from tests.lab.vgpuctl_in import IGB, must, put_gpu, use_defaults
+
+STATE = f"/proc/driver/nvidia/gpus/{IGB}/vgpulab"
+
+
+def in_driver(lab: Lab) -> list[int]:
+    """What the module has: policy, mode, averaging factor, slice in ns."""
+    lines = lab.read(STATE).splitlines()
+    return next([int(word) for word in line.split()[1:]] for line in lines if line.startswith("scheduler "))
+
+
+def running(lab: Lab) -> tuple[Any, ...]:
+    """What show-gpu says runs: policy, microseconds of a slice, and who says so."""
+    found = must(lab, "show-gpu", IGB)["scheduler"]["running"]
+    return found["policy"], found["time_slice_us"], found["source"]
+
+
+@pytest.mark.quick
+@pytest.mark.deadline(900)
+def test_it_is_set_refused_while_a_vgpu_is_there_drained_and_back_after_a_boot(lab: Lab) -> None:
+    lab.run(INSTALLED)
+    lab.run("echo vgpulab > /etc/modules-load.d/vgpulab.conf; cat > /etc/modprobe.d/vgpulab.conf",
+            stdin=f"options vgpulab pf={IGB} form=vendor-vf vfs=7\n")  # fmt: skip
+    put_gpu(lab, "vendor-vf")
+    put_nvml(lab)
+    use_defaults(lab)
+    must(lab, "install-host", "--restart-libvirt")
+    assert in_driver(lab) == [1, 0, 0, 0]
+    done = must(lab, "set-scheduler", IGB, "--policy", "equal_share")
+    assert (done["via"], done["takes_effect"]) == ("nvml", "now")
+    assert in_driver(lab) == [2, 2, 33, 1041666]
+    assert running(lab) == ("equal_share", 1041.666, "NVML")
+    assert must(lab, "set-scheduler", IGB, "--policy", "equal_share")["steps"] == []
+    made = must(lab, "create-vm", "vm-1", "--profile", "A100-4C")
+    guest_devices(lab, "vm-1")  # a guest that has booted hears the power button
+    fixed = ("set-scheduler", IGB, "--policy", "fixed_share", "--time-slice", "4")
+    assert must(lab, *fixed, status=3)["facts"]["vms"] == ["vm-1"]
+    assert in_driver(lab) == [2, 2, 33, 1041666]
+    must(lab, *fixed, "--drain")
+    assert in_driver(lab) == [3, 1, 0, 4_000_000]
+    now = must(lab, "show-vm", "vm-1")
+    assert (now["state"], [v["carrier"] for v in now["vgpus"]]) == ("running", [v["carrier"] for v in made["vgpus"]])
+    lab.reboot()
+    assert in_driver(lab) == [3, 1, 0, 4_000_000]
+    assert running(lab) == ("fixed_share", 4000.0, "NVML")
+    assert [v["present"] for v in must(lab, "show-vm", "vm-1")["vgpus"]] == [True]
+    assert "Result=success" in lab.run("systemctl show -p Result vgpuctl-restore.service").stdout
+    must(lab, "start-vm", "vm-1")
+    must(lab, "stop-vm", "vm-1")
+    must(lab, "delete-vm", "vm-1")
+    assert must(lab, "reconcile")["findings"] == []
+
+
+@pytest.mark.deadline(600)
+def test_an_old_library_sets_it_by_version_1_and_taking_the_gpu_from_its_driver_loses_it(lab: Lab) -> None:
+    build, option = OLD
+    put_gpu(lab, "mdev-pf", option)
+    put_nvml(lab, build)
+    use_defaults(lab)
+    must(lab, "set-scheduler", IGB, "--policy", "fixed_share", "--frequency", "480", "--averaging-factor", "20")
+    assert in_driver(lab) == [3, 2, 20, 2083333]
+    assert running(lab) == ("fixed_share", 2083.333, "NVML")
+    refused = must(lab, "set-scheduler", IGB, "--policy", "fixed_share", "--time-slice", "31", status=6)
+    assert "30" in refused["message"]
+    lab.run(f"cd /sys/bus/pci/drivers/nvidia; echo {IGB} > unbind; echo {IGB} > bind")
+    assert in_driver(lab) == [1, 0, 0, 0]
+
+
+@pytest.mark.quick
+@pytest.mark.deadline(600)
+def test_modprobes_file_counts_when_the_driver_is_loaded_next_and_the_kernel_log_tells(lab: Lab) -> None:
+    lab.run("cat > /etc/modprobe.d/vgpulab.conf", stdin=f"options vgpulab pf={IGB} form=mdev-pf\n")
+    lab.run("modprobe nvidia")
+    put_nvml(lab)
+    use_defaults(lab)
+    done = must(lab, "set-scheduler", IGB, "--policy", "fixed_share", "--via", "modprobe")
+    assert (done["via"], done["takes_effect"]) == ("modprobe", "when-loaded")
+    assert running(lab)[::2] == ("best_effort", "NVML")
+    lab.run("rmmod vgpulab; modprobe nvidia")
+    assert "RmPVMRL=0x" in lab.read("/proc/driver/nvidia/params")
+    assert in_driver(lab) == [3, 2, 33, 1041666]
+    assert running(lab) == ("fixed_share", 1041.666, "NVML")
+    drop_nvml(lab)
+    assert running(lab)[::2] == ("fixed_share", "kernel log")
