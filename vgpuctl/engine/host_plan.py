@@ -57,18 +57,17 @@ class Planned(Value):
 
 
 def look_for(world: World, asked: Asked) -> tuple[Snapshot, tuple[str, ...]]:
-    """Look at the host, at other devices than GPUs only where one is named; say which models mean no GPU.
+    """Look at the host, at other devices than GPUs only where one is or was named; say which models mean no GPU.
 
     Raises:
         NotFound: an address means none.
     """
     gpus = asked.spec.gpus
     models = by_model(gpus)
-    want = Want(models=bool(models) or WANT.models)
-    snapshot = observe(world, want)
+    snapshot = observe(world, Want())
     named = [key for key in gpus if is_pci(key)]
-    if any(snapshot.gpu(address) is None for address in named):
-        snapshot = observe(world, replace(want, every_function=True))
+    if any(snapshot.gpu(key) is None for key in (*named, *asked.now.gpus) if is_pci(key)):
+        snapshot = observe(world, WANT)
     missing = [address for address in named if snapshot.gpu(address) is None]
     if missing:
         here = ", ".join(f"{g.address} ({g.model})" for g in snapshot.gpus if g.display_class) or "none"

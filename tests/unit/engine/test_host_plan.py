@@ -8,7 +8,7 @@ import pytest
 from tests.layouts import A16, A100, FLEX, do
 from tests.worlds import open_host
 from vgpuctl.engine.host_plan import How, look_for, plan_host, refuse_all
-from vgpuctl.engine.host_wish import ask
+from vgpuctl.engine.host_wish import File, ask
 from vgpuctl.engine.layout import Job
 from vgpuctl.engine.scheduler import SchedulerJob
 from vgpuctl.errors import HostCannot, InUse, Refused
@@ -43,6 +43,14 @@ def test_only_as_much_is_looked_at_as_is_named(tmp_path):
     snapshot, notes = look_for(host.world, asked)
     assert all(gpu.display_class or gpu.address == "mtty" for gpu in snapshot.gpus)
     assert len(notes) == 1
+
+
+def test_a_gpu_that_is_named_no_more_is_planned_too(tmp_path):
+    host = open_host(tmp_path, "mixed")
+    host.sim.host_file.write_text('version: 1\ngpus: {"0000:3b:00.0": {cordoned: true}}\n')
+    asked = ask(host.world, File("version: 1\n", "FILE"), ())
+    (one,) = plan_host(host.world, look_for(host.world, asked)[0], asked, How())
+    assert [(d.key, d.wanted, d.found) for d in one.differences] == [("cordoned", None, True)]
 
 
 def test_one_refusal_is_told_as_it_is_and_several_together():
