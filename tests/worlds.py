@@ -21,7 +21,7 @@ from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.host_file import HostFileOnDisk
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.system import HostSystem
-from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.outcome import Confirm, Outcome
 from vgpuctl.model.records import Holder
 from vgpuctl.model.vm import ProcessId
 from vgpuctl.model.wish import VmWish
@@ -164,14 +164,14 @@ def create(world: World, wanted: VmWish, *, start: bool = True, dry_run: bool = 
     return create_vm(world, wanted, start=start, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
 
 
-def delete(world: World, name: str, *, keep_disks: bool = False) -> Outcome:
-    """delete-vm --yes."""
+def delete(world: World, name: str, *, keep_disks: bool = False, confirm: Confirm | None = None) -> Outcome:
+    """delete-vm --yes, or with another answer to its question."""
     return delete_vm(
         world,
         name,
         keep_disks=keep_disks,
         dry_run=False,
-        confirm=yes,
+        confirm=confirm or yes,
         wait_seconds=WAIT_SECONDS,
         progress=Silent(),
     )

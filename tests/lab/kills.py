@@ -17,13 +17,14 @@ from pathlib import Path
 
 from tests.lab.cache import say
 from tests.lab.errors import LabDied
+from tests.lab.killing import OPERATIONS
 from tests.lab.machine import Lab
 from tests.lab.session import CHECKOUT, Keeper
 from tests.lab.vgpuctl_in import put_gpu, use_defaults
 
 TABLE = CHECKOUT / "docs" / "kills.md"
 FORMS = ("mdev-vf", "vendor-vf", "mdev-pf")
-ROUND = 14
+ROUND = 2 * len(OPERATIONS)
 """So many kills between two snapshots: each operation twice."""
 
 SECONDS_EACH = 40.0

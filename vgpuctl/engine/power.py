@@ -17,7 +17,7 @@ from vgpuctl.engine.move import check_host, deleted_meanwhile, start_anywhere
 from vgpuctl.engine.observe import Want, observe, observe_devices
 from vgpuctl.engine.observe.vms import read_vm
 from vgpuctl.engine.run import carry_out
-from vgpuctl.errors import Busy, HostCannot, LibvirtFailed, VgpuctlError
+from vgpuctl.errors import Busy, HostCannot, InUse, LibvirtFailed, VgpuctlError
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.records import DomainLeftovers
 from vgpuctl.model.snapshot import Snapshot
@@ -238,8 +238,15 @@ def delete_vm(
     running = " It is running." if vm.state is VmState.RUNNING else ""
     confirm(f"Delete VM {vm.name}?{running}", steps)
     mine = reclaim(world, claims_of(world, vm.name, promise), wait_seconds)
+    was_off = vm.state in OFF
     try:
         now, vm = look_again(world, vm)
+        if was_off and vm.state not in OFF:
+            raise InUse(
+                f"{vm.name} was off when this was asked, and has been started since",
+                hint=f"somebody may work on it; if it is to go all the same: vgpuctl delete-vm {vm.name}",
+                vm=vm.name,
+            )
         promise = _with_held(now, vm)
         refuse_shared_disks(now, vm, replace(promise, disks=gone_with(promise, keep_disks=keep_disks)))
         plan = removal_plan(vm, promise, leftovers_of(world, vm), keep_disks=keep_disks, leave=leave)

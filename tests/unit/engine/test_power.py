@@ -114,3 +114,13 @@ def test_a_vm_that_was_given_another_profile_meanwhile_is_busy_and_not_without_r
     with pytest.raises(Busy, match="was changed just now"):
         start(Watch(before=change).watch(host.again().world), "vm")
     assert start(host.again().world, "vm").data["vgpus"][0]["profile"] == "A100-5C"
+
+
+def test_a_vm_that_was_started_while_its_deletion_was_asked_about_runs_on(tmp_path):
+    host = open_host(tmp_path)
+    create(host.world, wish("A100-4C", name="vm"), start=False)
+    with pytest.raises(InUse, match="has been started since"):
+        delete(host.world, "vm", confirm=lambda *_: start(host.again().world, "vm"))
+    assert picture(host).claims
+    assert picture(host).running
+    assert not start(host.world, "vm").changed
