@@ -26,7 +26,8 @@ import pynvml as nvml
 nvml.nvmlInit()
 gpu = nvml.nvmlDeviceGetHandleByPciBusId("00000000:01:00.0")
 for vgpu in nvml.nvmlDeviceGetActiveVgpus(gpu):
-    print(nvml.nvmlVgpuInstanceGetType(vgpu), *nvml.nvmlVgpuInstanceGetVmID(vgpu), nvml.nvmlVgpuInstanceGetUUID(vgpu))
+    vm, kind = nvml.nvmlVgpuInstanceGetVmID(vgpu)  # pynvml leaves this one text as bytes
+    print(nvml.nvmlVgpuInstanceGetType(vgpu), vm.decode(), kind, nvml.nvmlVgpuInstanceGetUUID(vgpu))
 print(nvml.nvmlDeviceGetCreatableVgpus(gpu), nvml.nvmlDeviceGetMemoryInfo(gpu).used >> 20)
 nvml.nvmlShutdown()
 """
