@@ -14,7 +14,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 
-from vgpuctl.model.gpu import Backend, Function, Gpu, Owner, Vgpu
+from vgpuctl.model.gpu import MDEV, WHOLE, Backend, Function, Gpu, Owner, Vgpu
 from vgpuctl.model.vm import (
     NOT_SEEN_RUNNING,
     Claim,
@@ -33,8 +33,6 @@ MAX_INDEXES = 32
 
 LOST = "record lost"
 UNREADABLE = "unreadable record"
-
-MDEV = (Backend.MDEV_PF, Backend.MDEV_VF)
 
 
 def carrier_uuid(vm_uuid: str, index: int) -> str:
@@ -163,42 +161,46 @@ def _held(
     place = device or claim or promised
     ready = vm.promise is not None and vm.promise.state is PromiseState.READY
     idle = ready and vm.state is VmState.STOPPED and promised.carrier not in live
-    return Vgpu(
-        carrier=promised.carrier,
-        gpu=place.gpu,
-        function=place.function,
-        owner=Owner.OURS,
-        present=device is not None or _is_whole(promised.backend),
-        backend=promised.backend,
-        type_id=device.type_id if device else None,
-        profile=promised.profile,
-        framebuffer_mib=promised.framebuffer_mib,
-        vm=vm.name,
-        vm_uuid=vm.uuid,
-        reason="its VM is off and keeps no place then: vgpuctl reconcile" if idle else None,
-        idle=idle,
-    )
+    reason = "its VM is off and keeps no place then: vgpuctl reconcile" if idle else None
+    return _of_vm(vm, promised, device, place, reason=reason, idle=idle)
 
 
 def _promised(vm: Vm, promise: Promise, present: Mapping[str, Vgpu]) -> dict[str, Vgpu]:
     found = {}
     for promised in promise.vgpus:
         device = present.get(promised.carrier)
-        found[promised.carrier] = Vgpu(
-            carrier=promised.carrier,
-            gpu=device.gpu if device else promised.gpu,
-            function=device.function if device else promised.function,
-            owner=Owner.OURS,
-            present=device is not None or _is_whole(promised.backend),
-            backend=promised.backend,
-            type_id=device.type_id if device else None,
-            profile=promised.profile,
-            framebuffer_mib=promised.framebuffer_mib,
-            vm=vm.name,
-            vm_uuid=vm.uuid,
-            awaited=device is None and promise.state is PromiseState.READY and not _is_whole(promised.backend),
-        )
+        awaited = device is None and promise.state is PromiseState.READY and promised.backend not in WHOLE
+        found[promised.carrier] = _of_vm(vm, promised, device, device or promised, awaited=awaited)
     return found
+
+
+def _of_vm(
+    vm: Vm,
+    promised: PromisedVgpu,
+    device: Vgpu | None,
+    place: Vgpu | Claim | PromisedVgpu,
+    *,
+    reason: str | None = None,
+    idle: bool = False,
+    awaited: bool = False,
+) -> Vgpu:
+    """Return what a VM was promised, with the device that is there and the place where it is, or is to be."""
+    return Vgpu(
+        carrier=promised.carrier,
+        gpu=place.gpu,
+        function=place.function,
+        owner=Owner.OURS,
+        present=device is not None or promised.backend in WHOLE,
+        backend=promised.backend,
+        type_id=device.type_id if device else None,
+        profile=promised.profile,
+        framebuffer_mib=promised.framebuffer_mib,
+        vm=vm.name,
+        vm_uuid=vm.uuid,
+        reason=reason,
+        idle=idle,
+        awaited=awaited,
+    )
 
 
 def _named(
@@ -288,14 +290,9 @@ def _at_function(address: str, gpus: tuple[Gpu, ...]) -> Vgpu | None:
                 gpu=gpu.address,
                 function=address,
                 owner=Owner.FOREIGN,
-                present=function.current_type is not None or _is_whole(gpu.backend),
+                present=function.current_type is not None or gpu.backend in WHOLE,
                 backend=gpu.backend,
             )
         if gpu.address == address:
             return Vgpu(carrier=address, gpu=address, function=address, owner=Owner.FOREIGN, present=True)
     return None
-
-
-def _is_whole(backend: Backend | None) -> bool:
-    """Say whether a carrier of this backend is the function itself, with nothing to make."""
-    return backend in (Backend.SRIOV_VF, Backend.PASSTHROUGH)

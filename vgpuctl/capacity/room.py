@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vgpuctl.model.gpu import Backend, Function, Gpu, Vgpu, VgpuType
+from vgpuctl.model.gpu import NVIDIA, Backend, Function, Gpu, Vgpu, VgpuType
 from vgpuctl.value import Value
 
 MAX_TIME_SLICED = 32
-NVIDIA = "10de"
 
 
 class Room(Value):

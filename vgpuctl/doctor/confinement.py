@@ -8,13 +8,13 @@ shows with 4 bytes of attributes before its one byte (Documentation/filesystems/
 from __future__ import annotations
 
 from vgpuctl.doctor.check import Check, Finding, Look, Needs, fail, not_applicable, ok, unknown, warn
+from vgpuctl.model.gpu import NVIDIA
 
 ENABLED = "/sys/module/apparmor/parameters/enabled"
 PROFILES = "/sys/kernel/security/apparmor/profiles"
 DAEMONS = ("libvirtd", "virtqemud", "/usr/sbin/libvirtd", "/usr/sbin/virtqemud")
 EFI = "/sys/firmware/efi"
 SECURE_BOOT = f"{EFI}/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
-NVIDIA = "10de"
 
 
 def _apparmor(look: Look) -> Finding:

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from vgpuctl.backends.whole import vfs_on_hint
 from vgpuctl.doctor.check import Check, Finding, Look, fail, judged_by_host, not_applicable, ok, unknown, warn
-from vgpuctl.model.gpu import Backend, Gpu, Mode
+from vgpuctl.model.gpu import NOT_FOR_VGPUS, Backend, Gpu
 from vgpuctl.model.snapshot import Snapshot
 
-NVIDIA = "10de"
 _MOST = 4
-_NOT_FOR_VGPUS = (Mode.PASSTHROUGH, Mode.UNMANAGED)
 _VGPU = (Backend.MDEV_PF, Backend.MDEV_VF, Backend.VENDOR_VF)
 
 
@@ -26,7 +24,7 @@ def _driver(look: Look, snapshot: Snapshot) -> Finding:
             fix="echo 'blacklist nouveau' > /etc/modprobe.d/nouveau.conf, rebuild the initramfs, reboot, and install"
             " NVIDIA's vGPU host driver",
         )
-    bare = [line for g, line in zip(gpus, seen, strict=True) if g.driver is None and g.desired not in _NOT_FOR_VGPUS]
+    bare = [line for g, line in zip(gpus, seen, strict=True) if g.driver is None and g.desired not in NOT_FOR_VGPUS]
     if bare:
         return warn(
             *shortened(bare),
@@ -37,11 +35,7 @@ def _driver(look: Look, snapshot: Snapshot) -> Finding:
 
 
 def _vgpu_driver(look: Look, snapshot: Snapshot) -> Finding:
-    bound = [
-        g
-        for g in snapshot.gpus
-        if g.vendor_id == NVIDIA and g.driver == "nvidia" and g.backend is not None and g.desired not in _NOT_FOR_VGPUS
-    ]
+    bound = [g for g in snapshot.gpus if g.nvidia_driver and g.backend is not None and g.desired not in NOT_FOR_VGPUS]
     if not bound:
         return not_applicable("no GPU that could show vGPUs now has NVIDIA's driver")
     without = [
@@ -63,7 +57,7 @@ def _vfs(look: Look, snapshot: Snapshot) -> Finding:
     if not able:
         return not_applicable("no GPU here has SR-IOV under its vendor's driver")
     seen = [f"{g.address}: {g.vfs_enabled} of {g.vfs_total} VFs are on{_kept(g)}" for g in able]
-    off = [g for g in able if not g.vfs_enabled and g.backend is None and g.desired not in _NOT_FOR_VGPUS]
+    off = [g for g in able if not g.vfs_enabled and g.backend is None and g.desired not in NOT_FOR_VGPUS]
     if off:
         return fail(
             *shortened(
@@ -113,7 +107,7 @@ def _types(look: Look, snapshot: Snapshot) -> Finding:
 
 
 def _nvml(look: Look, snapshot: Snapshot) -> Finding:
-    using = [g.address for g in snapshot.gpus if g.vendor_id == NVIDIA and g.driver == "nvidia"]
+    using = [g.address for g in snapshot.gpus if g.nvidia_driver]
     if not using:
         return not_applicable("no GPU here has NVIDIA's driver")
     if snapshot.nvml.available:

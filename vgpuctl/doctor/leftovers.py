@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from vgpuctl.doctor.check import Check, Finding, Look, Needs, fail, judged_by_host, not_applicable, ok, unknown, warn
 from vgpuctl.doctor.gpus import shortened
-from vgpuctl.model.gpu import Backend
+from vgpuctl.model.gpu import MDEV
 from vgpuctl.model.snapshot import Snapshot
 
 MDEVCTL = "/etc/mdevctl.d"
-_MDEV = (Backend.MDEV_PF, Backend.MDEV_VF)
 
 
 def _stuck(look: Look, snapshot: Snapshot) -> Finding:
@@ -76,7 +75,7 @@ def _mdevctl(look: Look, snapshot: Snapshot) -> Finding:
     folder = look.folder(MDEVCTL)
     if folder.problem is not None:
         return unknown(folder.problem)
-    parents = {f.address: g.address for g in snapshot.gpus if g.backend in _MDEV for f in g.functions}
+    parents = {f.address: g.address for g in snapshot.gpus if g.backend in MDEV for f in g.functions}
     defined = [f"{MDEVCTL}/{name} (GPU {parents[name]})" for name in folder.names or () if name in parents]
     if defined:
         return warn(

@@ -22,12 +22,10 @@ from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.scheduler import SchedulerSpec
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.scheduler.limits import satisfies
-from vgpuctl.scheduler.modprobe import FOLDERS, PARAMS, ModprobeFile, Setting, in_force, loaded, lost, settings
+from vgpuctl.scheduler.modprobe import FOLDERS, PARAMS, VERSION, ModprobeFile, Setting, in_force, loaded, lost, settings
 from vgpuctl.scheduler.registry import KEY, Generation, decode, generation, suspicion
 from vgpuctl.steps.scheduler import command, words
 
-NVIDIA = "10de"
-VERSION = "/sys/module/nvidia/version"
 _NO_GPU = "no GPU here has NVIDIA's driver"
 
 
@@ -124,7 +122,7 @@ def _words(look: Look, found: tuple[Setting, ...], gpu: Gpu) -> Iterator[tuple[s
 
 
 def _gpus(snapshot: Snapshot) -> tuple[Gpu, ...]:
-    return tuple(gpu for gpu in snapshot.gpus if gpu.vendor_id == NVIDIA and gpu.driver == "nvidia")
+    return tuple(gpu for gpu in snapshot.gpus if gpu.nvidia_driver)
 
 
 def _generation(look: Look, snapshot: Snapshot, gpu: Gpu) -> Generation | None:

@@ -14,7 +14,7 @@ from vgpuctl.engine.guards import refuse_being_set_up, refuse_worked_on
 from vgpuctl.engine.observe import Want, claimed_gpus, looked_for, observe_devices
 from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import Busy
-from vgpuctl.model.gpu import Backend
+from vgpuctl.model.gpu import WHOLE
 from vgpuctl.model.outcome import Progress
 from vgpuctl.model.records import HypervisorStatus
 from vgpuctl.model.snapshot import Snapshot
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 DOMAINS = "/etc/libvirt/qemu"
 SAVED = "/var/lib/libvirt/qemu/save"
 UNASKED = HypervisorStatus(available=False, uri="", reason="libvirt is not asked here")
-_WHOLE = (Backend.SRIOV_VF, Backend.PASSTHROUGH)
 
 
 def missing_devices(world: World, vm: Vm, promise: Promise) -> bool:
@@ -226,4 +225,4 @@ def _is_saved(world: World, name: str) -> bool:
 
 def has_devices(promise: Promise) -> bool:
     """Say whether there is anything to make: plain VFs and whole GPUs are bound by libvirt itself."""
-    return any(v.backend not in _WHOLE for v in promise.vgpus)
+    return any(v.backend not in WHOLE for v in promise.vgpus)

@@ -13,15 +13,13 @@ from vgpuctl.engine.observe import Want, observe
 from vgpuctl.errors import Busy, Refused
 from vgpuctl.model.outcome import Answer
 from vgpuctl.model.records import DomainRecord, GuestAddress
-from vgpuctl.model.vm import VmState
+from vgpuctl.model.vm import OFF_OR_CRASHED
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
 
 SOURCES = ("agent", "lease", "arp")
 """Who is asked for addresses, in this order: the guest itself, then those who only saw it."""
-
-_OFF = (VmState.STOPPED, VmState.CRASHED)
 
 
 def console(world: World, name: str) -> Answer:
@@ -61,7 +59,7 @@ def address(world: World, name: str) -> Answer:
         Busy: no source knows an address yet.
     """
     record = _found(world, name)
-    if record.live_xml is None or record.state in _OFF:
+    if record.live_xml is None or record.state in OFF_OR_CRASHED:
         raise Refused(
             f"{record.name} is {record.state}: it has no address",
             hint=f"vgpuctl start-vm {record.name}",

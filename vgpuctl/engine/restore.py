@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.ownership import MDEV
 from vgpuctl.capacity.room import room
 from vgpuctl.domain.parse import parse
 from vgpuctl.engine.devices import (
@@ -25,7 +24,7 @@ from vgpuctl.engine.devices import (
     make_devices,
     planned_devices,
 )
-from vgpuctl.engine.guards import require_writable
+from vgpuctl.engine.guards import require_writable, unreadable
 from vgpuctl.engine.layout import Restored, restore_layout
 from vgpuctl.engine.observe.host_file import named_vgpus
 from vgpuctl.errors import (
@@ -39,7 +38,7 @@ from vgpuctl.errors import (
     Temporary,
     VgpuctlError,
 )
-from vgpuctl.model.gpu import Backend, Gpu
+from vgpuctl.model.gpu import MDEV, Backend, Gpu
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.records import HypervisorStatus
 from vgpuctl.model.snapshot import Snapshot
@@ -77,7 +76,7 @@ def read_domain_files(world: World) -> tuple[tuple[Vm, ...], tuple[str, ...]]:
     except FileNotFoundError:
         return (), ()
     except OSError as error:
-        raise _unreadable(DOMAINS, error) from error
+        raise unreadable(DOMAINS, error) from error
     for name in (n for n in names if n.endswith(".xml")):
         path = f"{DOMAINS}/{name}"
         try:
@@ -92,15 +91,6 @@ def read_domain_files(world: World) -> tuple[tuple[Vm, ...], tuple[str, ...]]:
 def _without_declaration(text: str) -> str:
     """Lxml refuses text that names its own encoding."""
     return re.sub(r"^\s*<\?xml[^>]*\?>", "", text)
-
-
-def _unreadable(path: str, error: OSError) -> Failed:
-    return Failed(
-        f"{path} cannot be read: {error.strerror or error}",
-        hint=f"run this as root; ls -ld {path}",
-        path=path,
-        errno=error.errno,
-    )
 
 
 def restore_host(

@@ -8,8 +8,6 @@ from vgpuctl.layout.sriov import SetVfs
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.step import Step
 
-NVIDIA = "10de"
-
 
 def steps(gpu: Gpu, number: int, *, autoprobe: bool) -> tuple[Step, ...]:
     """Return the steps that bring a GPU to this number of VFs; none when it has it.
@@ -18,6 +16,6 @@ def steps(gpu: Gpu, number: int, *, autoprobe: bool) -> tuple[Step, ...]:
     """
     if number == gpu.vfs_enabled:
         return ()
-    if gpu.vendor_id == NVIDIA and gpu.driver == "nvidia":
+    if gpu.nvidia_driver:
         return (ManageVfs(gpu.address, number > 0, gpu.vfs_total),)
     return (SetVfs(gpu.address, number, gpu.vfs_enabled, autoprobe, gpu.driver),)

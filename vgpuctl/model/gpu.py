@@ -13,6 +13,9 @@ from enum import StrEnum
 from vgpuctl.model.scheduler import GpuScheduler, SchedulerSpec
 from vgpuctl.value import Value
 
+NVIDIA = "10de"
+"""NVIDIA's PCI vendor id."""
+
 
 class Backend(StrEnum):
     """What a GPU offers. The two mdev kinds share one implementation."""
@@ -24,6 +27,13 @@ class Backend(StrEnum):
     PASSTHROUGH = "passthrough"
 
 
+MDEV = (Backend.MDEV_PF, Backend.MDEV_VF)
+"""What carries mediated devices."""
+
+WHOLE = (Backend.SRIOV_VF, Backend.PASSTHROUGH)
+"""What is given to a VM as it is: there is nothing to make."""
+
+
 class Mode(StrEnum):
     """What a GPU is set up for."""
 
@@ -32,6 +42,10 @@ class Mode(StrEnum):
     SRIOV = "sriov"
     PASSTHROUGH = "passthrough"
     UNMANAGED = "unmanaged"
+
+
+NOT_FOR_VGPUS = (Mode.PASSTHROUGH, Mode.UNMANAGED)
+"""Modes in which VFs that are off are as they should be."""
 
 
 class Owner(StrEnum):
@@ -127,6 +141,11 @@ class Gpu(Value):
         whole = self.model.casefold()
         names = set(whole.replace("[", " ").replace("]", " ").split())
         return words.casefold() in {whole, *names, *(name.split("-")[0] for name in names)}
+
+    @property
+    def nvidia_driver(self) -> bool:
+        """Whether it is NVIDIA's GPU, with NVIDIA's driver."""
+        return self.vendor_id == NVIDIA and self.driver == "nvidia"
 
     def type_of(self, type_id: str) -> VgpuType | None:
         """Return this GPU's type with that id."""

@@ -19,6 +19,9 @@ class VmState(StrEnum):
     UNKNOWN = "unknown"
 
 
+OFF_OR_CRASHED = (VmState.STOPPED, VmState.CRASHED)
+"""No guest runs in it. A crashed VM's QEMU may still hold its devices: who takes one looks for holders."""
+
 NOT_SEEN_RUNNING = (VmState.STOPPED, VmState.UNKNOWN)
 
 

@@ -7,11 +7,11 @@ import json
 from collections.abc import Sequence
 
 from vgpuctl.backends import of
-from vgpuctl.capacity.ownership import MAX_INDEXES, MDEV, carrier_uuid
+from vgpuctl.capacity.ownership import MAX_INDEXES, carrier_uuid
 from vgpuctl.capacity.profiles import check_combination
 from vgpuctl.domain.edit import hostdev_xml
 from vgpuctl.errors import Busy, NotFound
-from vgpuctl.model.gpu import Backend, Gpu, VgpuType
+from vgpuctl.model.gpu import MDEV, Backend, Gpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
 from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm

@@ -6,16 +6,14 @@ from __future__ import annotations
 from vgpuctl.backends import of
 from vgpuctl.backends.whole import HARMLESS_DRIVERS, vfs_on_hint
 from vgpuctl.capacity.closed import why_closed
-from vgpuctl.capacity.ownership import MDEV, carrier_uuid
+from vgpuctl.capacity.ownership import carrier_uuid
 from vgpuctl.capacity.place import place, select_gpus, stuck_error
 from vgpuctl.capacity.room import room
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity, VgpuctlError
-from vgpuctl.model.gpu import Backend, Function, Gpu, Owner, Vgpu
+from vgpuctl.model.gpu import MDEV, NVIDIA, Backend, Function, Gpu, Owner, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import VmWish
-
-NVIDIA = "10de"
 
 
 def vm_name(wish: VmWish, uuid: str) -> str:

@@ -6,15 +6,13 @@ from __future__ import annotations
 from vgpuctl.capacity.profiles import parse_name
 from vgpuctl.errors import InvalidInput, NotFound
 from vgpuctl.model.address import address_key, is_pci, normal_pci
-from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.gpu import NVIDIA, Gpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.spec import rules
 from vgpuctl.spec.foreign import Carving, Definition, Foreign
 from vgpuctl.spec.gpus import ALL
 from vgpuctl.spec.host import VERSION, GpuSpec, HostSpec, VgpuSpec
 from vgpuctl.value import NOTHING, Value
-
-_NVIDIA = "10de"
 
 
 class Imported(Value):
@@ -114,7 +112,7 @@ def _keys(one: Carving, snapshot: Snapshot) -> tuple[str, ...]:
         NotFound: there is no GPU of that number.
     """
     all_gpus = [g for g in snapshot.gpus if g.display_class and is_pci(g.address)]
-    mine = sorted((g for g in all_gpus if g.vendor_id == _NVIDIA), key=lambda g: address_key(g.address))
+    mine = sorted((g for g in all_gpus if g.vendor_id == NVIDIA), key=lambda g: address_key(g.address))
     if one.indexes is None and not one.device_ids and len(mine) == len(all_gpus):
         return (ALL,)
     missing = [number for number in one.indexes or () if number >= len(mine)]

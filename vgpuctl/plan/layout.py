@@ -7,14 +7,12 @@ from collections.abc import Iterable
 
 from vgpuctl.backends.whole import HARMLESS_DRIVERS
 from vgpuctl.errors import HostCannot, InUse, InvalidInput
-from vgpuctl.layout import NVIDIA
 from vgpuctl.layout.sriov import FIXED_HINT
 from vgpuctl.model.gpu import Backend, Gpu, Owner, Vgpu
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import Vm, VmState
+from vgpuctl.model.vm import OFF_OR_CRASHED, Vm, VmState
 
 _VGPU = (Backend.MDEV_PF, Backend.MDEV_VF, Backend.VENDOR_VF)
-_OFF = (VmState.STOPPED, VmState.CRASHED)
 FITTING: dict[str, tuple[Backend, ...]] = {
     "vgpu": _VGPU,
     "sriov": (Backend.SRIOV_VF,),
@@ -45,7 +43,7 @@ def wanted_vfs(gpu: Gpu, mode: str, vfs: int | None) -> int:
 def _vgpu(gpu: Gpu, vfs: int | None) -> int:
     if gpu.backend in _VGPU:
         number = gpu.vfs_enabled
-    elif gpu.vendor_id == NVIDIA and gpu.driver == "nvidia" and gpu.backend is None:
+    elif gpu.nvidia_driver and gpu.backend is None:
         number = gpu.vfs_total
     else:
         raise _no_mode(
@@ -61,7 +59,7 @@ def _vgpu(gpu: Gpu, vfs: int | None) -> int:
 
 
 def _plain(gpu: Gpu, vfs: int | None) -> int:
-    if gpu.vendor_id == NVIDIA and gpu.driver == "nvidia":
+    if gpu.nvidia_driver:
         raise _no_mode(gpu, "sriov", f"NVIDIA's VFs carry vGPUs only: vgpuctl set-mode {gpu.address} vgpu")
     if not gpu.vfs_total or gpu.backend in _VGPU:
         raise _no_mode(gpu, "sriov", "are SR-IOV and ARI on in the firmware? lspci -vvs " + gpu.address)
@@ -132,7 +130,7 @@ def users_to_drain(snapshot: Snapshot, gpu: Gpu, number: int) -> tuple[Vm, ...]:
     strange = [v for v in taken if v.name is None and (_not_ours(v) or snapshot.vm(v.vm_uuid or "") is None)]
     if strange:
         raise _in_use(gpu, strange, "which vgpuctl did not make and cannot drain")
-    off = _OFF if snapshot.hypervisor.available else (*_OFF, VmState.UNKNOWN)
+    off = OFF_OR_CRASHED if snapshot.hypervisor.available else (*OFF_OR_CRASHED, VmState.UNKNOWN)
     vms = {vm.uuid: vm for v in taken if (vm := snapshot.vm(v.vm_uuid or "")) is not None and vm.state not in off}
     return tuple(sorted(vms.values(), key=lambda vm: vm.name))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from vgpuctl.capacity.place import joint_free, rooms_for
 from vgpuctl.capacity.profiles import find
-from vgpuctl.model.gpu import Gpu, Mode, Vgpu, VgpuType
+from vgpuctl.model.gpu import NOT_FOR_VGPUS, Gpu, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu, Vm
 from vgpuctl.plan.reserve import homeless
@@ -65,18 +65,12 @@ def gpu_value(snapshot: Snapshot, gpu: Gpu) -> Value:
     }
 
 
-_MEANT_OFF = (Mode.PASSTHROUGH, Mode.UNMANAGED)
-
-
 def gpu_warnings(gpus: Iterable[Gpu]) -> tuple[str, ...]:
     """Return what people must know about these GPUs."""
     return tuple(
         f"{g.address} ({g.model}): its VFs are off, 0 of {g.vfs_total} enabled; what it offers shows once they are on"
         for g in gpus
-        if g.backend is None
-        and g.vfs_total
-        and not g.vfs_enabled
-        and g.desired not in (Mode.PASSTHROUGH, Mode.UNMANAGED)
+        if g.backend is None and g.vfs_total and not g.vfs_enabled and g.desired not in NOT_FOR_VGPUS
     )
 
 

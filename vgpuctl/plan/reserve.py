@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 
 from vgpuctl.capacity.closed import why_closed
-from vgpuctl.capacity.ownership import MDEV, carrier_uuid
+from vgpuctl.capacity.ownership import carrier_uuid
 from vgpuctl.capacity.room import room
 from vgpuctl.errors import InUse, NoCapacity
-from vgpuctl.model.gpu import Backend, Function, Gpu, Owner
+from vgpuctl.model.gpu import MDEV, Backend, Function, Gpu, Owner
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Promise, PromisedVgpu, Vm
 from vgpuctl.model.wish import VmWish

@@ -9,7 +9,7 @@ from vgpuctl.model.gpu import Gpu, Mode, Owner, Vgpu
 from vgpuctl.model.scheduler import Policy, SchedulerSpec
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
-from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm, VmState
+from vgpuctl.model.vm import OFF_OR_CRASHED, Promise, PromisedVgpu, PromiseState, Vm
 from vgpuctl.plan.vgpus import promised
 from vgpuctl.scheduler.limits import satisfies, why_not
 from vgpuctl.scheduler.registry import generation
@@ -18,8 +18,6 @@ from vgpuctl.value import Value, replace
 
 NVML, MODPROBE, AUTO = "nvml", "modprobe", "auto"
 WAYS = (NVML, MODPROBE, AUTO)
-_NVIDIA = "10de"
-_OFF = (VmState.STOPPED, VmState.CRASHED)
 
 
 class SchedulerWork(Value):
@@ -46,7 +44,7 @@ def refuse_impossible(gpu: Gpu, wanted: SchedulerSpec, driver: str | None) -> No
             hint=f"vgpuctl set-mode {gpu.address} vgpu",
             gpu=gpu.address,
         )
-    if gpu.vendor_id != _NVIDIA or gpu.driver != "nvidia":
+    if not gpu.nvidia_driver:
         raise HostCannot(
             f"{gpu.address} ({gpu.model}) has the driver {gpu.driver or 'none'}; only NVIDIA's schedules vGPUs",
             hint=f"vgpuctl set-mode {gpu.address} vgpu, if it is an NVIDIA GPU",
@@ -119,7 +117,7 @@ def scheduler_work(gpu: Gpu, wanted: SchedulerSpec, snapshot: Snapshot, *, drain
             gpu=gpu.address,
             vms=names,
         )
-    stops = {one.vm.uuid: one.vm for one in lent if one.vm is not None and one.vm.state not in _OFF}
+    stops = {one.vm.uuid: one.vm for one in lent if one.vm is not None and one.vm.state not in OFF_OR_CRASHED}
     made = [step for one in lent for step in one.make()]
     lend = [
         LendDevice(remove, again)
@@ -167,7 +165,7 @@ def _lent(snapshot: Snapshot, gpu: Gpu) -> list[_Lent]:
 def _lendable(snapshot: Snapshot, gpu: Gpu, vgpu: Vgpu) -> _Lent:
     vm = snapshot.vm(vgpu.vm_uuid or "")
     named = next((n for n in snapshot.named if n.name == vgpu.name and n.carrier == vgpu.carrier), None)
-    if named is not None and vgpu.reason is None and (vm is None or vm.state in _OFF):
+    if named is not None and vgpu.reason is None and (vm is None or vm.state in OFF_OR_CRASHED):
         return _Lent(vgpu.holder, None, promised(named, vgpu), vgpu.type_id)
     kept = None if vm is None or vm.promise is None else vm.promise.vgpus
     mine = next((p for p in kept or () if p.carrier == vgpu.carrier), None)

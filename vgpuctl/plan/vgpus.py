@@ -10,11 +10,11 @@ from __future__ import annotations
 import difflib
 
 from vgpuctl.backends import of
-from vgpuctl.capacity.ownership import MDEV, backend_of, named_owner
+from vgpuctl.capacity.ownership import backend_of, named_owner
 from vgpuctl.domain.edit import hostdev_xml
 from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NotFound
 from vgpuctl.model.address import is_pci
-from vgpuctl.model.gpu import Vgpu
+from vgpuctl.model.gpu import MDEV, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import NamedVgpu, Promise, PromisedVgpu, PromiseState, Vm, VmState

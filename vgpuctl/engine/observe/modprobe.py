@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Failed
+from vgpuctl.engine.guards import unreadable
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.scheduler.modprobe import FOLDERS, PARAMS, ModprobeFile
+from vgpuctl.scheduler.modprobe import FOLDERS, PARAMS, VERSION, ModprobeFile
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
-
-VERSION = "/sys/module/nvidia/version"
 
 
 def read_modprobe(world: World) -> tuple[ModprobeFile, ...]:
@@ -52,7 +50,7 @@ def _names(world: World, folder: str) -> tuple[str, ...]:
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:
-        raise _unread(folder, error) from error
+        raise unreadable(folder, error) from error
 
 
 def _text(world: World, path: str) -> str | None:
@@ -61,13 +59,4 @@ def _text(world: World, path: str) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise _unread(path, error) from error
-
-
-def _unread(path: str, error: OSError) -> Failed:
-    return Failed(
-        f"{path} cannot be read: {error.strerror or error}",
-        hint=f"run this as root; ls -ld {path}",
-        path=path,
-        errno=error.errno,
-    )
+        raise unreadable(path, error) from error

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from vgpuctl.engine.observe import Want
     from vgpuctl.model.seams import Sysfs
 
-NVIDIA = "10de"
 MIXED_TYPES_SINCE = 550
 """From this driver on a GPU takes all types of one size (open kernel modules, kernel_vgpu_mgr.c); before, one type."""
 _MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)
@@ -32,7 +31,7 @@ def add_names(world: World, gpus: tuple[Gpu, ...], want: Want) -> tuple[tuple[Gp
         known = {g.address: g for g in want.known}
         return tuple(_with_known(g, known.get(g.address)) for g in gpus), NvmlStatus(available=False)
     status = world.nvml.status()
-    mine = frozenset(g.address for g in gpus if g.vendor_id == NVIDIA and g.driver == "nvidia")
+    mine = frozenset(g.address for g in gpus if g.nvidia_driver)
     one_type = bool(mine) and want.types and _is_old(status.driver_version or _module_version(world.sysfs))
     done: list[Gpu] = []
     for gpu in gpus:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 PCI = "/sys/bus/pci/devices"
 MDEV_BUS = "/sys/class/mdev_bus"
-NVIDIA = "10de"
 _GPU_CLASSES = ("0x03", "0x12")
 _BRIDGE_CLASS = "0x06"
 
