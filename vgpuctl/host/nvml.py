@@ -55,6 +55,22 @@ class NoNvml:
         """Refuse: there is nobody to ask."""
         raise NvmlFailed(f"NVML is not asked here: {self._reason}", nvml_code=None, call="nvmlInit")
 
+    def set_mig(self, address: str, *, enabled: bool) -> None:
+        """Refuse."""
+        raise NvmlFailed("not set", nvml_code=None, call="nvmlDeviceSetMigMode")
+
+    def make_instance(self, address: str, profile_id: int, start: int) -> int:
+        """Refuse."""
+        raise NvmlFailed("not made", nvml_code=None, call="nvmlDeviceCreateGpuInstanceWithPlacement")
+
+    def destroy_instance(self, address: str, gi_id: int) -> None:
+        """Refuse."""
+        raise NvmlFailed("not destroyed", nvml_code=None, call="nvmlGpuInstanceDestroy")
+
+    def set_mixed_size(self, address: str, *, enabled: bool) -> None:
+        """Refuse."""
+        raise NvmlFailed("not set", nvml_code=None, call="nvmlDeviceSetVgpuHeterogeneousMode")
+
 
 class HostNvml:
     """NVML of this host. `load` returns the pynvml module, or something with the same functions."""
@@ -107,6 +123,22 @@ class HostNvml:
                 nvml_code=int(error.value),
                 call="nvmlDeviceSetVgpuSchedulerState",
             ) from error
+
+    def set_mig(self, address: str, *, enabled: bool) -> None:
+        """Refuse."""
+        raise NvmlFailed("not set", nvml_code=None, call="nvmlDeviceSetMigMode")
+
+    def make_instance(self, address: str, profile_id: int, start: int) -> int:
+        """Refuse."""
+        raise NvmlFailed("not made", nvml_code=None, call="nvmlDeviceCreateGpuInstanceWithPlacement")
+
+    def destroy_instance(self, address: str, gi_id: int) -> None:
+        """Refuse."""
+        raise NvmlFailed("not destroyed", nvml_code=None, call="nvmlGpuInstanceDestroy")
+
+    def set_mixed_size(self, address: str, *, enabled: bool) -> None:
+        """Refuse."""
+        raise NvmlFailed("not set", nvml_code=None, call="nvmlDeviceSetVgpuHeterogeneousMode")
 
     def _has(self, nvml: Any) -> nvml_scheduler.Has:
         """Return what says whether the loaded library has a function; each is looked up once."""

@@ -29,15 +29,11 @@ Has = Callable[[str], bool]
 
 def read(nvml: Any, handle: Any, has: Has) -> GpuScheduler:
     """Return what NVML says of a GPU's scheduler; each part that it does not tell is None."""
-    mig = _told(nvml, has, "nvmlDeviceGetMigMode", handle)
-    mixed = _told(nvml, has, "nvmlDeviceGetVgpuHeterogeneousMode", handle)
     return GpuScheduler(
         limits=_limits(nvml, handle, has),
         state=_state(nvml, handle, has),
         interfaces=tuple(name for name, function in _SET.items() if has(function)),
         architecture=_told(nvml, has, "nvmlDeviceGetArchitecture", handle),
-        mig=None if mig is None else bool(mig[0]),
-        mixed_size=None if mixed is None else bool(mixed),
     )
 
 

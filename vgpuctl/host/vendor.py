@@ -65,6 +65,10 @@ class HostVendorCommands:
         self._forget(recorded)
         return CommandResult(done.rc, done.stdout)
 
+    def reset_gpu(self, address: str, *, deadline_seconds: float) -> CommandResult:
+        """Refuse."""
+        raise FileNotFoundError(errno.ENOENT, "nvidia-smi")
+
     def _forget(self, recorded: list[StuckWrite]) -> None:
         for write in recorded:
             self._records.forget_stuck(write)

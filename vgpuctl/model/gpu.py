@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
+from vgpuctl.model.partition import Mig
 from vgpuctl.model.scheduler import GpuScheduler, SchedulerSpec
 from vgpuctl.value import Value
 
@@ -62,6 +63,9 @@ class VgpuType(Value):
     `type_id` is what the kernel interface wants: the type directory's name (`nvidia-468`) for mdev, the
     decimal number (`468`) for vendor-specific VFIO. It may change with a driver update: `profile` is the record.
     `units`: what one takes of the pool that all types of its parent share, where the driver has one and tells.
+    `gi_profile_id`: the GPU instance profile that a MIG-backed type runs in, None for a time-sliced one; `max_per_gi`
+    how many of it one instance takes. `placement_ids`: where one may be on a mixed-size GPU, every id that the driver
+    supports, taken or not; `placement_size`: how much of the GPU it covers from there, in the unit of those ids.
     """
 
     type_id: str
@@ -70,6 +74,10 @@ class VgpuType(Value):
     framebuffer_mib: int | None = None
     max_per_gpu: int | None = None
     units: int | None = None
+    gi_profile_id: int | None = None
+    max_per_gi: int | None = None
+    placement_ids: tuple[int, ...] | None = None
+    placement_size: int | None = None
 
 
 class Mdev(Value):
@@ -83,7 +91,8 @@ class Function(Value):
     """A device that can carry vGPUs, or be one: a PF, a VF or another mdev parent.
 
     `available` maps type ids to how many the driver says can be made here now (mdev: available_instances;
-    vendor-vf: 1 for each listed type). None: the types were not read.
+    vendor-vf: 1 for each listed type). None: the types were not read. `placement_id` and `gi_id` are those of the vGPU
+    on a vendor-vf, None where the driver has no file for them, or none now.
     """
 
     address: str
@@ -95,6 +104,8 @@ class Function(Value):
     available: Mapping[str, int] | None = None
     mdevs: tuple[Mdev, ...] = ()
     problem: str | None = None
+    placement_id: int | None = None
+    gi_id: int | None = None
 
 
 class Gpu(Value):
@@ -107,6 +118,8 @@ class Gpu(Value):
     `cordoned` that nothing new is placed on it. `one_type`: its driver is known to take vGPUs of one type at a time.
     `scheduler` is what NVML says, `desired_scheduler` what host.yaml asks for. `allowed_profiles` are the only ones
     that host.yaml lets be placed on it, None: all; `reserved_for` the patterns of VMs' names that it is kept for.
+    `mig` None: it has no MIG, or that is not known; `mixed_size`: whether vGPUs of several sizes may be on it (NVML's
+    heterogeneous mode), None where it has no such mode or that is not known.
     """
 
     address: str
@@ -135,6 +148,8 @@ class Gpu(Value):
     desired_scheduler: SchedulerSpec | None = None
     allowed_profiles: tuple[str, ...] | None = None
     reserved_for: tuple[str, ...] = ()
+    mig: Mig | None = None
+    mixed_size: bool | None = None
 
     def called(self, words: str) -> bool:
         """Say whether a model is called so: by its whole name, by a word of it, or by one without a memory suffix."""
@@ -171,7 +186,7 @@ class Vgpu(Value):
     there now (for sriov-vf and passthrough: that a VM refers to it). `awaited`: a finished VM's device is missing, as
     after a reboot, and is made at its next start. `idle`: its VM reserves nothing while it is off, is off, and has not
     given this back. `reason` says why a device is leaked or idle. `name` is that of a vGPU which host.yaml keeps
-    without a VM: then `vm` is the VM that refers to it, if any does.
+    without a VM: then `vm` is the VM that refers to it, if any does. `placement_id`: where it is on a mixed-size GPU.
     """
 
     carrier: str
@@ -189,6 +204,7 @@ class Vgpu(Value):
     awaited: bool = False
     idle: bool = False
     name: str | None = None
+    placement_id: int | None = None
 
     @property
     def holder(self) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
+from vgpuctl.model.partition import Mig
 from vgpuctl.model.scheduler import GpuScheduler
 from vgpuctl.model.vm import Claim, VmState
 from vgpuctl.value import Value
@@ -20,25 +21,34 @@ class NvmlStatus(Value):
 
 
 class NvmlVgpuType(Value):
-    """A vGPU type by NVML: framebuffer and maximum of the same-size mode; `max_per_vm` 1 or 16."""
+    """A vGPU type by NVML: framebuffer and maximum of the same-size mode; `max_per_vm` 1 or 16.
+
+    The last four are those of `VgpuType`.
+    """
 
     type_id: int
     name: str
     framebuffer_mib: int
     max_per_gpu: int
     max_per_vm: int = 16
+    gi_profile_id: int | None = None
+    max_per_gi: int | None = None
+    placement_ids: tuple[int, ...] | None = None
+    placement_size: int | None = None
 
 
 class NvmlGpu(Value):
     """What NVML says of one GPU: product name, whole framebuffer, every type it supports.
 
-    `scheduler` None: its library cannot be asked for it.
+    `scheduler` None: its library cannot be asked for it. `mig` and `mixed_size` are those of `Gpu`.
     """
 
     model: str
     framebuffer_mib: int
     types: Mapping[int, NvmlVgpuType]
     scheduler: GpuScheduler | None = None
+    mig: Mig | None = None
+    mixed_size: bool | None = None
 
 
 class HypervisorStatus(Value):

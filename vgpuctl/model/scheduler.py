@@ -60,12 +60,10 @@ class GpuScheduler(Value):
     """What NVML says of one GPU's scheduler.
 
     `interfaces`: which of "v2" and "v1" its library has for setting it, none when it cannot. `architecture`: NVML's
-    number (4 Pascal, 7 Ampere, 10 Blackwell). `mig` and `mixed_size`: whether that mode is on.
+    number (4 Pascal, 7 Ampere, 10 Blackwell).
     """
 
     limits: SchedulerLimits | None = None
     state: SchedulerState | None = None
     interfaces: tuple[str, ...] = ()
     architecture: int | None = None
-    mig: bool | None = None
-    mixed_size: bool | None = None

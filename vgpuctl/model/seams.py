@@ -87,6 +87,34 @@ class Nvml(Protocol):
             NvmlFailed: NVML refused it or cannot be asked; `nvml_code` in its facts is NVML's number.
         """
 
+    def set_mig(self, address: str, *, enabled: bool) -> None:
+        """Turn MIG on or off. Where the driver does that at its next reset only, it is pending then, and no error.
+
+        Raises:
+            NvmlFailed: as `set_scheduler`.
+        """
+
+    def make_instance(self, address: str, profile_id: int, start: int) -> int:
+        """Make a GPU instance whose first memory slice is `start`, and all of it a compute instance; return its id.
+
+        Raises:
+            NvmlFailed: as `set_scheduler`.
+        """
+
+    def destroy_instance(self, address: str, gi_id: int) -> None:
+        """Destroy a GPU instance with its compute instances.
+
+        Raises:
+            NvmlFailed: as `set_scheduler`; while a vGPU is in it, NVML says that it is in use.
+        """
+
+    def set_mixed_size(self, address: str, *, enabled: bool) -> None:
+        """Let vGPUs of several sizes be on a GPU or not (NVML's heterogeneous mode), until its VFs are set up again.
+
+        Raises:
+            NvmlFailed: as `set_scheduler`.
+        """
+
 
 class Removal(Protocol):
     """What a running guest does with a device that it was asked for."""
@@ -372,4 +400,11 @@ class VendorCommands(Protocol):
             FileNotFoundError: it is not installed: only NVIDIA's vGPU host driver brings it.
             OSError: it could not be started.
             Stuck: it did not end in time, or two signals came; it is recorded below /run/vgpuctl/stuck and goes on.
+        """
+
+    def reset_gpu(self, address: str, *, deadline_seconds: float) -> CommandResult:
+        """Run `nvidia-smi --gpu-reset` for one GPU, which no NVML call does.
+
+        Raises:
+            FileNotFoundError, OSError, Stuck: as `sriov_manage`.
         """

@@ -52,7 +52,7 @@ def refuse_impossible(gpu: Gpu, wanted: SchedulerSpec, driver: str | None) -> No
             gpu=gpu.address,
         )
     adaptive = gpu.scheduler.limits.adaptive if gpu.scheduler is not None and gpu.scheduler.limits else None
-    why = why_not(gpu.scheduler, generation(driver, adaptive=adaptive), wanted)
+    why = why_not(gpu, generation(driver, adaptive=adaptive), wanted)
     if why is not None:
         raise HostCannot(
             f"{gpu.address} cannot have the scheduler {words(wanted)}: {why}",

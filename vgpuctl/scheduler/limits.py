@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from vgpuctl.model.scheduler import GpuScheduler, Policy, SchedulerLimits, SchedulerSpec, SchedulerState
+from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.scheduler import Policy, SchedulerLimits, SchedulerSpec, SchedulerState
 from vgpuctl.scheduler.registry import Generation, unfit
 
 DOCUMENTED = SchedulerLimits(
@@ -20,12 +21,12 @@ _NS_PER_MS = 1_000_000
 _NEAR = 0.01
 
 
-def why_not(seen: GpuScheduler | None, kind: Generation | None, spec: SchedulerSpec) -> str | None:
+def why_not(gpu: Gpu, kind: Generation | None, spec: SchedulerSpec) -> str | None:
     """Say why this GPU and driver cannot have a scheduler, None when nothing speaks against it."""
-    if seen is not None:
-        why = _mode(seen, spec)
-        if why is not None:
-            return why
+    why = _mode(gpu, spec)
+    if why is not None:
+        return why
+    seen = gpu.scheduler
     limits = seen.limits if seen is not None else None
     said = "the driver takes" if limits is not None else "the driver was not asked; documented is"
     if limits is not None and spec.policy not in limits.policies:
@@ -38,14 +39,16 @@ def why_not(seen: GpuScheduler | None, kind: Generation | None, spec: SchedulerS
     return _ranges(limits or DOCUMENTED, spec, said)
 
 
-def _mode(seen: GpuScheduler, spec: SchedulerSpec) -> str | None:
-    if seen.architecture is not None and seen.architecture < PASCAL:
+def _mode(gpu: Gpu, spec: SchedulerSpec) -> str | None:
+    architecture = gpu.scheduler.architecture if gpu.scheduler is not None else None
+    if architecture is not None and architecture < PASCAL:
         return "it is older than Pascal, and only Pascal and later GPUs have a vGPU scheduler to choose"
-    if seen.mig and (seen.architecture or 0) >= BLACKWELL:
+    mig = gpu.mig is not None and gpu.mig.enabled
+    if mig and (architecture or 0) >= BLACKWELL:
         return "MIG is on: then its vGPUs have a fixed share, or (GB20x) each GPU instance has a scheduler of its own"
-    if seen.mig:
+    if mig:
         return "MIG is on: before Blackwell its vGPUs always have a fixed share, whatever is set"
-    if seen.mixed_size and spec.policy is Policy.FIXED_SHARE:
+    if gpu.mixed_size and spec.policy is Policy.FIXED_SHARE:
         return "its vGPUs have mixed sizes, for which there is best_effort and equal_share only"
     return None
 

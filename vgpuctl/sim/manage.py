@@ -48,6 +48,10 @@ class SimVendorCommands:
         except Met as exc:
             return CommandResult(1, f"{exc.fault.message}\n")
 
+    def reset_gpu(self, address: str, *, deadline_seconds: float) -> CommandResult:
+        """Refuse."""
+        raise FileNotFoundError(errno.ENOENT, "nvidia-smi")
+
 
 def _is_vgpu(gpu: SimGpu) -> bool:
     return gpu.own.vendor.removeprefix("0x") == "10de" and gpu.backend in ("mdev-pf", "mdev-vf", "vendor-vf")

@@ -62,6 +62,22 @@ class SimNvml:
         except Met as exc:
             raise _failed(exc.fault.message, exc.fault.code) from exc
 
+    def set_mig(self, address: str, *, enabled: bool) -> None:
+        """Refuse."""
+        raise NvmlFailed("not set", nvml_code=None, call="nvmlDeviceSetMigMode")
+
+    def make_instance(self, address: str, profile_id: int, start: int) -> int:
+        """Refuse."""
+        raise NvmlFailed("not made", nvml_code=None, call="nvmlDeviceCreateGpuInstanceWithPlacement")
+
+    def destroy_instance(self, address: str, gi_id: int) -> None:
+        """Refuse."""
+        raise NvmlFailed("not destroyed", nvml_code=None, call="nvmlGpuInstanceDestroy")
+
+    def set_mixed_size(self, address: str, *, enabled: bool) -> None:
+        """Refuse."""
+        raise NvmlFailed("not set", nvml_code=None, call="nvmlDeviceSetVgpuHeterogeneousMode")
+
     def _answers(self, gpu: SimGpu) -> bool:
         """NVML sees a GPU only while NVIDIA's driver is bound to it."""
         return gpu.nvml and self._core.state.driver(gpu.own) == "nvidia"

@@ -50,8 +50,6 @@ def seen(state: State, gpu: SimGpu) -> GpuScheduler:
         state=running(state, gpu) if driver >= V1_SINCE else None,
         interfaces=tuple(name for name, since in names if driver >= since),
         architecture=known,
-        mig=False if any(kind.mig for kind in gpu.types.values()) else None,
-        mixed_size=False if gpu.vfs_total else None,
     )
 
 

@@ -221,7 +221,7 @@ def test_version_1_tells_and_sets_the_scheduler(tmp_path):
         f"SchedulerState(policy={equal}, adaptive=True, time_slice_ns=2083333, averaging_factor=33, source='NVML')"
     )
     assert "time_slice_ns=(1000000, 30000000), frequency_hz=(63, 960), averaging_factor=(1, 60)" in whole
-    assert "interfaces=('v1',), architecture=7, mig=True, mixed_size=None" in whole
+    assert "interfaces=('v1',), architecture=7)" in whole
     assert (failures, calls) == ([], ["v1:1,0,0,0", "v1:2,0,0,0", "v1:3,1,3000000,0", "v1:2,2,20,480"])
 
 
@@ -255,7 +255,7 @@ def test_version_2_alone_has_no_strict_slice(tmp_path):
 def test_a_library_without_any_says_nothing_and_sets_nothing(tmp_path):
     (whole, state), failures, calls = set_to(tmp_path, EACH)
     assert (state, calls) == (None, [])
-    assert "limits=None, state=None, interfaces=(), architecture=None, mig=None" in whole
+    assert "limits=None, state=None, interfaces=(), architecture=None)" in whole
     assert {text for _code, text in failures} == {"this driver's NVML cannot set a vGPU scheduler"}
 
 

@@ -7,52 +7,63 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vgpuctl.model.gpu import Backend, Gpu, Mode
+from vgpuctl.model.partition import Mig
 from vgpuctl.model.scheduler import GpuScheduler, Policy, SchedulerLimits, SchedulerSpec, SchedulerState
 from vgpuctl.scheduler.limits import as_spec, satisfies, why_not
 from vgpuctl.scheduler.registry import Generation
+from vgpuctl.value import replace
 
 BEST, EQUAL, FIXED = Policy.BEST_EFFORT, Policy.EQUAL_SHARE, Policy.FIXED_SHARE
 OWN = SchedulerLimits(frozenset(Policy), True, (2_000_000, 20_000_000), (100, 500), (2, 40))
-SEEN = GpuScheduler(limits=OWN, architecture=7, mig=False, mixed_size=False)
+GPU = Gpu("0000:17:00.0", "", "A100", "nvidia", Backend.VENDOR_VF, Mode.VGPU, mixed_size=False, mig=Mig(False, False))
+ON = Mig(True, True)
+SEEN = GpuScheduler(limits=OWN, architecture=7)
+
+
+def gpu(seen: GpuScheduler | None = None, **fields: object) -> Gpu:
+    return replace(GPU, scheduler=seen, **fields)
 
 
 @pytest.mark.parametrize(
-    ("seen", "kind", "spec", "text"),
+    ("seen", "fields", "kind", "spec", "text"),
     [
-        ({"architecture": 3}, None, SchedulerSpec(BEST), "older than Pascal"),
-        ({"mig": True}, None, SchedulerSpec(EQUAL), "always have a fixed share"),
-        ({"mig": True, "architecture": 10}, None, SchedulerSpec(EQUAL), "each GPU instance has a scheduler of its own"),
-        ({"mixed_size": True}, None, SchedulerSpec(FIXED), "mixed sizes"),
-        ({}, None, SchedulerSpec(EQUAL, 1), "the driver takes 2 to 20 ms"),
-        ({}, None, SchedulerSpec(EQUAL, 21), "the driver takes 2 to 20 ms"),
-        ({}, None, SchedulerSpec(EQUAL, None, 63), "the driver takes 100 to 500"),
-        ({}, None, SchedulerSpec(EQUAL, None, None, 41), "the driver takes 2 to 40"),
-        ({}, Generation.ADAPTIVE, SchedulerSpec(EQUAL, 2), "595"),
-        ({}, Generation.STRICT, SchedulerSpec(EQUAL, None, 200), "550"),
+        ({"architecture": 3}, {}, None, SchedulerSpec(BEST), "older than Pascal"),
+        ({}, {"mig": ON}, None, SchedulerSpec(EQUAL), "always have a fixed share"),
+        ({"architecture": 10}, {"mig": ON}, None, SchedulerSpec(EQUAL), "each GPU instance has a scheduler of its own"),
+        ({}, {"mixed_size": True}, None, SchedulerSpec(FIXED), "mixed sizes"),
+        ({}, {}, None, SchedulerSpec(EQUAL, 1), "the driver takes 2 to 20 ms"),
+        ({}, {}, None, SchedulerSpec(EQUAL, 21), "the driver takes 2 to 20 ms"),
+        ({}, {}, None, SchedulerSpec(EQUAL, None, 63), "the driver takes 100 to 500"),
+        ({}, {}, None, SchedulerSpec(EQUAL, None, None, 41), "the driver takes 2 to 40"),
+        ({}, {}, Generation.ADAPTIVE, SchedulerSpec(EQUAL, 2), "595"),
+        ({}, {}, Generation.STRICT, SchedulerSpec(EQUAL, None, 200), "550"),
     ],
 )
-def test_what_a_gpu_cannot_have_is_known_before(seen, kind, spec, text):
-    found = why_not(GpuScheduler(**{**SEEN.__dict__, **seen}), kind, spec)
+def test_what_a_gpu_cannot_have_is_known_before(seen, fields, kind, spec, text):
+    found = why_not(gpu(replace(SEEN, **seen), **fields), kind, spec)
     assert found is not None
     assert text in found
 
 
 def test_the_documented_ranges_are_named_as_such_and_only_count_when_the_driver_was_not_asked():
-    assert "the driver was not asked; documented is 1 to 30 ms" in (why_not(None, None, SchedulerSpec(EQUAL, 31)) or "")
-    assert "63 to 960" in (why_not(GpuScheduler(), None, SchedulerSpec(EQUAL, None, 62)) or "")
-    assert why_not(None, None, SchedulerSpec(EQUAL, 30)) is None
+    assert "the driver was not asked; documented is 1 to 30 ms" in (
+        why_not(gpu(), None, SchedulerSpec(EQUAL, 31)) or ""
+    )
+    assert "63 to 960" in (why_not(gpu(GpuScheduler()), None, SchedulerSpec(EQUAL, None, 62)) or "")
+    assert why_not(gpu(), None, SchedulerSpec(EQUAL, 30)) is None
 
 
 def test_a_policy_or_a_mode_that_the_driver_lacks():
     strict = SchedulerLimits(frozenset([BEST, FIXED]), False, (1_000_000, 30_000_000), (0, 0), (0, 0))
     seen = GpuScheduler(limits=strict)
-    assert "no equal_share; it has best_effort, fixed_share" in (why_not(seen, None, SchedulerSpec(EQUAL)) or "")
-    assert "no adaptive round robin" in (why_not(seen, None, SchedulerSpec(FIXED, None, 480)) or "")
-    assert why_not(seen, None, SchedulerSpec(FIXED, 2)) is None
+    assert "no equal_share; it has best_effort, fixed_share" in (why_not(gpu(seen), None, SchedulerSpec(EQUAL)) or "")
+    assert "no adaptive round robin" in (why_not(gpu(seen), None, SchedulerSpec(FIXED, None, 480)) or "")
+    assert why_not(gpu(seen), None, SchedulerSpec(FIXED, 2)) is None
 
 
 def test_mixed_sizes_have_equal_shares():
-    assert why_not(GpuScheduler(mixed_size=True), None, SchedulerSpec(EQUAL)) is None
+    assert why_not(gpu(GpuScheduler(), mixed_size=True), None, SchedulerSpec(EQUAL)) is None
 
 
 @pytest.mark.parametrize(

@@ -68,11 +68,20 @@ def _with_known(gpu: Gpu, known: Gpu | None) -> Gpu:
         types=tuple(types[t] for t in sorted(types)),
         one_type=known.one_type,
         scheduler=known.scheduler,
+        mig=known.mig,
+        mixed_size=known.mixed_size,
     )
 
 
 def _with_nvml(gpu: Gpu, seen: NvmlGpu) -> Gpu:
-    gpu = replace(gpu, model=seen.model, framebuffer_mib=seen.framebuffer_mib, scheduler=seen.scheduler)
+    gpu = replace(
+        gpu,
+        model=seen.model,
+        framebuffer_mib=seen.framebuffer_mib,
+        scheduler=seen.scheduler,
+        mig=seen.mig,
+        mixed_size=seen.mixed_size,
+    )
     if gpu.backend is not Backend.VENDOR_VF:
         return gpu
     types = {t.type_id: t for t in gpu.types}
