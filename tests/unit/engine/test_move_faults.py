@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults import CHANGING, counted, dying, failing, outcome
+from tests.lent import SMALL, lent, small
 from tests.unit.engine.test_change import ensure
 from tests.unit.engine.test_faults import fault_points, spawn
-from tests.unit.engine.test_move import SMALL, lent, small
 from tests.worlds import Host, create, delete, mend, open_host, picture, start, stop, wish
 from vgpuctl.domain.parse import parse
 from vgpuctl.model.world import World
