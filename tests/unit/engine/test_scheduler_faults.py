@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import CHANGING, counted, dying, failing, outcome
+from tests.faults import CHANGING, counted, dying, failing, fault_points, outcome
 from tests.layouts import Signals, Struck
 from tests.schedulers import EQUAL, FILE, POOL, SMALL, TWO_MS, act, everything, small, with_vms
-from tests.unit.engine.test_faults import fault_points, spawn
+from tests.unit.engine.test_faults import spawn
 from tests.worlds import create, mend, open_host, picture, start, wish
 from vgpuctl.errors import Interrupted
 from vgpuctl.model.scheduler import SchedulerSpec

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import CHANGING, counted, dying, failing, outcome
-from tests.unit.engine.test_faults import HOSTS, fault_points, spawn
+from tests.faults import CHANGING, counted, dying, failing, fault_points, outcome
+from tests.unit.engine.test_faults import HOSTS, spawn
 from tests.unit.engine.test_restore import restore
 from tests.vgpus import drop, found, make, spec_of
 from tests.worlds import Host, mend, open_host, picture
