@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.host.test_nvml import ADDRESS, LIBRARY
+from tests.unit.host.nvml_library import ADDRESS, LIBRARY
 from vgpuctl.errors import Stuck
 from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.processes import HostProcesses
@@ -127,7 +127,7 @@ def test_nvml_asked_before_holds_nothing_of_the_driver_while_it_runs(tmp_path: P
     assert INIT in LIBRARY
     assert SHUTDOWN in LIBRARY
     (tmp_path / "nvml.c").write_text(top + LIBRARY.replace(INIT, init).replace(SHUTDOWN, shutdown))
-    known = [f'-DLOG="{tmp_path}/log"', f'-DNODE="{node}"', '-DDRIVER="550.144.02"', "-DINIT=0"]
+    known = [f'-DLOG="{tmp_path}/log"', f'-DNODE="{node}"', '-DDRIVER="550.144.02"', "-DINIT=0", "-DMEMORY=40960ULL"]
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", "libnvidia-ml.so.1", "nvml.c", *known], cwd=tmp_path, check=True)
     command = script(tmp_path / "sriov-manage", 'ls -l "/proc/$PPID/fd" "/proc/$$/fd"')
     done = subprocess.run(
