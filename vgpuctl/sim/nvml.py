@@ -48,13 +48,15 @@ class SimNvml:
         known = scheduler.seen(state, gpu) if types else None
         return NvmlGpu(model=gpu.model, framebuffer_mib=gpu.framebuffer_mib, types=types, scheduler=known)
 
-    def set_scheduler(self, address: str, spec: SchedulerSpec) -> None:
-        """Set a GPU's vGPU scheduler, or refuse as NVML does."""
+    def set_scheduler(self, address: str, spec: SchedulerSpec, gi_id: int | None = None) -> None:
+        """Set a GPU's vGPU scheduler, or refuse as NVML does; GPU instances have none of their own here."""
         try:
             with self._core.change("nvml-set-scheduler", address) as change:
                 state = self._core.state
                 gpu = state.machine.gpus.get(normal_pci(address) or address)
                 if gpu is None or state.machine.scenario["nvidia"]["nvml"] != PRESENT or not self._answers(gpu):
+                    raise scheduler.RefusedByNvml(scheduler.NOT_SUPPORTED)
+                if gi_id is not None:
                     raise scheduler.RefusedByNvml(scheduler.NOT_SUPPORTED)
                 change.records += scheduler.set_state(state, gpu, spec)
         except scheduler.RefusedByNvml as exc:
