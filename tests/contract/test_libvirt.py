@@ -14,7 +14,7 @@ from vgpuctl.model.vm import VmState
 
 pytestmark = pytest.mark.forms("mdev-pf")
 DOMAIN = """<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>64</memory><vcpu>1</vcpu>
-<os><type arch='x86_64' machine='q35'>hvm</type></os><devices>{devices}</devices></domain>"""
+<os><type arch='x86_64' machine='q35'>hvm</type></os>{cpu}<devices>{devices}</devices></domain>"""
 RECORD = "<vgpuctl:vm xmlns:vgpuctl='urn:vgpuctl:1' state='making' note='a &amp; b'/>"
 NO_SUCH_MDEV = """<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source>
 <address uuid='11111111-2222-3333-4444-555555555555'/></source></hostdev>"""
@@ -30,8 +30,8 @@ def uuid(site: Site) -> Iterator[str]:
         site.world.hypervisor.undefine(wanted)
 
 
-def define(site: Site, uuid: str, name: str = "contract-1", devices: str = "") -> None:
-    site.world.hypervisor.define(DOMAIN.format(name=name, uuid=uuid, devices=devices))
+def define(site: Site, uuid: str, name: str = "contract-1", devices: str = "", cpu: str = "") -> None:
+    site.world.hypervisor.define(DOMAIN.format(name=name, uuid=uuid, devices=devices, cpu=cpu))
 
 
 def number(caught: pytest.ExceptionInfo[LibvirtFailed]) -> object:
@@ -64,6 +64,12 @@ def test_an_attribute_the_schema_does_not_know_is_error_92(site: Site, uuid: str
     with pytest.raises(LibvirtFailed) as caught:
         define(site, uuid, devices="<hostdev mode='subsystem' type='mdev' model='vfio-pci' no-such='1'/>")
     assert number(caught) == 92
+
+
+def test_a_topology_of_another_number_of_vcpus_is_error_67(site: Site, uuid: str) -> None:
+    with pytest.raises(LibvirtFailed) as caught:
+        define(site, uuid, cpu="<cpu mode='host-passthrough'><topology sockets='1' cores='2' threads='1'/></cpu>")
+    assert number(caught) == 67
 
 
 def test_a_record_is_kept_replaced_and_deleted(site: Site, uuid: str) -> None:

@@ -31,6 +31,28 @@ print(seen.decode(errors="replace"))
 """
 
 
+# The same for a guest that has no shell: prints what it says until a line fits.
+LISTEN = r"""
+import os, re, select, subprocess, sys, termios, time, tty
+name, wanted, deadline = sys.argv[1], sys.argv[2].encode(), time.monotonic() + float(sys.argv[3])
+path = subprocess.run(["virsh", "ttyconsole", name], capture_output=True, text=True, check=True).stdout.strip()
+line = os.open(path, os.O_RDWR | os.O_NOCTTY)
+tty.setraw(line)
+seen = b""
+while not re.search(wanted, seen):
+    if time.monotonic() > deadline:
+        sys.exit("it did not say so: " + seen.decode(errors="replace")[-3000:])
+    if select.select([line], [], [], 0.2)[0]:
+        seen += os.read(line, 65536)
+print(seen.decode(errors="replace"))
+"""
+
+
+def read_console(lab: Lab, name: str, wanted: str, *, timeout: float) -> str:
+    """What a guest says from now on, until a pattern fits."""
+    return lab.run(["python3", "-c", LISTEN, name, wanted, f"{timeout:g}"], timeout=timeout + 30).stdout
+
+
 def ask_guest(lab: Lab, name: str, question: str, *, timeout: float = 120) -> str:
     """What the guest's shell answers; waits until there is a shell."""
     number = random.randrange(10**6, 10**7)

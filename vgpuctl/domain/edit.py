@@ -7,6 +7,8 @@ for another.
 
 from __future__ import annotations
 
+import math
+
 from lxml import etree
 
 from vgpuctl.domain.metadata import ROOT_TAG, promise_to_xml
@@ -61,10 +63,7 @@ def edited(xml: str, edit: Edit) -> str:
     if edit.memory_mib is not None:
         _memory(root, edit.memory_mib)
     if edit.vcpus is not None:
-        vcpu = _needed(root, "vcpu")
-        vcpu.text = str(edit.vcpus)
-        if "current" in vcpu.attrib:
-            del vcpu.attrib["current"]
+        _vcpus(root, edit.vcpus)
     if edit.network is not None:
         _needed(root, "devices/interface[@type='network']/source[@network]").set("network", edit.network)
     if edit.disk is not None:
@@ -113,6 +112,27 @@ def _memory(root: etree._Element, mib: int) -> None:
     current = root.find("currentMemory")
     if current is not None:
         root.remove(current)
+
+
+def _vcpus(root: etree._Element, count: int) -> None:
+    """Change the number. A topology gets other cores: libvirt wants its product to be that number (tried: code 67)."""
+    vcpu = _needed(root, "vcpu")
+    vcpu.text = str(count)
+    if "current" in vcpu.attrib:
+        del vcpu.attrib["current"]
+    topology = root.find("cpu/topology")
+    if topology is None:
+        return
+    sizes = {str(level): int(size) for level, size in topology.attrib.items()}
+    others = math.prod(size for level, size in sizes.items() if level != "cores")
+    if count % others:
+        words = " ".join(f"{level}={size}" for level, size in sizes.items())
+        raise Refused(
+            f"{count} vCPUs do not fit the CPU topology of {root.findtext('name')}: {words}",
+            hint=f"--vcpus with a multiple of {others}, or change the topology with virsh edit {root.findtext('name')}",
+            vcpus=count,
+        )
+    topology.set("cores", str(count // others))
 
 
 def _disk(root: etree._Element, there: str, instead: str) -> None:

@@ -93,7 +93,7 @@ class DomainLeftovers(Value):
 class HypervisorCapabilities(Value):
     """What new domains may use on this host. `uefi`: libvirt finds a firmware by itself for x86_64 q35.
 
-    `secure_boot`: one with secure boot too. `tpm`: libvirt finds the emulator of a TPM 2.0 (swtpm).
+    `secure_boot`: one with secure boot and keys enrolled too. `tpm`: libvirt finds the emulator of a TPM 2.0 (swtpm).
     """
 
     kvm: bool

@@ -17,7 +17,7 @@ def check_windows(wish: VmWish, capabilities: HypervisorCapabilities) -> None:
 
     Raises:
         InvalidInput: too little memory, or too few CPUs.
-        HostCannot: no firmware with secure boot, or no TPM emulator.
+        HostCannot: no firmware with secure boot and keys, or no TPM emulator.
     """
     if wish.os != WINDOWS_11:
         return
@@ -37,9 +37,9 @@ def check_windows(wish: VmWish, capabilities: HypervisorCapabilities) -> None:
         )
     if not capabilities.secure_boot:
         raise HostCannot(
-            "Windows 11 needs UEFI with secure boot, and libvirt finds no such firmware on this host",
+            "Windows 11 needs UEFI with secure boot and Microsoft's keys enrolled, and this host has no such firmware",
             hint="apt install ovmf (Debian, Ubuntu) or dnf install edk2-ovmf (RHEL, Fedora)",
-            check="secure-boot",
+            check="uefi-secure-boot",
         )
     if not capabilities.tpm:
         raise HostCannot(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import uuid as uuids
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,7 @@ def normalise(element: _Element) -> tuple[str, str]:
     kind.set("machine", _MACHINES.get(machine, machine))
     uuid = _uuid(element)
     _memory(element)
+    _topology(element)
     for device in element.findall("devices/hostdev"):
         hostdev(device)
     for device in element.findall("devices/*"):
@@ -240,6 +242,14 @@ def _memory(element: _Element) -> None:
             factor = _KIB.get(node.get("unit", "KiB").lower(), 1)
             node.text = str(int(int((node.text or "0").strip()) * factor))
             node.set("unit", "KiB")
+
+
+def _topology(element: _Element) -> None:
+    """Refuse a CPU topology whose product is not the number of vCPUs, as libvirt 11.3 does."""
+    sizes = [int(size) for topology in element.findall("cpu/topology") for size in topology.attrib.values()]
+    if sizes and prod(sizes) != int(_text(element, "vcpu") or 1):
+        why = "CPU topology doesn't match maximum vcpu count"
+        raise VirError(Code.CONFIG_UNSUPPORTED, f"unsupported configuration: {why}")
 
 
 def hostdev(device: _Element) -> None:

@@ -41,6 +41,22 @@ def test_memory_vcpus_and_network_change_and_nothing_else() -> None:
     assert canonical(text) == canonical(expected.replace('network="default"', 'network="lab"'))
 
 
+TOPOLOGY = '<cpu mode="host-passthrough"><topology sockets="{}" dies="1" cores="{}" threads="{}"/></cpu><devices>'
+
+
+def test_other_vcpus_get_other_cores_where_a_topology_says_how_they_are_arranged() -> None:
+    text = edited(XML.replace("<devices>", TOPOLOGY.format(1, 1, 2)), Edit(vcpus=8))
+    topology = etree.fromstring(text).find("cpu/topology")
+    assert topology is not None
+    assert dict(topology.attrib) == {"sockets": "1", "dies": "1", "cores": "4", "threads": "2"}
+
+
+def test_vcpus_that_fit_no_number_of_cores_are_refused_with_the_numbers_that_do() -> None:
+    with pytest.raises(Refused, match="3 vCPUs do not fit the CPU topology of vdi-1: sockets=2 dies=1") as caught:
+        edited(XML.replace("<devices>", TOPOLOGY.format(2, 1, 1)), Edit(vcpus=3))
+    assert "a multiple of 2" in str(caught.value.hint)
+
+
 def test_another_device_keeps_what_an_admin_wrote_into_the_first() -> None:
     other = replace(VF, carrier="0000:3b:01.2", alias="ua-vgpuctl-1")
     text = edited(XML, Edit(exchange=(("0000:3b:00.4", other),)))

@@ -35,9 +35,17 @@ def test_secure_boot_a_tpm_and_local_time_and_nothing_that_needs_a_virtio_driver
     assert root.find("devices/tpm[@model='tpm-crb']/backend[@type='emulator'][@version='2.0']") is not None
     assert root.find("clock[@offset='localtime']/timer[@name='hypervclock']") is not None
     assert root.find("features/hyperv/stimer[@state='on']") is not None
+    assert {power.get("enabled") for power in root.iterfind("pm/*")} == {"no"}
     assert {disk.get("bus") for disk in root.iterfind("devices/disk/target")} == {"sata"}
     assert [disk.get("dev") for disk in root.iterfind("devices/disk/target")] == ["sda", "sdb"]
     assert [card.get("type") for card in root.iterfind("devices/interface/model")] == ["e1000e"]
+
+
+@given(designs())
+def test_all_cpus_are_cores_of_one_socket_for_windows_uses_no_more_than_two(design: DomainDesign) -> None:
+    topology = etree.fromstring(made(replace(design, os="windows11", firmware="uefi"))).find("cpu/topology")
+    assert topology is not None
+    assert dict(topology.attrib) == {"sockets": "1", "cores": str(design.vcpus), "threads": "1"}
 
 
 def test_without_kvm_there_is_nothing_of_hyper_v() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Exists, LibvirtFailed
 from vgpuctl.host.virt import documents, guest, numbers
-from vgpuctl.host.virt.capabilities import capabilities_of
+from vgpuctl.host.virt.capabilities import capabilities_of, has_keys
 from vgpuctl.host.virt.connection import Connection, code_of
 from vgpuctl.host.virt.devices import DeviceCalls
 from vgpuctl.model.records import DomainLeftovers, DomainRecord, HypervisorCapabilities, HypervisorStatus, NetworkRecord
@@ -59,7 +59,7 @@ class LibvirtHypervisor(DeviceCalls):
             text = self._connection.sought(numbers.VIR_ERR_INVALID_ARG, partial(ask, "kvm", 0))
             kvm = text is not None
             root = documents.parsed(text or ask("qemu", 0))
-        return capabilities_of(root, kvm=kvm)
+        return capabilities_of(root, kvm=kvm, keys=has_keys())
 
     def domains(self) -> tuple[DomainRecord, ...]:
         """Return every domain, sorted by name. One that vanishes while listing is left out."""

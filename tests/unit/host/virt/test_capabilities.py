@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """libvirt's domain capabilities, in the form that libvirt 9.0 gives them; its test driver has none."""
 
+import json
+
 import pytest
 
-from vgpuctl.host.virt.capabilities import capabilities_of
+from vgpuctl.host.virt.capabilities import capabilities_of, has_keys
 from vgpuctl.host.virt.documents import parsed
 
 XML = """<domainCapabilities><path>/usr/bin/qemu-system-x86_64</path><os supported='yes'>
@@ -15,7 +17,7 @@ XML = """<domainCapabilities><path>/usr/bin/qemu-system-x86_64</path><os support
 
 
 def test_a_host_that_has_everything():
-    found = capabilities_of(parsed(XML), kvm=True)
+    found = capabilities_of(parsed(XML), kvm=True, keys=True)
     assert (found.kvm, found.uefi, found.secure_boot, found.tpm) == (True, True, True, True)
     assert found.emulator == "/usr/bin/qemu-system-x86_64"
 
@@ -30,9 +32,41 @@ def test_a_host_that_has_everything():
     ],
 )
 def test_what_is_not_listed_is_not_there(lost, uefi, secure_boot, tpm):
-    found = capabilities_of(parsed(XML.replace(lost, "")), kvm=False)
+    found = capabilities_of(parsed(XML.replace(lost, "")), kvm=False, keys=True)
     assert (found.kvm, found.uefi, found.secure_boot, found.tpm) == (False, uefi, secure_boot, tpm)
 
 
 def test_no_tpm_at_all():
-    assert not capabilities_of(parsed(XML.replace("<tpm supported='yes'>", "<tpm supported='no'>")), kvm=True).tpm
+    assert not capabilities_of(
+        parsed(XML.replace("<tpm supported='yes'>", "<tpm supported='no'>")), kvm=True, keys=True
+    ).tpm
+
+
+def described(directory, **firmware):
+    """A directory with these descriptors: name and features."""
+    directory.mkdir()
+    for name, features in firmware.items():
+        (directory / f"{name}.json").write_text(
+            features if isinstance(features, str) else json.dumps({"features": features})
+        )
+    return str(directory)
+
+
+def test_a_firmware_with_secure_boot_but_without_keys_is_none_for_secure_boot(tmp_path):
+    assert not capabilities_of(parsed(XML), kvm=True, keys=False).secure_boot
+    plain = described(tmp_path / "usr", secure=["secure-boot", "requires-smm"], plain=["amd-sev"])
+    assert not has_keys((plain, str(tmp_path / "etc")))
+    enrolled = described(tmp_path / "etc", enrolled=["secure-boot", "enrolled-keys"])
+    assert has_keys((plain, enrolled))
+
+
+def test_a_description_in_etc_hides_the_one_of_its_name(tmp_path):
+    usr = described(tmp_path / "usr", secure=["secure-boot", "enrolled-keys"], plain=[])
+    assert has_keys((usr,))
+    assert not has_keys((usr, described(tmp_path / "etc", secure="")))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"features": 1}'])
+def test_what_cannot_be_read_refuses_nobody(tmp_path, text):
+    assert has_keys((str(tmp_path / "none"),))
+    assert has_keys((described(tmp_path / "usr", plain=[], odd=text),))
