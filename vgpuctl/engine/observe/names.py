@@ -45,8 +45,10 @@ def add_names(world: World, gpus: tuple[Gpu, ...], want: Want) -> tuple[tuple[Gp
 
 def _module_version(sysfs: Sysfs) -> str:
     """Return the version of the loaded driver, "" when its module does not say."""
+    from vgpuctl.scheduler.modprobe import VERSION  # only where NVML does not answer
+
     try:
-        return sysfs.read("/sys/module/nvidia/version").strip()
+        return sysfs.read(VERSION).strip()
     except OSError:
         return ""
 
@@ -70,6 +72,7 @@ def _with_known(gpu: Gpu, known: Gpu | None) -> Gpu:
         scheduler=known.scheduler,
         mig=known.mig,
         mixed_size=known.mixed_size,
+        gi_schedulers=known.gi_schedulers,
     )
 
 
@@ -81,6 +84,7 @@ def _with_nvml(gpu: Gpu, seen: NvmlGpu) -> Gpu:
         scheduler=seen.scheduler,
         mig=seen.mig,
         mixed_size=seen.mixed_size,
+        gi_schedulers=seen.gi_schedulers,
     )
     if gpu.backend is not Backend.VENDOR_VF:
         return gpu
