@@ -29,6 +29,7 @@ from vgpuctl.value import replace
 PRO = "rtx-pro-6000"
 Q2, Q4, Q24, Q48 = (f"DC-{size}Q" for size in (2, 4, 24, 48))
 H100_MIG, H100 = "0000:3b:00.0", "0000:3f:00.0"
+A16 = 'version: 1\nkernel: 5.14.0-427.el9_4.x86_64\nnvidia: {driver: "550.90.05"}\ngpus:\n  - {model: A16}\n'
 OLD = """version: 1
 nvidia: {driver: "550.144.02"}
 gpus:
@@ -206,7 +207,7 @@ def test_a_driver_without_the_file_puts_each_where_it_likes_and_the_count_is_nev
 
 
 def test_mdevs_of_several_sizes_go_where_the_driver_puts_them_and_the_last_one_counted_fits(tmp_path):
-    host = open_host(tmp_path, "a16")
+    host = open_host(tmp_path, text=A16)
     gpu = switch(host)
     for name, profile in (("small", "A16-4Q"), ("half", "A16-8Q")):
         done = create(host.world, wish(profile, name=name, gpu=gpu), start=False)

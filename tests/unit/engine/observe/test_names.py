@@ -11,6 +11,7 @@ from vgpuctl.model.gpu import Backend, Mode
 from vgpuctl.value import replace
 
 TEXT = "version: 1\nnvidia: {nvml: %s}\ngpus:\n  - {model: A100}\n"
+A16 = 'version: 1\nkernel: 5.14.0-427.el9_4.x86_64\nnvidia: {driver: "550.90.05"}\ngpus:\n  - {model: A16}\n'
 IDS = "8086  Intel Corporation\n\t56c0  Flex 170\n10de  NVIDIA Corporation\n\t20f1  GA100 [A100 PCIe 40GB]\n"
 
 
@@ -21,8 +22,8 @@ def test_nvml_gives_the_size_and_the_most_of_each_type(tmp_path):
 
 
 def test_nvml_tells_what_a_type_needs_of_mig_and_mixed_sizes_also_of_mdevs_by_their_number(tmp_path):
-    a16 = open_host(tmp_path / "a16", "a16").world
-    a16.nvml.set_mixed_size("0000:17:00.0", enabled=True)
+    a16 = open_host(tmp_path / "a16", text=A16).world
+    a16.nvml.set_mixed_size(observe(a16, Want()).gpus[0].address, enabled=True)
     (gpu, *_) = observe(a16, Want(types=True)).gpus
     assert gpu.backend is Backend.MDEV_VF
     whole = next(t for t in gpu.types if t.profile == "A16-16Q")
