@@ -29,11 +29,13 @@ def seen(state: State, gpu: SimGpu) -> Mig | None:
 
 
 def set_mode(state: State, gpu: SimGpu, *, enabled: bool, at_reset: bool) -> list[Record]:
-    """Return the records of turning MIG on or off; `at_reset`: an Ampere GPU does it at its next reset only.
+    """Return the records of turning MIG on or off.
+
+    An Ampere GPU has to be reset for it, which the driver does unless somebody has the GPU open, or `at_reset`: then
+    the mode is pending, and NVML counts that as a success.
 
     Raises:
-        RefusedByNvml: the GPU has no MIG; VFs, vGPUs or instances are there; or somebody has an Ampere GPU open, which
-            the driver has to reset. NVML leaves that pending, and the program takes it back.
+        RefusedByNvml: the GPU has no MIG, or VFs, vGPUs or instances are there.
     """
     if not gpu.gi_profiles:
         refuse(NOT_SUPPORTED)
@@ -42,9 +44,7 @@ def set_mode(state: State, gpu: SimGpu, *, enabled: bool, at_reset: bool) -> lis
         return []
     if state.vfs[gpu.address] or state.on_gpu[gpu.address] or state.partitions.on(gpu.address):
         refuse(IN_USE)
-    if gpu.architecture <= AMPERE and gpu.held_by is not None:
-        refuse(IN_USE)
-    later = gpu.architecture <= AMPERE and at_reset
+    later = gpu.architecture <= AMPERE and (at_reset or gpu.held_by is not None)
     return [["partition", "mig", gpu.address, now if later else enabled, enabled]]
 
 

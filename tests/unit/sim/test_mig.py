@@ -98,10 +98,13 @@ def test_only_ampere_keeps_it_over_a_boot_and_none_keeps_instances(
     assert (mode(host), spans(host)) == (after, [])
 
 
-def test_on_ampere_it_is_not_changed_while_somebody_has_the_driver_open(make: MakeHost) -> None:
+def test_on_ampere_it_waits_while_somebody_has_the_driver_open(make: MakeHost) -> None:
     host = make("gpus: [{model: A100, vfs: {enabled: 0}, held_by: nv-hostengine}]\n")
-    assert code(host.nvml.set_mig, GPU, enabled=True) == IN_USE
-    assert mode(host) == (False, False)
+    host.nvml.set_mig(GPU, enabled=True)
+    assert mode(host) == (False, True)
+    assert host.vendor.reset_gpu(GPU, deadline_seconds=1).status == 19
+    host.reboot()
+    assert mode(host) == (True, True)
     later = make("gpus: [{model: H100, vfs: {enabled: 0}, held_by: nv-hostengine}]\n", "later")
     later.nvml.set_mig(GPU, enabled=True)
     assert mode(later) == (True, True)
