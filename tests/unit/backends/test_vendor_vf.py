@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.worlds import create, open_host, picture, stop, wish
 from vgpuctl.backends import of
 from vgpuctl.backends.vendor_vf import ClearType, SetType
 from vgpuctl.errors import Busy, DeviceFailed, HostCannot, InUse, NoCapacity, VerifyFailed
+from vgpuctl.host.clock import HostClock
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.records import HypervisorStatus
 from vgpuctl.value import replace
@@ -210,3 +212,30 @@ def test_a_place_that_cannot_be_read_or_did_not_take_is_noticed(tmp_path):
     with pytest.raises(VerifyFailed) as raised:
         SetType(BIG, "472").verify(host.world)
     assert raised.value.facts == {"wanted": 20, "found": 0}
+
+
+def test_two_that_are_made_at_once_never_stand_in_each_others_place(tmp_path):
+    """The first is about to move from 0 to 20 when the second, which is to be at 0, wants to begin."""
+    host = open_host(tmp_path, text=MIXED, clock=HostClock())
+    other = promised(a100(), A4C, 1, profile="A100-20C", placement_id=0)
+    begun = threading.Event()
+
+    class Meeting:
+        def write(self, path, text):
+            if path == f"/sys/bus/pci/devices/{VF.carrier}/nvidia/placement_id":
+                second.start()
+                begun.wait(0.3)
+            host.sim.sysfs.write(path, text)
+            if other.carrier in path:
+                begun.set()
+
+        def __getattr__(self, name):
+            return getattr(host.sim.sysfs, name)
+
+    world = replace(host.world, sysfs=Meeting())
+    second = threading.Thread(target=SetType(other, "472").perform, args=(world,))
+    SetType(BIG, "472").perform(world)
+    second.join(20)
+    for vgpu in (BIG, other):
+        SetType(vgpu, "472").verify(host.world)
+    assert place(host) == "20\n"
