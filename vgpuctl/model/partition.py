@@ -59,3 +59,13 @@ class Mig(Value):
     def profile(self, profile_id: int) -> GiProfile | None:
         """Return the profile with that id."""
         return next((p for p in self.profiles if p.profile_id == profile_id), None)
+
+
+_NONE = 0xFFFF
+"""What the driver shows where there is no placement (NVML_INVALID_VGPU_PLACEMENT_ID); for an instance it is larger."""
+
+
+def shown_number(text: str) -> int | None:
+    """Return a placement id or GPU instance id as the driver's file shows it; None for none, or for no number."""
+    shown = text.strip()
+    return int(shown) if shown.isascii() and shown.isdigit() and int(shown) < _NONE else None
