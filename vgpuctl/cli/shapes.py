@@ -482,7 +482,24 @@ class InstalledShape(WorkShape):
 
 
 class ChangedGpuShape(GpuShape, WorkShape):
-    """A GPU that was set up anew, cordoned or uncordoned, or would be in a dry run: then it is as it is now."""
+    """A GPU that was changed, or would be in a dry run: then it is as it is now."""
+
+
+class PartitionShape(TypedDict):
+    """How a GPU is partitioned. `mig` and `mixed_size` are null where it has none or that is not known.
+
+    `instances`: the profiles of its GPU instances, the larger first.
+    """
+
+    mig: bool | None
+    instances: list[str]
+    mixed_size: bool | None
+
+
+class SetUpGpuShape(ChangedGpuShape):
+    """A GPU that was set up anew, or would be. `partition` is null for one that has neither MIG nor mixed sizes."""
+
+    partition: PartitionShape | None
 
 
 class HostGpuShape(TypedDict):
@@ -494,6 +511,8 @@ class HostGpuShape(TypedDict):
     scheduler: dict[str, object] | None
     profiles: list[str] | None
     reserved_for: list[str] | None
+    mig: Literal["off"] | list[str] | dict[str, int] | None
+    mixed_size: bool | None
 
 
 DifferenceShape = TypedDict("DifferenceShape", {"key": str, "wanted": object, "is": object})
@@ -597,7 +616,9 @@ KINDS: dict[str, object] = {
     "assert": HostDifferenceShape,
     "export": HostTextShape,
     "import": ImportedShape,
-    "set-mode": ChangedGpuShape,
+    "set-mode": SetUpGpuShape,
+    "set-mig": SetUpGpuShape,
+    "set-mixed-size": SetUpGpuShape,
     "set-scheduler": ChangedSchedulerShape,
     "cordon": ChangedGpuShape,
     "uncordon": ChangedGpuShape,
