@@ -51,9 +51,7 @@ int nvmlDeviceSetMigMode(void *h, u mode, u *status) {
     tell("set-mode", mode, 0, 0);
     *status = mode == current ? 0 : ACTIVATION;
     if (!*status) current = mode;
-#ifdef STAYS
-    pending = 1;
-#else
+#ifndef FORGETS
     pending = mode;
 #endif
     return MIG_ANSWER; }
