@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from vgpuctl.capacity.left import MAX_TIME_SLICED, Left, type_on, who
-from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
+from vgpuctl.model.gpu import Backend, Gpu, Vgpu, VgpuType
 from vgpuctl.model.partition import Span
 from vgpuctl.value import Value
 
@@ -30,23 +30,21 @@ def left(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType) -> Left:
 
     What is at an unknown place, as a promised mdev, is taken to be where it costs most: the number is never too big.
     """
-    if not wanted.placement_ids or not wanted.placement_size:
+    if not _told(wanted):
         return Left(None)
     seen = _seen(gpu, taken)
     free = _most_beside(seen, wanted)
     if free:
         return Left(free, least=bool(seen.unplaced))
     blocking = [v for v in taken if _blocks(gpu, v, wanted)]
-    why = f"it has mixed sizes, and none of its {len(wanted.placement_ids)} places for {wanted.profile} is free"
+    why = f"it has mixed sizes, and none of its {len(_places(wanted))} places for {wanted.profile} is free"
     why += f": {len(blocking)} in the way, held by {who(blocking)}" if blocking else ""
     return Left(0, why, least=bool(seen.unplaced))
 
 
 def most_when_empty(wanted: VgpuType) -> int | None:
     """Return how many of a type fit on a mixed-size GPU that has nothing else; None when its driver does not tell."""
-    if not wanted.placement_ids or not wanted.placement_size:
-        return None
-    return _most(_places(wanted))
+    return _most(_places(wanted)) if _told(wanted) else None
 
 
 def pack(gpu: Gpu, taken: Sequence[Vgpu], wanted: Sequence[VgpuType]) -> tuple[int, ...] | None:
@@ -78,9 +76,20 @@ def pack(gpu: Gpu, taken: Sequence[Vgpu], wanted: Sequence[VgpuType]) -> tuple[i
     return tuple(chosen[n] for n in range(len(wanted)))
 
 
+def cheapest(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType) -> int | None:
+    """Return the placement id that one more vGPU takes; None where the driver chooses, or none is free."""
+    ids = pack(gpu, taken, (wanted,)) if gpu.mixed_size and gpu.backend is Backend.VENDOR_VF else None
+    return ids[0] if ids is not None else None
+
+
 def is_free(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType, placement_id: int) -> bool:
     """Say whether a vGPU of a type can be at a placement, as far as the places of the others are known."""
     return any(p.start == placement_id for p in _free(wanted, _seen(gpu, taken).spans))
+
+
+def _told(kind: VgpuType) -> bool:
+    """Say whether the driver tells where a type can be; one that can be nowhere has no ids and needs no size."""
+    return kind.placement_ids == () or (kind.placement_ids is not None and bool(kind.placement_size))
 
 
 def _seen(gpu: Gpu, taken: Sequence[Vgpu]) -> _Seen:

@@ -48,6 +48,11 @@ def room(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType) -> Room:
     return Room(0, (), (_no_vgpus(gpu),))
 
 
+def most_on(gpu: Gpu, wanted: VgpuType) -> int | None:
+    """Return how many of a type the GPU takes when nothing else is on it, in its mode; None when that is not known."""
+    return mixed_size.most_when_empty(wanted) if gpu.mixed_size else wanted.max_per_gpu
+
+
 def _no_vgpus(gpu: Gpu) -> str:
     if gpu.backend is None:
         return f"its VFs are off (0 of {gpu.vfs_total} enabled)"

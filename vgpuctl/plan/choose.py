@@ -6,6 +6,8 @@ from __future__ import annotations
 from vgpuctl.backends import of
 from vgpuctl.backends.whole import HARMLESS_DRIVERS, vfs_on_hint
 from vgpuctl.capacity.closed import why_closed
+from vgpuctl.capacity.left import who
+from vgpuctl.capacity.mixed_size import is_free
 from vgpuctl.capacity.ownership import carrier_uuid
 from vgpuctl.capacity.place import place, select_gpus, stuck_error
 from vgpuctl.capacity.room import room
@@ -229,17 +231,39 @@ def _carrier(index: int, backend: Backend, gpu: Gpu, address: str) -> PromisedVg
 
 
 def make_steps(snapshot: Snapshot, vgpu: PromisedVgpu) -> tuple[Step, ...]:
-    """Return the steps that make a promised vGPU; its placement means something on a mixed-size GPU alone.
+    """Return the steps that make a promised vGPU, where it was promised on a mixed-size GPU.
 
     Raises:
+        InUse: another vGPU is where it was promised to be.
         NoCapacity: the driver does not offer the profile there now.
         HostCannot: the GPU is gone, or its VFs are off.
     """
     type_id = type_id_now(snapshot, vgpu)
     gpu = snapshot.gpu(vgpu.gpu)
-    if gpu is not None and gpu.mixed_size is False:
-        vgpu = replace(vgpu, placement_id=None)
+    if gpu is not None and gpu.mixed_size is not None:
+        vgpu = replace(vgpu, placement_id=_placement_now(snapshot, gpu, vgpu))
     return of(vgpu.backend).make(vgpu, type_id)
+
+
+def _placement_now(snapshot: Snapshot, gpu: Gpu, vgpu: PromisedVgpu) -> int | None:
+    """Return where a vGPU is made; None, the driver's choice, in another mode or where its driver has no such place."""
+    known = next((t for t in gpu.types if t.profile == vgpu.profile), None)
+    if not gpu.mixed_size or vgpu.placement_id is None or known is None:
+        return None
+    if known.placement_ids is not None and vgpu.placement_id not in known.placement_ids:
+        return None
+    others = [v for v in snapshot.taken_on(gpu.address) if v.carrier != vgpu.carrier and v.present]
+    there = [v for v in others if not is_free(gpu, (v,), known, vgpu.placement_id)]
+    if there and known.placement_ids is not None:
+        raise InUse(
+            f"placement {vgpu.placement_id} of {gpu.address}, where {vgpu.profile} on {vgpu.carrier} was to be, is"
+            f" taken by {who(there)}",
+            hint=f"vgpuctl show-gpu {gpu.address}; vgpuctl detach and attach give a VM another place",
+            gpu=gpu.address,
+            placement_id=vgpu.placement_id,
+            carriers=[v.carrier for v in there],
+        )
+    return vgpu.placement_id
 
 
 def type_id_now(snapshot: Snapshot, vgpu: PromisedVgpu) -> str | None:
