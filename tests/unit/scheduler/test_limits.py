@@ -30,7 +30,13 @@ def gpu(seen: GpuScheduler | None = None, **fields: object) -> Gpu:
     [
         ({"architecture": 3}, {}, None, SchedulerSpec(BEST), "older than Pascal"),
         ({}, {"mig": ON}, None, SchedulerSpec(EQUAL), "always have a fixed share"),
-        ({"architecture": 10}, {"mig": ON}, None, SchedulerSpec(EQUAL), "each GPU instance has a scheduler of its own"),
+        (
+            {"architecture": 10},
+            {"mig": ON},
+            None,
+            SchedulerSpec(EQUAL),
+            "its GPU instances have no schedulers of their own",
+        ),
         ({}, {"mixed_size": True}, None, SchedulerSpec(FIXED), "mixed sizes"),
         ({}, {}, None, SchedulerSpec(EQUAL, 1), "the driver takes 2 to 20 ms"),
         ({}, {}, None, SchedulerSpec(EQUAL, 21), "the driver takes 2 to 20 ms"),
