@@ -216,7 +216,8 @@ def _changed_scheduler(data: Data) -> Page:
 def _mode(gpu: Data) -> str:
     """Return what a GPU is and is kept for: `vgpu`, `unmanaged (kept for passthrough)`, `vgpu, cordoned`."""
     kept = gpu.get("desired_mode")
-    mode = gpu["mode"] if kept in (None, gpu["mode"]) else f"{gpu['mode']} (kept for {kept})"
+    so = kept in (None, gpu["mode"]) or (kept, gpu["mode"]) == ("vgpu", "mig-vgpu")
+    mode = gpu["mode"] if so else f"{gpu['mode']} (kept for {kept})"
     reserved = f", for {' or '.join(gpu['reserved_for'])}" if gpu.get("reserved_for") else ""
     return f"{mode}{', cordoned' if gpu.get('cordoned') else ''}{reserved}"
 
