@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from vgpuctl.model.partition import Mig
+from vgpuctl.model.partition import Mig, MigSpec
 from vgpuctl.model.scheduler import GpuScheduler, SchedulerSpec, SchedulerState
 from vgpuctl.value import NOTHING, Value
 
@@ -120,7 +120,8 @@ class Gpu(Value):
     that host.yaml lets be placed on it, None: all; `reserved_for` the patterns of VMs' names that it is kept for.
     `mig` None: it has no MIG, or that is not known; `mixed_size`: whether vGPUs of several sizes may be on it (NVML's
     heterogeneous mode), None where it has no such mode or that is not known. `gi_schedulers`: what runs in each GPU
-    instance by its id, where those have schedulers of their own (GB20x).
+    instance by its id, where those have schedulers of their own (GB20x). `desired_mig`, `desired_mixed_size`: what
+    host.yaml asks for, None for nothing.
     """
 
     address: str
@@ -152,6 +153,8 @@ class Gpu(Value):
     mig: Mig | None = None
     mixed_size: bool | None = None
     gi_schedulers: Mapping[int, SchedulerState] = NOTHING
+    desired_mig: MigSpec | None = None
+    desired_mixed_size: bool | None = None
 
     def called(self, words: str) -> bool:
         """Say whether a model is called so: by its whole name, by a word of it, or by one without a memory suffix."""

@@ -155,7 +155,24 @@ class ExplainShape(TypedDict):
 
 
 class ChangedGpuShape(GpuShape, WorkShape):
-    """A GPU that was set up anew, cordoned or uncordoned, or would be in a dry run: then it is as it is now."""
+    """A GPU that was changed, or would be in a dry run: then it is as it is now."""
+
+
+class PartitionShape(TypedDict):
+    """How a GPU is partitioned. `mig` and `mixed_size` are null where it has none or that is not known.
+
+    `instances`: the profiles of its GPU instances, the larger first.
+    """
+
+    mig: bool | None
+    instances: list[str]
+    mixed_size: bool | None
+
+
+class SetUpGpuShape(ChangedGpuShape):
+    """A GPU that was set up anew, or would be. `partition` is null for one that has neither MIG nor mixed sizes."""
+
+    partition: PartitionShape | None
 
 
 class ChangedSchedulerShape(GpuShape, WorkShape):

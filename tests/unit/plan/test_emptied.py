@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A GPU is emptied for a moment: every device goes and comes back, and what is not ours is never removed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.values import A4C, a100, promised, snapshot, taken, vm
+from vgpuctl.errors import Busy, InUse
+from vgpuctl.model.gpu import Owner
+from vgpuctl.model.vm import PromiseState, VmState
+from vgpuctl.plan.emptied import Reason, emptied
+from vgpuctl.steps.host_file import SetGpuKeys
+from vgpuctl.steps.scheduler import LendDevice
+from vgpuctl.value import replace
+
+STEP = SetGpuKeys("g", {})
+WHY = Reason("it has to be empty", "say please", ", or do without")
+GPU = a100()
+
+
+def looked(*states, record=PromiseState.READY):
+    """Return a look at VMs in these states, each with a vGPU."""
+    vms = [vm(n, promised(GPU, A4C, n), state=state, record=record) for n, state in enumerate(states)]
+    return replace(snapshot(GPU, vms=vms), vgpus=tuple(taken(GPU, A4C, n) for n in range(len(states))))
+
+
+def test_devices_go_in_reverse_and_come_back_around_the_steps():
+    work = emptied(looked(VmState.RUNNING, VmState.STOPPED), GPU, (STEP,), Reason(WHY.because))
+    assert [one.name for one in work.stops] == ["vdi-000"]
+    at = work.steps.index(STEP)
+    assert all(isinstance(step, LendDevice) for step in work.steps[:at])
+    assert [step.again for step in work.steps[:at]][::-1] == list(work.steps[at + 1 :])
+
+
+def test_an_empty_gpu_needs_nobodys_leave():
+    assert emptied(snapshot(GPU), GPU, (STEP,), WHY).steps == (STEP,)
+
+
+def test_who_is_on_it_is_named_with_the_reason_and_what_to_type():
+    with pytest.raises(InUse, match=r"has 2 vGPU\(s\) of vdi-000, vdi-001, and it has to be empty") as raised:
+        emptied(looked(VmState.RUNNING, VmState.STOPPED), GPU, (STEP,), WHY)
+    assert str(raised.value.hint).startswith("say please shuts VMs down")
+
+
+def test_what_is_foreign_or_half_way_stays():
+    foreign = replace(snapshot(GPU), vgpus=(taken(GPU, A4C, owner=Owner.FOREIGN, vm=None, vm_uuid=None),))
+    with pytest.raises(InUse, match="which vgpuctl does not remove; it has to be empty") as raised:
+        emptied(foreign, GPU, (STEP,), Reason(WHY.because, None, WHY.otherwise))
+    assert raised.value.hint == "remove it with what made it, or do without"
+    with pytest.raises(Busy, match="half-way"):
+        emptied(looked(VmState.RUNNING, record=PromiseState.MAKING), GPU, (STEP,), Reason(WHY.because))
