@@ -11,7 +11,8 @@ from tests.faults import counted, failing
 from tests.worlds import Silent, create, open_host, picture, wish, yes
 from vgpuctl.doctor.catalogue import CHECKS, chosen
 from vgpuctl.doctor.check import Check, Finding, Look, Verdict
-from vgpuctl.engine.diagnose import NOTHING_TO_FIX, diagnose, explain_failure, judged, look_at, mend
+from vgpuctl.engine.diagnose import NOTHING_TO_FIX, diagnose, explain_failure, judged, mend
+from vgpuctl.engine.look import look_at
 from vgpuctl.errors import InvalidInput, NeedsConfirmation, NotFound
 from vgpuctl.sim import SCENARIOS
 from vgpuctl.value import replace
