@@ -37,7 +37,7 @@ FIRMWARE = "NVreg_EnableGpuFirmware"
 _NO_GPU = "no GPU here has NVIDIA's driver"
 _OWN = ("nvidia-vgpu-mgr", "nvidia-vgpud")
 _ENDED = ("Failed with result", "Deactivated successfully", "Succeeded.", "Started ", "Finished ")
-_VERSION = re.compile(r"Kernel Module\D*?(?:x86_64\D*?)?(\d+\.\d+(?:\.\d+)?)")
+_VERSION = re.compile(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s")
 _LIBRARY = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)")
 _FORCED = re.compile(rf"^\s*options\s+nvidia\s.*\b{FIRMWARE}=(\w+)", re.MULTILINE)
 _GIVEN = re.compile(r"^EnableGpuFirmware:\s*(\d+)", re.MULTILINE)
