@@ -120,7 +120,7 @@ class Gpu(Value):
     that host.yaml lets be placed on it, None: all; `reserved_for` the patterns of VMs' names that it is kept for.
     `mig` None: it has no MIG, or that is not known; `mixed_size`: whether vGPUs of several sizes may be on it (NVML's
     heterogeneous mode), None where it has no such mode or that is not known. `gi_schedulers`: what runs in each GPU
-    instance by its id, where those have schedulers of their own (GB20x). `desired_mig` and `desired_mixed_size` are what
+    instance by its id, where those have schedulers of their own (GB20x). `desired_mig`, `desired_mixed_size`: what
     host.yaml asks for, None for nothing.
     """
 
@@ -191,7 +191,9 @@ class Vgpu(Value):
     there now (for sriov-vf and passthrough: that a VM refers to it). `awaited`: a finished VM's device is missing, as
     after a reboot, and is made at its next start. `idle`: its VM reserves nothing while it is off, is off, and has not
     given this back. `reason` says why a device is leaked or idle. `name` is that of a vGPU which host.yaml keeps
-    without a VM: then `vm` is the VM that refers to it, if any does. `placement_id`: where it is on a mixed-size GPU.
+    without a VM: then `vm` is the VM that refers to it, if any does. `placement_id`: where it is on a mixed-size GPU,
+    or is to be; `due_placement_id`: where it is to be when it is somewhere else, as in the moment after it was made.
+    `gi_id`: the GPU instance that it runs in, None without MIG and where the driver does not tell.
     """
 
     carrier: str
@@ -210,6 +212,8 @@ class Vgpu(Value):
     idle: bool = False
     name: str | None = None
     placement_id: int | None = None
+    due_placement_id: int | None = None
+    gi_id: int | None = None
 
     @property
     def holder(self) -> str:

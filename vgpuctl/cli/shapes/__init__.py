@@ -15,6 +15,7 @@ from vgpuctl.cli.shapes.gpus import (
     GpuDetailsShape,
     GpuShape,
     ProfileShape,
+    SetUpGpuShape,
 )
 from vgpuctl.cli.shapes.host import (
     DoctorShape,
@@ -62,7 +63,9 @@ KINDS: dict[str, object] = {
     "assert": HostDifferenceShape,
     "export": HostTextShape,
     "import": ImportedShape,
-    "set-mode": ChangedGpuShape,
+    "set-mode": SetUpGpuShape,
+    "set-mig": SetUpGpuShape,
+    "set-mixed-size": SetUpGpuShape,
     "set-scheduler": ChangedSchedulerShape,
     "cordon": ChangedGpuShape,
     "uncordon": ChangedGpuShape,

@@ -75,6 +75,8 @@ class HostGpuShape(TypedDict):
     scheduler: dict[str, object] | None
     profiles: list[str] | None
     reserved_for: list[str] | None
+    mig: Literal["off"] | list[str] | dict[str, int] | None
+    mixed_size: bool | None
 
 
 DifferenceShape = TypedDict("DifferenceShape", {"key": str, "wanted": object, "is": object})
