@@ -180,3 +180,30 @@ def test_nothing_is_mended_where_nothing_may_be_changed(tmp_path):
     with pytest.raises(InvalidInput):
         fix(replace(host.world, read_only="only to be looked at"))
     assert fix(replace(host.world, read_only="only to be looked at"), dry_run=True).steps
+
+
+def asks(host, said):
+    host.world.host_file.replace(f"version: 1\ngpus: {{0000:3b:00.0: {said}}}\n", host.world.host_file.read())
+    return host
+
+
+@pytest.mark.parametrize(
+    ("scenario", "said", "line"),
+    [
+        ("rtx-pro-6000", "{mode: vgpu, mixed_size: true}", "mixed_size is False, not True"),
+        ("h100-mig", "{mode: vgpu, mig: [1g.10gb, 1g.10gb]}", "mig is 3g.40gb, 1g.10gb, 1g.10gb, not 1g.10gb, 1g.10gb"),
+        ("h100-mig", "{mode: vgpu, mig: {H100-1-10C: 4}}", "mig is "),
+    ],
+)
+def test_a_partition_that_is_not_as_host_yaml_asks_is_found_and_mended(tmp_path, scenario, said, line):
+    host = asks(open_host(tmp_path, scenario), said)
+    (row,) = diagnose(host.world, ("partition",))["checks"]
+    assert (row["verdict"], row["evidence"][0].startswith(f"0000:3b:00.0: {line}")) == ("warn", True), row
+    assert fix(host.world, "partition", dry_run=True).steps
+    done = fix(host.world, "partition")
+    assert (done.changed, verdicts(done.data)) == (True, {"partition": "ok"})
+
+
+def test_a_partition_as_host_yaml_asks_is_in_order(tmp_path):
+    host = asks(open_host(tmp_path, "h100-mig"), "{mode: vgpu, mig: [3g.40gb, 1g.10gb, 1g.10gb]}")
+    assert verdicts(diagnose(host.world, ("partition",))) == {"partition": "ok"}
