@@ -102,7 +102,7 @@ def _types(look: Look, snapshot: Snapshot) -> Finding:
         return fail(
             *shortened(seen),
             fix="systemctl restart nvidia-vgpud, then nvidia-vgpu-mgr; a GPU in MIG mode offers types only for GPU"
-            " instances that exist: vgpuctl set-mig makes them",
+            " instances that exist: vgpuctl set-mig GPU PROFILE[:N]...",
         )
     return ok(*shortened(seen))
 
@@ -135,14 +135,14 @@ CHECKS = (
         title="each GPU has its vendor's driver",
         looks_at="`driver` of each GPU",
         judge=judged_by_host(_driver),
-        explains=("mode", "gpu-missing"),
+        explains=("mode", "gpu-missing", "driver"),
     ),
     Check(
         id="vgpu-driver",
         title="NVIDIA's driver is the one that carries vGPUs",
         looks_at="`nvidia/` and `mdev_supported_types/` of GPUs and VFs",
         judge=judged_by_host(_vgpu_driver),
-        explains=("mode",),
+        explains=("mode", "sriov-manage"),
     ),
     Check(
         id="vfs",
@@ -172,7 +172,7 @@ CHECKS = (
         title="NVML answers",
         looks_at="NVIDIA's management library",
         judge=judged_by_host(_nvml),
-        explains=("device-failed",),
+        explains=("device-failed", "nvml", "driver"),
         types=True,
     ),
 )

@@ -58,7 +58,7 @@ _KERNEL = (
         "Required FB for heterogeneous vGPU",
         "too little memory is left for vGPUs of mixed sizes: error correction and retired pages take some",
         Verdict.WARN,
-        "use one size: mixed_size: false for it in host.yaml, then vgpuctl apply",
+        "use one size: vgpuctl set-mixed-size GPU off",
     ),
     Message(
         "API mismatch",

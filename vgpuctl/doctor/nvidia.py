@@ -180,7 +180,7 @@ CHECKS = (
         looks_at=f"`{LOADED}`, `{VERSION}`, NVML, `libnvidia-ml.so.VERSION` in `{'`, `'.join(LIBRARIES)}`",
         judge=judged_by_host(_version),
         needs=Needs(files=(LOADED, VERSION), folders=LIBRARIES),
-        explains=("nvml", "nvml-failed", "partition", "scheduler"),
+        explains=("nvml", "nvml-failed", "driver", "partition", "scheduler"),
     ),
     Check(
         id="vgpu-services",

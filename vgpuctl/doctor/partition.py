@@ -66,7 +66,8 @@ def _instances(look: Look, snapshot: Snapshot) -> Finding:
         return fail(
             *shortened(none),
             "no vGPU can be made on it",
-            fix="vgpuctl set-mig makes GPU instances or turns MIG off; after a boot: vgpuctl restore-host",
+            fix="vgpuctl set-mig GPU PROFILE[:N]... makes GPU instances (--off turns MIG off); those of host.yaml:"
+            " vgpuctl restore-host",
         )
     idle = [
         f"{gpu.address}: GPU instance {one.gi_id} ({_name(mig, one)}) has no vGPU type"
@@ -77,7 +78,7 @@ def _instances(look: Look, snapshot: Snapshot) -> Finding:
     if idle:
         return warn(
             *shortened(idle),
-            fix="vgpuctl set-mig with other GPU instances; vgpuctl list-profiles shows which profiles need which",
+            fix="vgpuctl set-mig GPU --for VGPU_PROFILE[:N] makes those that vGPUs need",
         )
     return ok(*shortened([f"{gpu.address}: {len(mig.instances)} GPU instances" for gpu, mig in seen]))
 

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.faults import counted, failing
+from tests.vgpus import make, spec_of
 from tests.worlds import Silent, create, open_host, picture, wish, yes
 from vgpuctl.doctor.catalogue import CHECKS, chosen
 from vgpuctl.doctor.check import Check, Finding, Look, Verdict
@@ -204,6 +205,26 @@ def test_a_partition_that_is_not_as_host_yaml_asks_is_found_and_mended(tmp_path,
     assert (done.changed, verdicts(done.data)) == (True, {"partition": "ok"})
 
 
+def test_a_vgpu_that_host_yaml_keeps_is_made_again(tmp_path):
+    host = open_host(tmp_path)
+    make(host.world)
+    function = spec_of(host).vgpus["spare"].carrier
+    host.world.sysfs.write(f"/sys/bus/pci/devices/{function}/nvidia/current_vgpu_type", "0\n")
+    assert verdicts(diagnose(host.world, ("kept-vgpus",))) == {"kept-vgpus": "warn"}
+    done = fix(host.world, "kept-vgpus")
+    assert (done.changed, verdicts(done.data)) == (True, {"kept-vgpus": "ok"})
+
+
 def test_a_partition_as_host_yaml_asks_is_in_order(tmp_path):
     host = asks(open_host(tmp_path, "h100-mig"), "{mode: vgpu, mig: [3g.40gb, 1g.10gb, 1g.10gb]}")
     assert verdicts(diagnose(host.world, ("partition",))) == {"partition": "ok"}
+
+
+def test_a_partition_that_a_vm_stands_in_the_way_of_is_left_to_a_person(tmp_path):
+    host = open_host(tmp_path, "rtx-pro-6000")
+    create(host.world, wish("DC-4Q"))
+    asks(host, "{mode: vgpu, mixed_size: true}")
+    before = picture(host)
+    done = fix(host.world, "partition")
+    assert (done.changed, done.notes, verdicts(done.data)) == (False, (NOTHING_TO_FIX,), {"partition": "warn"})
+    assert picture(host) == before
