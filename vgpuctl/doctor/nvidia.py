@@ -198,7 +198,7 @@ CHECKS = (
         title="no program keeps NVIDIA's driver from a change that waits",
         looks_at="who has `/dev/nvidia*` open, MIG and VFs of each GPU",
         judge=judged_by_host(_holders),
-        explains=("in-use", "busy"),
+        explains=("busy",),
         holders=True,
     ),
     Check(

@@ -88,6 +88,8 @@ def test_the_logs_lines_are_told_and_explain_what_libvirt_refused(tmp_path):
     seen = found(world, "driver-messages", "vgpu-services")
     assert {row["verdict"] for row in seen.values()} == {"fail"}
     assert len(seen["driver-messages"]["evidence"]) == 2
+    for code, lacking in (("host-cannot", "partition"), ("host-cannot", "scheduler"), ("device-failed", None)):
+        assert "driver-messages" in {row["id"] for row in explain_failure(world, code, lacking)}
     assert {"driver-messages", "vgpu-services"} <= {r["id"] for r in explain_failure(world, "libvirt-failed", None)}
 
 

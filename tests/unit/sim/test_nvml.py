@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.sim.hosts import GPU, MakeHost
-from vgpuctl.model.records import NvmlStatus, NvmlVgpuType
+from vgpuctl.model.records import Ecc, NvmlStatus, NvmlVgpuType
 
 
 def test_types_with_framebuffer_and_maximum(make: MakeHost) -> None:
@@ -26,6 +26,12 @@ def test_desktop_types_go_alone_into_a_vm(make: MakeHost) -> None:
     assert {t.name.split("-")[1]: t.max_per_vm for t in gpu.types.values() if "-4" in t.name or "-2B" in t.name} == {
         "2B": 1, "4A": 1, "4C": 16, "4Q": 16,
     }  # fmt: skip
+
+
+def test_memory_has_error_correction_where_nvml_answers(make: MakeHost) -> None:
+    assert make("a16").nvml.ecc(GPU) == Ecc(enabled=True, pending=True)
+    assert make("nvidia: {nvml: absent}\ngpus: [{model: A100}]\n").nvml.ecc(GPU) is None
+    assert make("gpus: [{model: V710}]\n").nvml.ecc(GPU) is None
 
 
 @pytest.mark.parametrize("reason", ["absent", "too-old", "nvmlDeviceGetSupportedVgpus"])
