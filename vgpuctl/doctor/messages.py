@@ -121,7 +121,8 @@ def _messages(look: Look, snapshot: Snapshot) -> Finding:
         closed = [n for n, lines in (("the kernel's log", look.kernel), (f"{MANAGER}'s log", service)) if lines is None]
         if closed:
             return unknown(f"{closed[0]} cannot be read; the other has no complaint", fix="run it as root")
-        return ok(f"neither the drivers nor {MANAGER} complained since the boot")
+        lines = f"{len(look.kernel or ())} lines of NVIDIA's modules and {len(service or ())} of {MANAGER}"
+        return ok(f"{lines} since the boot, none of them a complaint")
     worst = sorted(seen, key=lambda s: s.message.verdict is not Verdict.FAIL)
     fixes = "; ".join(dict.fromkeys(s.message.fix for s in worst[:2]))
     make = fail if worst[0].message.verdict is Verdict.FAIL else warn

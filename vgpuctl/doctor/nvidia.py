@@ -55,7 +55,9 @@ def _services(look: Look, snapshot: Snapshot) -> Finding:
     files = [f"{at}/{MANAGER}.service/cgroup.procs" for at in SLICES]
     pids = [pid for path in files for pid in (look.file(path).text or "").split()]
     if pids:
-        return ok(f"{MANAGER} runs (pid {pids[0]}); {TYPES} did not fail")
+        return ok(
+            f"{MANAGER} runs (pid {pids[0]})", ended[-1].strip() if ended else f"no line of {TYPES} in the journal"
+        )
     problems = [p for path in files if (p := look.file(path).problem)]
     if problems or not any(look.folder(at).names for at in SLICES):
         return unknown(*(problems or [f"systemd's services cannot be seen in {SLICES[0]}"]))

@@ -31,6 +31,7 @@ def found_in(kernel=(), service=(), gpus=(GPU,)):
 def test_drivers_without_a_complaint_are_in_order():
     found = found_in(("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.90.05",), MANAGER)
     assert found.verdict is Verdict.OK
+    assert found.evidence[0].startswith("1 lines of NVIDIA's modules and 2 of nvidia-vgpu-mgr since the boot")
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_the_service_that_starts_vgpus_runs_and_the_other_has_ended(at):
     files = {f"{at}/nvidia-vgpu-mgr.service/cgroup.procs": "1207\n"}
     found = judge("vgpu-services", snapshot(GPU), files, services={"nvidia-vgpud": ENDED})
     assert found.verdict is Verdict.OK
-    assert "pid 1207" in said(found)
+    assert found.evidence == ("nvidia-vgpu-mgr runs (pid 1207)", ENDED[-1])
 
 
 def test_a_service_that_does_not_run_fails_with_how_to_start_it():
@@ -67,6 +67,7 @@ def test_the_service_of_the_types_may_have_ended_and_may_not_have_failed(lines, 
     found = judge("vgpu-services", snapshot(GPU), RUNS, services={"nvidia-vgpud": lines})
     assert found.verdict is verdict
     assert ("Failed with result" in said(found)) is (verdict is Verdict.FAIL)
+    assert ("no line of nvidia-vgpud" in said(found)) is (lines is None)
 
 
 def test_services_that_cannot_be_seen_are_unknown():

@@ -205,6 +205,14 @@ def test_a_partition_that_is_not_as_host_yaml_asks_is_found_and_mended(tmp_path,
     assert (done.changed, verdicts(done.data)) == (True, {"partition": "ok"})
 
 
+def test_vgpus_that_no_partition_has_room_for_are_told(tmp_path):
+    host = asks(open_host(tmp_path, "h100-mig"), "{mode: vgpu, mig: {H100-9-99C: 1}}")
+    (row,) = diagnose(host.world, ("partition",))["checks"]
+    assert row["verdict"] == "warn"
+    assert "H100-9-99C" in row["evidence"][0]
+    assert "mig is" not in row["evidence"][0]
+
+
 def test_a_vgpu_that_host_yaml_keeps_is_made_again(tmp_path):
     host = open_host(tmp_path)
     make(host.world)

@@ -28,10 +28,16 @@ def test_desktop_types_go_alone_into_a_vm(make: MakeHost) -> None:
     }  # fmt: skip
 
 
-def test_memory_has_error_correction_where_nvml_answers(make: MakeHost) -> None:
-    assert make("a16").nvml.ecc(GPU) == Ecc(enabled=True, pending=True)
-    assert make("nvidia: {nvml: absent}\ngpus: [{model: A100}]\n").nvml.ecc(GPU) is None
-    assert make("gpus: [{model: V710}]\n").nvml.ecc(GPU) is None
+@pytest.mark.parametrize(
+    ("text", "ecc"),
+    [
+        ("gpus: [{model: A16}]\n", Ecc(enabled=True, pending=True)),
+        ("nvidia: {nvml: absent}\ngpus: [{model: A100}]\n", None),
+        ("gpus: [{model: V710}]\n", None),
+    ],
+)
+def test_memory_has_error_correction_where_nvml_answers(make: MakeHost, text: str, ecc: Ecc | None) -> None:
+    assert make(text).nvml.ecc(GPU) == ecc
 
 
 @pytest.mark.parametrize("reason", ["absent", "too-old", "nvmlDeviceGetSupportedVgpus"])
