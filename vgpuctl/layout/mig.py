@@ -2,9 +2,9 @@
 """Which GPU instances go, which stay and which are made, and where: from what the driver says a GPU can have.
 
 Pure. An instance covers neighbouring memory slices and may only be where its profile says (NVML's possible placements);
-two never share one. The compute slices of all are at most those of the largest profile. What else the driver counts,
-as the one set of media engines of the `+me` profiles, is known by each profile's maximum alone. Source: NVIDIA's MIG
-user guide, "GPU instance profiles"; nvmlDeviceGetGpuInstancePossiblePlacements_v2.
+two never share one. What else the driver counts, as the one set of media engines of the `+me` profiles, is known by
+each profile's maximum alone. Source: NVIDIA's MIG user guide, "GPU instance profiles"; nvml.h,
+nvmlDeviceGetGpuInstancePossiblePlacements_v2.
 """
 
 from __future__ import annotations
@@ -100,13 +100,13 @@ def arrange(mig: Mig, wanted: Sequence[GiProfile], occupied: frozenset[int], whe
     Raises:
         NoCapacity: they do not fit on the GPU together; says which does not beside which, and what would.
     """
-    if _placed(mig, (), wanted) is None:
+    if _placed((), wanted) is None:
         raise _no_room(mig, wanted, where)
     for stay in _stays(mig, wanted, occupied):
         left = list(wanted)
         for instance in stay:
             left.remove(next(p for p in left if p.profile_id == instance.profile_id))
-        made = _placed(mig, tuple(i.span for i in stay), left)
+        made = _placed(tuple(i.span for i in stay), left)
         if made is not None:
             gone = [i for i in mig.instances if i not in stay]
             return Arrangement(tuple(sorted(gone, key=lambda i: (i.span.size, i.span.start))), made)
@@ -137,9 +137,10 @@ def _stays(mig: Mig, wanted: Sequence[GiProfile], occupied: frozenset[int]) -> l
     return sorted(chosen, key=lambda stay: (-sum(i.gi_id in occupied for i in stay), -len(stay)))
 
 
-def _placed(mig: Mig, taken: tuple[Span, ...], profiles: Sequence[GiProfile]) -> tuple[Making, ...] | None:
+def _placed(taken: tuple[Span, ...], profiles: Sequence[GiProfile]) -> tuple[Making, ...] | None:
     """Return where each can be so that none overlaps another or what is taken; None when they cannot all be."""
-    if not _counts_fit(mig, taken, profiles):
+    counts = Counter(p.profile_id for p in profiles)
+    if any(counts[p.profile_id] > p.maximum for p in profiles):
         return None
     order = _larger_first(profiles)
 
@@ -159,18 +160,6 @@ def _placed(mig: Mig, taken: tuple[Span, ...], profiles: Sequence[GiProfile]) ->
     return place(0, taken, ())
 
 
-def _counts_fit(mig: Mig, taken: tuple[Span, ...], profiles: Sequence[GiProfile]) -> bool:
-    """Say whether numbers allow it: each profile's maximum, and the compute slices where all are to be placed."""
-    counts = Counter(p.profile_id for p in profiles)
-    if any(counts[p.profile_id] > p.maximum for p in profiles):
-        return False
-    return bool(taken) or sum(p.slices for p in profiles) <= _all_slices(mig)
-
-
-def _all_slices(mig: Mig) -> int:
-    return max((p.slices for p in mig.profiles), default=0)
-
-
 def _larger_first(profiles: Iterable[GiProfile]) -> tuple[GiProfile, ...]:
     return tuple(sorted(profiles, key=lambda p: (-max((s.size for s in p.placements), default=0), -p.slices, p.name)))
 
@@ -178,21 +167,20 @@ def _larger_first(profiles: Iterable[GiProfile]) -> tuple[GiProfile, ...]:
 def _no_room(mig: Mig, wanted: Sequence[GiProfile], where: str) -> NoCapacity:
     """Say which of the wanted has no place beside those before it, and what would have one."""
     order = _larger_first(wanted)
-    number = next(n for n in range(len(order)) if _placed(mig, (), order[: n + 1]) is None)
+    number = next(n for n in range(len(order)) if _placed((), order[: n + 1]) is None)
     beside, misfit = order[:number], order[number]
     count = sum(p.profile_id == misfit.profile_id for p in wanted)
-    fitting = [p.name for p in _larger_first(mig.profiles) if _placed(mig, (), (*beside, p)) is not None]
+    fitting = [p.name for p in _larger_first(mig.profiles) if _placed((), (*beside, p)) is not None]
     shown = ", ".join(_counted(p.name for p in beside))
     if count > misfit.maximum:
         message = f"{where} can have {misfit.maximum} of {misfit.name}, not {count}"
     elif not beside:
         message = f"{misfit.name} has no place on {where}"
     else:
-        slices = sum(p.slices for p in beside)
+        size = sum(p.placements[0].size for p in beside)
         message = (
-            f"{misfit.name} does not fit on {where} beside {shown}:"
-            f" it may be at memory slices {', '.join(str(s) for s in misfit.placements)},"
-            f" and {slices} of {_all_slices(mig)} compute slices are taken"
+            f"{misfit.name} does not fit on {where} beside {shown}, which take {size} memory slices:"
+            f" it may be at {', '.join(str(s) for s in misfit.placements)}"
         )
     hint = f"beside {shown} there is room for {' or '.join(fitting)}" if beside and fitting else None
     return NoCapacity(

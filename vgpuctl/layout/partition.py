@@ -52,8 +52,7 @@ class SetMig(Value):
             raise Busy(
                 f"MIG of {self.gpu} goes {'on' if self.enable else 'off'} with its next reset: "
                 + (f"{', '.join(who)} has NVIDIA's driver open" if who else "its driver does not change it at once"),
-                hint=f"{'stop that and run the command again, or ' if who else ''}reboot the host, then run the"
-                " command again",
+                hint=f"{'stop that' if who else 'reboot the host'}, then run the command again",
                 gpu=self.gpu,
                 holders=list(who),
             )
@@ -99,7 +98,7 @@ class SetMig(Value):
             )
 
     def undo(self, world: World) -> None:
-        """Set what was before. What waits for a reset is kept: after the next boot the command goes on from there.
+        """Set what was before. What waits for a reset alone is kept: after a boot the command goes on from there.
 
         Raises:
             Failed: it waits for a reset.
@@ -108,7 +107,7 @@ class SetMig(Value):
         now = _mig(world, self.gpu)
         if now is None or now.enabled is now.pending is self.before:
             return
-        if now.pending is self.before or now.enabled is self.enable:
+        if now.pending is self.before or now.enabled is self.enable or holders(world):
             self._set(world, enable=self.before)
             now = _mig(world, self.gpu)
         if now is not None and now.enabled is not now.pending:

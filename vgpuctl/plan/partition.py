@@ -124,9 +124,10 @@ def cold_steps(gpu: Gpu, number: int, change: Change, *, autoprobe: bool, kernel
     if change.mode is None:
         found += vf_steps(gpu, number, autoprobe=autoprobe, again=lost_with_vfs(gpu))
     else:
+        before = gpu.mig is not None and gpu.mig.enabled
         found += vf_steps(gpu, 0, autoprobe=autoprobe, again=lost_with_vfs(gpu))
         found += _destroyed(gpu, change.instances)
-        found.append(SetMig(gpu.address, change.mode, not change.mode, reset=may_reset(gpu, kernel)))
+        found.append(SetMig(gpu.address, change.mode, before, reset=may_reset(gpu, kernel)))
         found += vf_steps(replace(gpu, vfs_enabled=0), number, autoprobe=autoprobe)
     found += _made(gpu, change.instances.make)
     if change.mixed_size:

@@ -260,6 +260,17 @@ def test_who_has_the_driver_open_is_named_and_everything_is_as_before(tmp_path):
     assert everything(host) == before
 
 
+def test_what_waits_for_somebody_who_has_the_driver_open_is_taken_back(tmp_path):
+    host = small(tmp_path, "A100", more="held_by: dcgm-exporter, vfs: {enabled: 0}")
+    before = everything(host)
+    with pytest.raises(
+        Busy, match=r"goes on with its next reset: dcgm-exporter \(pid \d+\) has NVIDIA's driver open"
+    ) as raised:
+        act(host.world, FIRST, mig("3g.20gb"))
+    assert raised.value.hint == "stop that, then run the command again"
+    assert (everything(host), raised.value.left) == (before, [])
+
+
 def test_what_was_set_and_read_back_and_is_wiped_then_is_noticed(tmp_path):
     host = open_host(tmp_path, "h100-mig")
     nvml = host.world.nvml
