@@ -301,7 +301,7 @@ def test_a_vgpu_begins_at_the_first_free_place_and_moves_to_another_of_its_type(
     assert [site.refused(path, f"{number}\n") for number in (8, 12, 40)] == [errno.EIO] * 3
     assert site.refused(path, "x\n") == errno.EINVAL
     assert place_of(site, first, "placement_id") == "0"
-    assert site.refused(path, "32\n") is None
+    assert [site.refused(path, "32\n") for _ in ("there", "where it is")] == [None, None]
     assert place_of(site, first, "placement_id") == "32"
     assert listed(site, site.vfs[2]) == ["468", "469", "470", "471"]
 

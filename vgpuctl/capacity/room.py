@@ -174,6 +174,8 @@ def _left(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType, *, offered: bool) -
         return Left(0, wrong)
     if gpu.mig is not None and gpu.mig.enabled:
         found = gpu_instances.left(gpu, gpu.mig, taken, wanted)
+    elif gpu.mig is None and wanted.gi_profile_id is not None:
+        return Left(None, "how many fit is not known: NVML does not tell its GPU instances; asked by root it does")
     elif gpu.mixed_size:
         found = _within(MAX_TIME_SLICED, mixed_size.left(gpu, taken, wanted), taken)
     else:

@@ -21,7 +21,7 @@ from vgpuctl.doctor.gpus import shortened
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.scheduler import SchedulerSpec
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.scheduler.limits import satisfies
+from vgpuctl.scheduler.limits import runs_on, satisfies
 from vgpuctl.scheduler.modprobe import FOLDERS, PARAMS, VERSION, ModprobeFile, Setting, in_force, loaded, lost, settings
 from vgpuctl.scheduler.registry import KEY, Generation, decode, generation, suspicion
 from vgpuctl.steps.scheduler import command, words
@@ -49,7 +49,7 @@ def _asked(look: Look, snapshot: Snapshot) -> Finding:
 
 def _runs(look: Look, snapshot: Snapshot, gpu: Gpu, spec: SchedulerSpec) -> bool | None:
     """Say whether a GPU runs what is asked for; None when neither NVML nor the driver's parameters tell."""
-    state = gpu.scheduler.state if gpu.scheduler is not None else None
+    state = runs_on(gpu)
     if state is not None:
         return satisfies(state, spec)
     word, kind = loaded(look.file(PARAMS).text or "", gpu.address), _generation(look, snapshot, gpu)
@@ -62,7 +62,7 @@ def _runs(look: Look, snapshot: Snapshot, gpu: Gpu, spec: SchedulerSpec) -> bool
 
 
 def _line(look: Look, gpu: Gpu, spec: SchedulerSpec) -> str:
-    state = gpu.scheduler.state if gpu.scheduler is not None else None
+    state = runs_on(gpu)
     word = loaded(look.file(PARAMS).text or "", gpu.address)
     runs = f"{state.policy or 'a policy that is not known'} runs" if state is not None else "what runs is not known"
     given = f", the driver was loaded with {KEY}=0x{word:08X}" if word is not None else ""

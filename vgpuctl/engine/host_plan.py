@@ -24,7 +24,7 @@ from vgpuctl.plan.partition import as_wished, refuse_without_mode, wish_for
 from vgpuctl.plan.scheduler import differs
 from vgpuctl.spec.gpus import by_model, said_of_gpu
 from vgpuctl.spec.host import GpuSpec
-from vgpuctl.steps.scheduler import SetScheduler
+from vgpuctl.steps.scheduler import SetInstanceSchedulers, SetScheduler
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ def _tasks(world: World, snapshot: Snapshot, gpu: Gpu, said: GpuSpec, how: How) 
         job = Job(gpu.address, said.mode, said.vfs, how.drain, False, how.wait_seconds, said.scheduler)
         job = replace(job, mig=said.mig, mixed_size=said.mixed_size)
         found.append((job, task_of(world, job, said).plan(snapshot)))
-    set_already = any(isinstance(step, SetScheduler) for _, work in found for step in work.devices)
+    sets = (SetScheduler, SetInstanceSchedulers)
+    set_already = any(isinstance(step, sets) for _, work in found for step in work.devices)
     if (
         said.scheduler is not None
         and said.mode in (None, Mode.VGPU)

@@ -39,7 +39,6 @@ from vgpuctl.plan.partition import (
 from vgpuctl.plan.report import gpu_value
 from vgpuctl.plan.scheduler import refuse_impossible
 from vgpuctl.spec.host import GpuSpec, as_written
-from vgpuctl.steps.scheduler import SetScheduler
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
@@ -258,9 +257,7 @@ def _work(world: World, snapshot: Snapshot, gpu: Gpu, job: Job) -> EmptiedWork:
     running = users_to_drain(snapshot, gpu, number)
     if not job.drain:
         refuse_running(gpu, running)
-    devices = cold_steps(gpu, number, change, autoprobe=_autoprobe(world, gpu), kernel=_kernel(world))
-    if devices and scheduler is not None:
-        devices = (*devices, SetScheduler(gpu.address, scheduler))  # new VFs took it away
+    devices = cold_steps(gpu, number, change, scheduler, autoprobe=_autoprobe(world, gpu), kernel=_kernel(world))
     return EmptiedWork(running, devices)
 
 
@@ -280,8 +277,9 @@ def _scheduler(world: World, snapshot: Snapshot, gpu: Gpu, job: Job, wish: Wish)
     asked = job.scheduler or gpu.desired_scheduler
     if asked is None or job.mode != Mode.VGPU:
         return None
-    then = as_wished(gpu, wish)
-    if wish != Wish() and gpu.nvidia_driver:
+    then = replace(as_wished(gpu, wish), types=types_of(world, gpu))
+    mig = then.mig is not None and then.mig.enabled
+    if (wish != Wish() or mig) and gpu.nvidia_driver:
         refuse_impossible(replace(then, desired=None), asked, driver_version(world, snapshot))
     able = gpu.scheduler is not None and bool(gpu.scheduler.interfaces)
     return asked if able else None

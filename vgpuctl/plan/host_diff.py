@@ -12,7 +12,7 @@ from vgpuctl.model.partition import Mig, MigSpec
 from vgpuctl.model.scheduler import Policy, SchedulerSpec
 from vgpuctl.plan.layout import wanted_vfs
 from vgpuctl.plan.scheduler import differs
-from vgpuctl.scheduler.limits import as_spec, satisfies
+from vgpuctl.scheduler.limits import as_spec, runs_on, satisfies
 from vgpuctl.spec.gpus import KEYS
 from vgpuctl.spec.host import GpuSpec, HostSpec, VgpuSpec, as_written
 from vgpuctl.value import Value, as_dict
@@ -67,10 +67,13 @@ def _fits(gpu: Gpu, mode: Mode) -> bool:
 
 
 def _scheduler_now(gpu: Gpu) -> SchedulerSpec | None:
-    """Return what runs; what is asked for where that runs, or where nobody tells what runs. MIG has no choice of it."""
-    if gpu.mig is not None and gpu.mig.enabled:
+    """Return what runs; what is asked for where that runs, or where nobody tells what runs.
+
+    With MIG there is a choice only where GPU instances have schedulers.
+    """
+    if gpu.mig is not None and gpu.mig.enabled and not gpu.gi_schedulers:
         return None
-    state = gpu.scheduler.state if gpu.scheduler is not None else None
+    state = runs_on(gpu)
     asked = gpu.desired_scheduler
     if asked is not None and (state is None or satisfies(state, asked)):
         return asked
@@ -172,8 +175,7 @@ def _scheduler_differs(gpu: Gpu, said: GpuSpec, now: GpuSpec) -> list[Difference
         return []  # it counts where there are vGPUs
     if wanted == now.scheduler or (wanted is None and gpu.desired_scheduler is None):
         return []
-    known = gpu.scheduler is not None and gpu.scheduler.state is not None
-    if wanted is not None and known and not differs(gpu, wanted):
+    if wanted is not None and runs_on(gpu) is not None and not differs(gpu, wanted):
         return []
     return [Difference("scheduler", as_written(wanted), as_written(now.scheduler))]
 

@@ -22,9 +22,9 @@ from vgpuctl.model.scheduler import Policy, SchedulerSpec
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
 from vgpuctl.plan.emptied import EmptiedWork, Reason, emptied
-from vgpuctl.plan.scheduler import differs
+from vgpuctl.plan.scheduler import differs, setting
 from vgpuctl.scheduler.limits import as_spec
-from vgpuctl.steps.scheduler import SetScheduler
+from vgpuctl.steps.scheduler import SetInstanceSchedulers, SetScheduler
 from vgpuctl.value import Value, replace
 
 AMPERE = 7
@@ -42,6 +42,8 @@ class Change(Value):
     """What changes. `mode`: MIG goes on or off; `cold`: the VFs are new afterwards; None and nothing for no change."""
 
     mode: bool | None = None
+    mig: bool = False
+    """Whether MIG is on then."""
     cold: bool = False
     instances: Arrangement = Arrangement()
     mixed_size: bool | None = None
@@ -107,7 +109,8 @@ def change_of(snapshot: Snapshot, gpu: Gpu, number: int, wish: Wish, types: tupl
     elif mode is False and not gpu.vfs_enabled:
         instances = Arrangement(destroy=mig.instances)  # those that go with the VFs need no step
     empty = any(i.gi_id in taken for i in instances.destroy)
-    return _with_sizes(snapshot, gpu, Change(mode, cold, instances, None, empty), wish, types)
+    change = Change(mode, on, cold, instances, None, empty)
+    return _with_sizes(snapshot, gpu, change, wish, types)
 
 
 def _with_sizes(snapshot: Snapshot, gpu: Gpu, change: Change, wish: Wish, types: tuple[VgpuType, ...]) -> Change:
@@ -118,7 +121,9 @@ def _with_sizes(snapshot: Snapshot, gpu: Gpu, change: Change, wish: Wish, types:
     return replace(change, mixed_size=wish.mixed_size, empty=change.empty or not change.cold)
 
 
-def cold_steps(gpu: Gpu, number: int, change: Change, *, autoprobe: bool, kernel: str) -> tuple[Step, ...]:
+def cold_steps(
+    gpu: Gpu, number: int, change: Change, scheduler: SchedulerSpec | None, *, autoprobe: bool, kernel: str
+) -> tuple[Step, ...]:
     """Return the steps with which a GPU's VFs go or come, MIG mode between them, and what is set on new VFs."""
     found: list[Step] = []
     if change.mode is None:
@@ -132,6 +137,10 @@ def cold_steps(gpu: Gpu, number: int, change: Change, *, autoprobe: bool, kernel
     found += _made(gpu, change.instances.make)
     if change.mixed_size:
         found.append(SetMixedSize(gpu.address, enable=True))
+    if scheduler is not None and change.mig and change.instances.make:
+        found.append(SetInstanceSchedulers(gpu.address, scheduler))
+    elif found and scheduler is not None and not change.mig:
+        found.append(SetScheduler(gpu.address, scheduler))  # new VFs took it away
     return tuple(found)
 
 
@@ -148,8 +157,10 @@ def warm_work(
     found = [*_destroyed(gpu, change.instances), *_made(gpu, change.instances.make)]
     sizes: list[Step] = [] if change.mixed_size is None else [SetMixedSize(gpu.address, change.mixed_size)]
     running = gpu.scheduler.state if gpu.scheduler is not None else None
-    if change.empty and scheduler is not None and differs(gpu, scheduler):
-        again = SetScheduler(gpu.address, scheduler, running)
+    if change.mig and change.instances.make and scheduler is not None and (change.empty or not differs(gpu, scheduler)):
+        found.append(setting(gpu, scheduler))  # those that exist run it, or are empty meanwhile
+    elif change.empty and scheduler is not None and differs(gpu, scheduler):
+        again = setting(gpu, scheduler)
         sizes = [again, *sizes] if change.mixed_size else [*sizes, again]  # mixed sizes take no fixed share
     elif change.mixed_size and running is not None and running.policy is Policy.FIXED_SHARE:
         raise HostCannot(

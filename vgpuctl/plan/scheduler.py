@@ -7,10 +7,11 @@ from vgpuctl.errors import HostCannot, Refused
 from vgpuctl.model.gpu import Gpu, Mode
 from vgpuctl.model.scheduler import Policy, SchedulerSpec
 from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.step import Step
 from vgpuctl.plan.emptied import EmptiedWork, Reason, emptied
-from vgpuctl.scheduler.limits import satisfies, why_not
+from vgpuctl.scheduler.limits import runs_on, satisfies, why_not
 from vgpuctl.scheduler.registry import generation
-from vgpuctl.steps.scheduler import SetScheduler, command, words
+from vgpuctl.steps.scheduler import SetInstanceSchedulers, SetScheduler, command, words
 
 NVML, MODPROBE, AUTO = "nvml", "modprobe", "auto"
 WAYS = (NVML, MODPROBE, AUTO)
@@ -71,7 +72,6 @@ def differs(gpu: Gpu, wanted: SchedulerSpec) -> bool:
 
     What host.yaml asked for before and this does not, a slice say, has to be set back to the driver's own.
     """
-    running = gpu.scheduler.state if gpu.scheduler is not None else None
     before = gpu.desired_scheduler
     left = (
         wanted.adaptive is None
@@ -80,7 +80,14 @@ def differs(gpu: Gpu, wanted: SchedulerSpec) -> bool:
         and before.policy is wanted.policy
         and before.adaptive is not None
     )
-    return left or not satisfies(running, wanted)
+    return left or not satisfies(runs_on(gpu), wanted)
+
+
+def setting(gpu: Gpu, wanted: SchedulerSpec) -> Step:
+    """Return the step that sets a scheduler through NVML: of the GPU, or with MIG of each of its instances."""
+    if gpu.mig is not None and gpu.mig.enabled:
+        return SetInstanceSchedulers(gpu.address, wanted, tuple(sorted(gpu.gi_schedulers.items())))
+    return SetScheduler(gpu.address, wanted, gpu.scheduler.state if gpu.scheduler is not None else None)
 
 
 def scheduler_work(gpu: Gpu, wanted: SchedulerSpec, snapshot: Snapshot, *, drain: bool) -> EmptiedWork:
@@ -91,9 +98,7 @@ def scheduler_work(gpu: Gpu, wanted: SchedulerSpec, snapshot: Snapshot, *, drain
     """
     if not differs(gpu, wanted):
         return EmptiedWork()
-    before = gpu.scheduler.state if gpu.scheduler is not None else None
-    steps = (SetScheduler(gpu.address, wanted, before),)
     typed = None if drain else f"{command(gpu.address, wanted)} --drain"
     because = "the driver changes the scheduler of a GPU without vGPUs only"
     why = Reason(because, typed, ", or use --via modprobe and reboot")
-    return emptied(snapshot, gpu, steps, why)
+    return emptied(snapshot, gpu, (setting(gpu, wanted),), why)

@@ -7,6 +7,7 @@ from vgpuctl.model.gpu import Gpu, Vgpu
 from vgpuctl.model.scheduler import SchedulerLimits, SchedulerSpec, SchedulerState
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import VmState
+from vgpuctl.scheduler.limits import runs_on
 from vgpuctl.scheduler.modprobe import ModprobeFile, in_force, loaded, settings
 from vgpuctl.scheduler.registry import decode, generation
 from vgpuctl.scheduler.share import share
@@ -18,7 +19,7 @@ _NS_PER_US, _NS_PER_MS = 1000, 1_000_000
 
 def scheduler_pair(gpu: Gpu) -> Value | None:
     """Return what is asked for and what runs, None where there is nothing of either."""
-    running = gpu.scheduler.state if gpu.scheduler is not None else None
+    running = runs_on(gpu)
     if running is None and gpu.desired_scheduler is None:
         return None
     return {"asked": _asked(gpu.desired_scheduler), "running": _running(running)}

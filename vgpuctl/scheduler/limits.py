@@ -21,6 +21,22 @@ _NS_PER_MS = 1_000_000
 _NEAR = 0.01
 
 
+def has_own(gpu: Gpu) -> bool:
+    """Say whether the GPU instances of a GPU have schedulers of their own: where one takes several vGPUs (GB20x)."""
+    return bool(gpu.gi_schedulers) or any((t.max_per_gi or 1) > 1 for t in gpu.types)
+
+
+def runs_on(gpu: Gpu) -> SchedulerState | None:
+    """Return what runs for a GPU's vGPUs, None when that is not known.
+
+    With MIG it is what runs in each instance, where those have schedulers; one without a policy where they differ.
+    """
+    if gpu.mig is not None and gpu.mig.enabled and gpu.gi_schedulers:
+        each = set(gpu.gi_schedulers.values())
+        return each.pop() if len(each) == 1 else SchedulerState(None)
+    return gpu.scheduler.state if gpu.scheduler is not None else None
+
+
 def why_not(gpu: Gpu, kind: Generation | None, spec: SchedulerSpec) -> str | None:
     """Say why this GPU and driver cannot have a scheduler, None when nothing speaks against it."""
     why = _mode(gpu, spec)
@@ -44,8 +60,10 @@ def _mode(gpu: Gpu, spec: SchedulerSpec) -> str | None:
     if architecture is not None and architecture < PASCAL:
         return "it is older than Pascal, and only Pascal and later GPUs have a vGPU scheduler to choose"
     mig = gpu.mig is not None and gpu.mig.enabled
+    if mig and has_own(gpu):
+        return None
     if mig and (architecture or 0) >= BLACKWELL:
-        return "MIG is on: then its vGPUs have a fixed share, or (GB20x) each GPU instance has a scheduler of its own"
+        return "MIG is on, and its GPU instances have no schedulers of their own: its vGPUs have a fixed share"
     if mig:
         return "MIG is on: before Blackwell its vGPUs always have a fixed share, whatever is set"
     if gpu.mixed_size and spec.policy is Policy.FIXED_SHARE:

@@ -12,9 +12,11 @@ from vgpuctl.errors import Failed, HostCannot, InvalidInput, NvmlFailed, VerifyF
 from vgpuctl.model.scheduler import Policy, SchedulerSpec, SchedulerState
 from vgpuctl.model.step import Step
 from vgpuctl.scheduler.limits import as_spec, satisfies
-from vgpuctl.value import Value
+from vgpuctl.value import NOTHING, Value
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from vgpuctl.model.world import World
 
 _REASONS: dict[int, tuple[str, str]] = {
@@ -71,18 +73,7 @@ class SetScheduler(Value):
         try:
             world.nvml.set_scheduler(self.gpu, self.wanted)
         except NvmlFailed as error:
-            raise self._refusal(error) from error
-
-    def _refusal(self, error: NvmlFailed) -> VgpuctlError:
-        code = error.facts.get("nvml_code")
-        if not isinstance(code, int) or code not in _REASONS:
-            return error
-        why, hint = _REASONS[code]
-        facts: dict[str, object] = {"gpu": self.gpu, "nvml_code": code}
-        kind = _KINDS.get(code, HostCannot)
-        if kind is HostCannot:
-            facts["check"] = "scheduler"
-        return kind(f"NVML refuses {words(self.wanted)} on {self.gpu}: {why}", hint=hint.format(gpu=self.gpu), **facts)
+            raise _refusal(error, self.gpu, self.wanted) from error
 
     def verify(self, world: World) -> None:
         """Read it back."""
@@ -106,6 +97,74 @@ class SetScheduler(Value):
                     hint=command(self.gpu, SchedulerSpec(Policy.BEST_EFFORT)),
                 )
             SetScheduler(self.gpu, back).perform(world)
+
+
+class SetInstanceSchedulers(Value):
+    """Have the vGPUs of each GPU instance scheduled so (GB20x). `before`: what ran in those that exist, by id."""
+
+    gpu: str
+    wanted: SchedulerSpec
+    before: tuple[tuple[int, SchedulerState], ...] = ()
+
+    def describe(self) -> str:
+        """Say what is set."""
+        return f"set the scheduler of each GPU instance of {self.gpu} to {words(self.wanted)} (NVML)"
+
+    def perform(self, world: World) -> None:
+        """Set it where another one runs; an instance with vGPUs takes none.
+
+        Raises:
+            HostCannot, InvalidInput, Failed: NVML refused it, and why.
+        """
+        for gi_id, state in sorted(in_instances(world, self.gpu).items()):
+            if not satisfies(state, self.wanted):
+                _set_in(world, self.gpu, gi_id, self.wanted)
+
+    def verify(self, world: World) -> None:
+        """Read it back."""
+        found = in_instances(world, self.gpu)
+        wrong = [str(gi_id) for gi_id, state in sorted(found.items()) if not satisfies(state, self.wanted)]
+        if wrong or not found:
+            raise VerifyFailed(
+                f"the scheduler of GPU instances of {self.gpu} was set to {words(self.wanted)} but reads back otherwise"
+                + (f" in instance {', '.join(wrong)}" if wrong else ": none tells it"),
+                hint="journalctl -k -g 'software scheduler'",
+                gpu=self.gpu,
+            )
+
+    def undo(self, world: World) -> None:
+        """Set what ran before in the instances that are still there, if what was set still runs."""
+        found = in_instances(world, self.gpu)
+        for gi_id, state in self.before:
+            back = as_spec(state)
+            if back is not None and back != self.wanted and satisfies(found.get(gi_id), self.wanted):
+                _set_in(world, self.gpu, gi_id, back)
+
+
+def in_instances(world: World, gpu: str) -> Mapping[int, SchedulerState]:
+    """Return what NVML says that runs in each GPU instance, nothing where those have no schedulers."""
+    seen = world.nvml.gpu(gpu)
+    return seen.gi_schedulers if seen is not None else NOTHING
+
+
+def _set_in(world: World, gpu: str, gi_id: int, spec: SchedulerSpec) -> None:
+    try:
+        world.nvml.set_scheduler(gpu, spec, gi_id)
+    except NvmlFailed as error:
+        raise _refusal(error, f"GPU instance {gi_id} of {gpu}", spec, gpu) from error
+
+
+def _refusal(error: NvmlFailed, where: str, wanted: SchedulerSpec, gpu: str | None = None) -> VgpuctlError:
+    """Return what an answer of NVML's means. `gpu`: the GPU, where `where` is a part of it."""
+    code = error.facts.get("nvml_code")
+    if not isinstance(code, int) or code not in _REASONS:
+        return error
+    why, hint = _REASONS[code]
+    facts: dict[str, object] = {"gpu": gpu or where, "nvml_code": code}
+    kind = _KINDS.get(code, HostCannot)
+    if kind is HostCannot:
+        facts["check"] = "scheduler"
+    return kind(f"NVML refuses {words(wanted)} on {where}: {why}", hint=hint.format(gpu=gpu or where), **facts)
 
 
 def running(world: World, gpu: str) -> SchedulerState | None:

@@ -141,3 +141,72 @@ def test_what_the_host_lacks_is_named_before_anything_is_written(changes, check)
 def test_the_domain_refers_to_the_vf_unmanaged():
     found = of(Backend.VENDOR_VF).hostdev(VF)
     assert (found.kind, found.carrier, found.managed, found.alias) == ("pci", VF.carrier, False, "ua-vgpuctl-0")
+
+
+MIXED = """version: 1
+nvidia: {driver: "580.105.06"}
+gpus:
+  - {model: A100, mixed_size: true}
+"""
+BIG = replace(VF, profile="A100-20C", placement_id=20)
+
+
+class Files:
+    """The simulated files, of which the placement answers something else."""
+
+    def __init__(self, inner, answer, *, also=lambda path: True):
+        self._inner, self._answer, self._also = inner, answer, also
+
+    def read(self, path):
+        if path.endswith("placement_id") and self._also(path):
+            if isinstance(self._answer, Exception):
+                raise self._answer
+            return self._answer
+        return self._inner.read(path)
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+
+def place(host):
+    return host.world.sysfs.read(f"/sys/bus/pci/devices/{VF.carrier}/nvidia/placement_id")
+
+
+def test_a_vgpu_on_a_mixed_size_gpu_is_moved_to_its_place_read_back_and_taken_away(tmp_path):
+    host = open_host(tmp_path, text=MIXED)
+    before = picture(host)
+    step = SetType(BIG, "472")
+    assert step.describe() == "make vGPU A100-20C on 0000:3b:00.4 (type 472, placement 20)"
+    step.perform(host.world)
+    step.verify(host.world)
+    assert place(host) == "20\n"
+    step.undo(host.world)
+    assert picture(host) == before
+
+
+def test_a_place_that_is_not_to_be_had_is_no_room_with_its_number(tmp_path):
+    host = open_host(tmp_path, text=MIXED)
+    with pytest.raises(NoCapacity) as raised:
+        SetType(replace(BIG, placement_id=7), "472").perform(host.world)
+    assert "placement 7 of 0000:3b:00.0" in str(raised.value)
+    assert (raised.value.facts["gpu"], raised.value.facts["errno"]) == ("0000:3b:00.0", errno.EIO)
+
+
+@pytest.mark.parametrize("answer", [FileNotFoundError(errno.ENOENT, "No such file"), "65535\n"])
+def test_where_there_is_nothing_to_move_the_drivers_choice_stands(tmp_path, answer):
+    host = open_host(tmp_path, text=MIXED)
+    world = replace(host.world, sysfs=Files(host.sim.sysfs, answer))
+    SetType(BIG, "472").perform(world)
+    SetType(BIG, "472").verify(world)
+    assert place(host) == "0\n"
+
+
+def test_a_place_that_cannot_be_read_or_did_not_take_is_noticed(tmp_path):
+    host = open_host(tmp_path, text=MIXED)
+    broken = replace(host.world, sysfs=Files(host.sim.sysfs, OSError(errno.EIO, "Input/output error")))
+    with pytest.raises(DeviceFailed) as failed:
+        SetType(BIG, "472").perform(broken)
+    assert "placement_id" in str(failed.value)
+    with pytest.raises(VerifyFailed) as raised:
+        SetType(BIG, "472").verify(host.world)
+    assert raised.value.facts == {"wanted": 20, "found": 0}

@@ -89,6 +89,14 @@ def test_a_driver_that_does_not_tell_what_backs_a_type_decides_alone():
     assert room(host(19, types=(bare,)), (), bare).free is None
 
 
+def test_where_nvml_does_not_tell_the_instances_only_trying_tells():
+    gpu = host(types=(H1, H3), mode=Mode.VGPU)
+    quiet = replace(gpu, mig=None)
+    found = room(quiet, (taken(quiet, H3, 0),), H1)
+    assert (found.free, len(found.functions)) == (None, 47)
+    assert "asked by root it does" in found.reasons[0]
+
+
 def test_several_in_one_vm_take_an_instance_each():
     gpu = host(19, 19, 9)
     slots = place(snapshot(gpu), [("H100-1-10C", 2)], None)

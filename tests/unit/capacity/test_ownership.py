@@ -214,3 +214,25 @@ def test_while_a_command_works_on_it_a_claim_of_a_vm_that_is_off_is_not_idle():
     own = promised(gpu, A4C)
     (found,) = join((gpu,), (_lent(1, own),), (claim(own, 1),), frozenset({own.carrier}))
     assert (found.idle, found.reason) == (False, None)
+
+
+def test_where_a_vgpu_is_to_be_is_told_by_record_and_claim_and_where_it_is_by_its_device():
+    gpu = replace(a100(), mixed_size=True)
+    wanted = promised(gpu, A4C, placement_id=24)
+    owner = vm(1, wanted)
+    (away,) = join((gpu,), (owner,), (), frozenset())
+    assert (away.placement_id, away.due_placement_id) == (24, None)
+    (claimed,) = join((gpu,), (), (replace(claim(wanted, 1), placement_id=24),), frozenset())
+    assert (claimed.placement_id, claimed.due_placement_id) == (24, None)
+    made = changed(gpu, 0, current_type=A4C.type_id, placement_id=0)
+    (there,) = join((made,), (owner,), (), frozenset())
+    assert (there.placement_id, there.due_placement_id) == (0, 24)
+    untold = changed(gpu, 0, current_type=A4C.type_id)
+    (unseen,) = join((untold,), (owner,), (), frozenset())
+    assert (unseen.placement_id, unseen.due_placement_id) == (None, None)
+
+
+def test_a_place_means_nothing_on_a_gpu_of_one_size():
+    gpu = replace(a100(), mixed_size=False)
+    (away,) = join((gpu,), (vm(1, promised(gpu, A4C, placement_id=24)),), (), frozenset())
+    assert away.placement_id is None

@@ -50,6 +50,26 @@ def test_gpus() -> None:
     assert page.asides == ["0000:3b:00.0: a fan is loud"]
 
 
+def test_a_gpu_with_mixed_sizes_or_mig_says_so_and_where_each_vgpu_is() -> None:
+    mixed = {**GPU, "mixed_size": True, "mig": None, "vgpus": [vgpu(placement_id=24), vgpu(vm="vdi-002")]}
+    said = text("show-gpu", mixed)
+    assert "sizes:       mixed\n" in said
+    assert "0000:3b:00.4  A100-4C  vdi-001  ours   placement 24\n" in said
+    assert "0000:3b:00.4  A100-4C  vdi-002  ours   -\n" in said
+    instance = {"id": 3, "profile": "3g.20gb", "start": 4, "size": 4}
+    mig = {"enabled": True, "pending": False, "instances": [instance]}
+    said = text("show-gpu", {**GPU, "mig": mig, "mixed_size": False, "vgpus": [vgpu(gpu_instance_id=3)]})
+    assert "on, off after a reset of the GPU\n" in said
+    assert "3: 3g.20gb, memory slices 4:4\n" in said
+    assert "ours   GPU instance 3\n" in said
+    off = text("show-gpu", {**GPU, "mig": {"enabled": False, "pending": False, "instances": []}})
+    assert "WHERE" not in off
+    assert "mig" not in off
+    assert "A100-4C on GPU 0000:3b:00.0, placement 24 (0000:3b:00.4)" in text(
+        "show-vm", {**VM, "vgpus": [vgpu(placement_id=24)]}
+    )
+
+
 def test_one_gpu() -> None:
     types = [{"profile": "A100-4C", "name": "GRID A100-4C", "type_id": "468", "framebuffer_mib": 4096,
               "max_per_gpu": None, "free": 8}]  # fmt: skip

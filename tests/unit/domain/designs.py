@@ -115,6 +115,7 @@ promised = st.builds(
     profile=st.none() | text,
     framebuffer_mib=st.none() | st.integers(0, 10**6),
     params=text,
+    placement_id=st.none() | st.integers(0, 95),
 )
 made = st.builds(
     MadeDisk,

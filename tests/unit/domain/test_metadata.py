@@ -105,4 +105,5 @@ def test_each_backend_and_missing_values_read_back() -> None:
         assert promise_from_xml(promise_to_xml(design.promise)) == design.promise
     assert set(field_names(PromisedVgpu)) == {
         "index", "backend", "gpu", "function", "carrier", "profile", "framebuffer_mib", "params",
+        "placement_id",
     }, "a new field must be written and read too"  # fmt: skip

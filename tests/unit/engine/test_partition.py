@@ -8,8 +8,10 @@ import pytest
 from tests.partitions import FIRST, OFF, SECOND, act, everything, mig, names, small, stands
 from tests.worlds import Silent, create, open_host, picture, start, stop, wish
 from vgpuctl.engine.layout import restore_layout
+from vgpuctl.engine.scheduler import SchedulerJob, set_scheduler
 from vgpuctl.errors import Busy, HostCannot, InUse, InvalidInput, NoCapacity, PartlyApplied, Refused, VerifyFailed
 from vgpuctl.model.partition import MigSpec
+from vgpuctl.model.scheduler import Policy, SchedulerSpec
 from vgpuctl.spec.host import parse_host_spec
 from vgpuctl.value import replace
 
@@ -135,6 +137,45 @@ def test_vgpus_say_which_instances_there_are_also_those_with_graphics(tmp_path):
     assert names(host) == ["2g.48gb+gfx", "2g.48gb+gfx"]
     assert said(host).mig == MigSpec(vgpus=((profile, 2),))
     assert not act(host.world, FIRST, MigSpec(vgpus=((profile, 2),))).changed
+
+
+def schedulers(host):
+    return {state.policy for state in host.sim.nvml.gpu(FIRST).gi_schedulers.values()}
+
+
+def asks(host, gpu, policy):
+    host.sim.host_file.parent.mkdir(parents=True, exist_ok=True)
+    host.sim.host_file.write_text(f'version: 1\ngpus: {{"{gpu}": {{scheduler: {{policy: {policy}}}}}}}\n')
+
+
+def test_each_instance_gets_the_scheduler_that_host_yaml_asks_for_where_it_has_one(tmp_path):
+    host = open_host(tmp_path, "rtx-pro-6000")
+    asks(host, FIRST, "fixed_share")
+    done = act(host.world, FIRST, mig("2g.48gb+gfx", "1g.24gb+gfx"))
+    assert done.steps[-2] == f"set the scheduler of each GPU instance of {FIRST} to fixed_share (NVML)"
+    assert (len(host.sim.nvml.gpu(FIRST).gi_schedulers), schedulers(host)) == (2, {Policy.FIXED_SHARE})
+    act(host.world, FIRST, mig("2g.48gb+gfx", "2g.48gb+gfx"))
+    assert schedulers(host) == {Policy.FIXED_SHARE}
+    gpus = parse_host_spec(host.world.host_file.read(), "f").gpus
+    host.sim.reboot()
+    host = host.again()
+    for _ in range(2):
+        found = restore_layout(host.world, gpus, dry_run=False, wait_seconds=5, progress=Silent())
+        assert [one.error for one in found] == [None]
+    assert (found[0].steps, schedulers(host)) == ((), {Policy.FIXED_SHARE})
+    asked = SchedulerJob(FIRST, SchedulerSpec(Policy.EQUAL_SHARE), wait_seconds=5)
+    done = set_scheduler(host.world, asked, dry_run=False, progress=Silent())
+    assert (done.steps[0][:31], schedulers(host)) == ("set the scheduler of each GPU i", {Policy.EQUAL_SHARE})
+    assert not set_scheduler(host.world, asked, dry_run=False, progress=Silent()).changed
+
+
+def test_before_gb20x_a_scheduler_beside_mig_is_refused(tmp_path):
+    host = open_host(tmp_path, "h100-mig")
+    asks(host, SECOND, "equal_share")
+    before = everything(host, SECOND)
+    with pytest.raises(HostCannot, match="before Blackwell its vGPUs always have a fixed share"):
+        act(host.world, SECOND, mig("1g.10gb"))
+    assert everything(host, SECOND) == before
 
 
 def test_passthrough_takes_mig_from_a_gpu_and_the_mode_vgpu_brings_it_back(tmp_path):

@@ -29,6 +29,7 @@ from vgpuctl.value import replace
 PRO = "rtx-pro-6000"
 Q2, Q4, Q24, Q48 = (f"DC-{size}Q" for size in (2, 4, 24, 48))
 H100_MIG, H100 = "0000:3b:00.0", "0000:3f:00.0"
+A16 = 'version: 1\nkernel: 5.14.0-427.el9_4.x86_64\nnvidia: {driver: "550.90.05"}\ngpus:\n  - {model: A16}\n'
 OLD = """version: 1
 nvidia: {driver: "550.144.02"}
 gpus:
@@ -203,6 +204,25 @@ def test_a_driver_without_the_file_puts_each_where_it_likes_and_the_count_is_nev
     assert [v.placement_id for v in seen(host)] == [None, None]
     free = next(p["free"] for p in queries.list_profiles(host.world).data if p["profile"] == Q24)
     assert 0 < free <= 2
+
+
+def test_mdevs_of_several_sizes_go_where_the_driver_puts_them_and_the_last_one_counted_fits(tmp_path):
+    host = open_host(tmp_path, text=A16)
+    gpu = switch(host)
+    for name, profile in (("small", "A16-4Q"), ("half", "A16-8Q")):
+        done = create(host.world, wish(profile, name=name, gpu=gpu), start=False)
+        assert done.data["vgpus"][0]["placement_id"] is None
+    with pytest.raises(NoCapacity):
+        create(host.world, wish("A16-16Q", name="whole", gpu=gpu), start=False)
+    left = next(t["free"] for t in queries.show_gpu(host.world, gpu).data["types"] if t["profile"] == "A16-4Q")
+    assert left == 1
+    create(host.world, wish("A16-4Q", name="last", gpu=gpu), start=False)
+    host.sim.reboot()
+    host = host.again()
+    switch(host)
+    restore(host)
+    assert {v.profile for v in seen(host) if v.present} == {"A16-4Q", "A16-8Q"}
+    assert len(seen(host)) == 3
 
 
 def test_a_vm_that_lends_its_place_gets_it_again_or_another(tmp_path):

@@ -56,7 +56,11 @@ def test_nothing_there_is_nothing_claimed(store):
 
 
 def test_a_claim_is_read_back_as_written(store):
-    claims = [claim_of("b", "0000:3b:00.5"), claim_of("a"), replace(claim_of("c", "mtty"), profile=None)]
+    claims = [
+        replace(claim_of("b", "0000:3b:00.5"), placement_id=24),
+        claim_of("a"),
+        replace(claim_of("c", "mtty"), profile=None),
+    ]
     for claim in claims:
         store.add(claim)
     assert store.all() == tuple(sorted(claims, key=lambda claim: claim.carrier))

@@ -214,3 +214,16 @@ def test_who_may_not_hurry_holds_it_all_the_same(tmp_path, monkeypatch):
     store = store_in(tmp_path)
     with store.lock(0):
         assert store.held
+
+
+def test_the_turn_on_a_gpu_is_not_the_host_lock_and_is_one_at_a_time_also_among_handles_of_one_process(tmp_path):
+    store = store_in(tmp_path, Time())
+    with store.turn("0000:3b:00.0", 1.0):
+        assert not store.held
+        with store.lock(0), store.turn("0000:86:00.0", 0):
+            pass
+        with pytest.raises(Locked) as caught, store.turn("0000:3b:00.0", 1.0):
+            pass
+    assert "GPU 0000:3b:00.0 for a new vGPU" in str(caught.value)
+    with store.turn("0000:3b:00.0", 0):
+        pass

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPU instances and their placements."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpuctl.model.partition import GiProfile, Mig, Span
+from vgpuctl.model.partition import GiProfile, Mig, Span, shown_number
 
 SPANS = st.builds(Span, st.integers(0, 7), st.integers(1, 8))
 
@@ -25,3 +26,10 @@ def test_a_profile_is_found_by_its_id():
     mig = Mig(enabled=True, pending=True, profiles=(half,))
     assert mig.profile(9) is half
     assert mig.profile(19) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("0\n", 0), ("24\n", 24), ("65535\n", None), ("4294967295\n", None), ("-1", None), ("", None)]
+)
+def test_the_drivers_marks_for_none_are_no_numbers(text, number):
+    assert shown_number(text) == number

@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.values import A4C, MACHINE, a100, promised, snapshot, vm_uuid
+from tests.values import A4C, MACHINE, a100, changed, promised, snapshot, vm_uuid
 from vgpuctl.errors import InUse
 from vgpuctl.model.vm import Promise, PromiseState, Vm, VmState
 from vgpuctl.plan.devices import device_steps, force_console
+from vgpuctl.value import replace
 
 GPU = a100()
 
 
-def vm(number: int = 0, spec: str = "{}") -> Vm:
-    promise = Promise(PromiseState.READY, vm_uuid(number), MACHINE, (promised(GPU, A4C),), (), spec)
+def vm(number: int = 0, spec: str = "{}", **more: Any) -> Vm:
+    promise = Promise(PromiseState.READY, vm_uuid(number), MACHINE, (promised(GPU, A4C, **more),), (), spec)
     return Vm(f"vdi-{number:03d}", vm_uuid(number), VmState.STOPPED, 1024, 1, promise=promise)
 
 
@@ -41,3 +44,27 @@ def test_a_function_that_another_vm_has_is_refused_with_its_name():
 def test_the_console_is_taken_only_by_a_vm_that_was_made_so():
     assert force_console(vm(spec='{"force_console": true}').promise)
     assert not force_console(vm(spec="").promise)
+
+
+def test_it_is_made_where_it_was_promised_while_that_means_something():
+    kind = replace(A4C, placement_ids=(0, 8), placement_size=4)
+    mine = vm(placement_id=8)
+    assert mine.promise is not None
+    for gpu, place in (
+        (a100(types=(kind,), mixed_size=True), 8),
+        (a100(types=(kind,), mixed_size=None), 8),
+        (a100(types=(kind,), mixed_size=False), None),
+        (a100(types=(replace(kind, placement_ids=(0, 4)),), mixed_size=True), None),
+        (a100(types=(replace(kind, placement_ids=None, placement_size=None),), mixed_size=True), 8),
+    ):
+        (step,) = device_steps(snapshot(gpu, vms=(mine,)), mine, mine.promise)
+        assert step.vgpu.placement_id == place
+
+
+def test_a_place_that_another_device_has_is_refused_with_its_name():
+    kind = replace(A4C, placement_ids=(0, 8), placement_size=4)
+    gpu = changed(a100(types=(kind,), mixed_size=True), 5, current_type=kind.type_id, placement_id=8)
+    mine = vm(placement_id=8)
+    assert mine.promise is not None
+    with pytest.raises(InUse, match=r"placement 8 of 0000:3b:00.0.*taken by foreign 0000:3b:01.1"):
+        device_steps(snapshot(gpu, vms=(mine,)), mine, mine.promise)

@@ -7,7 +7,6 @@ import pytest
 
 from tests.values import a100, snapshot, taken
 from vgpuctl.errors import HostCannot, InUse, InvalidInput
-from vgpuctl.layout.mig import Arrangement
 from vgpuctl.layout.nvidia import ManageVfs
 from vgpuctl.layout.partition import DestroyInstance, MakeInstance, SetMig, SetMixedSize
 from vgpuctl.model.gpu import VgpuType
@@ -105,7 +104,7 @@ def test_what_is_pending_counts_as_a_change():
 
 def test_the_cold_way_is_vfs_off_mig_vfs_on_instances_and_remembers_what_was_there():
     card = gpu()
-    steps = cold_steps(card, 16, planned(card, MigSpec(), True), autoprobe=True, kernel="6.8.0")
+    steps = cold_steps(card, 16, planned(card, MigSpec(), True), None, autoprobe=True, kernel="6.8.0")
     assert [type(s) for s in steps] == [ManageVfs, SetMig, ManageVfs, SetMixedSize]
     off = steps[0]
     assert isinstance(off, ManageVfs)
@@ -114,10 +113,10 @@ def test_the_cold_way_is_vfs_off_mig_vfs_on_instances_and_remembers_what_was_the
         for name, at in (("3g.20gb", "0:4"), ("1g.5gb", "4:1"), ("1g.5gb", "5:1"))
     ]
     bare = gpu(vfs=0)
-    steps = cold_steps(bare, 0, planned(bare, MigSpec(), number=0), autoprobe=True, kernel="6.8.0")
+    steps = cold_steps(bare, 0, planned(bare, MigSpec(), number=0), None, autoprobe=True, kernel="6.8.0")
     assert [type(s) for s in steps] == [DestroyInstance] * 3 + [SetMig]
     fresh = gpu(OFF, vfs=0)
-    steps = cold_steps(fresh, 16, planned(fresh, MigSpec(("1g.5gb", "3g.20gb"))), autoprobe=True, kernel="6.8.0")
+    steps = cold_steps(fresh, 16, planned(fresh, MigSpec(("1g.5gb", "3g.20gb"))), None, autoprobe=True, kernel="6.8.0")
     assert [type(s) for s in steps] == [SetMig, ManageVfs, MakeInstance, MakeInstance]
 
 
@@ -198,5 +197,5 @@ def test_it_counts_for_vgpus_and_passthrough_has_neither():
 
 
 def test_nothing_asked_is_nothing_changed():
-    assert planned(gpu()) == Change()
-    assert planned(gpu(), MigSpec(("3g.20gb", "1g.5gb", "1g.5gb"))) == Change(instances=Arrangement())
+    assert planned(gpu()) == Change(mig=True)
+    assert planned(gpu(), MigSpec(("3g.20gb", "1g.5gb", "1g.5gb"))) == Change(mig=True)

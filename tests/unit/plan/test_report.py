@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from tests.values import A4C, A5C, ME, a100, changed, promised, snapshot, vm
+from vgpuctl.model.partition import GiProfile, GpuInstance, Mig, Span
 from vgpuctl.model.vm import StuckWrite
 from vgpuctl.plan.report import explain_value, gpu_details, gpu_value, owner_of, profile_values, vm_value
 from vgpuctl.value import replace
@@ -51,3 +52,24 @@ def test_owners_in_words():
     assert owner_of(replace(ours, promise=None)) == "foreign"
     assert owner_of(replace(ours, promise=None, copied_promise=ours.promise)) == "copy"
     assert vm_value(snapshot(a100()), ours)["record"] == "ready"
+
+
+def test_a_gpu_of_mixed_sizes_shows_what_fits_in_that_mode_and_one_with_mig_its_instances():
+    kind = replace(A4C, placement_ids=(0, 8, 16), placement_size=4)
+    gpu = a100(types=(kind,), mixed_size=True)
+    look = snapshot(gpu, vms=[vm(1, promised(gpu, kind, placement_id=8))])
+    value = gpu_details(look, gpu)
+    assert [(t["max_per_gpu"], t["free"], t["gpu_instance_profile"]) for t in value["types"]] == [(3, 2, None)]
+    assert (value["mixed_size"], value["mig"]) == (True, None)
+    assert [v["placement_id"] for v in value["vgpus"]] == [8]
+    assert profile_values(look, (gpu,), everything=True)[0]["max_per_gpu"] == 3
+    backed = replace(A4C, gi_profile_id=19, max_per_gi=1)
+    one = GiProfile(19, "1g.5gb", 1, 4864, 7, (Span(0, 1),))
+    gpu = a100(types=(backed,), mig=Mig(True, True, (one,), (GpuInstance(7, 19, Span(0, 1)),)))
+    value = gpu_details(snapshot(gpu), gpu)
+    assert value["types"][0]["gpu_instance_profile"] == "1g.5gb"
+    assert value["mig"] == {
+        "enabled": True,
+        "pending": True,
+        "instances": [{"id": 7, "profile": "1g.5gb", "start": 0, "size": 1}],
+    }

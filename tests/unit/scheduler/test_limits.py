@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpuctl.model.gpu import Backend, Gpu, Mode
+from vgpuctl.model.gpu import Backend, Gpu, Mode, VgpuType
 from vgpuctl.model.partition import Mig
 from vgpuctl.model.scheduler import GpuScheduler, Policy, SchedulerLimits, SchedulerSpec, SchedulerState
-from vgpuctl.scheduler.limits import as_spec, satisfies, why_not
+from vgpuctl.scheduler.limits import as_spec, runs_on, satisfies, why_not
 from vgpuctl.scheduler.registry import Generation
 from vgpuctl.value import replace
 
@@ -18,6 +18,7 @@ BEST, EQUAL, FIXED = Policy.BEST_EFFORT, Policy.EQUAL_SHARE, Policy.FIXED_SHARE
 OWN = SchedulerLimits(frozenset(Policy), True, (2_000_000, 20_000_000), (100, 500), (2, 40))
 GPU = Gpu("0000:17:00.0", "", "A100", "nvidia", Backend.VENDOR_VF, Mode.VGPU, mixed_size=False, mig=Mig(False, False))
 ON = Mig(True, True)
+RUNS = SchedulerState(EQUAL, True, 2_083_333, 33)
 SEEN = GpuScheduler(limits=OWN, architecture=7)
 
 
@@ -30,7 +31,13 @@ def gpu(seen: GpuScheduler | None = None, **fields: object) -> Gpu:
     [
         ({"architecture": 3}, {}, None, SchedulerSpec(BEST), "older than Pascal"),
         ({}, {"mig": ON}, None, SchedulerSpec(EQUAL), "always have a fixed share"),
-        ({"architecture": 10}, {"mig": ON}, None, SchedulerSpec(EQUAL), "each GPU instance has a scheduler of its own"),
+        (
+            {"architecture": 10},
+            {"mig": ON},
+            None,
+            SchedulerSpec(EQUAL),
+            "instances have no schedulers of their own",
+        ),
         ({}, {"mixed_size": True}, None, SchedulerSpec(FIXED), "mixed sizes"),
         ({}, {}, None, SchedulerSpec(EQUAL, 1), "the driver takes 2 to 20 ms"),
         ({}, {}, None, SchedulerSpec(EQUAL, 21), "the driver takes 2 to 20 ms"),
@@ -60,6 +67,23 @@ def test_a_policy_or_a_mode_that_the_driver_lacks():
     assert "no equal_share; it has best_effort, fixed_share" in (why_not(gpu(seen), None, SchedulerSpec(EQUAL)) or "")
     assert "no adaptive round robin" in (why_not(gpu(seen), None, SchedulerSpec(FIXED, None, 480)) or "")
     assert why_not(gpu(seen), None, SchedulerSpec(FIXED, 2)) is None
+
+
+def test_instances_have_schedulers_where_one_takes_several_vgpus():
+    blackwell = replace(SEEN, architecture=10)
+    several = VgpuType("1", "NVIDIA DC-1-2Q", "DC-1-2Q", 2048, 48, gi_profile_id=47, max_per_gi=12)
+    assert why_not(gpu(blackwell, mig=ON, types=(several,)), None, SchedulerSpec(FIXED)) is None
+    assert why_not(gpu(blackwell, mig=ON, gi_schedulers={1: RUNS}), None, SchedulerSpec(FIXED)) is None
+
+
+def test_what_runs_with_mig_is_what_runs_in_each_instance():
+    other = SchedulerState(FIXED, False, 2_000_000)
+    whole = replace(SEEN, state=other)
+    assert runs_on(gpu(whole)) == other
+    assert runs_on(gpu(whole, mig=ON)) == other
+    assert runs_on(gpu(whole, mig=ON, gi_schedulers={1: RUNS, 2: RUNS})) == RUNS
+    assert runs_on(gpu(whole, mig=ON, gi_schedulers={1: RUNS, 2: other})) == SchedulerState(None)
+    assert runs_on(gpu()) is None
 
 
 def test_mixed_sizes_have_equal_shares():

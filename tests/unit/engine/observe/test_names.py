@@ -7,9 +7,11 @@ import pytest
 
 from tests.worlds import open_host
 from vgpuctl.engine.observe import Want, observe
+from vgpuctl.model.gpu import Backend, Mode
 from vgpuctl.value import replace
 
 TEXT = "version: 1\nnvidia: {nvml: %s}\ngpus:\n  - {model: A100}\n"
+A16 = 'version: 1\nkernel: 5.14.0-427.el9_4.x86_64\nnvidia: {driver: "550.90.05"}\ngpus:\n  - {model: A16}\n'
 IDS = "8086  Intel Corporation\n\t56c0  Flex 170\n10de  NVIDIA Corporation\n\t20f1  GA100 [A100 PCIe 40GB]\n"
 
 
@@ -17,6 +19,19 @@ def test_nvml_gives_the_size_and_the_most_of_each_type(tmp_path):
     (gpu,) = observe(open_host(tmp_path).world, Want(types=True)).gpus
     found = gpu.type_of("468")
     assert (gpu.framebuffer_mib, found.framebuffer_mib, found.max_per_gpu) == (40960, 4096, 10)
+
+
+def test_nvml_tells_what_a_type_needs_of_mig_and_mixed_sizes_also_of_mdevs_by_their_number(tmp_path):
+    a16 = open_host(tmp_path / "a16", text=A16).world
+    a16.nvml.set_mixed_size(observe(a16, Want()).gpus[0].address, enabled=True)
+    (gpu, *_) = observe(a16, Want(types=True)).gpus
+    assert gpu.backend is Backend.MDEV_VF
+    whole = next(t for t in gpu.types if t.profile == "A16-16Q")
+    assert (whole.placement_ids, whole.placement_size, whole.gi_profile_id) == ((0,), 16, None)
+    look = observe(open_host(tmp_path / "h100", "h100-mig").world, Want(types=True))
+    one = next(t for t in look.gpus[0].types if t.profile == "H100-1-10C")
+    assert (one.gi_profile_id, one.max_per_gi) == (19, 1)
+    assert [g.mode for g in look.gpus] == [Mode.MIG_VGPU, Mode.VGPU]
 
 
 @pytest.mark.parametrize("reason", ["absent", "too-old"])
