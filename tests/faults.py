@@ -26,7 +26,9 @@ from vgpuctl.value import replace
 NEVER_RAISE = {
     "nvml.status",
     "nvml.gpu",
+    "nvml.ecc",
     "kernel_log.lines",
+    "kernel_log.service_lines",
     "hypervisor.status",
     "processes.this",
     "processes.command",

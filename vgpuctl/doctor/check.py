@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 
-from vgpuctl.model.gpu import Gpu
-from vgpuctl.model.records import FilePermissions, HypervisorCapabilities
+from vgpuctl.model.gpu import Gpu, VgpuType
+from vgpuctl.model.records import Ecc, FilePermissions, Holder, HypervisorCapabilities
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.value import NOTHING, Value
 
@@ -24,6 +24,10 @@ class Verdict(StrEnum):
     FAIL = "fail"
     UNKNOWN = "unknown"
     NOT_APPLICABLE = "not-applicable"
+
+
+NVIDIA_SERVICES = ("nvidia-vgpud", "nvidia-vgpu-mgr")
+"""The systemd services of NVIDIA's driver for vGPUs: one tells the types and ends, the other starts each vGPU."""
 
 
 class Finding(Value):
@@ -72,7 +76,10 @@ class Look(Value):
     """Everything that was looked at.
 
     `snapshot` None: the host could not be looked at, for the reason `problem`. `leftovers` and `capabilities` None:
-    not known, for the reason beside them. `closed`: why the claims cannot be read, None when they were.
+    not known, for the reason beside them. `closed`: why the claims cannot be read, None when they were. `kernel`: what
+    NVIDIA's drivers wrote into the kernel's log; `services`: what each of `NVIDIA_SERVICES` wrote; None: that log
+    cannot be read. `holders`: who has NVIDIA's driver open, None for the reason beside it. By GPU: `ecc` where it is
+    told, `drift` what of MIG and mixed sizes is not as host.yaml asks, `instance_types` every type of one with MIG on.
     """
 
     snapshot: Snapshot | None = None
@@ -85,6 +92,13 @@ class Look(Value):
     capabilities: HypervisorCapabilities | None = None
     capabilities_problem: str = "not looked at"
     closed: str | None = None
+    kernel: tuple[str, ...] | None = None
+    services: Mapping[str, tuple[str, ...] | None] = NOTHING
+    holders: tuple[Holder, ...] | None = None
+    holders_problem: str = "not looked at"
+    ecc: Mapping[str, Ecc] = NOTHING
+    drift: Mapping[str, tuple[str, ...]] = NOTHING
+    instance_types: Mapping[str, tuple[VgpuType, ...]] = NOTHING
 
     def file(self, path: str) -> Text:
         """Return a file; one that the check did not ask for is a mistake in the check (KeyError)."""
@@ -104,7 +118,8 @@ class Check(Value):
     """One check. `explains`: the error codes, and the `check` facts of errors, that it may explain.
 
     `needs_of` adds paths that depend on what is there. `vms`, `types`, `leftovers`, `capabilities`: it needs libvirt's
-    VMs, the GPUs' vGPU types, what reconcile would find, or what libvirt says of domains.
+    VMs, the GPUs' vGPU types, what reconcile would find, or what libvirt says of domains. `logs`, `holders`, `ecc`,
+    `partitions`: what `Look` has under these names, of hosts with NVIDIA GPUs.
     """
 
     id: str
@@ -118,6 +133,10 @@ class Check(Value):
     types: bool = False
     leftovers: bool = False
     capabilities: bool = False
+    logs: bool = False
+    holders: bool = False
+    ecc: bool = False
+    partitions: bool = False
 
 
 def ok(*evidence: str) -> Finding:

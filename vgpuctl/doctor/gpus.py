@@ -9,7 +9,8 @@ from vgpuctl.model.gpu import NOT_FOR_VGPUS, Backend, Gpu
 from vgpuctl.model.snapshot import Snapshot
 
 _MOST = 4
-_VGPU = (Backend.MDEV_PF, Backend.MDEV_VF, Backend.VENDOR_VF)
+VGPU = (Backend.MDEV_PF, Backend.MDEV_VF, Backend.VENDOR_VF)
+"""What carries vGPUs that a driver makes."""
 
 
 def _driver(look: Look, snapshot: Snapshot) -> Finding:
@@ -41,7 +42,7 @@ def _vgpu_driver(look: Look, snapshot: Snapshot) -> Finding:
     without = [
         f"{g.address} ({g.model}): driver nvidia, {g.vfs_enabled} of {g.vfs_total} VFs, no vGPU interface"
         for g in bound
-        if g.backend not in _VGPU
+        if g.backend not in VGPU
     ]
     if without:
         return warn(
@@ -91,7 +92,7 @@ def _functions(look: Look, snapshot: Snapshot) -> Finding:
 
 
 def _types(look: Look, snapshot: Snapshot) -> Finding:
-    able = [g for g in snapshot.gpus if g.backend in _VGPU]
+    able = [g for g in snapshot.gpus if g.backend in VGPU]
     if not able:
         return not_applicable("no GPU here offers vGPUs")
     seen = [f"{g.address}: {len(g.types)} vGPU types" for g in able]
@@ -101,7 +102,7 @@ def _types(look: Look, snapshot: Snapshot) -> Finding:
         return fail(
             *shortened(seen),
             fix="systemctl restart nvidia-vgpud, then nvidia-vgpu-mgr; a GPU in MIG mode offers types only for GPU"
-            " instances that exist: nvidia-smi mig -lgi",
+            " instances that exist: vgpuctl set-mig GPU PROFILE[:N]...",
         )
     return ok(*shortened(seen))
 
@@ -134,14 +135,14 @@ CHECKS = (
         title="each GPU has its vendor's driver",
         looks_at="`driver` of each GPU",
         judge=judged_by_host(_driver),
-        explains=("mode", "gpu-missing"),
+        explains=("mode", "gpu-missing", "driver"),
     ),
     Check(
         id="vgpu-driver",
         title="NVIDIA's driver is the one that carries vGPUs",
         looks_at="`nvidia/` and `mdev_supported_types/` of GPUs and VFs",
         judge=judged_by_host(_vgpu_driver),
-        explains=("mode",),
+        explains=("mode", "sriov-manage"),
     ),
     Check(
         id="vfs",
@@ -171,7 +172,7 @@ CHECKS = (
         title="NVML answers",
         looks_at="NVIDIA's management library",
         judge=judged_by_host(_nvml),
-        explains=("device-failed",),
+        explains=("device-failed", "nvml", "driver"),
         types=True,
     ),
 )

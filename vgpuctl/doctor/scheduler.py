@@ -132,7 +132,16 @@ def _generation(look: Look, snapshot: Snapshot, gpu: Gpu) -> Generation | None:
 
 
 def _settings(look: Look) -> tuple[tuple[Setting, ...], list[str]]:
-    """Return what modprobe's files set, and why some of them cannot be read."""
+    """Return which registry words modprobe's files set, and why some of them cannot be read."""
+    files, problems = modprobe_files(look)
+    return settings(files), problems
+
+
+def modprobe_files(look: Look) -> tuple[tuple[ModprobeFile, ...], list[str]]:
+    """Return modprobe's files, of namesakes the one in the first directory, and why some cannot be read.
+
+    The check has to ask for the directories as `configs`.
+    """
     files: dict[str, ModprobeFile] = {}
     problems: list[str] = []
     for folder in FOLDERS:
@@ -144,7 +153,7 @@ def _settings(look: Look) -> tuple[tuple[Setting, ...], list[str]]:
             read = look.file(f"{folder}/{name}")
             problems += [read.problem] if read.problem else []
             files[name] = ModprobeFile(f"{folder}/{name}", read.text or "")
-    return settings(files.values()), problems
+    return tuple(files.values()), problems
 
 
 _MODPROBE = Needs(files=(PARAMS, VERSION), configs=FOLDERS)

@@ -164,7 +164,7 @@ def with_logged(world: World, gpu: Gpu) -> Gpu:
     told = gpu.scheduler is not None and gpu.scheduler.state is not None
     if told or gpu.driver != "nvidia" or world.kernel_log is None:
         return gpu
-    state = logged(world.kernel_log.lines(WORDS), gpu.address)
+    state = logged(world.kernel_log.lines(WORDS) or (), gpu.address)
     return gpu if state is None else replace(gpu, scheduler=replace(gpu.scheduler or GpuScheduler(), state=state))
 
 

@@ -8,7 +8,6 @@ Source: NVIDIA's vGPU documentation; nv-procfs.c in NVIDIA's open kernel modules
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends.base import refuse_if_held
@@ -131,11 +130,17 @@ class ManageVfs(Value):
 
 
 def holders(world: World) -> tuple[str, ...]:
-    """Return who has a node of NVIDIA's driver open."""
-    nodes: list[str] = []
-    with contextlib.suppress(OSError):
-        nodes = [f"/dev/{name}" for name in world.sysfs.listdir("/dev") if name.startswith("nvidia")]
+    """Return who has a node of NVIDIA's driver open, as far as that can be seen."""
     try:
-        return tuple(f"{h.command} (pid {h.pid})" for h in world.processes.holders(tuple(nodes))) if nodes else ()
+        return tuple(f"{h.command} (pid {h.pid})" for h in world.processes.holders(driver_nodes(world)))
     except OSError:
         return ()
+
+
+def driver_nodes(world: World) -> tuple[str, ...]:
+    """Return the nodes of NVIDIA's driver.
+
+    Raises:
+        OSError: /dev cannot be listed.
+    """
+    return tuple(f"/dev/{name}" for name in world.sysfs.listdir("/dev") if name.startswith("nvidia"))

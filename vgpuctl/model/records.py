@@ -52,6 +52,13 @@ class NvmlGpu(Value):
     gi_schedulers: Mapping[int, SchedulerState] = NOTHING
 
 
+class Ecc(Value):
+    """Error correction (ECC) of a GPU's memory. `pending`: whether it is on after the next reset; mostly the same."""
+
+    enabled: bool
+    pending: bool
+
+
 class HypervisorStatus(Value):
     """Whether libvirt answers. Versions are libvirt's numbers: major * 1000000 + minor * 1000 + release."""
 

@@ -24,6 +24,7 @@ from vgpuctl.model.records import (
     CommandResult,
     DomainLeftovers,
     DomainRecord,
+    Ecc,
     FilePermissions,
     GuestAddress,
     Holder,
@@ -81,6 +82,9 @@ class Nvml(Protocol):
 
     def gpu(self, address: str) -> NvmlGpu | None:
         """Return what NVML knows of a GPU by normal PCI address; None when it is not to be had."""
+
+    def ecc(self, address: str) -> Ecc | None:
+        """Say whether a GPU's memory has error correction; None where it has none or that is not told."""
 
     def set_scheduler(self, address: str, spec: SchedulerSpec, gi_id: int | None = None) -> None:
         """Have a GPU's vGPUs scheduled so, until its driver is loaded again; or those of one GPU instance, while it is.
@@ -380,10 +384,13 @@ class Audit(Protocol):
 
 
 class KernelLog(Protocol):
-    """What the kernel and its drivers wrote since the boot. No method raises."""
+    """What the kernel, its drivers and systemd's services wrote since the boot. No method raises."""
 
-    def lines(self, containing: str) -> tuple[str, ...]:
-        """Return the lines that contain a text, oldest first; none when the log may not be read."""
+    def lines(self, *containing: str) -> tuple[str, ...] | None:
+        """Return the kernel's lines that contain one of these texts, oldest first; None: the log may not be read."""
+
+    def service_lines(self, service: str) -> tuple[str, ...] | None:
+        """Return the last lines that a service wrote, and systemd of it, oldest first; None as `lines`."""
 
 
 class HostFile(Protocol):

@@ -26,6 +26,7 @@ def root(state: State, machine_id: str) -> Dir:
                     "bus": Dir(partial(_buses, state)),
                     "class": Dir(partial(_classes, state)),
                     "devices": Dir(partial(_devices, state)),
+                    "fs": fixed({"cgroup": fixed({"system.slice": Dir(partial(_services, state))})}),
                     "kernel": fixed({"iommu_groups": Dir(partial(_groups, state))}),
                     "module": Dir(partial(_modules, state)),
                 }
@@ -40,6 +41,12 @@ def root(state: State, machine_id: str) -> Dir:
 def _domains(state: State) -> Mapping[str, Node]:
     """Return libvirt's own files of the defined domains (drvqemu: /etc/libvirt/qemu/NAME.xml)."""
     return {f"{domain.name}.xml": text(domain.xml) for domain in state.domains.values()}
+
+
+def _services(state: State) -> Mapping[str, Node]:
+    """Return the running services: NVIDIA's driver for vGPUs brings one that stays (cgroups(7): cgroup.procs)."""
+    served = [g for g in state.machine.gpus.values() if g.nvml and g.types and state.driver(g.own) == "nvidia"]
+    return {"nvidia-vgpu-mgr.service": fixed({"cgroup.procs": text("1207")})} if served else {}
 
 
 def vfio_name(state: State, function: SimFunction) -> str | None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from vgpuctl.errors import NvmlFailed
 from vgpuctl.model.address import normal_pci
-from vgpuctl.model.records import NvmlGpu, NvmlStatus, NvmlVgpuType
+from vgpuctl.model.records import Ecc, NvmlGpu, NvmlStatus, NvmlVgpuType
 from vgpuctl.model.scheduler import SchedulerSpec
 from vgpuctl.sim import mig, mixed, scheduler
 from vgpuctl.sim.core import Change, Core, Met
@@ -42,12 +42,8 @@ class SimNvml:
 
     def gpu(self, address: str) -> NvmlGpu | None:
         """Return what NVML knows of a GPU."""
-        try:
-            state = self._core.look("nvml", address)
-        except Met:
-            return None
-        gpu = state.machine.gpus.get(normal_pci(address) or address)
-        if gpu is None or state.machine.scenario["nvidia"]["nvml"] != PRESENT or not self._answers(gpu):
+        gpu, state = self._seen(address), self._core.state
+        if gpu is None:
             return None
         return NvmlGpu(
             model=gpu.model,
@@ -58,6 +54,20 @@ class SimNvml:
             mixed_size=gpu.address in state.partitions.mixed if mixed.has(state, gpu) else None,
             gi_schedulers=scheduler.in_instances(state, gpu),
         )
+
+    def ecc(self, address: str) -> Ecc | None:
+        """Return the error correction of a GPU: on, and nobody asked for another."""
+        return None if self._seen(address) is None else Ecc(enabled=True, pending=True)
+
+    def _seen(self, address: str) -> SimGpu | None:
+        """Return a GPU that NVML tells of now."""
+        try:
+            state = self._core.look("nvml", address)
+        except Met:
+            return None
+        gpu = state.machine.gpus.get(normal_pci(address) or address)
+        present = state.machine.scenario["nvidia"]["nvml"] == PRESENT
+        return gpu if gpu is not None and present and self._answers(gpu) else None
 
     def set_scheduler(self, address: str, spec: SchedulerSpec, gi_id: int | None = None) -> None:
         """Set the vGPU scheduler of a GPU or of a GPU instance, or refuse as NVML does."""

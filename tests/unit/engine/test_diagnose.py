@@ -8,10 +8,12 @@ import time
 import pytest
 
 from tests.faults import counted, failing
+from tests.vgpus import make, spec_of
 from tests.worlds import Silent, create, open_host, picture, wish, yes
 from vgpuctl.doctor.catalogue import CHECKS, chosen
 from vgpuctl.doctor.check import Check, Finding, Look, Verdict
-from vgpuctl.engine.diagnose import NOTHING_TO_FIX, diagnose, explain_failure, judged, look_at, mend
+from vgpuctl.engine.diagnose import NOTHING_TO_FIX, diagnose, explain_failure, judged, mend
+from vgpuctl.engine.look import look_at
 from vgpuctl.errors import InvalidInput, NeedsConfirmation, NotFound
 from vgpuctl.sim import SCENARIOS
 from vgpuctl.value import replace
@@ -179,3 +181,58 @@ def test_nothing_is_mended_where_nothing_may_be_changed(tmp_path):
     with pytest.raises(InvalidInput):
         fix(replace(host.world, read_only="only to be looked at"))
     assert fix(replace(host.world, read_only="only to be looked at"), dry_run=True).steps
+
+
+def asks(host, said):
+    host.world.host_file.replace(f"version: 1\ngpus: {{0000:3b:00.0: {said}}}\n", host.world.host_file.read())
+    return host
+
+
+@pytest.mark.parametrize(
+    ("scenario", "said", "line"),
+    [
+        ("rtx-pro-6000", "{mode: vgpu, mixed_size: true}", "mixed_size is False, not True"),
+        ("h100-mig", "{mode: vgpu, mig: [1g.10gb, 1g.10gb]}", "mig is 3g.40gb, 1g.10gb, 1g.10gb, not 1g.10gb, 1g.10gb"),
+        ("h100-mig", "{mode: vgpu, mig: {H100-1-10C: 4}}", "mig is "),
+    ],
+)
+def test_a_partition_that_is_not_as_host_yaml_asks_is_found_and_mended(tmp_path, scenario, said, line):
+    host = asks(open_host(tmp_path, scenario), said)
+    (row,) = diagnose(host.world, ("partition",))["checks"]
+    assert (row["verdict"], row["evidence"][0].startswith(f"0000:3b:00.0: {line}")) == ("warn", True), row
+    assert fix(host.world, "partition", dry_run=True).steps
+    done = fix(host.world, "partition")
+    assert (done.changed, verdicts(done.data)) == (True, {"partition": "ok"})
+
+
+def test_vgpus_that_no_partition_has_room_for_are_told(tmp_path):
+    host = asks(open_host(tmp_path, "h100-mig"), "{mode: vgpu, mig: {H100-9-99C: 1}}")
+    (row,) = diagnose(host.world, ("partition",))["checks"]
+    assert row["verdict"] == "warn"
+    assert "H100-9-99C" in row["evidence"][0]
+    assert "mig is" not in row["evidence"][0]
+
+
+def test_a_vgpu_that_host_yaml_keeps_is_made_again(tmp_path):
+    host = open_host(tmp_path)
+    make(host.world)
+    function = spec_of(host).vgpus["spare"].carrier
+    host.world.sysfs.write(f"/sys/bus/pci/devices/{function}/nvidia/current_vgpu_type", "0\n")
+    assert verdicts(diagnose(host.world, ("kept-vgpus",))) == {"kept-vgpus": "warn"}
+    done = fix(host.world, "kept-vgpus")
+    assert (done.changed, verdicts(done.data)) == (True, {"kept-vgpus": "ok"})
+
+
+def test_a_partition_as_host_yaml_asks_is_in_order(tmp_path):
+    host = asks(open_host(tmp_path, "h100-mig"), "{mode: vgpu, mig: [3g.40gb, 1g.10gb, 1g.10gb]}")
+    assert verdicts(diagnose(host.world, ("partition",))) == {"partition": "ok"}
+
+
+def test_a_partition_that_a_vm_stands_in_the_way_of_is_left_to_a_person(tmp_path):
+    host = open_host(tmp_path, "rtx-pro-6000")
+    create(host.world, wish("DC-4Q"))
+    asks(host, "{mode: vgpu, mixed_size: true}")
+    before = picture(host)
+    done = fix(host.world, "partition")
+    assert (done.changed, done.notes, verdicts(done.data)) == (False, (NOTHING_TO_FIX,), {"partition": "warn"})
+    assert picture(host) == before

@@ -62,6 +62,9 @@ int nvmlDeviceSetVgpuSchedulerState_v2(void *h, state2 *s) {
     char line[99]; sprintf(line, "v2:%u,%u,%u,%u", s->engine, s->policy, s->factor, s->last);
     say(line); return ANSWER; }
 #endif
+#ifdef ECC
+int nvmlDeviceGetEccMode(void *h, u *c, u *p) { *c = ECC & 1; *p = ECC >> 1; return SUCCESS; }
+#endif
 #ifdef PER_VM
 int nvmlVgpuTypeGetMaxInstancesPerVm(u t, u *n) { *n = t == 468 ? 16 : 1; return SUCCESS; }
 #endif

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from tests.unit.host.nvml_library import ADDRESS, asked
+from tests.unit.host.nvml_library import ADDRESS, asked, done_by
 from vgpuctl.host.nvml import HostNvml, NoNvml, bus_id
 from vgpuctl.value import as_dict
 
@@ -20,6 +20,17 @@ def test_a_vgpu_driver_tells_its_types(tmp_path):
     assert gpu["types"] == {468: {**four, **unknown}, 471: {**ten, **unknown}}
     assert (gpu["mig"], gpu["mixed_size"], gpu["gi_schedulers"]) == (None, None, {})
     assert calls == ["init", "00000000:3B:00.0", "shutdown", "init", "shutdown"]
+
+
+def test_error_correction_is_told_with_what_waits_for_a_reset(tmp_path):
+    (found,), _calls = done_by(tmp_path, "nvml.ecc(address)", flags=["-DECC=2"])
+    assert found == {"enabled": False, "pending": True}
+
+
+def test_a_gpu_without_error_correction_tells_nothing(tmp_path):
+    (found,), _calls = done_by(tmp_path, "nvml.ecc(address)")
+    assert found is None
+    assert NoNvml("--root").ecc(ADDRESS) is None
 
 
 def test_how_many_fit_in_a_vm_may_be_missing(tmp_path):

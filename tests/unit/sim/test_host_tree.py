@@ -81,6 +81,14 @@ def test_proc(make: MakeHost) -> None:
     refused(errno.ENOENT, lambda: make("empty", "other").sysfs.read("/proc/driver/nvidia/version"))
 
 
+@pytest.mark.parametrize(("text", "running"), [("t4", 1), ("gpus: [{model: V710}]\n", 0)])
+def test_the_service_that_starts_vgpus_runs_beside_nvidias_driver(make: MakeHost, text: str, running: int) -> None:
+    host, services = make(text), "/sys/fs/cgroup/system.slice"
+    names = host.sysfs.listdir(services)
+    assert names == ("nvidia-vgpu-mgr.service",) * running
+    assert all(host.sysfs.read(f"{services}/{name}/cgroup.procs").strip().isdecimal() for name in names)
+
+
 def test_a_host_without_mdev_has_no_mdev_bus(make: MakeHost) -> None:
     host = make("a100-40")
     refused(errno.ENOENT, lambda: host.sysfs.listdir(MDEV))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.sim.hosts import GPU, MakeHost
-from vgpuctl.model.records import NvmlStatus, NvmlVgpuType
+from vgpuctl.model.records import Ecc, NvmlStatus, NvmlVgpuType
 
 
 def test_types_with_framebuffer_and_maximum(make: MakeHost) -> None:
@@ -26,6 +26,18 @@ def test_desktop_types_go_alone_into_a_vm(make: MakeHost) -> None:
     assert {t.name.split("-")[1]: t.max_per_vm for t in gpu.types.values() if "-4" in t.name or "-2B" in t.name} == {
         "2B": 1, "4A": 1, "4C": 16, "4Q": 16,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "ecc"),
+    [
+        ("gpus: [{model: A16}]\n", Ecc(enabled=True, pending=True)),
+        ("nvidia: {nvml: absent}\ngpus: [{model: A100}]\n", None),
+        ("gpus: [{model: V710}]\n", None),
+    ],
+)
+def test_memory_has_error_correction_where_nvml_answers(make: MakeHost, text: str, ecc: Ecc | None) -> None:
+    assert make(text).nvml.ecc(GPU) == ecc
 
 
 @pytest.mark.parametrize("reason", ["absent", "too-old", "nvmlDeviceGetSupportedVgpus"])

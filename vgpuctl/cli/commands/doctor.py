@@ -32,7 +32,7 @@ FAILED_STATUS = 6
 @click.option(
     "--fix",
     is_flag=True,
-    help="Mend what is safe to mend: what reconcile mends, and the mode of /run/vgpuctl. Asks before.",
+    help="Mend what is safe to mend: what reconcile and restore-host mend, and the mode of /run/vgpuctl. Asks before.",
 )
 @click.option("--dry-run", is_flag=True, help="With --fix: only say what would be done.")
 @click.pass_obj

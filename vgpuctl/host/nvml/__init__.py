@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vgpuctl.errors import NvmlFailed
 from vgpuctl.model.address import is_pci, pci_parts
-from vgpuctl.model.records import NvmlGpu, NvmlStatus
+from vgpuctl.model.records import Ecc, NvmlGpu, NvmlStatus
 from vgpuctl.model.scheduler import SchedulerSpec
 
 if TYPE_CHECKING:
     from vgpuctl.host.nvml.call import Library
 
+Told = TypeVar("Told")
 ABSENT = "absent"
 TOO_OLD = "too-old"
 OLDEST_DRIVER = 450
@@ -37,6 +38,10 @@ class NoNvml:
         return NvmlStatus(available=False, reason=self._reason)
 
     def gpu(self, address: str) -> NvmlGpu | None:
+        """Know nothing."""
+        return None
+
+    def ecc(self, address: str) -> Ecc | None:
         """Know nothing."""
         return None
 
@@ -89,6 +94,14 @@ class HostNvml:
 
     def gpu(self, address: str) -> NvmlGpu | None:
         """Return what NVML knows of a GPU; None when it is not to be had."""
+        return self._told(address, _gpu)
+
+    def ecc(self, address: str) -> Ecc | None:
+        """Return a GPU's error correction; None where it has none."""
+        return self._told(address, _ecc)
+
+    def _told(self, address: str, read: Callable[[Library, Any], Told]) -> Told | None:
+        """Return what is read of a GPU, None when that is not to be had."""
         if not is_pci(address):
             return None
         try:
@@ -96,7 +109,6 @@ class HostNvml:
         except ImportError:
             return None
         from vgpuctl.host.nvml.call import Library, lacking, session
-        from vgpuctl.host.nvml.device import read
 
         try:
             with session(nvml):
@@ -158,6 +170,18 @@ class HostNvml:
         from vgpuctl.host.nvml.call import changing
 
         return changing(self._load, self._known, doing)
+
+
+def _gpu(library: Library, handle: Any) -> NvmlGpu:
+    from vgpuctl.host.nvml import device  # only where there is a library to ask
+
+    return device.read(library, handle)
+
+
+def _ecc(library: Library, handle: Any) -> Ecc | None:
+    from vgpuctl.host.nvml import device
+
+    return device.ecc(library, handle)
 
 
 def bus_id(address: str) -> str:

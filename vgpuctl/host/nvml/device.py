@@ -12,7 +12,7 @@ from typing import Any
 from vgpuctl.errors import NvmlFailed
 from vgpuctl.host.nvml import mig, placement, scheduler
 from vgpuctl.host.nvml.call import NOT_SUPPORTED, Library
-from vgpuctl.model.records import NvmlGpu, NvmlVgpuType
+from vgpuctl.model.records import Ecc, NvmlGpu, NvmlVgpuType
 from vgpuctl.value import NOTHING
 
 _MIB = 1 << 20
@@ -43,6 +43,12 @@ def read(library: Library, handle: Any) -> NvmlGpu:
         mixed_size=mixed,
         gi_schedulers=scheduler.read_instances(library, handle, instances) if instances else NOTHING,
     )
+
+
+def ecc(library: Library, handle: Any) -> Ecc | None:
+    """Return whether ECC is on, and whether it is after the next reset; None where the GPU has none."""
+    seen = library.ask("nvmlDeviceGetEccMode", handle)
+    return None if seen is None else Ecc(enabled=bool(seen[0]), pending=bool(seen[1]))
 
 
 def _type_ids(library: Library, handle: Any) -> list[int]:

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines of NVIDIA's drivers and of nvidia-vgpu-mgr, as public bug reports show them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.doctor.looks import judge, said
+from tests.values import a100, snapshot, t4
+from vgpuctl.doctor.check import Verdict
+
+GPU = a100()
+XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid='<unknown>', name=<unknown>"
+MISMATCH = "NVRM: API mismatch: the client has the version 535.247.01, but"
+TIMEOUT = "[nvidia-vgpu-vfio] a581675d-19eb-4f50-aa64-6aeb378c58c3: start failed. status: 0x0 Timeout Occured"
+MANAGER = (
+    "notice: vmiop_env_log: nvidia-vgpu-mgr daemon started",
+    "notice: vmiop_env_log: (0x0): pluginconfig: vgpu_type_id=259",
+)
+NOT_VGX = "error: vmiop_log: (0x0): vGPU is supported only on VGX capable boards"
+RM_CLIENT = "error: vmiop_env_log: Failed to initialize RM client: 0x26"
+NO_UUID = "error: vmiop_env_log: Failed to get VM UUID from QEMU command-line 0x57"
+INIT = "error: vmiop_log: (0x0): Initialization: init_device_instance failed error 1"
+BACKTRACE = "error: vmiop_log: vgpu(+0xeb43) [0x5652bb60eb43]"
+
+
+def found_in(kernel=(), service=(), gpus=(GPU,)):
+    return judge("driver-messages", snapshot(*gpus), kernel=kernel, services={"nvidia-vgpu-mgr": service})
+
+
+def test_drivers_without_a_complaint_are_in_order():
+    found = found_in(("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.90.05",), MANAGER)
+    assert found.verdict is Verdict.OK
+    assert found.evidence[0].startswith("1 lines of NVIDIA's modules and 2 of nvidia-vgpu-mgr since the boot")
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict", "words"),
+    [
+        (XID.format(79), Verdict.FAIL, "0000:3b:00.0: Xid 79, the GPU has fallen off the bus"),
+        (XID.format(119), Verdict.FAIL, "0000:3b:00.0: Xid 119"),
+        (XID.format(63), Verdict.WARN, "0000:3b:00.0: Xid 63"),
+        ("NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x22:0x56:762)", Verdict.FAIL, "0000:3b:00.0: the driver"),
+        (
+            "NVRM: Aborting probe for VF 0000:3b:00.4 since IOMMU is not present on the system.",
+            Verdict.FAIL,
+            "0000:3b:00.0: the driver refuses this VF",
+        ),
+        ("NVRM: Required FB for heterogeneous vGPU exceeds", Verdict.WARN, "mixed sizes"),
+        (MISMATCH, Verdict.WARN, "the client has the version 535.247.01"),
+        (TIMEOUT, Verdict.WARN, "did not start a vGPU"),
+    ],
+)
+def test_a_line_of_the_kernels_log_is_told_with_its_gpu_and_what_it_means(line, verdict, words):
+    found = found_in(("something else", line))
+    assert found.verdict is verdict
+    assert words in said(found)
+    assert line in said(found)
+    assert found.fix
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [(NOT_VGX, Verdict.FAIL), (RM_CLIENT, Verdict.WARN), (NO_UUID, Verdict.WARN), (INIT, Verdict.WARN)],
+)
+def test_a_line_of_the_service_is_told_with_what_it_means(line, verdict):
+    found = found_in(service=(*MANAGER, line, BACKTRACE))
+    assert (found.verdict, len(found.evidence)) == (verdict, 1)
+    assert found.evidence[0].endswith(f": {line}")
+
+
+def test_what_a_guests_program_causes_is_no_fault_of_the_host():
+    assert found_in((XID.format(13), XID.format(31), XID.format(43))).verdict is Verdict.OK
+
+
+def test_many_lines_of_one_kind_are_told_once_with_their_number_and_the_worst_first():
+    found = found_in([XID.format(94)] * 900 + [XID.format(79)], [INIT] * 7)
+    assert len(found.evidence) == 3
+    assert "Xid 79" in found.evidence[0]
+    assert any("(900 times, the last one:)" in line for line in found.evidence)
+
+
+def test_each_gpu_is_named_with_its_own_line():
+    other = "NVRM: Xid (PCI:0000:5E:00): 79, GPU has fallen off the bus."
+    found = found_in((XID.format(79), other), gpus=(GPU, t4()))
+    assert [line[:12] for line in found.evidence] == ["0000:3b:00.0", "0000:5e:00.0"]
+
+
+def test_a_long_line_is_cut():
+    assert len(found_in((XID.format(79) + "x" * 500,)).evidence[0]) < 300
+
+
+def test_logs_that_cannot_be_read_are_unknown_unless_the_other_complains():
+    assert found_in(None, None).verdict is Verdict.UNKNOWN
+    assert found_in(None, MANAGER).verdict is Verdict.UNKNOWN
+    assert found_in((), None).verdict is Verdict.UNKNOWN
+    assert found_in(None, (NOT_VGX,)).verdict is Verdict.FAIL
