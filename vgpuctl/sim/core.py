@@ -21,7 +21,7 @@ from vgpuctl.sim.journal import Damaged, Journal, Record
 from vgpuctl.sim.machine import Machine, build
 from vgpuctl.sim.state import State
 
-FORMAT = 1
+FORMAT = 2
 COMPACT_BYTES = 4 << 20
 
 
@@ -45,6 +45,11 @@ class Change:
     def parks(self) -> bool:
         """Whether the write waits in the kernel until the next boot."""
         return self.fault is not None and self.fault.kind == "park"
+
+    @property
+    def pends(self) -> bool:
+        """Whether MIG's mode changes at the GPU's next reset only."""
+        return self.fault is not None and self.fault.kind == "pending"
 
 
 class Core:

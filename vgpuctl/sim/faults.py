@@ -24,6 +24,11 @@ CALLS = (
     "sriov-manage",
     "nvml",
     "nvml-set-scheduler",
+    "nvml-set-mig",
+    "nvml-make-instance",
+    "nvml-destroy-instance",
+    "nvml-set-mixed-size",
+    "reset-gpu",
     "domains",
     "find-domain",
     "define",
@@ -50,7 +55,7 @@ CALLS = (
 )
 """What `on` may name."""
 
-KINDS = ("error", "lost", "park")
+KINDS = ("error", "lost", "park", "pending")
 DEFAULT_CODE = 1
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What exists on the host when the simulation begins: other people's vGPUs, and the VMs that use them.
+"""What exists on the host when the simulation begins: partitions, other people's vGPUs, and the VMs that use them.
 
 They are made by the same rules as everything later, so a scenario cannot hold what a driver would refuse.
 """
@@ -10,11 +10,12 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from vgpuctl.sim import mdev, vendor
+from vgpuctl.sim import mdev, mig, mixed, vendor
 from vgpuctl.sim.journal import Record
 from vgpuctl.sim.machine import Machine, SimGpu, SimType, build
+from vgpuctl.sim.nvml_codes import RefusedByNvml
 from vgpuctl.sim.reading import Table, Value
-from vgpuctl.sim.room import room_on
+from vgpuctl.sim.room import placed, room_on
 from vgpuctl.sim.scenario_gpu import GPU_KEYS
 from vgpuctl.sim.state import State
 
@@ -23,7 +24,7 @@ _SPACE = uuid.UUID("6f9f6c1e-3a0b-4f0e-9a53-6a3d5b1f8c11")
 
 
 def found_records(compiled: Mapping[str, Any], entries: list[Value]) -> list[Record]:
-    """Return the records of every `vgpus:` entry, and of the VMs that they name."""
+    """Return the records of every `mig:`, `mixed_size:` and `vgpus:` entry, and of the VMs that they name."""
     machine = build(compiled)
     maker = _Maker(machine)
     position = 0
@@ -32,6 +33,7 @@ def found_records(compiled: Mapping[str, Any], entries: list[Value]) -> list[Rec
         for _ in range(table.number("count", 1)):
             gpu = machine.gpus[compiled["gpus"][position]["address"]]
             position += 1
+            maker.partition(gpu, table)
             for value in table.items("vgpus"):
                 maker.add(gpu, value.table(VGPU_KEYS))
     return maker.records()
@@ -46,6 +48,30 @@ class _Maker:
         self._vms: dict[str, list[str]] = {}
         self._running: dict[str, bool] = {}
         self._taken: set[str] = set()
+
+    def partition(self, gpu: SimGpu, table: Table) -> None:
+        """Turn MIG on and make the GPU instances that the entry names, or mix sizes."""
+        if table.get("mig") is not None:
+            if not gpu.gi_profiles:
+                table.need("mig").wrong(f"{gpu.model} has no MIG")
+            self._do([["partition", "mig", gpu.address, True, True]])
+        names = {profile.name: profile.profile_id for profile in gpu.gi_profiles.values()}
+        for value in table.items("mig"):
+            wanted = names[value.choice(names)]
+            start = mig.free_start(self._state, gpu, wanted)
+            try:
+                self._do(mig.make(self._state, gpu, wanted, -1 if start is None else start)[1])
+            except RefusedByNvml:
+                raise value.error(f"{gpu.address} has no room for {value.text()}") from None
+        if table.flag("mixed_size", False):
+            try:
+                self._do(mixed.set_mode(self._state, gpu, enabled=True))
+            except RefusedByNvml:
+                raise table.need("mixed_size").error(f"{gpu.address} cannot mix sizes") from None
+
+    def _do(self, records: list[Record]) -> None:
+        self._made += records
+        self._state.apply(records)
 
     def add(self, gpu: SimGpu, table: Table) -> None:
         vm = table.get("vm")
@@ -93,8 +119,7 @@ class _Maker:
             drawn = uuid.uuid5(_SPACE, f"{address}/{len(self._made)}")
             carrier = given.text().lower() if given is not None else str(drawn)
             record = ["mdev", carrier, address, kind.key, self._state.next_group]
-        self._made.append(record)
-        self._state.apply([record])
+        self._do([record, *placed(self._state, gpu, kind, carrier)])
         return carrier
 
     def _whole(self, gpu: SimGpu, table: Table) -> str:

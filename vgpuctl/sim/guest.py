@@ -13,7 +13,8 @@ import uuid as uuids
 from vgpuctl.model.records import GuestAddress
 from vgpuctl.sim import domain_xml
 from vgpuctl.sim.libvirt_errors import Code, VirError
-from vgpuctl.sim.state import FIRST_PID, Running, State
+from vgpuctl.sim.state import FIRST_PID, State
+from vgpuctl.sim.things import Running
 
 FIRST_PORT = 5900
 _PORTS = 1 << 15

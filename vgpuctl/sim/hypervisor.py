@@ -18,7 +18,8 @@ from vgpuctl.sim.core import Core
 from vgpuctl.sim.libvirt_errors import Code, VirError, changing, down, explained, looking, require
 from vgpuctl.sim.machine import version_number
 from vgpuctl.sim.plugging import Plugging
-from vgpuctl.sim.state import SimDomain, State
+from vgpuctl.sim.state import State
+from vgpuctl.sim.things import SimDomain
 from vgpuctl.sim.turns import in_turn
 
 EMULATOR = "/usr/bin/qemu-system-x86_64"

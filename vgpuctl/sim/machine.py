@@ -7,17 +7,27 @@ a host that was used before needs neither the scenario's YAML nor the table of m
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vgpuctl.model.partition import GiProfile, Span
 from vgpuctl.value import NOTHING, Value
 
 ROOT = "/sys/devices"
 PORT_CLASS = "0x060400"
+_AMPERE, _BLACKWELL = 7, 10
+_ARCHITECTURES = (
+    (r"\bM\d", 3), (r"\bP\d", 4), (r"V100", 5), (r"T4|RTX [68]000\b", 6),
+    (r"\bA\d", _AMPERE), (r"\bL\d", 8), (r"\bH\d", 9),
+)  # fmt: skip
 
 
 class SimType(Value):
-    """A vGPU type. `key` is the mdev directory's name, `number` the id that vendor VFIO and NVML use."""
+    """A vGPU type. `key` is the mdev directory's name, `number` the id that vendor VFIO and NVML use.
+
+    `gi_profile`: the GPU instances that a MIG-backed type is made in, None: it is time-sliced; each takes `max_per_gi`.
+    """
 
     key: str
     number: int
@@ -26,8 +36,14 @@ class SimType(Value):
     maximum: int
     per_vm: int = 16
     units: int = 1
-    mig: bool = False
+    gi_profile: int | None = None
+    max_per_gi: int = 1
     description: str | None = None
+
+    @property
+    def mig(self) -> bool:
+        """Whether it is MIG-backed."""
+        return self.gi_profile is not None
 
 
 class SimFunction(Value):
@@ -47,7 +63,10 @@ class SimFunction(Value):
 
 
 class SimGpu(Value):
-    """A GPU and the rule its driver follows: `nvidia` (one size at a time) or `counter` (shared units)."""
+    """A GPU and the rule its driver follows: `nvidia` (one size at a time) or `counter` (shared units).
+
+    `held_by`: a program that has NVIDIA's driver open for this GPU all the time.
+    """
 
     address: str
     model: str
@@ -65,7 +84,20 @@ class SimGpu(Value):
     header: bool = True
     configurable: bool = True
     nvml: bool = False
+    held_by: str | None = None
+    gi_profiles: Mapping[int, GiProfile] = NOTHING
     by_number: Mapping[int, SimType] = NOTHING
+
+    @property
+    def architecture(self) -> int:
+        """NVML's number of its architecture: 7 Ampere, 9 Hopper, 10 Blackwell."""
+        found = (number for pattern, number in _ARCHITECTURES if re.search(pattern, self.model))
+        return next(found, _BLACKWELL)
+
+    @property
+    def keeps_mig(self) -> bool:
+        """Whether MIG stays on over a reload of the driver: Ampere keeps it in its InfoROM, later GPUs do not."""
+        return self.architecture <= _AMPERE
 
     @property
     def own(self) -> SimFunction:
@@ -141,6 +173,7 @@ def _gpu(raw: Mapping[str, Any], position: int, iommu: bool) -> SimGpu:
         backend=raw["backend"],
         rule=raw["rule"],
         types=types,
+        gi_profiles={entry["id"]: _gi_profile(entry) for entry in raw["gi_profiles"]},
         by_number={entry.number: entry for entry in types.values()},
         functions=tuple(_functions(raw, position, iommu)),
         **{
@@ -156,9 +189,15 @@ def _gpu(raw: Mapping[str, Any], position: int, iommu: bool) -> SimGpu:
                 "header",
                 "configurable",
                 "nvml",
+                "held_by",
             )
         },
     )
+
+
+def _gi_profile(raw: Mapping[str, Any]) -> GiProfile:
+    spans = tuple(Span(start, raw["size"]) for start in raw["starts"])
+    return GiProfile(raw["id"], raw["name"], raw["slices"], raw["memory_mib"], raw["max"], spans)
 
 
 def _functions(raw: Mapping[str, Any], position: int, iommu: bool) -> list[SimFunction]:

@@ -9,9 +9,10 @@ from functools import partial
 
 from vgpuctl.sim.journal import Record
 from vgpuctl.sim.machine import SimFunction, SimGpu, SimType
-from vgpuctl.sim.room import room_on
+from vgpuctl.sim.room import placed, room_on
 from vgpuctl.sim.rules import Refusal, WouldPark, refuse
-from vgpuctl.sim.state import SimMdev, State
+from vgpuctl.sim.state import State
+from vgpuctl.sim.things import SimMdev
 from vgpuctl.sim.tree import Dir, File, Link, Node, fixed, text
 from vgpuctl.sim.vendor import checked_params
 
@@ -51,7 +52,8 @@ def create(state: State, gpu: SimGpu, function: SimFunction, kind: SimType, writ
             refuse(Refusal.MDEV_NVIDIA_REFUSED)
         short = gpu.units_refusal == "no-units"
         refuse(Refusal.MDEV_NO_UNITS if short else Refusal.MDEV_NO_INSTANCES)
-    return [["mdev", uuid, function.address, kind.key, state.next_group]]
+    made: Record = ["mdev", uuid, function.address, kind.key, state.next_group]
+    return [made, *placed(state, gpu, kind, uuid)]
 
 
 def remove(state: State, mdev: SimMdev, written: str) -> list[Record]:

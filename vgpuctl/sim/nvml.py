@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from vgpuctl.errors import NvmlFailed
 from vgpuctl.model.address import normal_pci
 from vgpuctl.model.records import NvmlGpu, NvmlStatus, NvmlVgpuType
 from vgpuctl.model.scheduler import SchedulerSpec
-from vgpuctl.sim import scheduler
-from vgpuctl.sim.core import Core, Met
+from vgpuctl.sim import mig, mixed, scheduler
+from vgpuctl.sim.core import Change, Core, Met
 from vgpuctl.sim.machine import SimGpu, SimType
+from vgpuctl.sim.nvml_codes import NOT_SUPPORTED, RefusedByNvml, refuse
+from vgpuctl.sim.state import State
 from vgpuctl.sim.turns import in_turn
 
 PRESENT = "present"
@@ -44,54 +49,73 @@ class SimNvml:
         gpu = state.machine.gpus.get(normal_pci(address) or address)
         if gpu is None or state.machine.scenario["nvidia"]["nvml"] != PRESENT or not self._answers(gpu):
             return None
-        types = {kind.number: _type(kind) for kind in gpu.types.values()}
-        known = scheduler.seen(state, gpu) if types else None
-        return NvmlGpu(model=gpu.model, framebuffer_mib=gpu.framebuffer_mib, types=types, scheduler=known)
+        return NvmlGpu(
+            model=gpu.model,
+            framebuffer_mib=gpu.framebuffer_mib,
+            types={kind.number: _type(state, gpu, kind) for kind in gpu.types.values()},
+            scheduler=scheduler.seen(state, gpu) if gpu.types else None,
+            mig=mig.seen(state, gpu),
+            mixed_size=gpu.address in state.partitions.mixed if mixed.has(state, gpu) else None,
+        )
 
     def set_scheduler(self, address: str, spec: SchedulerSpec) -> None:
         """Set a GPU's vGPU scheduler, or refuse as NVML does."""
+        with self._changing("nvml-set-scheduler", "nvmlDeviceSetVgpuSchedulerState", address) as (change, gpu):
+            change.records += scheduler.set_state(self._core.state, gpu, spec)
+
+    def set_mig(self, address: str, *, enabled: bool) -> None:
+        """Turn MIG on or off, or refuse as NVML does."""
+        with self._changing("nvml-set-mig", "nvmlDeviceSetMigMode", address) as (change, gpu):
+            change.records += mig.set_mode(self._core.state, gpu, enabled=enabled, at_reset=change.pends)
+
+    def make_instance(self, address: str, profile_id: int, start: int) -> int:
+        """Make a GPU instance and return its number, or refuse as NVML does."""
+        call = "nvmlDeviceCreateGpuInstanceWithPlacement"
+        with self._changing("nvml-make-instance", call, address) as (change, gpu):
+            number, records = mig.make(self._core.state, gpu, profile_id, start)
+            change.records += records
+        return number
+
+    def destroy_instance(self, address: str, gi_id: int) -> None:
+        """Destroy a GPU instance, or refuse as NVML does."""
+        with self._changing("nvml-destroy-instance", "nvmlGpuInstanceDestroy", address) as (change, gpu):
+            change.records += mig.destroy(self._core.state, gpu, gi_id)
+
+    def set_mixed_size(self, address: str, *, enabled: bool) -> None:
+        """Let vGPUs have several sizes or not, or refuse as NVML does."""
+        with self._changing("nvml-set-mixed-size", "nvmlDeviceSetVgpuHeterogeneousMode", address) as (change, gpu):
+            change.records += mixed.set_mode(self._core.state, gpu, enabled=enabled)
+
+    @contextmanager
+    def _changing(self, name: str, call: str, address: str) -> Iterator[tuple[Change, SimGpu]]:
+        """Hold the host for a call that changes a GPU which NVML knows."""
         try:
-            with self._core.change("nvml-set-scheduler", address) as change:
+            with self._core.change(name, address) as change:
                 state = self._core.state
                 gpu = state.machine.gpus.get(normal_pci(address) or address)
                 if gpu is None or state.machine.scenario["nvidia"]["nvml"] != PRESENT or not self._answers(gpu):
-                    raise scheduler.RefusedByNvml(scheduler.NOT_SUPPORTED)
-                change.records += scheduler.set_state(state, gpu, spec)
-        except scheduler.RefusedByNvml as exc:
-            raise _failed(str(exc), exc.code) from exc
+                    refuse(NOT_SUPPORTED)
+                yield change, gpu
+        except RefusedByNvml as exc:
+            raise NvmlFailed(str(exc), nvml_code=exc.code, call=call) from exc
         except Met as exc:
-            raise _failed(exc.fault.message, exc.fault.code) from exc
-
-    def set_mig(self, address: str, *, enabled: bool) -> None:
-        """Refuse."""
-        raise NvmlFailed("not set", nvml_code=None, call="nvmlDeviceSetMigMode")
-
-    def make_instance(self, address: str, profile_id: int, start: int) -> int:
-        """Refuse."""
-        raise NvmlFailed("not made", nvml_code=None, call="nvmlDeviceCreateGpuInstanceWithPlacement")
-
-    def destroy_instance(self, address: str, gi_id: int) -> None:
-        """Refuse."""
-        raise NvmlFailed("not destroyed", nvml_code=None, call="nvmlGpuInstanceDestroy")
-
-    def set_mixed_size(self, address: str, *, enabled: bool) -> None:
-        """Refuse."""
-        raise NvmlFailed("not set", nvml_code=None, call="nvmlDeviceSetVgpuHeterogeneousMode")
+            raise NvmlFailed(exc.fault.message, nvml_code=exc.fault.code, call=call) from exc
 
     def _answers(self, gpu: SimGpu) -> bool:
         """NVML sees a GPU only while NVIDIA's driver is bound to it."""
         return gpu.nvml and self._core.state.driver(gpu.own) == "nvidia"
 
 
-def _failed(message: str, code: int) -> NvmlFailed:
-    return NvmlFailed(message, nvml_code=code, call="nvmlDeviceSetVgpuSchedulerState")
-
-
-def _type(kind: SimType) -> NvmlVgpuType:
+def _type(state: State, gpu: SimGpu, kind: SimType) -> NvmlVgpuType:
+    spans = mixed.spans(state, gpu, kind)
     return NvmlVgpuType(
         type_id=kind.number,
         name=kind.name,
         framebuffer_mib=kind.framebuffer_mib,
         max_per_gpu=kind.maximum,
         max_per_vm=kind.per_vm,
+        gi_profile_id=kind.gi_profile,
+        max_per_gi=kind.max_per_gi if kind.mig else None,
+        placement_ids=tuple(span.start for span in spans) or None,
+        placement_size=spans[0].size if spans else None,
     )

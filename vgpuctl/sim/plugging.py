@@ -22,7 +22,8 @@ from vgpuctl.sim.turns import in_turn
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-    from vgpuctl.sim.state import Running, SimDomain, State
+    from vgpuctl.sim.state import State
+    from vgpuctl.sim.things import Running, SimDomain
 
 
 @in_turn

@@ -2,12 +2,14 @@
 """How many more vGPUs of a type a GPU's driver would make now.
 
 The simulator's own statement of the drivers' rules, made from what the reference says and not from the
-program's capacity code: NVIDIA's one-size-at-a-time rule in the resource manager, and the shared counter of
-mtty and GVT-g.
+program's capacity code: NVIDIA's one-size-at-a-time rule in the resource manager, or that of MIG or of mixed sizes
+where one of these is on, and the shared counter of mtty and GVT-g.
 """
 
 from __future__ import annotations
 
+from vgpuctl.sim import mig, mixed
+from vgpuctl.sim.journal import Record
 from vgpuctl.sim.machine import SimFunction, SimGpu, SimType
 from vgpuctl.sim.state import State
 
@@ -23,8 +25,12 @@ def room(state: State, gpu: SimGpu, wanted: SimType) -> int:
     if gpu.rule == "counter":
         used = sum(gpu.types[key].units for key in made.values())
         return max(0, gpu.units - used) // wanted.units
-    if wanted.mig:
+    if wanted.mig != state.partitions.enabled(gpu.address):
         return 0
+    if wanted.mig:
+        return mig.room(state, gpu, wanted)
+    if gpu.address in state.partitions.mixed:
+        return min(len(mixed.free(state, gpu, wanted)), MOST_PER_GPU - len(made))
     if made:
         first = gpu.types[next(iter(made.values()))]
         same_size = first.framebuffer_mib == wanted.framebuffer_mib
@@ -41,3 +47,12 @@ def room_on(state: State, gpu: SimGpu, function: SimFunction, wanted: SimType) -
         return left
     taken = function.address in state.types or bool(state.mdevs_on(function.address))
     return 0 if taken else min(1, left)
+
+
+def placed(state: State, gpu: SimGpu, kind: SimType, carrier: str) -> list[Record]:
+    """Return the records of where the driver puts a new vGPU: the first place, or GPU instance, that it can have."""
+    if kind.mig:
+        return [["partition", "place", carrier, None, mig.first(state, gpu, kind)]]
+    if gpu.address in state.partitions.mixed:
+        return [["partition", "place", carrier, mixed.free(state, gpu, kind)[0], None]]
+    return []

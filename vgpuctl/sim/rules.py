@@ -39,6 +39,11 @@ class Refusal(Enum):
     PARAMS_TOO_LONG = (errno.E2BIG, "more than the plugin takes")
     PARAMS_NO_VGPU = (errno.ENXIO, "the VF has no vGPU")
 
+    PLACE_JUNK = (errno.EINVAL, "placement_id and gpu_instance_id want a decimal number")
+    PLACE_NO_VGPU = (errno.ENXIO, "the VF has no vGPU that could be anywhere")
+    PLACE_IN_USE = (errno.EPERM, "a VM uses the vGPU, which cannot move now")
+    PLACE_REFUSED = (errno.EIO, "the vGPU cannot be there now")
+
     NUMVFS_JUNK = (errno.EINVAL, "sriov_numvfs wants a 16-bit number")
     NUMVFS_RANGE = (errno.ERANGE, "more than sriov_totalvfs")
     NUMVFS_NO_DRIVER = (errno.ENOENT, "the function has no driver")

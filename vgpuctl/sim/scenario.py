@@ -202,6 +202,8 @@ def _fault(value: Value) -> dict[str, Any]:
     chosen = kind.choice(faults.KINDS) if kind is not None else "error"
     if chosen == "park" and call != "sysfs-write":
         value.wrong("only a sysfs-write can be parked in the kernel")
+    if chosen == "pending" and call != "nvml-set-mig":
+        value.wrong("only an nvml-set-mig can be pending until the GPU is reset")
     if number is not None and not call.startswith("sysfs"):
         number.wrong("only sysfs calls have an errno; libvirt's have a code")
     if table.get("times") is not None and table.get("nth") is not None:

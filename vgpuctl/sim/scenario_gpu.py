@@ -32,9 +32,23 @@ GPU_KEYS = (
     "refusal",
     "types_header",
     "configurable",
+    "mig",
+    "mixed_size",
+    "held_by",
 )
 BACKENDS = ("mdev-pf", "mdev-vf", "vendor-vf", "sriov-vf", "passthrough")
-PROFILE_KEYS = ("name", "id", "key", "framebuffer_mib", "max", "max_per_vm", "units", "mig", "description")
+PROFILE_KEYS = (
+    "name",
+    "id",
+    "key",
+    "framebuffer_mib",
+    "max",
+    "max_per_vm",
+    "units",
+    "gi_profile",
+    "max_per_gi",
+    "description",
+)
 FIRST_BUS, BUS_STEP, LAST_BUS = 0x3B, 4, 0xF8
 _VENDOR_VF_SINCE = (6, 8)
 _UNKNOWN: dict[str, Any] = {"vendor_id": "10de", "device_id": "ffff", "class": "030200", "profiles": []}
@@ -92,6 +106,8 @@ def _one(table: Table, known: Mapping[str, Any], kernel: str, before: list[dict[
         "configurable": table.flag("configurable", bool(known.get("configurable", not own))),
         "companions": _companions(table, known),
         "nvml": vendor == "10de" and driver == "nvidia",
+        "held_by": table.get("held_by") and table.need("held_by").text(),
+        "gi_profiles": known.get("gi_profiles", []) if own else [],
     }
     if driver == "gim":
         raw["configurable"] = False
@@ -208,15 +224,14 @@ def _profile(value: Value, catalogue: list[Mapping[str, Any]]) -> Mapping[str, A
         value.choice(raw["name"].split()[-1] for raw in catalogue)
     table = value.table(PROFILE_KEYS)
     made: dict[str, Any] = {"name": table.need("name").text()}
-    for name in ("id", "framebuffer_mib", "max", "max_per_vm", "units"):
+    for name in ("id", "framebuffer_mib", "max", "max_per_vm", "units", "max_per_gi", "gi_profile"):
         number = table.get(name)
         if number is not None:
-            made[name] = number.number(1)
+            made[name] = number.number(0 if name == "gi_profile" else 1)
     for name in ("key", "description"):
         text = table.get(name)
         if text is not None:
             made[name] = text.text()
-    made["mig"] = table.flag("mig", False)
     if "id" not in made and "key" not in made:
         value.wrong("'id' is missing (or 'key', the type directory's name, for another maker's driver)")
     return made
@@ -241,6 +256,7 @@ def _type(raw: Mapping[str, Any], own: bool) -> dict[str, Any]:
         "maximum": most,
         "per_vm": int(raw.get("max_per_vm", 1 if exclusive else 16)),
         "units": int(raw.get("units", 1)),
-        "mig": bool(raw.get("mig", False)),
+        "gi_profile": raw.get("gi_profile"),
+        "max_per_gi": int(raw.get("max_per_gi", 1)),
         "description": description,
     }

@@ -18,43 +18,37 @@ from vgpuctl.model.address import normal_pci
 from vgpuctl.model.scheduler import GpuScheduler, Policy, SchedulerLimits, SchedulerSpec, SchedulerState
 from vgpuctl.sim.journal import Record
 from vgpuctl.sim.machine import SimGpu
+from vgpuctl.sim.nvml_codes import INVALID_ARGUMENT, NOT_SUPPORTED, refuse
 from vgpuctl.sim.state import State
 
-INVALID_ARGUMENT, NOT_SUPPORTED = 2, 3
 V1_SINCE, ARR_SINCE, V2_SINCE, ARR_ONLY_SINCE = 525, 535, 590, 595
+BLACKWELL = 10
 MS, FACTOR = 1_000_000, 33
 _SLICES, _HERTZ, _FACTORS = (MS, 30 * MS), (63, 960), (1, 60)
 _BEST: list[Any] = [str(Policy.BEST_EFFORT), None, None, None]
-_ARCHITECTURES = (
-    (r"\bM\d", 3), (r"\bP\d", 4), (r"V100", 5), (r"T4|RTX [68]000\b", 6), (r"\bA\d", 7), (r"\bL\d", 8), (r"\bH\d", 9),
-)  # fmt: skip
 _OPTION = re.compile(r'(NVreg_RegistryDwords(?:PerDevice)?)="?([^"\s]*)"?')
-
-
-class RefusedByNvml(Exception):
-    """NVML answers with an error."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(f"NVML error {code}")
-        self.code = code
 
 
 def seen(state: State, gpu: SimGpu) -> GpuScheduler:
     """Return what NVML says of a GPU's scheduler."""
     driver = state.machine.driver_major
     arr = driver >= ARR_SINCE
-    known = next((number for pattern, number in _ARCHITECTURES if re.search(pattern, gpu.model)), 10)
     names = (("v2", V2_SINCE), ("v1", V1_SINCE))
     return GpuScheduler(
         limits=SchedulerLimits(frozenset(Policy), arr, _SLICES, _HERTZ, _FACTORS) if driver >= V1_SINCE else None,
         state=running(state, gpu) if driver >= V1_SINCE else None,
         interfaces=tuple(name for name, since in names if driver >= since),
-        architecture=known,
+        architecture=gpu.architecture,
     )
 
 
 def running(state: State, gpu: SimGpu) -> SchedulerState:
-    """Return what runs: what NVML set since the driver took the GPU, else what the module was loaded with."""
+    """Return what runs: what NVML set since the driver took the GPU, else what the module was loaded with.
+
+    With MIG on it is a fixed share before Blackwell, whatever was set (gpu.c, _gpuGetSchedulerPolicyGr).
+    """
+    if state.partitions.enabled(gpu.address) and gpu.architecture < BLACKWELL:
+        return SchedulerState(Policy.FIXED_SHARE)
     values: list[Any] = state.schedulers.get(gpu.address) or _at_load(state, gpu)
     policy, arr, factor, slice_ns = values
     return SchedulerState(Policy(policy), arr, slice_ns, factor)
@@ -64,24 +58,29 @@ def set_state(state: State, gpu: SimGpu, spec: SchedulerSpec) -> list[Record]:
     """Return the records of setting it.
 
     Raises:
-        RefusedByNvml: a vGPU exists there, or the numbers are none that the driver takes.
+        RefusedByNvml: a vGPU exists there, MIG is on, sizes are mixed and it is a fixed share, or the numbers are
+            none that the driver takes.
     """
     driver = state.machine.driver_major
     if driver < V1_SINCE or state.on_gpu[gpu.address] or state.driver(gpu.own) != "nvidia":
-        raise RefusedByNvml(NOT_SUPPORTED)
+        refuse(NOT_SUPPORTED)
+    if state.partitions.enabled(gpu.address):
+        refuse(NOT_SUPPORTED)
+    if gpu.address in state.partitions.mixed and spec.policy is Policy.FIXED_SHARE:
+        refuse(NOT_SUPPORTED)
     if spec.policy is Policy.BEST_EFFORT:
         return [["scheduler", gpu.address, *_BEST]]
     strict = spec.time_slice_ms is not None
     adaptive = spec.frequency_hz is not None or spec.averaging_factor is not None
     if (strict and driver >= ARR_ONLY_SINCE) or (adaptive and driver < ARR_SINCE) or (strict and adaptive):
-        raise RefusedByNvml(INVALID_ARGUMENT)
+        refuse(INVALID_ARGUMENT)
     for value, (least, most) in (
         (spec.time_slice_ms and spec.time_slice_ms * MS, _SLICES),
         (spec.frequency_hz, _HERTZ),
         (spec.averaging_factor, _FACTORS),
     ):
         if value is not None and not least <= value <= most:
-            raise RefusedByNvml(INVALID_ARGUMENT)
+            refuse(INVALID_ARGUMENT)
     return [["scheduler", gpu.address, *_filled(state, gpu, spec, strict=strict)]]
 
 

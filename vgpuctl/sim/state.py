@@ -13,80 +13,12 @@ from typing import Any
 
 from vgpuctl.sim.journal import Record
 from vgpuctl.sim.machine import Machine, SimFunction
+from vgpuctl.sim.partition_state import Partitions
+from vgpuctl.sim.things import Parked, Running, SimDomain, SimFile, SimMdev, SimPool
 
 FIRST_PID = 5_000_000
 """Above the kernel's highest pid, so that a simulated process is never mistaken for a real one."""
 FIRST_GROUP = 4000
-
-
-@dataclass(slots=True)
-class SimMdev:
-    """An mdev that exists."""
-
-    uuid: str
-    parent: str
-    type_key: str
-    group: int
-    params: str = ""
-
-
-@dataclass(slots=True)
-class SimDomain:
-    """A defined domain."""
-
-    uuid: str
-    name: str
-    xml: str
-
-
-@dataclass(slots=True)
-class Running:
-    """A running domain: its process, its XML at the start, what it holds, and which drivers it took."""
-
-    uuid: str
-    name: str
-    pid: int
-    xml: str
-    carriers: tuple[str, ...]
-    taken: dict[str, str | None]
-
-
-@dataclass(slots=True)
-class SimPool:
-    """A storage pool."""
-
-    name: str
-    path: str
-    active: bool
-    kind: str = "dir"
-    capacity: int | None = None
-    used: int = 0
-
-
-@dataclass(slots=True)
-class SimFile:
-    """A disk image on the simulated file system. `digest`: the SHA-256 of what was written into it as a whole."""
-
-    path: str
-    size: int
-    format: str
-    base: str | None
-    allocation: int
-    firmware: str = "none"
-    problem: str | None = None
-    digest: str | None = None
-
-
-@dataclass(slots=True)
-class Parked:
-    """A write that waits in the kernel until nobody uses `carriers`."""
-
-    pid: int
-    gpu: str
-    path: str
-    text: str
-    carriers: tuple[str, ...]
-    records: list[Record]
 
 
 @dataclass(eq=False)
@@ -104,6 +36,7 @@ class State:
     autoprobe: dict[str, int] = field(default_factory=dict)
     schedulers: dict[str, list[Any]] = field(default_factory=dict)
     module: tuple[str, str] = ("", "")
+    partitions: Partitions = field(default_factory=Partitions)
     parked: dict[int, Parked] = field(default_factory=dict)
     domains: dict[str, SimDomain] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
@@ -185,6 +118,7 @@ class State:
         )
         for table in volatile:
             table.clear()
+        self.partitions.boot({gpu.address for gpu in self.machine.gpus.values() if gpu.keeps_mig})
         self.vfs = {gpu.address: gpu.vfs_enabled for gpu in self.machine.gpus.values()}
         self.on_gpu = {address: {} for address in self.machine.gpus}
         self.next_group = FIRST_GROUP
@@ -202,6 +136,7 @@ class State:
         mdev = self.mdevs.pop(uuid, None)
         if mdev is not None:
             self.on_gpu[self.machine.functions[mdev.parent].gpu].pop(uuid, None)
+            self.partitions.places.pop(uuid, None)
 
     def _on_type(self, address: str, number: int) -> None:
         gpu = self.machine.gpus[self.machine.functions[address].gpu]
@@ -211,6 +146,7 @@ class State:
         else:
             self.types.pop(address, None)
             self.params.pop(address, None)
+            self.partitions.places.pop(address, None)
             self.on_gpu[gpu.address].pop(address, None)
 
     def _on_params(self, carrier: str, text: str) -> None:
@@ -223,6 +159,7 @@ class State:
         """Set the number of VFs; those that go take their vGPUs and bindings with them, new ones are fresh."""
         self.vfs[address] = number
         self.schedulers.pop(address, None)
+        self.partitions.lose(address)
         probe = self.autoprobe.get(address, 1)
         for function in self.machine.gpus[address].vfs:
             if function.index >= number:
@@ -240,6 +177,7 @@ class State:
         if self.vfs.get(address):
             self._on_vfs(address, 0)
         self.schedulers.pop(address, None)
+        self.partitions.lose(address)
         self._strip(address)
         if name == function.driver:
             self.drivers.pop(address, None)
@@ -264,6 +202,10 @@ class State:
     def _on_scheduler(self, address: str, *values: Any) -> None:
         """Set a GPU's vGPU scheduler: policy, adaptive, averaging factor, slice in ns."""
         self.schedulers[address] = list(values)
+
+    def _on_partition(self, name: str, *values: Any) -> None:
+        """Change how a GPU is partitioned."""
+        self.partitions.apply(name, *values)
 
     def _on_module(self, dwords: str, per_device: str) -> None:
         """Load nvidia.ko with these registry words."""
@@ -376,6 +318,7 @@ class State:
                 made.append(["params", mdev.uuid, mdev.params])
         made += [["type", *item] for item in self.types.items()]
         made += [["params", *item] for item in self.params.items()]
+        made += self.partitions.records()
         for domain in self.domains.values():
             made.append(["domain", domain.uuid, domain.name, domain.xml])
         for run in self.running.values():

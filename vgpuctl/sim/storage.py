@@ -10,7 +10,8 @@ from vgpuctl.errors import Exists, NoSpace
 from vgpuctl.model.records import ImageRecord, PoolRecord, VolumeRecord
 from vgpuctl.sim.core import Core
 from vgpuctl.sim.libvirt_errors import Code, VirError, changing, looking
-from vgpuctl.sim.state import SimFile, SimPool, State
+from vgpuctl.sim.state import State
+from vgpuctl.sim.things import SimFile, SimPool
 from vgpuctl.sim.turns import in_turn
 
 THIN_BYTES = 200 << 10

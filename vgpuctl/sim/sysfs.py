@@ -15,7 +15,7 @@ from vgpuctl.sim.core import Change, Core, Met
 from vgpuctl.sim.host_tree import root
 from vgpuctl.sim.journal import Record
 from vgpuctl.sim.rules import WouldPark
-from vgpuctl.sim.state import Parked
+from vgpuctl.sim.things import Parked
 from vgpuctl.sim.tree import Dir, File, Link, Tree, fail
 from vgpuctl.sim.turns import in_turn
 

@@ -6,15 +6,21 @@ from __future__ import annotations
 import re
 from functools import partial
 
+from vgpuctl.sim import mig, mixed
 from vgpuctl.sim.journal import Record
 from vgpuctl.sim.machine import SimFunction, SimGpu
-from vgpuctl.sim.room import room_on
+from vgpuctl.sim.partition_state import Partitions
+from vgpuctl.sim.room import placed, room_on
 from vgpuctl.sim.rules import Refusal, refuse
 from vgpuctl.sim.state import State
 from vgpuctl.sim.tree import File, Node, fixed
 
 HEADER = "ID    : vGPU Name\n"
 LONGEST_PARAMS = 1024
+PLACES_SINCE = 580
+"""From this driver on a VF has `placement_id` and `gpu_instance_id`; 580 is the oldest they were seen with."""
+NO_INSTANCE = 0xFFFF_FFFF
+"""What the driver shows for a vGPU that is in no GPU instance."""
 _DECIMAL = re.compile(r"\+?[0-9]+", re.ASCII)
 
 
@@ -31,18 +37,24 @@ def nodes(state: State, gpu: SimGpu, function: SimFunction) -> dict[str, Node]:
         held = state.params.get(address, "")
         return f"{held}\n" if held else ""
 
-    return {
-        "nvidia": fixed(
-            {
-                "creatable_vgpu_types": File(show=partial(creatable, state, gpu, function)),
-                "current_vgpu_type": File(
-                    show=lambda: f"{state.types.get(address, 0)}\n",
-                    store=partial(set_type, state, gpu, function),
-                ),
-                "vgpu_params": File(show=params, store=partial(_write_params, state, address)),
-            }
-        )
+    made: dict[str, Node] = {
+        "creatable_vgpu_types": File(show=partial(creatable, state, gpu, function)),
+        "current_vgpu_type": File(
+            show=lambda: f"{state.types.get(address, 0)}\n",
+            store=partial(set_type, state, gpu, function),
+        ),
+        "vgpu_params": File(show=params, store=partial(_write_params, state, address)),
     }
+    if state.machine.driver_major >= PLACES_SINCE:
+        made["gpu_instance_id"] = File(
+            show=lambda: f"{_or(_made(state, address).instance(address), NO_INSTANCE)}\n",
+            store=partial(_move_instance, state, gpu, address),
+        )
+        made["placement_id"] = File(
+            show=lambda: f"{_or(_made(state, address).placement(address), mixed.NO_PLACEMENT)}\n",
+            store=partial(_move_placement, state, gpu, address),
+        )
+    return {"nvidia": fixed(made)}
 
 
 def creatable(state: State, gpu: SimGpu, function: SimFunction) -> str:
@@ -68,7 +80,7 @@ def set_type(state: State, gpu: SimGpu, function: SimFunction, written: str) -> 
     kind = gpu.by_number.get(int(number))
     if kind is None or not room_on(state, gpu, function, kind):
         refuse(Refusal.TYPE_REFUSED)
-    return [["type", address, kind.number]]
+    return [["type", address, kind.number], *placed(state, gpu, kind, address)]
 
 
 def checked_params(written: str) -> str:
@@ -84,3 +96,41 @@ def _write_params(state: State, address: str, written: str) -> list[Record]:
     if address in state.users:
         refuse(Refusal.PARAMS_IN_USE)
     return [["params", address, checked_params(written)]]
+
+
+def _made(state: State, address: str) -> Partitions:
+    """Return where the VF's vGPU is; without one both files fail."""
+    if address not in state.types:
+        refuse(Refusal.PLACE_NO_VGPU)
+    return state.partitions
+
+
+def _or(number: int | None, none: int) -> int:
+    return none if number is None else number
+
+
+def _movable(state: State, address: str, written: str) -> int:
+    """Return the number that was written for a vGPU that no VM uses."""
+    number = written.removesuffix("\n")
+    if not _DECIMAL.fullmatch(number):
+        refuse(Refusal.PLACE_JUNK)
+    _made(state, address)
+    if address in state.users:
+        refuse(Refusal.PLACE_IN_USE)
+    return int(number)
+
+
+def _move_instance(state: State, gpu: SimGpu, address: str, written: str) -> list[Record]:
+    number = _movable(state, address, written)
+    if not mig.can_move(state, gpu, address, number):
+        refuse(Refusal.PLACE_REFUSED)
+    return [["partition", "place", address, None, number]]
+
+
+def _move_placement(state: State, gpu: SimGpu, address: str, written: str) -> list[Record]:
+    number = _movable(state, address, written)
+    kind = gpu.by_number[state.types[address]]
+    here = gpu.address in state.partitions.mixed
+    if not here or number not in mixed.free(state, gpu, kind, but=address):
+        refuse(Refusal.PLACE_REFUSED)
+    return [["partition", "place", address, number, None]]

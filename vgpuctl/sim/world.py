@@ -29,7 +29,7 @@ from vgpuctl.sim.storage import SimStorage
 from vgpuctl.sim.sysfs import SimSysfs
 from vgpuctl.sim.turns import in_turn
 
-SCENARIOS = ("a100-40", "t4", "a16", "l40s-x4", "mixed", "empty")
+SCENARIOS = ("a100-40", "t4", "a16", "l40s-x4", "h100-mig", "rtx-pro-6000", "mixed", "empty")
 """The built-in scenarios."""
 _BUILT_IN = Path(__file__).parent / "scenarios"
 CONSOLE_PID = FIRST_PID - 1
