@@ -369,10 +369,8 @@ check_mixed() {
 		"$(try "$a/current_vgpu_type" 472) $(<"$a/placement_id") $(try "$a/placement_id" 20)"
 	expect "not while a vGPU exists" EBUSY "$(tell "mixed 1")"
 	try "$a/current_vgpu_type" 0 >/dev/null
-	expect "fixed share stands against it" "OK ENOTSUP OK" \
-		"$(tell "scheduler 3 0 0 0 0") $(tell "mixed 1") $(tell "scheduler 1 0 0 0 0")"
-	expect "mixed sizes" "OK 1 1" "$(tell "mixed 1") $(state mixed)"
-	expect "and it against fixed share" "ENOTSUP OK" "$(tell "scheduler 3 0 0 0 0") $(tell "scheduler 2 0 0 0 0")"
+	expect "several sizes" "OK 1 1" "$(tell "mixed 1") $(state mixed)"
+	expect "they stand against fixed share" "ENOTSUP OK" "$(tell "scheduler 3 0 0 0 0") $(tell "scheduler 2 0 0 0 0")"
 	expect "the places of 4C" "468 4 0+ 6+ 10+ 16+ 20+ 26+ 30+ 36+" "$(state places | grep ^468)"
 	expect "of 5C" "469 5 0+ 5+ 10+ 15+ 20+ 25+ 30+ 35+" "$(state places | grep ^469)"
 	expect "of 8C" "470 8 0+ 12+ 20+ 32+" "$(state places | grep ^470)"
@@ -419,12 +417,13 @@ check_mig() {
 	modprobe pci-pf-stub
 	load pf="$igb" form=vendor-vf vfs=7
 	expect "off" "1 0 0" "$(state mig)"
-	expect "not while VFs are on" EBUSY "$(tell "mig 1")"
+	expect "not while VFs are on, but to what it is" "EBUSY OK" "$(tell "mig 1") $(tell "mig 0")"
 	expect "no instance without it" ENOTSUP "$(tell "gi 19 0")"
 	cycle 0
 	expect "not at once while another has the driver" "OK 1 0 1" "$({ tell "mig 1" && state mig; } 8</dev/nvidiactl 9</dev/nvidiactl | xargs)"
 	expect "no reset meanwhile" EBUSY "$({ tell reset; } 9</dev/nvidiactl)"
 	expect "a reset makes it so" "OK 1 1 1" "$(tell reset) $(state mig)"
+	expect "not with an instance" "OK EBUSY OK" "$(tell "gi 19 6") $(tell "mig 0") $(tell "drop_gi 7")"
 	expect "off at once, and on" "OK 1 0 0 OK 1 1 1" "$(tell "mig 0") $(state mig) $(tell "mig 1") $(state mig)"
 	cycle 7
 	expect "the mode stays" "1 1 1" "$(state mig)"

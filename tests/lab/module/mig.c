@@ -25,6 +25,16 @@ void lab_mig_begin(struct lab_card *card)
 	memset(card->gis, 0, sizeof(card->gis));
 }
 
+static bool lab_has_gis(const struct lab_card *card)
+{
+	const struct lab_gi *gi;
+
+	for (gi = card->gis; gi < card->gis + LAB_MAX_GIS; gi++)
+		if (gi->profile)
+			return true;
+	return false;
+}
+
 /* "mig 0|1" */
 int lab_mig_set(struct lab_card *card, const char *text)
 {
@@ -34,7 +44,9 @@ int lab_mig_set(struct lab_card *card, const char *text)
 		return -EINVAL;
 	if (!lab_has_mig(card))
 		return -EOPNOTSUPP;
-	if (pci_num_vf(card->pdev) || card->nr_vgpus)
+	if (card->mig == wanted && card->mig_pending == wanted)
+		return 0;
+	if (pci_num_vf(card->pdev) || card->nr_vgpus || lab_has_gis(card))
 		return -EBUSY;
 	card->mig_pending = wanted;
 	if (card->mig != wanted &&

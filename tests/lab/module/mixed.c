@@ -100,8 +100,6 @@ int lab_mixed_set(struct lab_card *card, const char *text)
 		return -EOPNOTSUPP;
 	if (card->nr_vgpus)
 		return -EBUSY;
-	if (wanted && card->scheduler.policy == LAB_FIXED_SHARE)
-		return -EOPNOTSUPP;
 	card->mixed = wanted;
 	return 0;
 }
