@@ -54,7 +54,12 @@ CHANGING = {
     "claims.note_drained",
     "host_file.replace",
     "vendor.sriov_manage",
+    "vendor.reset_gpu",
     "nvml.set_scheduler",
+    "nvml.set_mig",
+    "nvml.make_instance",
+    "nvml.destroy_instance",
+    "nvml.set_mixed_size",
     "system.put",
     "system.remove",
 }

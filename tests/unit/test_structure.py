@@ -85,7 +85,7 @@ def _imports(tree: ast.Module) -> Iterator[str]:
     ("library", "allowed"),
     [
         ("libvirt", {"vgpuctl/host/virt/connection.py"}),
-        ("pynvml", {"vgpuctl/host/nvml.py"}),
+        ("pynvml", {"vgpuctl/host/nvml/call.py"}),
         ("subprocess", {"vgpuctl/host/commands.py"}),
         ("pycdlib", {"vgpuctl/domain/seed.py"}),
     ],

@@ -17,16 +17,15 @@ from vgpuctl.engine.observe import observe
 from vgpuctl.engine.run import carry_out
 from vgpuctl.engine.setting_up import apply
 from vgpuctl.errors import Interrupted, PartlyApplied, Temporary, VerifyFailed, VgpuctlError
+from vgpuctl.model.gpu import Mode
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.step import Plan, Step
-from vgpuctl.plan.host_diff import Difference, as_it_is, differences, refuse_lost_vgpus, said_value, settings_differ
+from vgpuctl.plan.host_diff import Difference, as_it_is, not_as_set, refuse_lost_vgpus, said_value, settings_differ
 from vgpuctl.spec.host import GpuSpec
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
-
-_OF_DEVICES = ("mode", "vfs", "scheduler")
 
 
 def diff_host(world: World, asked: Asked, how: How) -> Outcome:
@@ -114,16 +113,10 @@ def _seen_after(world: World, asked: Asked, planned: tuple[Planned, ...]) -> tup
         snapshot = observe(world, WANT)
     except VgpuctlError as error:
         return (f"it is done, but the host could not be looked at again: {error}",)
-    wrong = []
+    wrong: list[str] = []
     for one in planned:
         gpu = snapshot.gpu(one.gpu.address)
-        rows = differences(gpu, one.said) if gpu is not None and one.tasks else ()
-        able = gpu is not None and gpu.scheduler is not None and bool(gpu.scheduler.interfaces)
-        wrong += [
-            f"{one.gpu.address}: {row.key} is {row.found}, not {row.wanted}"
-            for row in rows
-            if row.key in _OF_DEVICES and (able or row.key != "scheduler")
-        ]
+        wrong += not_as_set(gpu, one.said) if gpu is not None and one.tasks else ()
     if wrong:
         raise VerifyFailed(
             f"it was set and read back, and is otherwise now: {'; '.join(wrong)}",
@@ -151,7 +144,10 @@ def _data(planned: tuple[Planned, ...], settings: tuple[Difference, ...]) -> dic
 def _wanted(one: Planned) -> GpuSpec:
     """Return how a GPU is afterwards: what is asked for, and as it is where nothing is."""
     now, said = as_it_is(one.gpu), one.said
-    kept = {"mode": said.mode or now.mode, "vfs": said.vfs if said.mode else now.vfs}
+    kept: dict[str, object] = {"mode": said.mode or now.mode, "vfs": said.vfs if said.mode else now.vfs}
     if said.mode == now.mode and said.vfs is None:
         kept["vfs"] = now.vfs
+    if kept["mode"] == Mode.VGPU:
+        kept["mig"] = now.mig if said.mig is None else said.mig
+        kept["mixed_size"] = now.mixed_size if said.mixed_size is None else said.mixed_size
     return replace(said, **kept, cordoned=said.cordoned or None, scheduler=said.scheduler or now.scheduler)

@@ -10,6 +10,7 @@ from vgpuctl.engine.guards import refuse_being_set_up, require_system
 from vgpuctl.engine.host_wish import Asked
 from vgpuctl.engine.layout import Job, mode_task
 from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.partition import with_instances
 from vgpuctl.engine.scheduler import WANT as SCHEDULER_WANT
 from vgpuctl.engine.scheduler import SchedulerJob, scheduler_task
 from vgpuctl.engine.setting_up import Task, Work
@@ -19,6 +20,7 @@ from vgpuctl.model.gpu import Gpu, Mode
 from vgpuctl.model.scheduler import SchedulerSpec
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.plan.host_diff import Difference, differences
+from vgpuctl.plan.partition import as_wished, refuse_without_mode, wish_for
 from vgpuctl.plan.scheduler import differs
 from vgpuctl.spec.gpus import by_model, said_of_gpu
 from vgpuctl.spec.host import GpuSpec
@@ -87,10 +89,17 @@ def plan_host(world: World, snapshot: Snapshot, asked: Asked, how: How) -> tuple
     found = []
     for gpu in sorted(snapshot.gpus, key=lambda g: address_key(g.address)):
         said = said_of_gpu(asked.spec.gpus, gpu)
+        unknown: VgpuctlError | None = None
+        try:
+            said = replace(said, mig=with_instances(world, gpu, said.mig))
+        except VgpuctlError as error:
+            unknown = error
         rows = differences(gpu, said)
         if said == GpuSpec() and not rows:
             continue
         try:
+            if unknown is not None:
+                raise unknown
             one = Planned(gpu, said, rows, _tasks(world, snapshot, gpu, said, how))
         except VgpuctlError as refusal:
             one = Planned(gpu, said, rows, refusal=refusal)
@@ -112,8 +121,10 @@ def _tasks(world: World, snapshot: Snapshot, gpu: Gpu, said: GpuSpec, how: How) 
             hint="say mode: sriov too, in the same entry of gpus: or in a wider one",
             gpu=gpu.address,
         )
+    refuse_without_mode(gpu.address, said.mode, said.mig, said.mixed_size)
     if said.mode is not None:
         job = Job(gpu.address, said.mode, said.vfs, how.drain, False, how.wait_seconds, said.scheduler)
+        job = replace(job, mig=said.mig, mixed_size=said.mixed_size)
         found.append((job, task_of(world, job, said).plan(snapshot)))
     set_already = any(isinstance(step, SetScheduler) for _, work in found for step in work.devices)
     if (
@@ -123,7 +134,7 @@ def _tasks(world: World, snapshot: Snapshot, gpu: Gpu, said: GpuSpec, how: How) 
         and _to_set(gpu, said.scheduler)
     ):
         wish = SchedulerJob(gpu.address, said.scheduler, drain=how.drain, record=False, wait_seconds=how.wait_seconds)
-        found.append((wish, task_of(world, wish, said).plan(snapshot)))
+        found.append((wish, task_of(world, wish, said).plan(_partitioned(snapshot, gpu, said))))
     found = [(job, work) for job, work in found if work.lines]
     if found:
         refuse_being_set_up(snapshot, [gpu.address])
@@ -137,10 +148,24 @@ def _to_set(gpu: Gpu, wanted: SchedulerSpec) -> bool:
 
 
 def _as_meant(snapshot: Snapshot, address: str, said: GpuSpec) -> Snapshot:
-    """Return the look with the mode that is asked for: the one of host.yaml, as `unmanaged`, goes with it."""
-    desired = Mode(said.mode) if said.mode is not None else None
-    gpus = tuple(replace(g, desired=desired) if g.address == address else g for g in snapshot.gpus)
+    """Return the look with the mode that is asked for: the one of host.yaml, as `unmanaged`, goes with it.
+
+    So do MIG and mixed sizes: what host.yaml says of them now is not what is asked for.
+    """
+    meant = {
+        "desired": Mode(said.mode) if said.mode is not None else None,
+        "desired_mig": said.mig,
+        "desired_mixed_size": said.mixed_size,
+    }
+    gpus = tuple(replace(g, **meant) if g.address == address else g for g in snapshot.gpus)
     return replace(snapshot, gpus=gpus)
+
+
+def _partitioned(snapshot: Snapshot, gpu: Gpu, said: GpuSpec) -> Snapshot:
+    """Return the look with MIG and mixed sizes of a GPU as they are when its scheduler is set."""
+    then = as_wished(gpu, wish_for(gpu, said.mode, said.mig, said.mixed_size))
+    then = replace(then, desired=None if said.mode is None else Mode(said.mode))
+    return replace(snapshot, gpus=tuple(then if g.address == gpu.address else g for g in snapshot.gpus))
 
 
 def task_of(world: World, job: AnyJob, said: GpuSpec) -> Task:

@@ -5,24 +5,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl import layout
+from vgpuctl.engine.claim import claims_of
 from vgpuctl.engine.cordon import WANT, one_gpu, recorded
 from vgpuctl.engine.devices import UNASKED
 from vgpuctl.engine.guards import refuse_being_set_up, refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import observe, observe_devices
+from vgpuctl.engine.observe.modprobe import driver_version
+from vgpuctl.engine.partition import types_of, with_instances
 from vgpuctl.engine.run import as_failure
 from vgpuctl.engine.scheduler import restoring, scheduler_task
 from vgpuctl.engine.setting_up import Task, Work, apply, to_start
-from vgpuctl.errors import Interrupted, VgpuctlError
+from vgpuctl.errors import Interrupted, VerifyFailed, VgpuctlError
 from vgpuctl.model.address import is_pci
 from vgpuctl.model.gpu import Gpu, Mode
 from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.partition import MigSpec
 from vgpuctl.model.scheduler import SchedulerSpec
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
 from vgpuctl.model.vm import Vm
+from vgpuctl.plan.emptied import EmptiedWork
+from vgpuctl.plan.host_diff import not_as_set
 from vgpuctl.plan.layout import refuse_misfits, refuse_running, users_to_drain, wanted_vfs
+from vgpuctl.plan.partition import (
+    Wish,
+    as_wished,
+    change_of,
+    cold_steps,
+    refuse_without_mode,
+    warm_work,
+    wish_for,
+)
 from vgpuctl.plan.report import gpu_value
+from vgpuctl.plan.scheduler import refuse_impossible
+from vgpuctl.spec.host import GpuSpec, as_written
 from vgpuctl.steps.scheduler import SetScheduler
 from vgpuctl.value import Value, replace
 
@@ -30,13 +46,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from vgpuctl.model.world import World
-    from vgpuctl.spec.host import GpuSpec
 
 
 class Job(Value):
     """What a GPU is to be. `record`: write it to host.yaml when it is done; `drain`: running VMs may be stopped.
 
-    `scheduler`: what it has afterwards, None for what host.yaml asks for; `after`: further steps, when it is done.
+    `scheduler`, `mig`, `mixed_size`: what it has afterwards, None for what host.yaml asks for; the last two are
+    recorded when they are given. `after`: further steps, when it is done.
     """
 
     gpu: str
@@ -47,6 +63,8 @@ class Job(Value):
     wait_seconds: float = 60.0
     scheduler: SchedulerSpec | None = None
     after: tuple[Step, ...] = ()
+    mig: MigSpec | None = None
+    mixed_size: bool | None = None
 
 
 class Restored(Value):
@@ -58,12 +76,13 @@ class Restored(Value):
 
 
 def set_mode(world: World, job: Job, *, dry_run: bool, progress: Progress) -> Outcome:
-    """Set a GPU up for a mode and write that to host.yaml.
+    """Set a GPU up for a mode, with MIG or mixed sizes where they are asked for, and write that to host.yaml.
 
     Raises:
         Busy: another process sets it up.
         InUse: a VM or a process uses it, or has a promise that this would break.
-        HostCannot, InvalidInput: the GPU has no such mode, or not this number of VFs.
+        HostCannot, InvalidInput, NoCapacity: the GPU has no such mode, number of VFs, or GPU instances.
+        VerifyFailed: it was set and read back, and is otherwise now.
         VgpuctlError: a step failed; what was done is undone.
     """
     if not dry_run:
@@ -76,7 +95,16 @@ def set_mode(world: World, job: Job, *, dry_run: bool, progress: Progress) -> Ou
         return Outcome(bool(work.lines), value, work.lines, snapshot.warnings, dry_run=dry_run)
     apply(world, mode_task(world, job, lambda: _look(world)), work, progress)
     now = observe(world, WANT)
-    return Outcome(True, gpu_value(now, one_gpu(now, work.gpu.address)), work.lines, now.warnings)
+    gpu = one_gpu(now, work.gpu.address)
+    wish = _wish(world, work.gpu, job)
+    wrong = not_as_set(gpu, GpuSpec(job.mode, mig=wish.mig, mixed_size=wish.mixed_size))
+    if wrong:
+        raise VerifyFailed(
+            f"it was set and read back, and is otherwise now: {'; '.join(wrong)}",
+            hint="journalctl -k -n 20; another program may set this GPU too",
+            gpu=gpu.address,
+        )
+    return Outcome(True, gpu_value(now, gpu), work.lines, now.warnings)
 
 
 def _look(world: World) -> Snapshot:
@@ -115,7 +143,7 @@ def restore_layout(
     for address, said in sorted(_meant(gpus, look() if gpus else None, only).items()):
         steps: list[str] = []
         error: VgpuctlError | None = None
-        if said.mode == Mode.UNMANAGED or (said.mode is None and said.scheduler is None):
+        if said.mode == Mode.UNMANAGED or (said.mode, said.scheduler, said.mig, said.mixed_size) == (None,) * 4:
             continue
         try:
             for task in _restoring(world, address, said, wait_seconds, look):
@@ -144,9 +172,10 @@ def _restoring(
     world: World, address: str, said: GpuSpec, wait_seconds: float, look: Callable[[], Snapshot]
 ) -> Iterator[Task]:
     """Yield what brings a GPU back, each when the one before is done: VFs first, for they take its scheduler away."""
+    refuse_without_mode(address, said.mode, said.mig, said.mixed_size)
     if said.mode is not None:
         job = Job(address, said.mode, said.vfs, record=False, wait_seconds=wait_seconds, scheduler=said.scheduler)
-        yield mode_task(world, job, look)
+        yield mode_task(world, replace(job, mig=said.mig, mixed_size=said.mixed_size), look)
     if said.scheduler is not None and said.mode in (None, Mode.VGPU):
         again = restoring(world, address, said.scheduler, look)
         if again is not None:
@@ -156,19 +185,69 @@ def _restoring(
 def _plan(world: World, snapshot: Snapshot, job: Job) -> Work:
     gpu = one_gpu(snapshot, job.gpu)
     refuse_stuck(snapshot, [gpu.address])
+    work = _work(world, snapshot, gpu, job)
+    record = recorded(world, gpu, _said(gpu, job)) if job.record else ()
+    keeps = tuple(c for name, promise in work.keeps for c in claims_of(world, name, promise))
+    starts = to_start(world, snapshot, gpu, work.stops)
+    return Work(gpu, work.stops, work.steps, (*record, *job.after), starts, keeps)
+
+
+def _said(gpu: Gpu, job: Job) -> dict[str, object]:
+    """Return what host.yaml is to say; the number of plain VFs, so that a boot makes as many."""
+    said: dict[str, object] = {"mode": job.mode, "vfs": None}
+    if job.mode == Mode.SRIOV:
+        said["vfs"] = wanted_vfs(gpu, job.mode, job.vfs)
+    if job.mig is not None:
+        said["mig"] = as_written(job.mig)
+    if job.mixed_size is not None:
+        said["mixed_size"] = job.mixed_size
+    return said
+
+
+def _work(world: World, snapshot: Snapshot, gpu: Gpu, job: Job) -> EmptiedWork:
+    """Return the running VMs to stop and what changes the GPU; nothing when it is as asked for.
+
+    Raises:
+        VgpuctlError: as `set_mode`.
+    """
     refuse_misfits(snapshot, gpu, job.mode)
     number = wanted_vfs(gpu, job.mode, job.vfs)
+    wish = _wish(world, gpu, job)
+    scheduler = _scheduler(world, snapshot, gpu, job, wish)
+    known = types_of(world, gpu) if wish != Wish() else ()
+    change = change_of(snapshot, gpu, number, wish, known)
+    if not change.cold and change.mode is None:
+        return warm_work(snapshot, gpu, change, scheduler, drain=job.drain)
     running = users_to_drain(snapshot, gpu, number)
     if not job.drain:
         refuse_running(gpu, running)
-    devices = layout.steps(gpu, number, autoprobe=_autoprobe(world, gpu))
-    scheduler = job.scheduler or gpu.desired_scheduler
-    able = gpu.scheduler is not None and bool(gpu.scheduler.interfaces)
-    if devices and job.mode == Mode.VGPU and able and scheduler is not None:
+    devices = cold_steps(gpu, number, change, autoprobe=_autoprobe(world, gpu), kernel=_kernel(world))
+    if devices and scheduler is not None:
         devices = (*devices, SetScheduler(gpu.address, scheduler))  # new VFs took it away
-    wanted = {"mode": job.mode, "vfs": number if job.mode == Mode.SRIOV else None}  # so a boot makes as many
-    record = recorded(world, gpu, wanted) if job.record else ()
-    return Work(gpu, running, devices, (*record, *job.after), to_start(world, snapshot, gpu, running))
+    return EmptiedWork(running, devices)
+
+
+def _wish(world: World, gpu: Gpu, job: Job) -> Wish:
+    mig = gpu.desired_mig if job.mig is None else job.mig
+    mixed_size = gpu.desired_mixed_size if job.mixed_size is None else job.mixed_size
+    wish = wish_for(gpu, job.mode, mig, mixed_size)
+    return replace(wish, mig=with_instances(world, gpu, wish.mig))
+
+
+def _scheduler(world: World, snapshot: Snapshot, gpu: Gpu, job: Job, wish: Wish) -> SchedulerSpec | None:
+    """Return the scheduler that a GPU for vGPUs is to have, None for the driver's own, or where NVML sets none.
+
+    Raises:
+        HostCannot: there is no such scheduler beside the MIG or the mixed sizes that are asked for.
+    """
+    asked = job.scheduler or gpu.desired_scheduler
+    if asked is None or job.mode != Mode.VGPU:
+        return None
+    then = as_wished(gpu, wish)
+    if wish != Wish() and gpu.nvidia_driver:
+        refuse_impossible(replace(then, desired=None), asked, driver_version(world, snapshot))
+    able = gpu.scheduler is not None and bool(gpu.scheduler.interfaces)
+    return asked if able else None
 
 
 def _autoprobe(world: World, gpu: Gpu) -> bool:
@@ -178,15 +257,19 @@ def _autoprobe(world: World, gpu: Gpu) -> bool:
         return True
 
 
+def _kernel(world: World) -> str:
+    try:
+        return world.sysfs.read("/proc/sys/kernel/osrelease").strip()
+    except OSError:
+        return ""
+
+
 def mode_task(world: World, job: Job, look: Callable[[], Snapshot]) -> Task:
     """Return the job for the frame that claims the GPU meanwhile."""
 
     def check(snapshot: Snapshot) -> None:
         gpu = one_gpu(snapshot, job.gpu)
         refuse_being_set_up(snapshot, [gpu.address])
-        refuse_misfits(snapshot, gpu, job.mode)
-        running = users_to_drain(snapshot, gpu, wanted_vfs(gpu, job.mode, job.vfs))
-        if not job.drain:
-            refuse_running(gpu, running)
+        _work(world, snapshot, gpu, job)
 
     return Task(job.gpu, job.wait_seconds, look, check, lambda snapshot: _plan(world, snapshot, job))

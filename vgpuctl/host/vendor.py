@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands that come with a GPU's driver, as `seams.VendorCommands`.
 
-sriov-manage (NVIDIA's vGPU host driver) unbinds the GPU, so no NVML handle of ours may be open: `host.nvml` opens and
-closes it for each question. It must not be stopped half-way either: one that does not end is left alone and recorded,
-as a kernel write that is parked, and nobody works on its GPU before it has ended.
+sriov-manage (NVIDIA's vGPU host driver) unbinds the GPU and nvidia-smi resets it, so no NVML handle of ours may be
+open: `host.nvml` opens and closes it for each question. They must not be stopped half-way either: one that does not
+end is left alone and recorded, as a kernel write that is parked, and nobody works on its GPU before it has ended.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from vgpuctl.model.records import CommandResult
 from vgpuctl.model.vm import ProcessId, StuckWrite
 
 SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"
+NVIDIA_SMI = "/usr/bin/nvidia-smi"
+"""Where it is, unless another directory of commands has it."""
 
 
 class HostVendorCommands:
@@ -27,34 +29,46 @@ class HostVendorCommands:
     def __init__(
         self,
         sriov_manage: str = SRIOV_MANAGE,
+        nvidia_smi: str | None = None,
         *,
         lock_held: Callable[[], bool],
         records: StuckRecords,
         processes: FindProcess,
     ) -> None:
         self._sriov_manage = sriov_manage
+        self._nvidia_smi = nvidia_smi
         self._lock_held = lock_held
         self._records = records
         self._processes = processes
 
     def sriov_manage(self, flag: str, address: str, *, deadline_seconds: float) -> CommandResult:
         """Run sriov-manage to its end; both its streams are kept, it complains on either."""
+        argv = [self._sriov_manage, flag, address]
+        return self._run(argv, address, "sriov_numvfs", f"sriov-manage {flag}", deadline_seconds)
+
+    def reset_gpu(self, address: str, *, deadline_seconds: float) -> CommandResult:
+        """Run nvidia-smi's reset to its end."""
+        from vgpuctl.host.commands import find_command
+
+        argv = [self._nvidia_smi or find_command("nvidia-smi") or NVIDIA_SMI, "--gpu-reset", "-i", address]
+        return self._run(argv, address, "reset", "nvidia-smi --gpu-reset", deadline_seconds)
+
+    def _run(self, argv: list[str], address: str, writes: str, said: str, deadline_seconds: float) -> CommandResult:
+        """Run a command to its end; `writes` is the GPU's file that it writes, `said` what its record calls it."""
         if self._lock_held():
-            raise AssertionError(f"sriov-manage {flag} {address} under the host lock")
-        if not os.path.exists(self._sriov_manage):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._sriov_manage)
+            raise AssertionError(f"{said} {address} under the host lock")
+        if not os.path.exists(argv[0]):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
         from vgpuctl.host.commands import GoesOn, run_to_end
 
         recorded: list[StuckWrite] = []
 
         def record(pid: int) -> None:
             process = self._processes.started(pid) or ProcessId(pid, 0)
-            path = f"/sys/bus/pci/devices/{address}/sriov_numvfs"  # what the command writes in the end
-            recorded.append(StuckWrite(process, address, path, f"sriov-manage {flag}"))
+            recorded.append(StuckWrite(process, address, f"/sys/bus/pci/devices/{address}/{writes}", said))
             with suppress(OSError):  # the command runs already: what it says is worth more than its record
                 self._records.record_stuck(recorded[-1])
 
-        argv = [self._sriov_manage, flag, address]
         try:
             done = run_to_end(argv, deadline_seconds=deadline_seconds, slow=record)
         except GoesOn as error:
@@ -64,10 +78,6 @@ class HostVendorCommands:
             raise
         self._forget(recorded)
         return CommandResult(done.rc, done.stdout)
-
-    def reset_gpu(self, address: str, *, deadline_seconds: float) -> CommandResult:
-        """Refuse."""
-        raise FileNotFoundError(errno.ENOENT, "nvidia-smi")
 
     def _forget(self, recorded: list[StuckWrite]) -> None:
         for write in recorded:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from vgpuctl.backends.base import refuse_if_held
 from vgpuctl.errors import DeviceFailed, HostCannot, InUse, VerifyFailed
 from vgpuctl.layout.sriov import PCI, number_of, refuse_while_stuck, vfs_of
-from vgpuctl.value import Value
+from vgpuctl.model.step import Step
+from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.records import CommandResult
@@ -27,11 +28,15 @@ PAUSE_SECONDS = 0.5
 
 
 class ManageVfs(Value):
-    """Turn all VFs of an NVIDIA GPU on, or off."""
+    """Turn all VFs of an NVIDIA GPU on, or off.
+
+    `again`: what the GPU loses with its VFs (GPU instances, mixed sizes, its scheduler), as steps for the way back.
+    """
 
     gpu: str
     enable: bool
     total: int
+    again: tuple[Step, ...] = ()
 
     def describe(self) -> str:
         """Say what is run."""
@@ -69,7 +74,7 @@ class ManageVfs(Value):
         lines = [line.strip() for line in result.text.splitlines() if line.strip()]
         said = lines[-1] if lines else f"it ended with status {result.status}"
         if "unbindLock" in result.text:
-            who = _holders(world)
+            who = holders(world)
             return InUse(
                 f"{self.gpu} is in use by {', '.join(who) or 'a process that cannot be seen'}; "
                 "its driver does not let go of it",
@@ -109,17 +114,23 @@ class ManageVfs(Value):
         return bool(listings) and all("driver" in names for names in listings)
 
     def undo(self, world: World) -> None:
-        """Turn them the other way, when they are as this step left them.
+        """Turn them the other way, when they are as this step left them, and set again what the GPU lost with them.
 
         Raises:
             Stuck: the command still runs: a second one beside it would meet a GPU that is half-way.
+            VgpuctlError: the VFs are as they were, and something that was lost with them could not be set again.
         """
         refuse_while_stuck(world, self.gpu)
         if (number_of(world, self.gpu) > 0) is self.enable:
             self._run(world, enable=not self.enable)
+        if self.again:
+            replace(self, enable=not self.enable, again=()).verify(world)
+        for step in self.again:
+            step.perform(world)
+            step.verify(world)
 
 
-def _holders(world: World) -> tuple[str, ...]:
+def holders(world: World) -> tuple[str, ...]:
     """Return who has a node of NVIDIA's driver open."""
     nodes: list[str] = []
     with contextlib.suppress(OSError):

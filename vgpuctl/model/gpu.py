@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from vgpuctl.model.partition import Mig
-from vgpuctl.model.scheduler import GpuScheduler, SchedulerSpec
-from vgpuctl.value import Value
+from vgpuctl.model.partition import Mig, MigSpec
+from vgpuctl.model.scheduler import GpuScheduler, SchedulerSpec, SchedulerState
+from vgpuctl.value import NOTHING, Value
 
 NVIDIA = "10de"
 """NVIDIA's PCI vendor id."""
@@ -119,7 +119,9 @@ class Gpu(Value):
     `scheduler` is what NVML says, `desired_scheduler` what host.yaml asks for. `allowed_profiles` are the only ones
     that host.yaml lets be placed on it, None: all; `reserved_for` the patterns of VMs' names that it is kept for.
     `mig` None: it has no MIG, or that is not known; `mixed_size`: whether vGPUs of several sizes may be on it (NVML's
-    heterogeneous mode), None where it has no such mode or that is not known.
+    heterogeneous mode), None where it has no such mode or that is not known. `gi_schedulers`: what runs in each GPU
+    instance by its id, where those have schedulers of their own (GB20x). `desired_mig` and `desired_mixed_size` are what
+    host.yaml asks for, None for nothing.
     """
 
     address: str
@@ -150,6 +152,9 @@ class Gpu(Value):
     reserved_for: tuple[str, ...] = ()
     mig: Mig | None = None
     mixed_size: bool | None = None
+    gi_schedulers: Mapping[int, SchedulerState] = NOTHING
+    desired_mig: MigSpec | None = None
+    desired_mixed_size: bool | None = None
 
     def called(self, words: str) -> bool:
         """Say whether a model is called so: by its whole name, by a word of it, or by one without a memory suffix."""

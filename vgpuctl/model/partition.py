@@ -59,3 +59,19 @@ class Mig(Value):
     def profile(self, profile_id: int) -> GiProfile | None:
         """Return the profile with that id."""
         return next((p for p in self.profiles if p.profile_id == profile_id), None)
+
+
+class MigSpec(Value):
+    """MIG as people ask for it. `instances`: GPU instance profiles by name or id, one for each instance.
+
+    `vgpus`: vGPU profiles, and for how many of each there has to be room; the instances follow from them then. None of
+    either: MIG is to be off.
+    """
+
+    instances: tuple[str, ...] = ()
+    vgpus: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def on(self) -> bool:
+        """Whether MIG is asked for."""
+        return bool(self.instances or self.vgpus)

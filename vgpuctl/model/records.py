@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from vgpuctl.model.partition import Mig
-from vgpuctl.model.scheduler import GpuScheduler
+from vgpuctl.model.scheduler import GpuScheduler, SchedulerState
 from vgpuctl.model.vm import Claim, VmState
-from vgpuctl.value import Value
+from vgpuctl.value import NOTHING, Value
 
 
 class NvmlStatus(Value):
@@ -40,7 +40,7 @@ class NvmlVgpuType(Value):
 class NvmlGpu(Value):
     """What NVML says of one GPU: product name, whole framebuffer, every type it supports.
 
-    `scheduler` None: its library cannot be asked for it. `mig` and `mixed_size` are those of `Gpu`.
+    `scheduler` None: its library cannot be asked for it. The last three are those of `Gpu`.
     """
 
     model: str
@@ -49,6 +49,7 @@ class NvmlGpu(Value):
     scheduler: GpuScheduler | None = None
     mig: Mig | None = None
     mixed_size: bool | None = None
+    gi_schedulers: Mapping[int, SchedulerState] = NOTHING
 
 
 class HypervisorStatus(Value):

@@ -9,6 +9,8 @@ Imported for types alone: a Protocol is costly to make.
 Two rules hold for every implementation: a call that changes the host, and every libvirt call, raises
 AssertionError while this process holds the host lock (`World.claims.held`), except writing claims; and what a
 call returns was read now, not remembered.
+
+Size: one protocol for each outside world, and nothing else.
 """
 
 from __future__ import annotations
@@ -80,8 +82,8 @@ class Nvml(Protocol):
     def gpu(self, address: str) -> NvmlGpu | None:
         """Return what NVML knows of a GPU by normal PCI address; None when it is not to be had."""
 
-    def set_scheduler(self, address: str, spec: SchedulerSpec) -> None:
-        """Have a GPU's vGPUs scheduled so, until its driver is loaded again.
+    def set_scheduler(self, address: str, spec: SchedulerSpec, gi_id: int | None = None) -> None:
+        """Have a GPU's vGPUs scheduled so, until its driver is loaded again; or those of one GPU instance, while it is.
 
         Raises:
             NvmlFailed: NVML refused it or cannot be asked; `nvml_code` in its facts is NVML's number.
@@ -91,7 +93,8 @@ class Nvml(Protocol):
         """Turn MIG on or off. Where the driver does that at its next reset only, it is pending then, and no error.
 
         Raises:
-            NvmlFailed: as `set_scheduler`.
+            NvmlFailed: as `set_scheduler`; while another client has the GPU open, NVML says that it is in use. What it
+                has pending then is taken back, or the message says that it is not.
         """
 
     def make_instance(self, address: str, profile_id: int, start: int) -> int:

@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vgpuctl.errors import HostCannot, InvalidInput, Refused
+from vgpuctl.layout.mig import instances_for, names_of, profiles_of, same
 from vgpuctl.model.gpu import Gpu, Mode
+from vgpuctl.model.partition import Mig, MigSpec
 from vgpuctl.model.scheduler import Policy, SchedulerSpec
 from vgpuctl.plan.layout import wanted_vfs
 from vgpuctl.plan.scheduler import differs
@@ -15,6 +17,7 @@ from vgpuctl.spec.gpus import KEYS
 from vgpuctl.spec.host import GpuSpec, HostSpec, VgpuSpec, as_written
 from vgpuctl.value import Value, as_dict
 
+_OF_DEVICES = ("mode", "vfs", "mig", "mixed_size", "scheduler")
 _MODES = (Mode.VGPU, Mode.SRIOV, Mode.PASSTHROUGH)
 
 
@@ -37,7 +40,8 @@ def as_it_is(gpu: Gpu) -> GpuSpec:
     What host.yaml asks for and the GPU has is said as host.yaml says it; else what is seen. What is known of no GPU,
     as who may be placed on it, is what host.yaml says.
     """
-    mode = next((m for m in (gpu.desired, gpu.mode) if m is not None and _fits(gpu, m)), None)
+    seen = Mode.VGPU if gpu.mode is Mode.MIG_VGPU else gpu.mode
+    mode = next((m for m in (gpu.desired, seen) if m is not None and _fits(gpu, m)), None)
     return GpuSpec(
         mode=None if mode is None else str(mode),
         vfs=gpu.vfs_enabled if mode is Mode.SRIOV else None,
@@ -45,6 +49,8 @@ def as_it_is(gpu: Gpu) -> GpuSpec:
         scheduler=_scheduler_now(gpu),
         profiles=gpu.allowed_profiles,
         reserved_for=gpu.reserved_for or None,
+        mig=_mig_now(gpu) if mode is Mode.VGPU else None,
+        mixed_size=gpu.mixed_size or None if mode is Mode.VGPU else None,
     )
 
 
@@ -52,6 +58,8 @@ def _fits(gpu: Gpu, mode: Mode) -> bool:
     """Say whether a GPU has the virtual functions of a mode already; `unmanaged` fits only where it is asked for."""
     if mode not in _MODES:
         return mode is Mode.UNMANAGED and gpu.desired is mode
+    if mode is Mode.PASSTHROUGH and gpu.mig is not None and gpu.mig.enabled:
+        return False
     try:
         return wanted_vfs(gpu, mode, None) == gpu.vfs_enabled
     except (HostCannot, InvalidInput):
@@ -68,10 +76,31 @@ def _scheduler_now(gpu: Gpu) -> SchedulerSpec | None:
     return None if seen is None or seen.policy is Policy.BEST_EFFORT or differs(gpu, seen) else seen
 
 
+def _mig_now(gpu: Gpu) -> MigSpec | None:
+    """Return the instances of a GPU with MIG; as host.yaml says it where that is so, by vGPUs for instance."""
+    asked, mig = gpu.desired_mig, gpu.mig
+    if mig is None:
+        return None
+    if asked is not None and _has(gpu, mig, asked):
+        return asked
+    return MigSpec(names_of(mig)) if mig.enabled and mig.instances else None
+
+
+def _has(gpu: Gpu, mig: Mig, asked: MigSpec) -> bool:
+    """Say whether a GPU is partitioned so; vGPUs whose instances are not known are not there."""
+    if not asked.on or not mig.enabled:
+        return asked.on is mig.enabled
+    try:
+        named = asked.instances or instances_for(mig, asked.vgpus, gpu.types, gpu.address)
+        return same(mig, profiles_of(mig, named, gpu.address))
+    except InvalidInput:
+        return False
+
+
 def differences(gpu: Gpu, said: GpuSpec) -> tuple[Difference, ...]:
     """Return what is not as it is asked for on a GPU; what is not asked for and was not before is no difference."""
     now = as_it_is(gpu)
-    found = [*_mode_differs(gpu, said, now), *_scheduler_differs(gpu, said, now)]
+    found = [*_mode_differs(gpu, said, now), *_partition_differs(gpu, said, now), *_scheduler_differs(gpu, said, now)]
     for key in ("cordoned", "profiles", "reserved_for"):
         wanted, seen = (as_written(getattr(one, key)) or None for one in (said, now))
         if wanted != seen:
@@ -87,6 +116,40 @@ def _mode_differs(gpu: Gpu, said: GpuSpec, now: GpuSpec) -> list[Difference]:
     if said.vfs is not None and said.vfs != gpu.vfs_enabled:
         found.append(Difference("vfs", said.vfs, gpu.vfs_enabled))
     return found
+
+
+def _partition_differs(gpu: Gpu, said: GpuSpec, now: GpuSpec) -> list[Difference]:
+    """Return what differs of MIG and mixed sizes; they count for the mode vgpu, and passthrough has no MIG."""
+    if said.mode not in (None, Mode.VGPU, Mode.PASSTHROUGH):
+        return []
+    found = []
+    wanted = MigSpec() if said.mode == Mode.PASSTHROUGH and gpu.mig is not None else said.mig
+    there = MigSpec(names_of(gpu.mig)) if gpu.mig is not None and gpu.mig.enabled else MigSpec()
+    if wanted is not None and not (_has(gpu, gpu.mig, wanted) if gpu.mig is not None else not wanted.on):
+        found.append(Difference("mig", as_written(wanted), as_written(there)))
+    elif wanted is None and gpu.desired_mig is not None and now.mig == gpu.desired_mig:
+        found.append(Difference("mig", None, as_written(now.mig)))
+    if said.mode == Mode.PASSTHROUGH:
+        return found
+    if (said.mixed_size is not None and said.mixed_size is not bool(gpu.mixed_size)) or (
+        said.mixed_size is None and gpu.desired_mixed_size and gpu.mixed_size
+    ):
+        found.append(Difference("mixed_size", said.mixed_size, bool(gpu.mixed_size)))
+    return found
+
+
+def not_as_set(gpu: Gpu, said: GpuSpec) -> list[str]:
+    """Return what of a GPU's devices is not as it was set, a sentence each: a later step or the driver took it away."""
+    able = gpu.scheduler is not None and bool(gpu.scheduler.interfaces)
+    return [
+        f"{gpu.address}: {row.key} is {_shown(row.found)}, not {_shown(row.wanted)}"
+        for row in differences(gpu, said)
+        if row.key in _OF_DEVICES and row.wanted is not None and (able or row.key != "scheduler")
+    ]
+
+
+def _shown(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _scheduler_differs(gpu: Gpu, said: GpuSpec, now: GpuSpec) -> list[Difference]:

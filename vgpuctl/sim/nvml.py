@@ -58,9 +58,11 @@ class SimNvml:
             mixed_size=gpu.address in state.partitions.mixed if mixed.has(state, gpu) else None,
         )
 
-    def set_scheduler(self, address: str, spec: SchedulerSpec) -> None:
-        """Set a GPU's vGPU scheduler, or refuse as NVML does."""
+    def set_scheduler(self, address: str, spec: SchedulerSpec, gi_id: int | None = None) -> None:
+        """Set a GPU's vGPU scheduler, or refuse as NVML does; GPU instances have none of their own here."""
         with self._changing("nvml-set-scheduler", "nvmlDeviceSetVgpuSchedulerState", address) as (change, gpu):
+            if gi_id is not None:
+                refuse(NOT_SUPPORTED)
             change.records += scheduler.set_state(self._core.state, gpu, spec)
 
     def set_mig(self, address: str, *, enabled: bool) -> None:

@@ -49,7 +49,7 @@ def entry_changes(
 ) -> tuple[dict[str, object], dict[str, object]]:
     """Return what makes a GPU's own entry say this of it, and what the entry says now; both empty when it is said.
 
-    A key that is wanted to be nothing is taken out; `cordoned` becomes false where a wider entry says true.
+    A key that is wanted to be nothing is taken out; a truth value becomes false where a wider entry says true.
     """
     said = said_of_gpu(gpus, gpu)
     if all((as_written(getattr(said, key)) or None) == (as_written(value) or None) for key, value in wanted.items()):
@@ -57,6 +57,7 @@ def entry_changes(
     others = said_of_gpu({key: entry for key, entry in gpus.items() if key != gpu.address}, gpu)
     own = gpus.get(gpu.address, GpuSpec())
     changes = dict(wanted)
-    if "cordoned" in wanted and not wanted["cordoned"]:
-        changes["cordoned"] = False if others.cordoned else None
+    for key in ("cordoned", "mixed_size"):
+        if key in wanted and not wanted[key]:
+            changes[key] = False if getattr(others, key) else None
     return changes, {key: as_written(getattr(own, key)) for key in changes}

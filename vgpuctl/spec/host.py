@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from vgpuctl.model.partition import MigSpec
 from vgpuctl.model.scheduler import SchedulerSpec
 from vgpuctl.spec import rules
 from vgpuctl.spec.fields import DEFAULTABLE, GPU_MODES
+from vgpuctl.spec.mig import MIG_SCHEMA, mig_spec, mig_value, together
 from vgpuctl.spec.read import parse
 from vgpuctl.spec.scheduler import SCHEDULER, scheduler_spec, scheduler_value
 from vgpuctl.spec.shape import Key, Shape, at_least_one, by_name
@@ -37,7 +39,8 @@ class GpuSpec(Value):
     """What a GPU is set up for. `vfs` None: as many as the driver makes by itself; `cordoned`: no new vGPUs on it.
 
     `scheduler` None: NVIDIA's driver decides. `profiles`: only these are placed on it; `reserved_for`: only for VMs
-    whose names fit one of these patterns.
+    whose names fit one of these patterns. `mig` None: its MIG mode and instances stay as they are; `mixed_size`:
+    whether vGPUs of several sizes may be on it at once.
     """
 
     mode: str | None = None
@@ -46,6 +49,8 @@ class GpuSpec(Value):
     scheduler: SchedulerSpec | None = None
     profiles: tuple[str, ...] | None = None
     reserved_for: tuple[str, ...] | None = None
+    mig: MigSpec | None = None
+    mixed_size: bool | None = None
 
 
 class VgpuSpec(Value):
@@ -99,6 +104,8 @@ def as_written(value: object) -> object:
     """Return a value as host.yaml writes it: a tuple as a list, a scheduler as a mapping, what is empty as None."""
     if isinstance(value, SchedulerSpec):
         return scheduler_value(value)
+    if isinstance(value, MigSpec):
+        return mig_value(value)
     if isinstance(value, tuple):
         return list(value) or None
     return value if value or value is False else None
@@ -143,7 +150,7 @@ _TEXTS = {
 }
 GPU = Shape(
     "Gpu",
-    "What a GPU is set up for; vgpuctl apply, set-mode, set-scheduler and cordon write it.",
+    "What a GPU is set up for; vgpuctl apply, set-mode, set-mig, set-mixed-size, set-scheduler and cordon write it.",
     (
         Key("mode", rules.gpu_mode, "what the GPU is set up for", {"enum": list(GPU_MODES), "type": "string"}),
         Key("vfs", rules.vfs, "how many virtual functions are on", {"minimum": 0, "maximum": 256, "type": "integer"}),
@@ -151,7 +158,10 @@ GPU = Shape(
         Key("scheduler", scheduler_spec, "how NVIDIA's driver divides the GPU's time", shape=SCHEDULER),
         Key("profiles", at_least_one(rules.allowed_profile), "only these vGPU profiles are placed on it", _TEXTS),
         Key("reserved_for", at_least_one(rules.name_pattern), "only for VMs with such names, like vdi-*", _TEXTS),
+        Key("mig", mig_spec, "off, the GPU instances that there are, or the vGPUs that there is room for", MIG_SCHEMA),
+        Key("mixed_size", rules.truth, "true: vGPUs of several sizes may be on it at once", {"type": "boolean"}),
     ),
+    together,
 )
 VGPU = Shape(
     "Vgpu",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sriov-manage is run with its two words, and while it runs no NVML handle of ours is open."""
+"""sriov-manage and nvidia-smi are run with their words, and while they run no NVML handle of ours is open."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.host.test_nvml import ADDRESS, LIBRARY
+from tests.unit.host.nvml_library import ADDRESS, LIBRARY
 from vgpuctl.errors import Stuck
 from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.vendor import HostVendorCommands
+from vgpuctl.model.records import CommandResult
 
 INIT = 'int nvmlInitWithFlags(u flags) { say("init"); return INIT; }'
 SHUTDOWN = 'int nvmlShutdown(void) { say("shutdown"); return SUCCESS; }'
@@ -120,6 +121,47 @@ def test_nothing_is_run_under_the_host_lock(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+def reset(tmp_path: Path, body: str, *, locked: bool = False, deadline_seconds: float = 10) -> CommandResult:
+    """Reset a GPU with an nvidia-smi that does this."""
+    command = script(tmp_path / "nvidia-smi", body)
+    records, processes = store(tmp_path), HostProcesses()
+    ours = HostVendorCommands(nvidia_smi=command, lock_held=lambda: locked, records=records, processes=processes)
+    return ours.reset_gpu(ADDRESS, deadline_seconds=deadline_seconds)
+
+
+def test_a_reset_is_for_one_gpu_and_both_streams_are_kept(tmp_path: Path) -> None:
+    done = reset(tmp_path, 'echo "ran $*"; echo "In use by another client" >&2; exit 19')
+    assert (done.status, done.text) == (19, f"ran --gpu-reset -i {ADDRESS}\nIn use by another client\n")
+
+
+def test_a_reset_that_does_not_end_is_left_alone_and_recorded(tmp_path: Path) -> None:
+    body = f"read line <{fifo(tmp_path)}; touch {tmp_path}/ended"
+    with pytest.raises(Stuck, match="it goes on as process"):
+        reset(tmp_path, body, deadline_seconds=0.1)
+    (write,) = store(tmp_path).stuck()
+    assert (write.gpu, write.text) == (ADDRESS, "nvidia-smi --gpu-reset")
+    assert write.path == f"/sys/bus/pci/devices/{ADDRESS}/reset"
+    (tmp_path / "fifo").write_text("go on\n")
+    gone(tmp_path)
+    assert (tmp_path / "ended").exists()
+
+
+def test_nothing_is_reset_under_the_host_lock(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        reset(tmp_path, f"touch {tmp_path}/ran", locked=True)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_host_without_nvidia_smi_says_which_file_it_lacks(tmp_path: Path) -> None:
+    missing = str(tmp_path / "nvidia-smi")
+    none = HostVendorCommands(
+        nvidia_smi=missing, lock_held=lambda: False, records=store(tmp_path), processes=HostProcesses()
+    )
+    with pytest.raises(FileNotFoundError) as raised:
+        none.reset_gpu(ADDRESS, deadline_seconds=1)
+    assert raised.value.filename == missing
+
+
 def test_nvml_asked_before_holds_nothing_of_the_driver_while_it_runs(tmp_path: Path) -> None:
     node = tmp_path / "nvidia0"
     node.write_text("")
@@ -127,7 +169,7 @@ def test_nvml_asked_before_holds_nothing_of_the_driver_while_it_runs(tmp_path: P
     assert INIT in LIBRARY
     assert SHUTDOWN in LIBRARY
     (tmp_path / "nvml.c").write_text(top + LIBRARY.replace(INIT, init).replace(SHUTDOWN, shutdown))
-    known = [f'-DLOG="{tmp_path}/log"', f'-DNODE="{node}"', '-DDRIVER="550.144.02"', "-DINIT=0"]
+    known = [f'-DLOG="{tmp_path}/log"', f'-DNODE="{node}"', '-DDRIVER="550.144.02"', "-DINIT=0", "-DMEMORY=40960ULL"]
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", "libnvidia-ml.so.1", "nvml.c", *known], cwd=tmp_path, check=True)
     command = script(tmp_path / "sriov-manage", 'ls -l "/proc/$PPID/fd" "/proc/$$/fd"')
     done = subprocess.run(

@@ -23,7 +23,7 @@ from tests.unit.sim.hosts import (
     uuid,
     vf,
 )
-from vgpuctl.errors import InvalidInput, Stuck
+from vgpuctl.errors import InvalidInput, NvmlFailed, Stuck
 from vgpuctl.model.vm import VmState
 
 
@@ -111,11 +111,40 @@ def test_looking_can_fail_too(make: MakeHost) -> None:
         ("{on: define, errno: EIO}", "only sysfs calls have an errno"),
         ("{on: sysfs-write, errno: EFOO}", "not an errno"),
         ("{on: start, kind: park}", "only a sysfs-write can be parked"),
+        ("{on: start, kind: pending}", "only an nvml-set-mig can be pending"),
         ("{on: start, times: 1, nth: 2}", "exclude each other"),
         ("{match: x}", "'on' is missing"),
-        ("{on: start, kind: gone}", "known: error, lost, park"),
+        ("{on: start, kind: gone}", "known: error, lost, park, pending"),
     ],
 )
 def test_wrong_faults_are_told(make: MakeHost, fault: str, why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         make(f"faults: [{fault}]\n")
+
+
+@pytest.mark.parametrize("kind", ["error", "lost"])
+def test_each_call_that_partitions_a_gpu_can_fail_or_do_nothing(make: MakeHost, kind: str) -> None:
+    calls = ("nvml-set-mig", "nvml-make-instance", "nvml-destroy-instance", "nvml-set-mixed-size")
+    faults = "".join(f"  - {{on: {call}, kind: {kind}, code: 999, message: no luck}}\n" for call in calls)
+    host = make(f"gpus: [{{model: A100, mig: [1g.5gb]}}, {{model: A100}}]\nfaults:\n{faults}")
+    other = "0000:3f:00.0"
+    before = (host.nvml.gpu(GPU), host.nvml.gpu(other))
+    host.vendor.sriov_manage("-d", other, deadline_seconds=1)
+    off = host.nvml.gpu(other)
+    acts = [
+        lambda: host.nvml.set_mig(other, enabled=True),
+        lambda: host.nvml.make_instance(GPU, 19, 1),
+        lambda: host.nvml.destroy_instance(GPU, 1),
+        lambda: host.nvml.set_mixed_size(other, enabled=True),
+    ]
+    for number, act in enumerate(acts):
+        if number == 3:
+            host.vendor.sriov_manage("-e", other, deadline_seconds=1)
+        if kind == "lost":
+            act()
+            continue
+        with pytest.raises(NvmlFailed, match="no luck") as caught:
+            act()
+        assert caught.value.facts["nvml_code"] == 999
+    assert off == before[1]
+    assert (host.nvml.gpu(GPU), host.nvml.gpu(other)) == before

@@ -21,7 +21,15 @@ PATH = "/etc/vgpuctl/host.yaml"
 
 
 EMPTY = f"{PATH} says nothing and counts as absent: begin it with 'version: 1', or remove it"
-_SAID = ("desired", "cordoned", "desired_scheduler", "allowed_profiles", "reserved_for")
+_SAID = (
+    "desired",
+    "cordoned",
+    "desired_scheduler",
+    "desired_mig",
+    "desired_mixed_size",
+    "allowed_profiles",
+    "reserved_for",
+)
 """The fields of a `Gpu` that host.yaml says."""
 
 UNUSABLE = "new vGPUs and changes of GPUs are refused until it is mended"
@@ -101,6 +109,8 @@ def _said(gpus: Mapping[str, GpuSpec], gpu: Gpu) -> dict[str, object]:
         "desired": Mode(said.mode) if said.mode else None,
         "cordoned": bool(said.cordoned),
         "desired_scheduler": said.scheduler,
+        "desired_mig": said.mig,
+        "desired_mixed_size": said.mixed_size,
         "allowed_profiles": said.profiles,
         "reserved_for": said.reserved_for or (),
     }

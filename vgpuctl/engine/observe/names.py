@@ -70,6 +70,7 @@ def _with_known(gpu: Gpu, known: Gpu | None) -> Gpu:
         scheduler=known.scheduler,
         mig=known.mig,
         mixed_size=known.mixed_size,
+        gi_schedulers=known.gi_schedulers,
     )
 
 
@@ -81,6 +82,7 @@ def _with_nvml(gpu: Gpu, seen: NvmlGpu) -> Gpu:
         scheduler=seen.scheduler,
         mig=seen.mig,
         mixed_size=seen.mixed_size,
+        gi_schedulers=seen.gi_schedulers,
     )
     if gpu.backend is not Backend.VENDOR_VF:
         return gpu

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MIG: when its mode changes and how long it stays, instances, and the vGPUs in them."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.sim.hosts import GPU, PF, MakeHost, create, pci_device, refused, run_vm, set_type, vf
+from vgpuctl.errors import InvalidInput, NvmlFailed
+from vgpuctl.model.partition import Mig
+from vgpuctl.sim import SimWorld, mig
+from vgpuctl.sim.machine import build
+from vgpuctl.sim.nvml_codes import RefusedByNvml
+from vgpuctl.sim.scenario import compile_scenario
+from vgpuctl.sim.state import State
+
+INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, IN_USE, INSUFFICIENT_RESOURCES = 2, 3, 6, 19, 23
+OTHER = "0000:3f:00.0"
+FREE = "gpus: [{model: %s, vfs: {enabled: 0}}]\n"
+
+
+def seen(host: SimWorld, gpu: str = GPU) -> Mig:
+    told = host.nvml.gpu(gpu)
+    assert told is not None
+    assert told.mig is not None
+    return told.mig
+
+
+def mode(host: SimWorld) -> tuple[bool, bool]:
+    return seen(host).enabled, seen(host).pending
+
+
+def spans(host: SimWorld) -> list[tuple[int, str]]:
+    return [(i.profile_id, str(i.span)) for i in seen(host).instances]
+
+
+def cycle(host: SimWorld) -> None:
+    for flag in ("-d", "-e"):
+        assert host.vendor.sriov_manage(flag, GPU, deadline_seconds=1).status == 0
+
+
+def listed(host: SimWorld, number: int) -> list[str]:
+    lines = host.sysfs.read(f"{vf(number)}/nvidia/creatable_vgpu_types").splitlines()
+    return [line.rpartition(" ")[2] for line in lines[1:]]
+
+
+def code(call, *values, **named) -> object:
+    with pytest.raises(NvmlFailed) as raised:
+        call(*values, **named)
+    return raised.value.facts["nvml_code"]
+
+
+def test_two_h100s_one_of_them_partitioned(make: MakeHost) -> None:
+    host = make("h100-mig")
+    assert (mode(host), spans(host)) == ((True, True), [(9, "0:4"), (19, "4:1"), (19, "5:1")])
+    assert seen(host, OTHER) == Mig(False, False, seen(host).profiles)
+    assert listed(host, 0) == ["H100-1-10C", "H100-3-40C"]
+    assert "H100-10C" in host.sysfs.read(f"/sys/bus/pci/devices/{OTHER}/virtfn0/nvidia/creatable_vgpu_types")
+
+
+def test_only_some_gpus_have_it(make: MakeHost) -> None:
+    host = make("l40s-x4")
+    told = host.nvml.gpu(GPU)
+    assert told is not None
+    assert told.mig is None
+    assert code(host.nvml.set_mig, GPU, enabled=True) == NOT_SUPPORTED
+    assert code(host.nvml.make_instance, GPU, 19, 0) == NOT_SUPPORTED
+    assert code(host.nvml.set_mig, "0000:99:00.0", enabled=True) == NOT_SUPPORTED
+
+
+def test_vfs_and_instances_stand_against_a_change(make: MakeHost) -> None:
+    host = make("h100-mig")
+    assert code(host.nvml.set_mig, GPU, enabled=False) == IN_USE
+    host.nvml.set_mig(GPU, enabled=True)
+    host.vendor.sriov_manage("-d", GPU, deadline_seconds=1)
+    assert spans(host) == []
+    host.nvml.make_instance(GPU, 0, 0)
+    assert code(host.nvml.set_mig, GPU, enabled=False) == IN_USE
+    host.nvml.destroy_instance(GPU, seen(host).instances[0].gi_id)
+    host.nvml.set_mig(GPU, enabled=False)
+    assert mode(host) == (False, False)
+
+
+@pytest.mark.parametrize(("model", "after"), [("A100", (True, True)), ("H100", (False, False))])
+def test_only_ampere_keeps_it_over_a_boot_and_none_keeps_instances(
+    make: MakeHost, model: str, after: tuple[bool, bool]
+) -> None:
+    host = make(f"gpus: [{{model: {model}, mig: []}}]\n")
+    host.nvml.make_instance(GPU, 19, 0)
+    cycle(host)
+    assert (mode(host), spans(host)) == ((True, True), [])
+    host.nvml.make_instance(GPU, 19, 0)
+    host.reboot()
+    assert (mode(host), spans(host)) == (after, [])
+
+
+def test_on_ampere_it_waits_for_a_reset_while_somebody_has_the_driver_open(make: MakeHost) -> None:
+    host = make("gpus: [{model: A100, vfs: {enabled: 0}, held_by: nv-hostengine}]\n")
+    host.nvml.set_mig(GPU, enabled=True)
+    assert mode(host) == (False, True)
+    assert code(host.nvml.make_instance, GPU, 19, 0) == NOT_SUPPORTED
+    assert host.vendor.reset_gpu(GPU, deadline_seconds=1).status == 19
+    host.nvml.set_mig(GPU, enabled=False)
+    assert mode(host) == (False, False)
+    host.nvml.set_mig(GPU, enabled=True)
+    host.reboot()
+    assert mode(host) == (True, True)
+
+
+@pytest.mark.parametrize(("model", "after"), [("A100", (False, True)), ("H100", (True, True))])
+def test_a_change_can_be_made_to_wait_on_ampere(make: MakeHost, model: str, after: tuple[bool, bool]) -> None:
+    host = make(FREE % model + "faults: [{on: nvml-set-mig, kind: pending}]\n")
+    host.nvml.set_mig(GPU, enabled=True)
+    assert mode(host) == after
+
+
+def test_instances_are_made_where_the_profile_and_the_others_let_them(make: MakeHost) -> None:
+    host = make("gpus: [{model: A100, mig: [3g.20gb, 1g.5gb+me]}]\n")
+    make_one = host.nvml.make_instance
+    assert spans(host) == [(9, "0:4"), (20, "4:1")]
+    assert (code(make_one, GPU, 77, 0), code(make_one, GPU, 15, 1)) == (INVALID_ARGUMENT, INVALID_ARGUMENT)
+    assert code(make_one, GPU, 20, 5) == INSUFFICIENT_RESOURCES, "one with the media engines"
+    assert code(make_one, GPU, 9, 4) == INSUFFICIENT_RESOURCES
+    numbers = [make_one(GPU, 19, 5), make_one(GPU, 19, 6)]
+    host.nvml.destroy_instance(GPU, numbers[0])
+    assert make_one(GPU, 19, 5) == numbers[0]
+    assert code(host.nvml.destroy_instance, GPU, 40) == NOT_FOUND
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from((19, 20, 15, 14, 9, 5, 0)), st.integers(0, 7)), max_size=12))
+def test_whatever_is_asked_for_instances_never_overlap(asked: list[tuple[int, int]]) -> None:
+    state = State(build(compile_scenario("version: 1\ngpus: [{model: A100}]\n", "t.yaml")))
+    (gpu,) = state.machine.gpus.values()
+    state.apply([["partition", "mig", gpu.address, True, True]])
+    for profile_id, start in asked:
+        try:
+            state.apply(mig.make(state, gpu, profile_id, start)[1])
+        except RefusedByNvml:
+            continue
+    there = [instance.span for instance in state.partitions.on(gpu.address)]
+    assert not any(a.overlaps(b) for a in there for b in there if a is not b)
+    assert all(span.start + span.size <= 8 for span in there)
+    assert sum(gpu.gi_profiles[i.profile_id].slices for i in state.partitions.on(gpu.address)) <= 7
+
+
+def test_an_instance_with_a_vgpu_stays(make: MakeHost) -> None:
+    host = make("h100-mig")
+    set_type(host, 0, 823)
+    assert (listed(host, 0), listed(host, 1)) == ([], ["H100-1-10C"])
+    assert code(host.nvml.destroy_instance, GPU, 1) == IN_USE
+    refused(errno.EIO, lambda: set_type(host, 1, 823))
+    refused(errno.EIO, lambda: set_type(host, 1, 816))
+    host.sysfs.write(f"{vf(0)}/nvidia/current_vgpu_type", "0")
+    host.nvml.destroy_instance(GPU, 1)
+    assert listed(host, 1) == ["H100-1-10C"]
+
+
+def test_a_vgpu_moves_to_a_free_instance_of_its_profile(make: MakeHost) -> None:
+    host = make("h100-mig")
+    path = f"{vf(0)}/nvidia/gpu_instance_id"
+    set_type(host, 0, 821)
+    assert host.sysfs.read(path) == "2\n"
+    refused(errno.EIO, lambda: host.sysfs.write(path, "1"))
+    refused(errno.EIO, lambda: host.sysfs.write(path, "9"))
+    host.sysfs.write(path, "2")
+    host.sysfs.write(path, "3\n")
+    set_type(host, 1, 821)
+    assert [host.sysfs.read(f"{vf(n)}/nvidia/gpu_instance_id") for n in (0, 1)] == ["3\n", "2\n"]
+    refused(errno.EIO, lambda: host.sysfs.write(path, "2"))
+    run_vm(host, "user", 1, pci_device("0000:3b:00.4", managed=False))
+    refused(errno.EPERM, lambda: host.sysfs.write(path, "3"))
+
+
+def test_on_blackwell_several_vgpus_of_one_size_share_an_instance_of_the_gfx_kind(make: MakeHost) -> None:
+    host = make("gpus: [{model: RTX PRO 6000, mig: [1g.24gb, 1g.24gb+gfx, 1g.24gb+gfx]}]\nnvidia: {driver: '595.1'}\n")
+    for number in range(8):
+        set_type(host, number, 1549)
+    assert {host.sysfs.read(f"{vf(n)}/nvidia/gpu_instance_id") for n in range(8)} == {"2\n"}
+    assert "DC-1-2Q" in listed(host, 8)
+    set_type(host, 8, 1546)
+    assert host.sysfs.read(f"{vf(8)}/nvidia/gpu_instance_id") == "3\n"
+    refused(errno.EIO, lambda: set_type(host, 9, 1549))
+    assert listed(host, 9) == ["DC-1-2Q", "DC-1-2A", "DC-1-2B"]
+    assert host.nvml.gpu(GPU).types[1546].max_per_gi == 12
+
+
+def test_mdevs_are_in_instances_too(make: MakeHost) -> None:
+    host = make('kernel: "5.15.0"\ngpus: [{model: A100, mig: [1g.5gb]}]\n')
+    path = f"{PF}/virtfn1/mdev_supported_types/nvidia-474/available_instances"
+    assert host.sysfs.read(path) == "1\n"
+    create(host, "0000:3b:00.4", "nvidia-474", 1)
+    assert host.sysfs.read(path) == "0\n"
+    assert code(host.nvml.destroy_instance, GPU, 1) == IN_USE
+
+
+def test_somebody_elses_vgpu_can_be_there_from_the_beginning(make: MakeHost) -> None:
+    host = make("gpus: [{model: H100, mig: [7g.80gb], vgpus: [{profile: H100-7-80C, vm: theirs}]}]\n")
+    assert host.sysfs.read(f"{vf(0)}/nvidia/current_vgpu_type") == "825\n"
+    assert code(host.nvml.destroy_instance, GPU, 1) == IN_USE
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ("{model: L40S, mig: []}", "has no MIG"),
+        ("{model: H100, mig: [1g.5gb]}", "did you mean '1g.20gb'"),
+        ("{model: H100, mig: [7g.80gb, 1g.10gb]}", "no room for 1g.10gb"),
+        ("{model: H100, mig: [], vgpus: [{profile: H100-10C}]}", "no room for H100-10C"),
+        ("{model: H100, vgpus: [{profile: H100-1-10C}]}", "no room for H100-1-10C"),
+    ],
+)
+def test_a_scenario_cannot_begin_with_what_the_driver_would_refuse(make: MakeHost, entry: str, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        make(f"gpus: [{entry}]\n")
+
+
+@pytest.mark.parametrize("name", ["h100-mig", "rtx-pro-6000"])
+def test_each_mig_type_has_a_profile_that_the_gpu_offers_and_fills_it(make: MakeHost, name: str) -> None:
+    told = make(name).nvml.gpu(GPU)
+    assert told is not None
+    assert told.mig is not None
+    for kind in told.types.values():
+        if kind.gi_profile_id is not None:
+            profile = told.mig.profile(kind.gi_profile_id)
+            assert profile is not None, kind.name
+            assert kind.max_per_gpu == profile.maximum * (kind.max_per_gi or 0), kind.name
+
+
+def test_placements_are_within_the_gpu(make: MakeHost) -> None:
+    for profile in seen(make("rtx-pro-6000")).profiles:
+        assert all(p.start + p.size <= 4 for p in profile.placements), profile.name

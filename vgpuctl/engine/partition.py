@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of a GPU's partition, with what NVML alone tells: which instances the vGPUs asked for run in.
+
+The kernel lists types only while a GPU's VFs are on; NVML lists all of them, MIG-backed ones also with MIG off.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vgpuctl.layout.mig import instances_for
+from vgpuctl.model.gpu import Gpu, VgpuType
+from vgpuctl.model.partition import MigSpec
+from vgpuctl.value import replace
+
+if TYPE_CHECKING:
+    from vgpuctl.model.world import World
+
+
+def types_of(world: World, gpu: Gpu) -> tuple[VgpuType, ...]:
+    """Return every type that NVML knows of a GPU; without NVML those that were seen."""
+    seen = world.nvml.gpu(gpu.address) if gpu.nvidia_driver else None
+    if seen is None or not seen.types:
+        return gpu.types
+    return tuple(
+        VgpuType(
+            str(number),
+            kind.name,
+            kind.name.split()[-1],
+            kind.framebuffer_mib,
+            kind.max_per_gpu,
+            gi_profile_id=kind.gi_profile_id,
+            max_per_gi=kind.max_per_gi,
+            placement_ids=kind.placement_ids,
+            placement_size=kind.placement_size,
+        )
+        for number, kind in sorted(seen.types.items())
+    )
+
+
+def with_instances(world: World, gpu: Gpu, wanted: MigSpec | None) -> MigSpec | None:
+    """Return what is asked for with its instances named, also where it is said by vGPUs.
+
+    Raises:
+        InvalidInput: the GPU has no such vGPU profile, or none that runs in an instance.
+    """
+    if wanted is None or not wanted.vgpus or wanted.instances or gpu.mig is None:
+        return wanted
+    names = instances_for(gpu.mig, wanted.vgpus, types_of(world, gpu), gpu.address)
+    return replace(wanted, instances=names)

@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan MIG and mixed sizes of a GPU: what stands against it, what changes, and in the only order that works.
+
+No vGPU; VFs off; MIG mode; VFs on, which takes GPU instances and mixed sizes away; GPU instances, the larger first, or
+mixed sizes; the scheduler; vGPUs. While MIG mode and VFs stay as they are, instances come and go beside VMs that run in
+others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from vgpuctl.errors import HostCannot, InUse, InvalidInput, VgpuctlError
+from vgpuctl.layout import steps as vf_steps
+from vgpuctl.layout.mig import Arrangement, Making, arrange, profiles_of
+from vgpuctl.layout.partition import DestroyInstance, MakeInstance, SetMig, SetMixedSize
+from vgpuctl.model.gpu import Gpu, Mode, Vgpu, VgpuType
+from vgpuctl.model.partition import GiProfile, Mig, MigSpec, Span
+from vgpuctl.model.scheduler import Policy, SchedulerSpec
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.step import Step
+from vgpuctl.plan.emptied import EmptiedWork, Reason, emptied
+from vgpuctl.plan.scheduler import differs
+from vgpuctl.scheduler.limits import as_spec
+from vgpuctl.steps.scheduler import SetScheduler
+from vgpuctl.value import Value, replace
+
+AMPERE = 7
+"""NVML's number: the architecture whose MIG mode may wait for a reset of the GPU."""
+
+
+class Wish(Value):
+    """How a GPU is to be partitioned, None for as it is. `mig` names its instances, also where vGPUs are asked for."""
+
+    mig: MigSpec | None = None
+    mixed_size: bool | None = None
+
+
+class Change(Value):
+    """What changes. `mode`: MIG goes on or off; `cold`: the VFs are new afterwards; None and nothing for no change."""
+
+    mode: bool | None = None
+    cold: bool = False
+    instances: Arrangement = Arrangement()
+    mixed_size: bool | None = None
+    empty: bool = False
+    """Whether no vGPU may be on it meanwhile."""
+
+
+def wish_for(gpu: Gpu, mode: str | None, mig: MigSpec | None, mixed_size: bool | None) -> Wish:
+    """Return what is to be done in a mode: MIG and mixed sizes are for vGPUs, and passthrough has neither."""
+    if mode == Mode.VGPU:
+        return Wish(mig, mixed_size)
+    if mode == Mode.PASSTHROUGH and gpu.mig is not None and gpu.mig.enabled:
+        return Wish(MigSpec())
+    return Wish()
+
+
+def refuse_without_mode(address: str, mode: str | None, mig: MigSpec | None, mixed_size: bool | None) -> None:
+    """Refuse MIG or mixed sizes of a GPU of which no mode is said.
+
+    Raises:
+        InvalidInput: they go with the mode vgpu.
+    """
+    said = "mig" if mig is not None else "mixed_size" if mixed_size is not None else None
+    if mode is None and said is not None:
+        raise InvalidInput(
+            f"{said} is said of {address}, and no mode, with which it goes",
+            hint="say mode: vgpu too, in any entry of gpus: that means this GPU",
+            gpu=address,
+        )
+
+
+def as_wished(gpu: Gpu, wish: Wish) -> Gpu:
+    """Return a GPU with MIG and mixed sizes as they are to be, for what is judged by them."""
+    mig = gpu.mig
+    if mig is not None and wish.mig is not None:
+        mig = replace(mig, enabled=wish.mig.on, pending=wish.mig.on)
+    return replace(gpu, mig=mig, mixed_size=gpu.mixed_size if wish.mixed_size is None else wish.mixed_size)
+
+
+def change_of(snapshot: Snapshot, gpu: Gpu, number: int, wish: Wish, types: tuple[VgpuType, ...]) -> Change:
+    """Return what changes on a GPU that has `number` VFs then. `types`: all that its driver knows.
+
+    Raises:
+        HostCannot: it has no MIG or mixed sizes, or not with what is asked for beside.
+        InvalidInput, NoCapacity: it has no such instance, or they do not fit on it together.
+        InUse: a VM keeps a vGPU that would have no place.
+    """
+    _refuse_impossible(snapshot, gpu, wish)
+    mig = gpu.mig
+    if mig is None:
+        cold = number != gpu.vfs_enabled
+        return _with_sizes(snapshot, gpu, Change(cold=cold), wish, types)
+    on = mig.enabled if wish.mig is None else wish.mig.on
+    mode = on if wish.mig is not None and (mig.enabled is not on or mig.pending is not on) else None
+    cold = number != gpu.vfs_enabled or (mode is not None and gpu.vfs_enabled > 0)
+    wanted = profiles_of(mig, wish.mig.instances, gpu.address) if wish.mig is not None and on else None
+    _refuse_misfits(snapshot, gpu, mode, wanted, types)
+    instances = Arrangement()
+    taken = _occupied(snapshot, gpu, mig, types)
+    if wanted is not None:
+        there = replace(mig, instances=()) if cold or mode is not None else mig
+        instances = arrange(there, wanted, taken, gpu.address)
+    elif mode is False and not gpu.vfs_enabled:
+        instances = Arrangement(destroy=mig.instances)  # those that go with the VFs need no step
+    empty = any(i.gi_id in taken for i in instances.destroy)
+    return _with_sizes(snapshot, gpu, Change(mode, cold, instances, None, empty), wish, types)
+
+
+def _with_sizes(snapshot: Snapshot, gpu: Gpu, change: Change, wish: Wish, types: tuple[VgpuType, ...]) -> Change:
+    """Return a change with that of mixed sizes: new VFs have none, and they change on an empty GPU alone."""
+    if wish.mixed_size is None or wish.mixed_size is (False if change.cold else bool(gpu.mixed_size)):
+        return change
+    _refuse_sizes(snapshot, gpu, types, mixed=wish.mixed_size)
+    return replace(change, mixed_size=wish.mixed_size, empty=change.empty or not change.cold)
+
+
+def cold_steps(gpu: Gpu, number: int, change: Change, *, autoprobe: bool, kernel: str) -> tuple[Step, ...]:
+    """Return the steps with which a GPU's VFs go or come, MIG mode between them, and what is set on new VFs."""
+    found: list[Step] = []
+    if change.mode is None:
+        found += vf_steps(gpu, number, autoprobe=autoprobe, again=lost_with_vfs(gpu))
+    else:
+        found += vf_steps(gpu, 0, autoprobe=autoprobe, again=lost_with_vfs(gpu))
+        found += _destroyed(gpu, change.instances)
+        found.append(SetMig(gpu.address, change.mode, not change.mode, reset=may_reset(gpu, kernel)))
+        found += vf_steps(replace(gpu, vfs_enabled=0), number, autoprobe=autoprobe)
+    found += _made(gpu, change.instances.make)
+    if change.mixed_size:
+        found.append(SetMixedSize(gpu.address, enable=True))
+    return tuple(found)
+
+
+def warm_work(
+    snapshot: Snapshot, gpu: Gpu, change: Change, scheduler: SchedulerSpec | None, *, drain: bool
+) -> EmptiedWork:
+    """Return what changes a GPU whose VFs stay: beside its VMs where it can be, else with all of them off.
+
+    `scheduler`: set with the rest where no vGPU is on the GPU anyway.
+
+    Raises:
+        InUse: vGPUs have to go for a moment, and may not (`drain`), or are not vgpuctl's.
+    """
+    found = [*_destroyed(gpu, change.instances), *_made(gpu, change.instances.make)]
+    sizes: list[Step] = [] if change.mixed_size is None else [SetMixedSize(gpu.address, change.mixed_size)]
+    running = gpu.scheduler.state if gpu.scheduler is not None else None
+    if change.empty and scheduler is not None and differs(gpu, scheduler):
+        again = SetScheduler(gpu.address, scheduler, running)
+        sizes = [again, *sizes] if change.mixed_size else [*sizes, again]  # mixed sizes take no fixed share
+    elif change.mixed_size and running is not None and running.policy is Policy.FIXED_SHARE:
+        raise HostCannot(
+            f"{gpu.address} schedules with fixed_share, and with mixed sizes there is best_effort and equal_share only",
+            hint=f"vgpuctl set-scheduler {gpu.address} --policy best_effort",
+            check="scheduler",
+            gpu=gpu.address,
+        )
+    inner = (*found, *sizes)
+    if not change.empty:
+        return EmptiedWork(steps=inner)
+    does = "changes mixed sizes" if change.mixed_size is not None else "destroys instances that are in use"
+    return emptied(snapshot, gpu, inner, Reason(does, None if drain else ""))
+
+
+def lost_with_vfs(gpu: Gpu) -> tuple[Step, ...]:
+    """Return what sets a GPU as it is, after its VFs went and are on again: the way back of a change that failed."""
+    found: list[Step] = []
+    if gpu.mig is not None and gpu.mig.enabled:
+        there = [(gpu.mig.profile(i.profile_id), i.span) for i in gpu.mig.instances]
+        larger = sorted(((p, s) for p, s in there if p is not None), key=lambda one: (-one[1].size, one[1].start))
+        found += [MakeInstance(gpu.address, profile, span) for profile, span in larger]
+    if gpu.mixed_size:
+        found.append(SetMixedSize(gpu.address, enable=True))
+    state = gpu.scheduler.state if gpu.scheduler is not None and gpu.scheduler.interfaces else None
+    spec = as_spec(state) if state is not None else None
+    if spec is not None and spec.policy is not Policy.BEST_EFFORT and not (gpu.mig is not None and gpu.mig.enabled):
+        found.append(SetScheduler(gpu.address, spec))
+    return tuple(found)
+
+
+def may_reset(gpu: Gpu, kernel: str) -> bool:
+    """Say whether a GPU may be reset when its MIG mode waits for that: Ampere, on kernels before 7.
+
+    From Linux 7 on the bus reset wedges hosts with vendor-specific VFIO; later GPUs change MIG mode at once.
+    """
+    architecture = gpu.scheduler.architecture if gpu.scheduler is not None else None
+    major = kernel.partition(".")[0]
+    return architecture == AMPERE and major.isdigit() and int(major) < 7
+
+
+def _destroyed(gpu: Gpu, instances: Arrangement) -> list[Step]:
+    known = ((gpu.mig.profile(i.profile_id) if gpu.mig is not None else None, i) for i in instances.destroy)
+    unknown = "unknown"
+    return [
+        DestroyInstance(gpu.address, p or GiProfile(i.profile_id, unknown, 0, 0, 0, (i.span,)), i.span)
+        for p, i in known
+    ]
+
+
+def _made(gpu: Gpu, make: Iterable[Making]) -> list[Step]:
+    return [MakeInstance(gpu.address, one.profile, one.span) for one in make]
+
+
+def _refuse_impossible(snapshot: Snapshot, gpu: Gpu, wish: Wish) -> None:
+    """Refuse what the GPU, or what is asked for beside, does not allow; nothing is looked up that is not asked for."""
+    if not ((wish.mig is not None and wish.mig.on) or wish.mixed_size):
+        return
+    facts = {"gpu": gpu.address}
+    what = "MIG" if wish.mig is not None and wish.mig.on else "mixed sizes"
+    if wish.mig is not None and wish.mig.on and wish.mixed_size:
+        raise InvalidInput(
+            f"{gpu.address} cannot have MIG and mixed sizes at once",
+            hint="of mig: and mixed_size: keep one, in whichever entry of gpus: says it",
+            **facts,
+        )
+    if not gpu.nvidia_driver:
+        raise _cannot(
+            f"{gpu.address} ({gpu.model}) has the driver {gpu.driver or 'none'}; only NVIDIA's has {what}",
+            f"vgpuctl set-mode {gpu.address} vgpu, if it is an NVIDIA GPU",
+            "driver",
+            facts,
+        )
+    if wish.mig is not None and wish.mig.on and gpu.mig is None:
+        raise _unknown(snapshot, gpu, "MIG", "A100, A30, H100, H200, B200 and RTX PRO 6000 have it")
+    if not wish.mixed_size:
+        return
+    if gpu.mig is not None and gpu.mig.enabled and wish.mig is None:
+        raise _cannot(
+            f"{gpu.address} has MIG on, with which there are no mixed sizes",
+            f"vgpuctl set-mig {gpu.address} --off",
+            "mixed-size",
+            facts,
+        )
+    if gpu.mixed_size is None and gpu.vfs_enabled:
+        raise _unknown(snapshot, gpu, "mixed sizes", "GPUs with virtual functions have them, from driver 550 on")
+    if not gpu.vfs_total:
+        raise _unknown(snapshot, gpu, "mixed sizes", "they need a GPU with virtual functions")
+
+
+def _unknown(snapshot: Snapshot, gpu: Gpu, what: str, hint: str) -> VgpuctlError:
+    """Return the refusal of what NVML does not tell of a GPU. Without NVML it may still come, as after a boot."""
+    if not snapshot.nvml.available and snapshot.nvml.reason is not None:
+        why = f"NVML, which sets it, does not answer: {snapshot.nvml.reason}"
+        return _cannot(f"{what} of {gpu.address}: {why}", "vgpuctl doctor", "driver", {"gpu": gpu.address})
+    return _cannot(f"{gpu.address} ({gpu.model}) has no {what} here", hint, "partition", {"gpu": gpu.address})
+
+
+def _cannot(message: str, hint: str, check: str, facts: dict[str, str]) -> HostCannot:
+    return HostCannot(message, hint=hint, check=check, **facts)
+
+
+def _type_of(vgpu: Vgpu, types: tuple[VgpuType, ...]) -> VgpuType | None:
+    return next((t for t in types if vgpu.profile == t.profile), None)
+
+
+def _occupied(snapshot: Snapshot, gpu: Gpu, mig: Mig, types: tuple[VgpuType, ...]) -> frozenset[int]:
+    """Return the instances that a vGPU may be in: the one its VF names, else every one of its profile."""
+    found: set[int] = set()
+    for vgpu in snapshot.taken_on(gpu.address):
+        function = gpu.function_at(vgpu.function)
+        known = _type_of(vgpu, types)
+        if not vgpu.present:
+            continue
+        if function is not None and function.gi_id is not None:
+            found.add(function.gi_id)
+        else:
+            found |= {i.gi_id for i in mig.instances if known is None or i.profile_id == known.gi_profile_id}
+    return frozenset(found)
+
+
+def _refuse_misfits(
+    snapshot: Snapshot,
+    gpu: Gpu,
+    mode: bool | None,
+    wanted: tuple[GiProfile, ...] | None,
+    types: tuple[VgpuType, ...],
+) -> None:
+    """Refuse a partition in which a vGPU that is promised, or there, has no place.
+
+    Raises:
+        InUse: naming the VMs and their profiles.
+    """
+    taken = [v for v in snapshot.taken_on(gpu.address) if v.profile is not None or v.present]
+    if mode is not None:
+        sliced = [(v, (known := _type_of(v, types)) is not None and known.gi_profile_id is not None) for v in taken]
+        gone = [v for v, on in sliced if v.present or on is not mode]
+        if gone:
+            why = f"and with MIG {'on' if mode else 'off'} it has no {'time-sliced' if mode else 'MIG-backed'} vGPUs"
+            raise _promised(gpu, gone, why)
+    if wanted is None:
+        return
+    have = Counter(p.profile_id for p in wanted)
+    for profile_id, needed in _instances_needed(taken, types).items():
+        if needed > have[profile_id]:
+            kept = [v for v in taken if (t := _type_of(v, types)) is not None and t.gi_profile_id == profile_id]
+            profile = gpu.mig.profile(profile_id) if gpu.mig is not None else None
+            name = profile.name if profile is not None else str(profile_id)
+            why = f"which need {needed} GPU instances {name}, not {have[profile_id]}"
+            raise _promised(gpu, kept, why)
+
+
+def _instances_needed(taken: list[Vgpu], types: tuple[VgpuType, ...]) -> Counter[int]:
+    """Return how many instances of each profile the vGPUs need; one of several has one framebuffer size (GB20x)."""
+    kinds = [known for v in taken if (known := _type_of(v, types)) is not None]
+    each = Counter(
+        (t.gi_profile_id, t.framebuffer_mib, t.max_per_gi or 1) for t in kinds if t.gi_profile_id is not None
+    )
+    found: Counter[int] = Counter()
+    for (profile_id, _, most), count in each.items():
+        if profile_id is not None:
+            found[profile_id] += -(-count // most)
+    return found
+
+
+def _refuse_sizes(snapshot: Snapshot, gpu: Gpu, types: tuple[VgpuType, ...], *, mixed: bool) -> None:
+    """Refuse to change mixed sizes where the vGPUs that are promised would not all have a place then.
+
+    Raises:
+        InUse: naming the VMs and their profiles.
+    """
+    taken = [v for v in snapshot.taken_on(gpu.address) if v.profile is not None]
+    kinds = [known for v in taken if (known := _type_of(v, types)) is not None]
+    if not mixed and len({t.framebuffer_mib for t in kinds}) > 1:
+        raise _promised(gpu, taken, "which have several sizes")
+    spans = [tuple(Span(at, t.placement_size or 0) for at in t.placement_ids or ()) for t in kinds]
+    if mixed and not _have_places([s for s in spans if s]):
+        raise _promised(gpu, taken, "and with mixed sizes fewer fit: not all of these have a place then")
+
+
+def _have_places(spans: list[tuple[Span, ...]]) -> bool:
+    """Say whether each can have one of its places so that none overlaps another; the fewest places first."""
+    order = sorted(spans, key=lambda each: (len(each), each[0].size, each[0].start))
+
+    def place(number: int, used: tuple[Span, ...], last: int) -> bool:
+        if number == len(order):
+            return True
+        again = number > 0 and order[number] == order[number - 1]  # equal ones in the order of their places
+        for at, span in enumerate(order[number]):
+            if (again and at <= last) or any(span.overlaps(u) for u in used):
+                continue
+            if place(number + 1, (*used, span), at):
+                return True
+        return False
+
+    return place(0, (), -1)
+
+
+def _promised(gpu: Gpu, vgpus: list[Vgpu], why: str) -> InUse:
+    names = sorted({v.holder for v in vgpus})
+    profiles = sorted({v.profile for v in vgpus if v.profile is not None})
+    return InUse(
+        f"{gpu.address} keeps {', '.join(profiles) or 'vGPUs'} for {', '.join(names)}, {why}",
+        hint="delete those VMs and vGPUs first, or give the VMs another profile: vgpuctl set-profile VM PROFILE",
+        gpu=gpu.address,
+        vms=names,
+        profiles=profiles,
+    )
