@@ -35,7 +35,7 @@ places 473 40 0
 vgpu 7 468 00000000-0000-4000-8000-000000000001 {} 10 4294967295
 vgpu 8 468 00000000-0000-4000-8000-000000000002 0 0 4294967295
 """
-MIG = ("mig 1 0 1", "mig 1 1 1\ngi 1 9 4\nci 1 0 2\nci 1 2 1\ngi 7 19 0")
+MIG = ("mig 1 0 1", "mig 1 1 1\ngi 1 9 4\nci 1 0 2\nci 1 2 1\ngi 7 19 0\ngi_scheduler 7 2 2 33 1041666")
 """What makes of it a card with MIG and two instances."""
 # Prints each answer, or the number of NVML's error; `gpu` is the card's handle.
 ASK = """
@@ -78,6 +78,15 @@ def ci(handle):
 def ci_profile(number, index):
     i = n.nvmlGpuInstanceGetComputeInstanceProfileInfo(n.nvmlDeviceGetGpuInstanceById(gpu, number), index, 0)
     return i.id, i.sliceCount, i.instanceCount, i.name
+def gi_v1(number):
+    asked = n.c_nvmlVgpuSchedulerStateInfo_v1_t(version=n.nvmlVgpuSchedulerStateInfo_v1, engineId=1)
+    found = n.nvmlGpuInstanceGetVgpuSchedulerState(n.nvmlDeviceGetGpuInstanceById(gpu, number), asked)
+    factor_and_slice = found.schedulerParams.vgpuSchedDataWithARR
+    return found.schedulerPolicy, found.arrMode, factor_and_slice.avgFactor, factor_and_slice.timeslice
+def gi_v2(number):
+    asked = n.c_nvmlVgpuSchedulerStateInfo_v2_t(engineId=1)
+    found = n.nvmlGpuInstanceGetVgpuSchedulerState_v2(n.nvmlDeviceGetGpuInstanceById(gpu, number), asked)
+    return found.schedulerPolicy, 2, found.avgFactor, found.timeslice
 n.nvmlInit()
 gpu = n.nvmlDeviceGetHandleByPciBusId("00000000:01:00.0")
 for question in sys.argv[1:]:
@@ -225,6 +234,10 @@ def test_migs_instances_are_told_with_their_places(ask: Ask) -> None:
         [(2, 0, 2, 1), (0, 1, 0, 2)],
         6,
     ]
+
+
+def test_an_instance_has_a_scheduler_of_its_own_or_says_that_it_has_none(ask: Ask) -> None:
+    assert ask("gi_v1(7)", "gi_v2(7)", "gi_v1(1)", "gi_v2(1)", change=MIG) == [(2, 2, 33, 1041666)] * 2 + [3, 3]
 
 
 def test_errors_have_nvmls_numbers(ask: Ask) -> None:

@@ -461,9 +461,12 @@ $(try "$a/nvidia-476/create" "$(uuid 1)") $(<"$b/nvidia-476/available_instances"
 	check_unload "$igb" 0x8086
 	load pf="$igb" form=vendor-vf vfs=7 model=rtx-pro-6000 mig=Y driver=595.45.04
 	tell "gi 47 2" >/dev/null
+	expect "an instance of Blackwell's has a scheduler of its own" "OK 3 3 2 33 1041666" \
+		"$(tell "gi_scheduler 3 3 0 0 0 0") $(state gi_scheduler)"
 	expect "Blackwell has several in one, of one size" "1546 1551 1561" "$(types_of "$(vf "$igb" 0)/nvidia")"
 	expect "these" "OK OK EIO" "$(for n in 0 1; do try "$(vf "$igb" $n)/nvidia/current_vgpu_type" 1551; done | xargs) \
 $(try "$(vf "$igb" 2)/nvidia/current_vgpu_type" 1546)"
+	expect "no other scheduler then" ENOTSUP "$(tell "gi_scheduler 3 2 0 0 0 0")"
 	check_unload "$igb" 0x8086
 	rmmod pci-pf-stub
 }

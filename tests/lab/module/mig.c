@@ -57,7 +57,7 @@ int lab_mig_set(struct lab_card *card, const char *text)
 
 /* -------------------------------------------------------- GPU instances */
 
-static struct lab_gi *lab_gi_by_id(struct lab_card *card, unsigned int id)
+struct lab_gi *lab_gi_by_id(struct lab_card *card, unsigned int id)
 {
 	struct lab_gi *gi;
 
@@ -135,7 +135,12 @@ int lab_gi_make(struct lab_card *card, const char *text)
 	if (start == LAB_NOWHERE || !gi || !lab_gi_fits(card, profile, start))
 		return -ENOSPC;
 	id = lab_gi_new_id(card, profile);
-	*gi = (struct lab_gi) { .profile = profile, .id = id, .start = start };
+	*gi = (struct lab_gi) {
+		.profile = profile,
+		.id = id,
+		.start = start,
+		.scheduler = card->scheduler,
+	};
 	return 0;
 }
 
@@ -254,6 +259,10 @@ void lab_mig_show(struct seq_file *out, const struct lab_card *card)
 			continue;
 		seq_printf(out, "gi %u %u %u\n", gi->id, gi->profile->id,
 			   gi->start);
+		if (card->model->architecture >= LAB_BLACKWELL)
+			seq_printf(out, "gi_scheduler %u %u %u %u %u\n", gi->id,
+				   gi->scheduler.policy, gi->scheduler.mode,
+				   gi->scheduler.factor, gi->scheduler.slice_ns);
 		for (i = 0; i < LAB_MAX_CIS; i++)
 			if (gi->cis[i])
 				seq_printf(out, "ci %u %u %u\n", gi->id, i,

@@ -163,6 +163,7 @@ static const struct {
 	int (*act)(struct lab_card *card, const char *text);
 } lab_acts[] = {
 	{ "scheduler ", lab_scheduler_set },
+	{ "gi_scheduler ", lab_gi_scheduler_set },
 	{ "mig ", lab_mig_set },
 	{ "gi ", lab_gi_make },
 	{ "drop_gi ", lab_gi_drop },

@@ -9,6 +9,7 @@
  */
 #include <linux/errno.h>
 #include <linux/kernel.h>
+#include <linux/string.h>
 
 #include "vgpulab.h"
 
@@ -85,21 +86,15 @@ static bool lab_outside(unsigned int value, unsigned int least,
 	return value && (value < least || value > most);
 }
 
-/*
- * "scheduler POLICY MODE FACTOR HZ SLICE_NS", numbers of NVML's set calls; 0
- * is the driver's choice. Needs card->lock.
- */
-int lab_scheduler_set(struct lab_card *card, const char *text)
+/* "POLICY MODE FACTOR HZ SLICE_NS", numbers of NVML's set calls; 0 is the driver's choice. */
+static int lab_scheduler_read(const char *text, struct lab_scheduler *to)
 {
 	unsigned int policy, mode, factor, hz, slice_ns;
 	unsigned int branch = lab_branch();
 
-	if (sscanf(text, "scheduler %u %u %u %u %u", &policy, &mode, &factor,
+	if (sscanf(text, "%u %u %u %u %u", &policy, &mode, &factor,
 		   &hz, &slice_ns) != 5)
 		return -EINVAL;
-	if (card->nr_vgpus || card->mig ||
-	    (card->mixed && policy == LAB_FIXED_SHARE))
-		return -EOPNOTSUPP;
 	if (policy < LAB_BEST_EFFORT || policy > LAB_FIXED_SHARE || mode > ADAPTIVE)
 		return -EINVAL;
 	if (policy != LAB_BEST_EFFORT) {
@@ -115,8 +110,44 @@ int lab_scheduler_set(struct lab_card *card, const char *text)
 		    lab_outside(slice_ns, LEAST_SLICE_NS, MOST_SLICE_NS))
 			return -EINVAL;
 	}
-	lab_scheduler_fill(&card->scheduler, policy, mode == STRICT, factor,
-			   hz, slice_ns);
+	lab_scheduler_fill(to, policy, mode == STRICT, factor, hz, slice_ns);
+	return 0;
+}
+
+/* "scheduler POLICY ..." Needs card->lock, as does the next. */
+int lab_scheduler_set(struct lab_card *card, const char *text)
+{
+	struct lab_scheduler wanted;
+	int ret = lab_scheduler_read(text + strlen("scheduler "), &wanted);
+
+	if (ret)
+		return ret;
+	if (card->nr_vgpus || card->mig ||
+	    (card->mixed && wanted.policy == LAB_FIXED_SHARE))
+		return -EOPNOTSUPP;
+	card->scheduler = wanted;
+	return 0;
+}
+
+/* "gi_scheduler GI POLICY ..." */
+int lab_gi_scheduler_set(struct lab_card *card, const char *text)
+{
+	struct lab_scheduler wanted;
+	struct lab_gi *gi;
+	unsigned int id;
+	int at, ret;
+
+	if (sscanf(text, "gi_scheduler %u %n", &id, &at) != 1)
+		return -EINVAL;
+	ret = lab_scheduler_read(text + at, &wanted);
+	if (ret)
+		return ret;
+	gi = lab_gi_by_id(card, id);
+	if (!gi)
+		return -ENOENT;
+	if (card->model->architecture < LAB_BLACKWELL || gi->nr_vgpus)
+		return -EOPNOTSUPP;
+	gi->scheduler = wanted;
 	return 0;
 }
 

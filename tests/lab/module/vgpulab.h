@@ -64,12 +64,21 @@ struct lab_gi_profile {
 	u8 starts[8];
 };
 
+/* How vGPUs share a card or a GPU instance, in NVML's numbers. */
+struct lab_scheduler {
+	unsigned int policy;		/* 1 best effort, 2 equal, 3 fixed share */
+	unsigned int mode;		/* 1 strict slices, 2 adaptive; 0 with best effort */
+	unsigned int factor;		/* of averaging, 0 with strict slices */
+	unsigned int slice_ns;
+};
+
 /* A GPU instance; free while `profile` is NULL. */
 struct lab_gi {
 	const struct lab_gi_profile *profile;
 	unsigned int id, start;
 	unsigned int nr_vgpus;
 	unsigned long long framebuffer_mib;	/* of every vGPU in it */
+	struct lab_scheduler scheduler;	/* Blackwell alone has one for each */
 	u8 cis[LAB_MAX_CIS];		/* slices of each compute instance, 0 = none */
 };
 
@@ -101,14 +110,6 @@ struct lab_vgpu_slot {
 	pid_t user;			/* who has it open, 0 = nobody */
 	unsigned int placement;		/* LAB_NO_PLACEMENT outside mixed size */
 	struct lab_gi *gi;		/* NULL without MIG */
-};
-
-/* How the vGPUs share the card, in NVML's numbers. */
-struct lab_scheduler {
-	unsigned int policy;		/* 1 best effort, 2 equal, 3 fixed share */
-	unsigned int mode;		/* 1 strict slices, 2 adaptive; 0 with best effort */
-	unsigned int factor;		/* of averaging, 0 with strict slices */
-	unsigned int slice_ns;
 };
 
 struct proc_dir_entry;
@@ -174,6 +175,7 @@ void lab_mixed_show(struct seq_file *out, const struct lab_card *card);
 bool lab_has_mig(const struct lab_card *card);
 void lab_mig_begin(struct lab_card *card);
 int lab_mig_set(struct lab_card *card, const char *text);
+struct lab_gi *lab_gi_by_id(struct lab_card *card, unsigned int id);
 int lab_gi_make(struct lab_card *card, const char *text);
 int lab_gi_drop(struct lab_card *card, const char *text);
 struct lab_gi *lab_gi_with_room(struct lab_card *card,
@@ -209,6 +211,7 @@ u32 lab_registry_word(const char *address, const char *name);
 /* scheduler.c: how vGPUs share a card's time */
 void lab_scheduler_load(struct lab_card *card);
 int lab_scheduler_set(struct lab_card *card, const char *text);
+int lab_gi_scheduler_set(struct lab_card *card, const char *text);
 void lab_scheduler_show(struct seq_file *out, const struct lab_card *card);
 
 /* proc.c: /proc/driver/nvidia, and /dev/nvidiactl that NVML holds open */

@@ -70,6 +70,13 @@ static u32 take_numbers(const char *text, u32 *to, u32 *marks, u32 room)
 	return n;
 }
 
+static void take_scheduler(struct gi *gi, const char *line)
+{
+	u32 *s = gi->scheduler;
+
+	sscanf(line, "gi_scheduler %*u %u %u %u %u", s, s + 1, s + 2, s + 3);
+}
+
 static void take_mig_line(struct state *state, const char *line)
 {
 	struct gi_profile *profile = &state->profiles[state->nr_profiles];
@@ -89,6 +96,8 @@ static void take_mig_line(struct state *state, const char *line)
 	if (state->nr_gis < MAX_GIS &&
 	    sscanf(line, "gi %u %u %u", &gi->id, &gi->profile, &gi->start) == 3)
 		state->nr_gis++;
+	if (state->nr_gis)	/* its line follows its instance's */
+		take_scheduler(&state->gis[state->nr_gis - 1], line);
 	if (state->nr_cis < MAX_CIS &&
 	    sscanf(line, "ci %u %u %u", &ci->gi, &ci->id, &ci->slices) == 3)
 		state->nr_cis++;

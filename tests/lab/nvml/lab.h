@@ -69,6 +69,7 @@ struct gi_profile {
 
 struct gi {
 	u32 id, profile, start;
+	u32 scheduler[4];	/* policy 0: it has none of its own */
 };
 
 struct ci {
