@@ -11,10 +11,14 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.context import BaseContext
+from pathlib import Path
 from typing import Any
 
+from tests.worlds import Act, Host, mend, open_host, picture
 from vgpuctl.errors import LibvirtFailed, Locked, NvmlFailed, VgpuctlError
 from vgpuctl.model.world import World
 from vgpuctl.value import replace
@@ -168,3 +172,83 @@ def outcome(act: Callable[[], object]) -> VgpuctlError | None:
     except VgpuctlError as error:
         return error
     return None
+
+
+def fault_points(calls: tuple[str, ...], *, every_read: bool) -> Iterator[tuple[int, bool, bool]]:
+    """Yield (number, done, for good): a change also fails after it was done; before the first, nothing is undone.
+
+    Reads of sysfs are most of the calls and mostly alike: `every_read` says whether each of them fails.
+    """
+    for number, call in enumerate(calls, start=1):
+        look = call in ("sysfs.read", "sysfs.readlink", "sysfs.listdir")
+        if call in NEVER_RAISE or (look and not every_read):
+            continue
+        yield number, False, False
+        if set(calls[:number]) & CHANGING:
+            yield number, False, True
+        if call in CHANGING:
+            yield number, True, False
+            yield number, True, True
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Something that is done on a host, again and again, while each of its calls fails or is a process's last.
+
+    `prepared` makes the host on which it is due, in a directory of its own; `whole` sees that a host on which it broke
+    off is whole once reconcile has run. `act` is pickled for a process that is killed: it is a function of a module.
+    """
+
+    directory: Path
+    prepared: Callable[[Path], Host]
+    act: Act
+    whole: Callable[[Host, str], None]
+
+    def calls(self) -> tuple[str, ...]:
+        """Return the calls that it makes when none fails."""
+        return counted(self.prepared(self.directory / "dry").world, self.act)
+
+    def failures(self, calls: tuple[str, ...]) -> int:
+        """Let each call fail; return how often that was an error.
+
+        Then all is undone; or the error says what is left, or a claim cannot be removed, and reconcile mends it.
+        """
+        refused = 0
+        for number, done, for_good in fault_points(calls, every_read=False):
+            where = f"call {number} {calls[number - 1]}, done={done}, for good={for_good}"
+            host = self.prepared(self.directory / f"{number}{done}{for_good}")
+            before = picture(host)
+            error = outcome(partial(self.act, failing(host.world, number, done=done, for_good=for_good)))
+            host.sim.close()
+            if error is None:
+                assert picture(host) != before, where
+                continue
+            refused += 1
+            if picture(host) != before:
+                partly = error.code == "partly-applied" and bool(error.left)
+                claim = for_good and calls[number - 1].startswith("claims.")
+                assert partly or claim, where
+                later = host.again()
+                mend(later.world)
+                self.whole(later, where)
+        return refused
+
+    def deaths(self, calls: tuple[str, ...], spawn: BaseContext) -> int:
+        """Kill a process in each call that changes something; return how often reconcile found what it left."""
+        found = 0
+        for number, done in [(n, d) for n, c in enumerate(calls, 1) if c in CHANGING for d in (False, True)]:
+            where = f"killed in call {number} {calls[number - 1]}, done={done}"
+            host = self.prepared(self.directory / f"{number}{done}")
+            child = spawn.Process(target=_die, args=(host.directory, host.scenario, self.act, number, done))
+            child.start()
+            child.join(30)
+            assert child.exitcode == -signal.SIGKILL, where
+            later = open_host(host.directory, host.scenario, later=2)
+            found += bool(mend(later.world, dry_run=True).data["findings"])
+            mend(later.world)
+            self.whole(later, where)
+        return found
+
+
+def _die(directory: Path, scenario: str, act: Act, number: int, done: bool) -> None:
+    act(dying(open_host(directory, scenario, later=1).world, number, done=done))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tests.worlds import WAIT_SECONDS, Silent, picture
+from tests.worlds import WAIT_SECONDS, Silent, create, open_host, picture, wish
 from vgpuctl.engine.layout import Job, set_mode
 from vgpuctl.errors import Interrupted
 from vgpuctl.spec.host import parse_host_spec
@@ -26,6 +26,30 @@ def said(host):
     text = host.world.host_file.read()
     spec = parse_host_spec(text, "host.yaml") if text is not None else None
     return {a: (g.mode, g.vfs) for a, g in spec.gpus.items()} if spec else {}
+
+
+def drained(tmp_path):
+    """Return a host with two running VMs that a set-mode of FLEX has to drain."""
+    host = open_host(tmp_path, "mixed")
+    for name in ("one", "two"):
+        create(host.world, wish(mode="sriov", gpu=FLEX, name=name))
+    return host
+
+
+def numvfs(name, args):
+    """Say yes to the write that turns six VFs on."""
+    return name == "write" and args[0].endswith("sriov_numvfs") and args[1] == "6\n"
+
+
+def starts(*numbers):
+    """Say yes to the starts of VMs with these numbers."""
+    seen = []
+
+    def at(name, args):
+        seen.extend([name] if name == "start" else [])
+        return name == "start" and len(seen) in numbers
+
+    return at
 
 
 class Signals(Silent):

@@ -206,13 +206,24 @@ def devices() -> set[str]:
     return names(MDEVS) | typed
 
 
+def made_at_the_next_start(vms: list[dict[str, Any]]) -> list[str]:
+    """Start and stop VMs that are off and whose place is kept without its device; what is missing then is wrong."""
+    for vm in vms:
+        if vm["state"] == "stopped":
+            must("start-vm", vm["name"])
+            must("stop-vm", vm["name"], "--force")
+    seen = ((vm["name"], v) for vm in must("list-vms") for v in vm["vgpus"])
+    return [f"vGPU {v['carrier']} of {name} is missing" for name, v in seen if not v["present"]]
+
+
 def left_over() -> list[str]:
     """What has no owner, or is not as its record says, after reconcile."""
     wrong = [f"still to mend: {f}" for f in must("reconcile", "--dry-run")["findings"]]
     vms = must("list-vms")
     owned = {v["carrier"] for vm in vms for v in vm["vgpus"]}
     wrong += [f"VM {vm['name']} is {vm['owner']}" for vm in vms if vm["owner"] != "ours"]
-    wrong += [f"vGPU {v['carrier']} of {vm['name']} is missing" for vm in vms for v in vm["vgpus"] if not v["present"]]
+    if any(not v["present"] for vm in vms for v in vm["vgpus"]):
+        wrong += made_at_the_next_start(vms)
     wrong += [f"device {d}" for d in devices() ^ owned]
     wrong += [f"claim {c}" for c in names(CLAIMS) ^ owned]
     disks = names(IMAGES) - {TINY}

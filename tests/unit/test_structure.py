@@ -140,11 +140,11 @@ def test_the_list_of_modules_without_a_mirror_is_not_out_of_date():
     assert not [folder for folder in folders if not list(folder.glob("test_*.py"))]
 
 
-@pytest.mark.parametrize("word", ["mock.patch", "time.sleep", "pytest.skip", "mark.skip"])
+@pytest.mark.parametrize("word", ["mock.patch", "importorskip", "time.sleep", "pytest.skip", "mark.skip"])
 def test_tests_neither_patch_nor_sleep_nor_skip(word):
     """Values are handed in; a test that cannot run must fail. Outside the core a real world may need a wait."""
     core = ("backends", "capacity", "engine", "plan", "steps")
-    everywhere = word == "mock.patch"
+    everywhere = word in ("mock.patch", "importorskip")
     tests = [p for p in (ROOT / "tests" / "unit").rglob("*.py") if p != Path(__file__)]
     tests = [p for p in tests if everywhere or p.relative_to(ROOT / "tests" / "unit").parts[0] in core]
     assert not [_names(p) for p in tests if word in p.read_text()]

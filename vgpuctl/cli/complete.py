@@ -30,6 +30,20 @@ def gpus(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> lis
     return _live(ctx, incomplete, "list_gpus", lambda row: (row["address"], str(row["model"])))
 
 
+def instances(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the GPU instance profiles of the GPU that was typed, asked from NVML alone."""
+    from click.shell_completion import CompletionItem
+
+    with suppress(Exception):
+        from vgpuctl.model.address import normal_pci
+
+        gpu = str(ctx.params["gpu"])
+        seen = _world(ctx).nvml.gpu(normal_pci(gpu) or gpu)
+        found = seen.mig.profiles if seen is not None and seen.mig is not None else ()
+        return [CompletionItem(p.name, help=f"at most {p.maximum}") for p in found if p.name.startswith(incomplete)]
+    return []
+
+
 def vms(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete names of VMs, asked from libvirt alone: no GPU is looked at."""
     from click.shell_completion import CompletionItem

@@ -183,7 +183,15 @@ def _changed_gpu(data: Data) -> Page:
         return dry_run(data)
     done = "" if data["steps"] else "; nothing to do"
     vfs = f", VFs {_vfs(data['vfs'])}" if data["vfs"]["total"] else ""
-    return Page([f"{data['address']}: {_mode(data)}{vfs}{done}"])
+    return Page([f"{data['address']}: {_mode(data)}{_partition(data)}{vfs}{done}"])
+
+
+def _partition(data: Data) -> str:
+    """Return what a GPU's vGPUs are in, where that is not the whole GPU in one size."""
+    found = data.get("partition") or {}
+    if found.get("mig"):
+        return f", MIG with {shortened(found['instances']) or 'no GPU instance'}"
+    return ", mixed sizes" if found.get("mixed_size") else ""
 
 
 def _changed_scheduler(data: Data) -> Page:
@@ -281,6 +289,8 @@ _PAGES: dict[str, Callable[[Any], Page]] = {
     "apply": _page_of("host_pages", "apply"),
     "diff": _page_of("host_pages", "diff"),
     "set-mode": _changed_gpu,
+    "set-mig": _changed_gpu,
+    "set-mixed-size": _changed_gpu,
     "set-scheduler": _changed_scheduler,
     "cordon": _changed_gpu,
     "uncordon": _changed_gpu,

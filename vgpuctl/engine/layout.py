@@ -15,7 +15,7 @@ from vgpuctl.engine.partition import types_of, with_instances
 from vgpuctl.engine.run import as_failure
 from vgpuctl.engine.scheduler import restoring, scheduler_task
 from vgpuctl.engine.setting_up import Task, Work, apply, to_start
-from vgpuctl.errors import Interrupted, VerifyFailed, VgpuctlError
+from vgpuctl.errors import Interrupted, Refused, VerifyFailed, VgpuctlError
 from vgpuctl.model.address import is_pci
 from vgpuctl.model.gpu import Gpu, Mode
 from vgpuctl.model.outcome import Outcome, Progress
@@ -25,7 +25,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
 from vgpuctl.model.vm import Vm
 from vgpuctl.plan.emptied import EmptiedWork
-from vgpuctl.plan.host_diff import not_as_set
+from vgpuctl.plan.host_diff import not_as_set, partition_value
 from vgpuctl.plan.layout import refuse_misfits, refuse_running, users_to_drain, wanted_vfs
 from vgpuctl.plan.partition import (
     Wish,
@@ -49,14 +49,16 @@ if TYPE_CHECKING:
 
 
 class Job(Value):
-    """What a GPU is to be. `record`: write it to host.yaml when it is done; `drain`: running VMs may be stopped.
+    """What a GPU is to be. `mode` None: the one that `mig` and `mixed_size` are for.
+
+    `record`: write it to host.yaml when it is done; `drain`: running VMs may be stopped.
 
     `scheduler`, `mig`, `mixed_size`: what it has afterwards, None for what host.yaml asks for; the last two are
     recorded when they are given. `after`: further steps, when it is done.
     """
 
     gpu: str
-    mode: str
+    mode: str | None
     vfs: int | None = None
     drain: bool = False
     record: bool = True
@@ -88,10 +90,12 @@ def set_mode(world: World, job: Job, *, dry_run: bool, progress: Progress) -> Ou
     if not dry_run:
         require_writable(world)
     snapshot = _look(world)
-    refuse_being_set_up(snapshot, [one_gpu(snapshot, job.gpu).address])
+    gpu = one_gpu(snapshot, job.gpu)
+    refuse_being_set_up(snapshot, [gpu.address])
+    job = replace(job, gpu=gpu.address, mode=job.mode or _mode_of(gpu, job))
     work = _plan(world, snapshot, job)
     if dry_run or not work.lines:
-        value = gpu_value(snapshot, work.gpu)
+        value = {**gpu_value(snapshot, work.gpu), "partition": partition_value(work.gpu)}
         return Outcome(bool(work.lines), value, work.lines, snapshot.warnings, dry_run=dry_run)
     apply(world, mode_task(world, job, lambda: _look(world)), work, progress)
     now = observe(world, WANT)
@@ -104,7 +108,24 @@ def set_mode(world: World, job: Job, *, dry_run: bool, progress: Progress) -> Ou
             hint="journalctl -k -n 20; another program may set this GPU too",
             gpu=gpu.address,
         )
-    return Outcome(True, gpu_value(now, gpu), work.lines, now.warnings)
+    value = {**gpu_value(now, gpu), "partition": partition_value(gpu)}
+    return Outcome(True, value, work.lines, now.warnings)
+
+
+def _mode_of(gpu: Gpu, job: Job) -> str:
+    """Return the mode of a GPU whose MIG or mixed sizes are set: without both a GPU kept for passthrough stays so.
+
+    Raises:
+        Refused: host.yaml leaves the GPU unmanaged.
+    """
+    if gpu.desired is Mode.UNMANAGED:
+        raise Refused(
+            f"host.yaml leaves {gpu.address} unmanaged: vgpuctl sets nothing on it",
+            hint=f"vgpuctl set-mode {gpu.address} vgpu",
+            gpu=gpu.address,
+        )
+    wanted = (job.mig is not None and job.mig.on) or job.mixed_size
+    return str(Mode.PASSTHROUGH if gpu.desired is Mode.PASSTHROUGH and not wanted else Mode.VGPU)
 
 
 def _look(world: World) -> Snapshot:
@@ -210,8 +231,9 @@ def _work(world: World, snapshot: Snapshot, gpu: Gpu, job: Job) -> EmptiedWork:
     Raises:
         VgpuctlError: as `set_mode`.
     """
-    refuse_misfits(snapshot, gpu, job.mode)
-    number = wanted_vfs(gpu, job.mode, job.vfs)
+    mode = job.mode or _mode_of(gpu, job)
+    refuse_misfits(snapshot, gpu, mode)
+    number = wanted_vfs(gpu, mode, job.vfs)
     wish = _wish(world, gpu, job)
     scheduler = _scheduler(world, snapshot, gpu, job, wish)
     known = types_of(world, gpu) if wish != Wish() else ()

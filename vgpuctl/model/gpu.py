@@ -120,7 +120,7 @@ class Gpu(Value):
     that host.yaml lets be placed on it, None: all; `reserved_for` the patterns of VMs' names that it is kept for.
     `mig` None: it has no MIG, or that is not known; `mixed_size`: whether vGPUs of several sizes may be on it (NVML's
     heterogeneous mode), None where it has no such mode or that is not known. `gi_schedulers`: what runs in each GPU
-    instance by its id, where those have schedulers of their own (GB20x). `desired_mig` and `desired_mixed_size` are what
+    instance by its id, where those have schedulers of their own (GB20x). `desired_mig`, `desired_mixed_size`: what
     host.yaml asks for, None for nothing.
     """
 

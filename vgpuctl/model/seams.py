@@ -93,8 +93,7 @@ class Nvml(Protocol):
         """Turn MIG on or off. Where the driver does that at its next reset only, it is pending then, and no error.
 
         Raises:
-            NvmlFailed: as `set_scheduler`; while another client has the GPU open, NVML says that it is in use. What it
-                has pending then is taken back, or the message says that it is not.
+            NvmlFailed: as `set_scheduler`.
         """
 
     def make_instance(self, address: str, profile_id: int, start: int) -> int:

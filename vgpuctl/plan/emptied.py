@@ -18,13 +18,13 @@ from vgpuctl.value import Value, replace
 
 
 class Reason(Value):
-    """Why a GPU has to be empty. `does`: what the driver does of one alone, as "changes the scheduler".
+    """Why a GPU has to be empty: `because` is the rest of a sentence that begins with what is on it.
 
-    `undrained`: the command that was typed without --drain, None when VMs may be stopped and their vGPUs removed;
+    `undrained`: what to type for it, None when VMs may be stopped and their vGPUs removed;
     `otherwise`: how else it can be had, as the rest of a sentence.
     """
 
-    does: str
+    because: str
     undrained: str | None = None
     otherwise: str = ""
 
@@ -51,9 +51,8 @@ def emptied(snapshot: Snapshot, gpu: Gpu, steps: tuple[Step, ...], why: Reason) 
     if lent and why.undrained is not None:
         names = sorted({one.holder for one in lent})
         raise InUse(
-            f"{gpu.address} has {len(lent)} vGPU(s) of {', '.join(names)}, and the driver {why.does} of a"
-            " GPU without vGPUs only",
-            hint=f"{why.undrained} --drain shuts VMs down, removes their vGPUs for a moment, and starts them again",
+            f"{gpu.address} has {len(lent)} vGPU(s) of {', '.join(names)}, and {why.because}",
+            hint=f"{why.undrained} shuts VMs down, removes their vGPUs for a moment, and starts them again",
             gpu=gpu.address,
             vms=names,
         )
@@ -123,8 +122,7 @@ def _lendable(snapshot: Snapshot, gpu: Gpu, vgpu: Vgpu, why: Reason) -> _Lent:
     else:
         hint = f"remove it with what made it{why.otherwise}"
     raise InUse(
-        f"{gpu.address} has a vGPU of {vgpu.holder} ({vgpu.carrier}), which vgpuctl does not remove;"
-        f" the driver {why.does} of a GPU without vGPUs only",
+        f"{gpu.address} has a vGPU of {vgpu.holder} ({vgpu.carrier}), which vgpuctl does not remove; {why.because}",
         hint=hint,
         gpu=gpu.address,
         carrier=vgpu.carrier,

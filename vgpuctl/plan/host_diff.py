@@ -67,7 +67,9 @@ def _fits(gpu: Gpu, mode: Mode) -> bool:
 
 
 def _scheduler_now(gpu: Gpu) -> SchedulerSpec | None:
-    """Return what runs; what is asked for where that runs, or where nobody tells what runs."""
+    """Return what runs; what is asked for where that runs, or where nobody tells what runs. MIG has no choice of it."""
+    if gpu.mig is not None and gpu.mig.enabled:
+        return None
     state = gpu.scheduler.state if gpu.scheduler is not None else None
     asked = gpu.desired_scheduler
     if asked is not None and (state is None or satisfies(state, asked)):
@@ -136,6 +138,18 @@ def _partition_differs(gpu: Gpu, said: GpuSpec, now: GpuSpec) -> list[Difference
     ):
         found.append(Difference("mixed_size", said.mixed_size, bool(gpu.mixed_size)))
     return found
+
+
+def partition_value(gpu: Gpu) -> dict[str, object] | None:
+    """Return how a GPU is partitioned, as JSON values; None for one that has neither MIG nor mixed sizes."""
+    if gpu.mig is None and gpu.mixed_size is None:
+        return None
+    instances = list(names_of(gpu.mig)) if gpu.mig is not None and gpu.mig.enabled else []
+    return {
+        "mig": None if gpu.mig is None else gpu.mig.enabled,
+        "instances": instances,
+        "mixed_size": gpu.mixed_size,
+    }
 
 
 def not_as_set(gpu: Gpu, said: GpuSpec) -> list[str]:

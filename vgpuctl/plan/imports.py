@@ -7,12 +7,13 @@ from vgpuctl.capacity.profiles import parse_name
 from vgpuctl.errors import InvalidInput, NotFound
 from vgpuctl.model.address import address_key, is_pci, normal_pci
 from vgpuctl.model.gpu import NVIDIA, Gpu
+from vgpuctl.model.partition import MigSpec
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.spec import rules
 from vgpuctl.spec.foreign import Carving, Definition, Foreign
 from vgpuctl.spec.gpus import ALL
 from vgpuctl.spec.host import VERSION, GpuSpec, HostSpec, VgpuSpec
-from vgpuctl.value import NOTHING, Value
+from vgpuctl.value import NOTHING, Value, replace
 
 
 class Imported(Value):
@@ -33,9 +34,9 @@ def imported(foreign: Foreign, snapshot: Snapshot) -> Imported:
     vgpus = dict(entry for one in foreign.definitions if (entry := _vgpu(one, snapshot, left)) is not None)
     gpus: dict[str, GpuSpec] = {}
     for one in foreign.carvings:
+        left += [f"{one.where}: {text}" for text in one.unsaid]
         if one.mig is not None:
-            left.append(_without_mig(one))
-            continue
+            _partition(one, one.mig, _with_mig(one, snapshot), gpus)
         _carve(one, snapshot, gpus, left)
     return Imported(HostSpec(VERSION, gpus=gpus or NOTHING, vgpus=vgpus or NOTHING), tuple(left))
 
@@ -79,25 +80,55 @@ def _params(one: Definition) -> dict[str, str]:
         raise InvalidInput(f"{one.where}: nvidia/vgpu_params: {error}") from error
 
 
-def _without_mig(one: Carving) -> str:
-    if one.mig == "off":
-        return f"{one.where}: MIG is to be off, of which host.yaml says nothing"
-    return f"{one.where}: MIG with {one.mig}: host.yaml has no key for GPU instances; set them with nvidia-smi mig"
-
-
 def _carve(one: Carving, snapshot: Snapshot, gpus: dict[str, GpuSpec], left: list[str]) -> None:
-    sliced = [p for p in one.profiles if _on_instance(p)]
-    profiles = tuple(sorted(p for p in one.profiles if not _on_instance(p)))
-    left += [f"{one.where}: {profile} needs a GPU instance, of which host.yaml says nothing" for profile in sliced]
+    """Say of the GPUs of an entry which profiles are allowed there, and of those with MIG how it is partitioned."""
+    _carve_instances(one, snapshot, gpus, left)
+    profiles = tuple(sorted(p for p, _ in one.vgpus if not _on_instance(p)))
     if not profiles:
         return
     left.append(
         f"{one.where}: how many of {', '.join(profiles)}: they are made when somebody asks (create-vm, create-vgpu)"
     )
     for key in _keys(one, snapshot):
-        known = gpus.get(key)
-        merged = tuple(sorted({*profiles, *((known.profiles or ()) if known is not None else ())}))
-        gpus[key] = GpuSpec("vgpu", profiles=merged)
+        known = gpus.get(key, GpuSpec())
+        merged = tuple(sorted({*profiles, *(known.profiles or ())}))
+        gpus[key] = replace(known, mode="vgpu", profiles=merged)
+
+
+def _carve_instances(one: Carving, snapshot: Snapshot, gpus: dict[str, GpuSpec], left: list[str]) -> None:
+    """Have MIG on where an entry of vgpu-device-manager wants vGPUs that run in GPU instances."""
+    sliced = tuple((p, n) for p, n in one.vgpus if _on_instance(p))
+    counted = tuple((p, n) for p, n in sliced if n)
+    able = [g for g in _chosen(one, snapshot) if g.mig is not None]
+    if sliced and (len(counted) != len(sliced) or not able):
+        why = "no GPU here is known to have MIG" if not able else "how many GPU instances it needs is not said"
+        left += [f"{one.where}: {profile} runs in a GPU instance, and {why}" for profile, _ in sliced]
+    elif sliced:
+        _partition(one, MigSpec(vgpus=counted), tuple(g.address for g in able), gpus)
+
+
+def _partition(one: Carving, mig: MigSpec, keys: tuple[str, ...], gpus: dict[str, GpuSpec]) -> None:
+    """Say how GPUs are partitioned; MIG goes with the mode vgpu.
+
+    Raises:
+        InvalidInput: another entry says something else of one of them.
+    """
+    for key in keys:
+        known = gpus.get(key, GpuSpec())
+        if known.mig not in (None, mig):
+            raise InvalidInput(
+                f"{one.where}: another entry before says otherwise how {key} is partitioned",
+                hint="import a configuration in which each GPU has one entry, with --config NAME",
+                gpu=key,
+            )
+        gpus[key] = replace(known, mode="vgpu", mig=mig)
+
+
+def _with_mig(one: Carving, snapshot: Snapshot) -> tuple[str, ...]:
+    """Return how host.yaml names the GPUs of an entry that have MIG; all of them where that is not known of any."""
+    chosen = _chosen(one, snapshot)
+    able = tuple(g.address for g in chosen if g.mig is not None)
+    return _keys(one, snapshot) if len(able) in (0, len(chosen)) else able
 
 
 def _on_instance(profile: str) -> bool:
@@ -111,10 +142,20 @@ def _keys(one: Carving, snapshot: Snapshot) -> tuple[str, ...]:
     Raises:
         NotFound: there is no GPU of that number.
     """
-    all_gpus = [g for g in snapshot.gpus if g.display_class and is_pci(g.address)]
-    mine = sorted((g for g in all_gpus if g.vendor_id == NVIDIA), key=lambda g: address_key(g.address))
-    if one.indexes is None and not one.device_ids and len(mine) == len(all_gpus):
+    others = [g for g in snapshot.gpus if g.display_class and is_pci(g.address) and g.vendor_id != NVIDIA]
+    if one.indexes is None and not one.device_ids and not others:
         return (ALL,)
+    return tuple(g.address for g in _chosen(one, snapshot))
+
+
+def _chosen(one: Carving, snapshot: Snapshot) -> tuple[Gpu, ...]:
+    """Return the GPUs of an entry, in NVIDIA's order of numbers.
+
+    Raises:
+        NotFound: there is no GPU of that number.
+    """
+    found = [g for g in snapshot.gpus if g.display_class and is_pci(g.address) and g.vendor_id == NVIDIA]
+    mine = sorted(found, key=lambda g: address_key(g.address))
     missing = [number for number in one.indexes or () if number >= len(mine)]
     if missing:
         raise NotFound(
@@ -124,4 +165,4 @@ def _keys(one: Carving, snapshot: Snapshot) -> tuple[str, ...]:
         )
     chosen = mine if one.indexes is None else [mine[number] for number in one.indexes]
     wanted = {text.lower() for text in one.device_ids}
-    return tuple(g.address for g in chosen if not wanted or f"0x{g.device_id}{g.vendor_id}".lower() in wanted)
+    return tuple(g for g in chosen if not wanted or f"0x{g.device_id}{g.vendor_id}".lower() in wanted)

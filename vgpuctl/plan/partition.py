@@ -159,8 +159,10 @@ def warm_work(
     inner = (*found, *sizes)
     if not change.empty:
         return EmptiedWork(steps=inner)
-    does = "changes mixed sizes" if change.mixed_size is not None else "destroys instances that are in use"
-    return emptied(snapshot, gpu, inner, Reason(does, None if drain else ""))
+    sizes_change = "the driver changes mixed sizes of a GPU without vGPUs only"
+    moved = "GPU instances go in which they may be"
+    because = moved if change.mixed_size is None else sizes_change
+    return emptied(snapshot, gpu, inner, Reason(because, None if drain else "--drain"))
 
 
 def lost_with_vfs(gpu: Gpu) -> tuple[Step, ...]:
@@ -296,7 +298,7 @@ def _refuse_misfits(
             kept = [v for v in taken if (t := _type_of(v, types)) is not None and t.gi_profile_id == profile_id]
             profile = gpu.mig.profile(profile_id) if gpu.mig is not None else None
             name = profile.name if profile is not None else str(profile_id)
-            why = f"which need {needed} GPU instances {name}, not {have[profile_id]}"
+            why = f"which takes {needed} of the GPU instance {name}, and there would be {have[profile_id]}"
             raise _promised(gpu, kept, why)
 
 

@@ -93,6 +93,7 @@ def scheduler_work(gpu: Gpu, wanted: SchedulerSpec, snapshot: Snapshot, *, drain
         return EmptiedWork()
     before = gpu.scheduler.state if gpu.scheduler is not None else None
     steps = (SetScheduler(gpu.address, wanted, before),)
-    typed = None if drain else command(gpu.address, wanted)
-    why = Reason("changes the scheduler", typed, ", or use --via modprobe and reboot")
+    typed = None if drain else f"{command(gpu.address, wanted)} --drain"
+    because = "the driver changes the scheduler of a GPU without vGPUs only"
+    why = Reason(because, typed, ", or use --via modprobe and reboot")
     return emptied(snapshot, gpu, steps, why)

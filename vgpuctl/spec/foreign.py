@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.partition import MigSpec
+from vgpuctl.spec.mig import instance_name
 from vgpuctl.spec.read import Document, Found, load, refusal
 from vgpuctl.value import Value
 
@@ -36,15 +38,17 @@ class Definition(Value):
 class Carving(Value):
     """What one entry of vgpu-device-manager or mig-parted wants on some GPUs.
 
-    `indexes` None: on all; `device_ids`: only on those, as `0x20B010DE`, device before vendor. `mig`: instances asked
-    for by mig-parted, "off" for none, None in the other's files.
+    `indexes` None: on all; `device_ids`: only on those, as `0x20B010DE`, device before vendor. `vgpus`: profiles of
+    vgpu-device-manager and how many of each, None where it does not say; `mig`: what mig-parted asks for, None in the
+    other's files; `unsaid`: what of it cannot be said, a sentence's rest each.
     """
 
     indexes: tuple[int, ...] | None
     device_ids: tuple[str, ...]
-    profiles: tuple[str, ...]
-    mig: str | None
+    vgpus: tuple[tuple[str, int | None], ...]
+    mig: MigSpec | None
     where: str
+    unsaid: tuple[str, ...] = ()
 
 
 class Foreign(Value):
@@ -124,10 +128,11 @@ def _configured(document: Document, top: Mapping[str, Any], key: str, config: st
 def _vgpus(document: Document, path: _Path, entry: Any) -> Carving:
     """Read an entry: a mapping with devices and vgpu-devices, or the profile's name alone, as in older files."""
     if isinstance(entry, str):
-        return Carving(None, (), (entry,), None, _where(document, path))
+        return Carving(None, (), ((entry, None),), None, _where(document, path))
     given = _mapping(document, path, entry)
     wanted = _mapping(document, (*path, "vgpu-devices"), given.get("vgpu-devices"))
-    return _carving(document, path, given, tuple(wanted), None)
+    counts = tuple((name, _count(document, (*path, "vgpu-devices", name), n)) for name, n in wanted.items())
+    return _carving(document, path, given, counts, None)
 
 
 def _mig(document: Document, path: _Path, entry: Any) -> Carving:
@@ -135,12 +140,28 @@ def _mig(document: Document, path: _Path, entry: Any) -> Carving:
     if not isinstance(given.get("mig-enabled"), bool):
         raise _wrong(document, (*path, "mig-enabled"), "mig-enabled is missing, or not true or false")
     wanted = _mapping(document, (*path, "mig-devices"), given.get("mig-devices") or {})
-    instances = ", ".join(f"{count} × {profile}" for profile, count in wanted.items()) or "on"
-    return _carving(document, path, given, (), instances if given["mig-enabled"] else "off")
+    if not given["mig-enabled"]:
+        return _carving(document, path, given, (), MigSpec())
+    names: list[str] = []
+    unsaid: list[str] = []
+    for name, number in wanted.items():
+        count = _count(document, (*path, "mig-devices", name), number)
+        try:
+            names += [instance_name(name)] * count
+        except ValueError:
+            unsaid.append(f"{count} of {name}, which is no GPU instance profile: vgpuctl makes no compute instances")
+    if not names:
+        unsaid.append("MIG without GPU instances, in which there is no vGPU")
+    return _carving(document, path, given, (), MigSpec(tuple(names)) if names else None, tuple(unsaid))
 
 
 def _carving(
-    document: Document, path: _Path, given: Mapping[str, Any], profiles: tuple[str, ...], mig: str | None
+    document: Document,
+    path: _Path,
+    given: Mapping[str, Any],
+    vgpus: tuple[tuple[str, int], ...],
+    mig: MigSpec | None,
+    unsaid: tuple[str, ...] = (),
 ) -> Carving:
     devices = given.get("devices")
     if devices != "all" and not (isinstance(devices, list) and all(type(n) is int and n >= 0 for n in devices)):
@@ -150,10 +171,17 @@ def _carving(
     return Carving(
         None if devices == "all" else tuple(devices),
         tuple(_text(document, (*path, "device-filter"), one) for one in ids),
-        profiles,
+        vgpus,
         mig,
         _where(document, path),
+        unsaid,
     )
+
+
+def _count(document: Document, path: _Path, value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise _wrong(document, path, "a number is due here")
+    return value
 
 
 def _where(document: Document, path: _Path) -> str:

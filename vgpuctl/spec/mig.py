@@ -7,7 +7,7 @@ Which profiles a GPU has is judged by what its driver says; here only what no dr
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vgpuctl.model.partition import MigSpec
@@ -72,16 +72,30 @@ def instance_name(value: object) -> str:
     return name
 
 
-def counted_instances(value: str) -> tuple[str, ...]:
-    """Return the instances of an argument: a profile, with `:N` N times."""
+def typed_mig(instances: Sequence[str], vgpus: Sequence[str]) -> MigSpec:
+    """Return what was typed: GPU instance profiles or vGPU profiles, each with a number where it is `NAME:N`.
+
+    Raises:
+        ValueError: naming the first that cannot be meant.
+    """
+    counts: dict[str, int] = {}
+    for text in vgpus:
+        profile, count = _counted_vgpus(text)
+        counts[profile] = counts.get(profile, 0) + count
+    named = [name for text in instances for name in _counted_instances(text)]
+    if vgpus:
+        return mig_spec(counts)
+    return mig_spec(named) if named else MigSpec()
+
+
+def _counted_instances(value: str) -> tuple[str, ...]:
     name, colon, count = value.rpartition(":")
     if not colon:
         return (instance_name(value),)
     return (instance_name(name),) * _number(count, MOST_INSTANCES)
 
 
-def counted_vgpus(value: str) -> tuple[str, int]:
-    """Return the profile and the number of an argument `PROFILE:N`; without a number it is 1."""
+def _counted_vgpus(value: str) -> tuple[str, int]:
     name, count = rules.split_profile(value)
     if count > MOST_VGPUS:
         raise ValueError(f"{count} vGPUs of {name} are more than any GPU carries: at most {MOST_VGPUS}")

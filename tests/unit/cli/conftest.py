@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
-from vgpuctl.cli import entry
+from vgpuctl.cli import entry, schemas
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -50,6 +52,22 @@ def vgpuctl(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
         status = entry.main(words)
         captured = capsys.readouterr()
         return Ran(status, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def sim(vgpuctl: Callable[..., Ran]) -> Callable[..., Ran]:
+    """Run a line on a simulated host, that with one A100 when none is named, and check the document if there is one."""
+
+    def run(line: str, host: str = "a100-40") -> Ran:
+        words = shlex.split(line)
+        ran = vgpuctl("--host", f"sim:{host}", *words)
+        if "--json" in words:
+            jsonschema.validate(ran.document, schemas.document_schema(ran.document["kind"]))
+            assert "-v" in words or ran.err == ""
+            assert ran.document["ok"] is (ran.status == 0)
+        return ran
 
     return run
 

@@ -3,29 +3,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 
-import jsonschema
 import pytest
 
 from tests.unit.cli.conftest import Ran
-from vgpuctl.cli import schemas
 
 Run = Callable[..., Ran]
-
-
-@pytest.fixture
-def sim(vgpuctl: Run) -> Run:
-    """Run a line on the simulated A100, with JSON checked by its schema."""
-
-    def run(line: str) -> Ran:
-        ran = vgpuctl("--host", "sim:a100-40", *shlex.split(line))
-        if "--json" in line:
-            jsonschema.validate(ran.document, schemas.document_schema(ran.document["kind"]))
-        return ran
-
-    return run
 
 
 def test_a_running_vm_gets_a_vgpu_and_gives_it_back(sim: Run) -> None:

@@ -6,24 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import jsonschema
-import pytest
-
 from tests.unit.cli.conftest import Ran
-from vgpuctl.cli import schemas
-
-
-@pytest.fixture
-def sim(vgpuctl: Callable[..., Ran]) -> Callable[[str], Ran]:
-    """Run a line on the simulated A100, and check the document when there is one."""
-
-    def run(line: str) -> Ran:
-        ran = vgpuctl("--host", "sim:a100-40", *line.split())
-        if "--json" in line:
-            jsonschema.validate(ran.document, schemas.document_schema(ran.document["kind"]))
-        return ran
-
-    return run
 
 
 def test_installed_once_and_taken_away_again(sim: Callable[[str], Ran], tmp_path: Path) -> None:

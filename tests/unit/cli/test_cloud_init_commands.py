@@ -3,32 +3,16 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from tests.unit.cli.conftest import Ran
-from vgpuctl.cli import schemas
 
 Run = Callable[..., Ran]
 IMAGE = "/srv/images/ubuntu-24.04.qcow2"
 SECRET = "hunter2"
-
-
-@pytest.fixture
-def sim(vgpuctl: Run) -> Run:
-    """Run a line on the simulated A100, with JSON checked by its schema."""
-
-    def run(line: str) -> Ran:
-        ran = vgpuctl("--host", "sim:a100-40", *shlex.split(line))
-        if "--json" in line:
-            jsonschema.validate(ran.document, schemas.document_schema(ran.document["kind"]))
-        return ran
-
-    return run
 
 
 @pytest.fixture

@@ -11,31 +11,14 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from tests.unit.cli.conftest import Ran, child, child_environment
-from vgpuctl.cli import docs, schemas
+from vgpuctl.cli import docs
 from vgpuctl.cli.command import Command
 
 Run = Callable[..., Ran]
 GPU = "0000:3b:00.0"
-
-
-@pytest.fixture
-def sim(vgpuctl: Run) -> Run:
-    """Run a line on the simulated A100, and check the document when there is one."""
-
-    def run(line: str) -> Ran:
-        ran = vgpuctl("--host", "sim:a100-40", *shlex.split(line))
-        if "--json" in line:
-            schema = schemas.document_schema(ran.document["kind"])
-            jsonschema.validate(ran.document, schema)
-            assert ran.err == ""
-            assert ran.document["ok"] is (ran.status == 0)
-        return ran
-
-    return run
 
 
 def test_the_main_job(sim: Run) -> None:

@@ -3,30 +3,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from xml.etree import ElementTree
 
-import jsonschema
-import pytest
-
 from tests.unit.cli.conftest import Ran, child, child_environment
-from vgpuctl.cli import schemas
 
 Run = Callable[..., Ran]
-
-
-@pytest.fixture
-def sim(vgpuctl: Run) -> Run:
-    """Run a line on the simulated A100, with JSON checked by its schema."""
-
-    def run(line: str, host: str = "a100-40") -> Ran:
-        ran = vgpuctl("--host", f"sim:{host}", *shlex.split(line))
-        if "--json" in line:
-            jsonschema.validate(ran.document, schemas.document_schema(ran.document["kind"]))
-        return ran
-
-    return run
 
 
 def test_only_the_element_is_printed_to_stdout_and_how_to_use_it_beside(sim: Run) -> None:

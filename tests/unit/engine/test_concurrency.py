@@ -13,7 +13,7 @@ import pytest
 
 from tests.faults import Watch
 from tests.unit.engine.test_attach import FOREIGN
-from tests.unit.engine.test_vgpus import drop, make
+from tests.vgpus import drop, make
 from tests.worlds import Host, Silent, create, delete, mend, open_host, picture, start, wish
 from vgpuctl.engine.attach import attach
 from vgpuctl.engine.change import set_profile

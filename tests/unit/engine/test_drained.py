@@ -9,33 +9,11 @@ import traceback
 
 import pytest
 
-from tests.layouts import FLEX, do
-from tests.worlds import create, mend, open_host, picture, stop, wish
+from tests.layouts import FLEX, do, drained, numvfs, starts
+from tests.worlds import mend, picture, stop
 from vgpuctl.errors import InUse
 from vgpuctl.model.vm import DrainedVm, ProcessId
 from vgpuctl.value import replace
-
-
-def drained(tmp_path):
-    host = open_host(tmp_path, "mixed")
-    for name in ("one", "two"):
-        create(host.world, wish(mode="sriov", gpu=FLEX, name=name))
-    return host
-
-
-def numvfs(name, args):
-    return name == "write" and args[0].endswith("sriov_numvfs") and args[1] == "6\n"
-
-
-def starts(*numbers):
-    """Say yes to the starts of VMs with these numbers."""
-    seen = []
-
-    def at(name, args):
-        seen.extend([name] if name == "start" else [])
-        return name == "start" and len(seen) in numbers
-
-    return at
 
 
 class Deadly:

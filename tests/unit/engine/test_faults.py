@@ -8,13 +8,12 @@ undone by `reconcile`, without a second implementation.
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.faults import CHANGING, NEVER_RAISE, counted, dying, failing, outcome
+from tests.faults import CHANGING, counted, dying, failing, fault_points, outcome
 from tests.worlds import Host, create, delete, mend, open_host, picture, start, wish
 from vgpuctl.errors import VerifyFailed
 from vgpuctl.model.world import World
@@ -45,23 +44,6 @@ def do(world: World, kind: str, act: str) -> object:
     if act == "create":
         return create(world, wish(HOSTS[kind][1], name="vm", vgpu_params=PARAMS))
     return delete(world, "vm") if act == "delete" else start(world, "vm")
-
-
-def fault_points(calls: tuple[str, ...], *, every_read: bool) -> Iterator[tuple[int, bool, bool]]:
-    """Yield (number, done, for good): a change also fails after it was done; before the first, nothing is undone.
-
-    Reads of sysfs are most of the calls and mostly alike: `every_read` says whether each of them fails.
-    """
-    for number, call in enumerate(calls, start=1):
-        look = call in ("sysfs.read", "sysfs.readlink", "sysfs.listdir")
-        if call in NEVER_RAISE or (look and not every_read):
-            continue
-        yield number, False, False
-        if set(calls[:number]) & CHANGING:
-            yield number, False, True
-        if call in CHANGING:
-            yield number, True, False
-            yield number, True, True
 
 
 @pytest.mark.parametrize("kind", HOSTS)

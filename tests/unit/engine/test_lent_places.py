@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.layouts import FLEX, do
-from tests.unit.engine.test_move import SMALL, carriers, lent, small, taken, vm_of
+from tests.lent import SMALL, carriers, lent, small, taken, vm_of
 from tests.unit.engine.test_refresh import prepared, refresh, the_vm
-from tests.unit.engine.test_vgpus import drop, found, make, spec_of
+from tests.vgpus import drop, found, make, spec_of
 from tests.worlds import Host, Silent, create, mend, open_host, picture, start, stop, wish
 from vgpuctl.engine.devices import free_devices, lacks_devices, look_for, make_anywhere
 from vgpuctl.engine.observe import Want, observe

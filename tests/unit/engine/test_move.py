@@ -10,12 +10,9 @@ import pytest
 
 from tests.faults import Watch
 from tests.layouts import FLEX, do
-from tests.unit.engine.test_change import ensure
+from tests.lent import SMALL, carriers, lent, small, taken, vm_of
 from tests.worlds import Host, Silent, create, delete, mend, open_host, picture, start, stop, wish
 from vgpuctl.capacity.ownership import carrier_uuid
-from vgpuctl.domain.parse import parse
-from vgpuctl.engine.attach import attach, detach
-from vgpuctl.engine.change import set_profile
 from vgpuctl.engine.many import ensure_many
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.power import start_vm
@@ -23,52 +20,10 @@ from vgpuctl.engine.restore import restore_host
 from vgpuctl.errors import Busy, InUse, NoCapacity
 from vgpuctl.model.gpu import Owner
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.vm import PromiseState, Vm, VmState
+from vgpuctl.model.vm import PromiseState, VmState
 from vgpuctl.model.wish import VmWish
 from vgpuctl.spec.host import HostSpec
 from vgpuctl.value import replace
-
-SMALL = {
-    "vendor-vf": ("{model: A100, vfs: {total: 8, enabled: 8}, profiles: [A100-20C]}", "A100-20C"),
-    "mdev-pf": ("{model: T4, profiles: [T4-8Q]}", "T4-8Q"),
-    "mdev-vf": ("{model: A16, vfs: {total: 8, enabled: 8}, profiles: [A16-8Q]}", "A16-8Q"),
-}
-"""A GPU of each kind with a profile of which two fit on it."""
-
-
-def small(tmp_path: Path, kind: str, gpus: int = 1) -> tuple[Host, str]:
-    """Return a host on which two fit on each GPU."""
-    gpu, profile = SMALL[kind]
-    lines = "".join(f"  - {gpu}\n" for _ in range(gpus))
-    kernel = 'kernel: "5.14.0"\n' if kind == "mdev-vf" else ""
-    return open_host(tmp_path, text=f"version: 1\n{kernel}gpus:\n{lines}"), profile
-
-
-def lent(profile: str, name: str, **more: Any) -> VmWish:
-    """A wish with --reserve running."""
-    return wish(profile, name=name, reserve="running", **more)
-
-
-def vm_of(host: Host, name: str) -> Vm:
-    """Return a VM as libvirt has it."""
-    record = host.world.hypervisor.find_domain(name)
-    assert record is not None
-    return parse(record.xml, record.state, host.world.machine_id)
-
-
-def carriers(host: Host, name: str) -> list[str]:
-    """Return the carriers of a VM's record, which its devices must be too."""
-    vm = vm_of(host, name)
-    assert vm.promise is not None
-    found = [v.carrier for v in vm.promise.vgpus]
-    assert sorted(h.carrier for h in vm.hostdevs) == sorted(found)
-    return found
-
-
-def taken(host: Host) -> set[str]:
-    """Return every carrier with a claim or a device."""
-    now = picture(host)
-    return {*now.claims, *now.mdevs, *now.types}
 
 
 def many(host: Host, wanted: VmWish, count: int, *, begin: bool, dry_run: bool = False) -> Outcome:
@@ -260,81 +215,6 @@ def test_a_boot_leaves_it_alone_and_two_records_on_one_function_are_no_conflict(
     assert not set(carriers(host, "a")) & set(carriers(host, "b"))
 
 
-@pytest.mark.parametrize("kind", SMALL)
-def test_always_becomes_running_and_frees_its_place(tmp_path: Path, kind: str) -> None:
-    host, profile = small(tmp_path, kind)
-    create(host.world, wish(profile, name="vm"), start=False)
-    assert len(picture(host).claims) == 1
-    wanted = replace(wish(profile, name="vm", reserve="running"), sources={"reserve": "typed"})
-    planned = ensure(host, wanted, dry_run=True)
-    assert planned.data["after"]["reserve"] == "running"  # type: ignore[index]
-    assert len(picture(host).claims) == 1
-    done = ensure(host, wanted)
-    assert done.data["reserve"] == "running"
-    assert taken(host) == set()
-    assert not ensure(host, wanted).changed
-    start(host.world, "vm")
-    assert len(picture(host).claims) == 1
-
-
-@pytest.mark.parametrize("kind", SMALL)
-def test_running_becomes_always_and_takes_a_place_or_says_that_none_is_free(tmp_path: Path, kind: str) -> None:
-    host, profile = small(tmp_path, kind)
-    create(host.world, lent(profile, "vm"), start=False)
-    for name in ("kept-1", "kept-2"):
-        create(host.world, wish(profile, name=name))
-    wanted = replace(wish(profile, name="vm"), sources={"reserve": "typed"})
-    before = picture(host)
-    with pytest.raises(NoCapacity) as refused:
-        ensure(host, wanted)
-    assert refused.value.status == 4
-    assert picture(host) == before
-    delete(host.world, "kept-2")
-    done = ensure(host, wanted)
-    assert done.data["reserve"] == "always"
-    assert [v["present"] for v in done.data["vgpus"]] == [True]  # type: ignore[attr-defined]
-    assert taken(host) == {*carriers(host, "kept-1"), *carriers(host, "vm")}
-    host = host.again()
-    assert mend(host.world).data["findings"] == []
-    start(host.world, "vm")
-
-
-@pytest.mark.parametrize(("scenario", "first", "second"), [("a100-40", "A100-4C", "A100-5C"), ("t4", "T4-2Q", "T4-4Q")])
-def test_its_profile_changes_without_taking_a_place(tmp_path: Path, scenario: str, first: str, second: str) -> None:
-    host = open_host(tmp_path, scenario)
-    create(host.world, lent(first, "vm"), start=False)
-    create(host.world, wish(first, name="kept"))
-    before = taken(host)
-    set_profile(host.world, wish(second, name="vm"), dry_run=False, wait_seconds=5, progress=Silent())
-    assert taken(host) == before
-    promise = vm_of(host, "vm").promise
-    assert promise is not None
-    assert [v.profile for v in promise.vgpus] == [second]
-    assert promise.reserve == "running"
-    delete(host.world, "kept")
-    start(host.world, "vm")
-    assert taken(host) == set(carriers(host, "vm"))
-
-
-@pytest.mark.parametrize("kind", ["vendor-vf", "mdev-pf"])
-def test_attach_and_detach_of_one_that_is_off_take_and_free_nothing(tmp_path: Path, kind: str) -> None:
-    host, profile = small(tmp_path, kind)
-    create(host.world, lent(profile, "vm"), start=False)
-    old = carriers(host, "vm")
-    create(host.world, wish(profile, name="kept"))
-    before = taken(host)
-    attach(host.world, wish(profile, name="vm"), dry_run=False, wait_seconds=5, progress=Silent())
-    assert len(carriers(host, "vm")) == 2
-    assert taken(host) == before
-    detach(host.world, "vm", old, dry_run=False, wait_seconds=5, progress=Silent())
-    assert len(carriers(host, "vm")) == 1
-    assert taken(host) == before
-    assert vm_of(host, "kept").state is VmState.RUNNING
-    start(host.world, "vm")
-    stop(host.world, "vm")
-    assert taken(host) == before
-
-
 def test_a_cordoned_gpu_is_not_started_on_even_when_the_record_names_it(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "mdev-pf", gpus=2)
     create(host.world, lent(profile, "vm"), start=False)
@@ -421,23 +301,3 @@ def test_a_whole_gpu_is_given_to_one_of_several_at_a_time(tmp_path: Path) -> Non
     create(host.world, wish(name="c", mode="passthrough", gpu=address), start=False)
     with pytest.raises((NoCapacity, InUse)):
         start(host.world, "b")
-
-
-@pytest.mark.parametrize("full", [False, True])
-@pytest.mark.parametrize("kind", SMALL)
-def test_what_a_vm_that_is_off_gets_is_not_where_it_is_already(tmp_path: Path, kind: str, full: bool) -> None:
-    host, profile = small(tmp_path, kind)
-    for name in ("attached", "changed"):
-        create(host.world, lent(profile, name), start=False)
-    for name in ("a", "b") if full else ():
-        create(host.world, wish(profile, name=name))
-    before = taken(host)
-    attach(host.world, wish(profile, name="attached"), dry_run=False, wait_seconds=5, progress=Silent())
-    set_profile(host.world, wish(profile, count=2, name="changed"), dry_run=False, wait_seconds=5, progress=Silent())
-    for name in ("attached", "changed"):
-        assert len(set(carriers(host, name))) == 2
-    assert taken(host) == before
-    for name in ("a", "b") if full else ():
-        delete(host.world, name)
-    start(host.world, "attached")
-    assert taken(host) == set(carriers(host, "attached"))

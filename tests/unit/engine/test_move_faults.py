@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import CHANGING, counted, dying, failing, outcome
+from tests.faults import CHANGING, Trial
+from tests.lent import SMALL, lent, small
 from tests.unit.engine.test_change import ensure
-from tests.unit.engine.test_faults import fault_points, spawn
-from tests.unit.engine.test_move import SMALL, lent, small
-from tests.worlds import Host, create, delete, mend, open_host, picture, start, stop, wish
+from tests.unit.engine.test_faults import spawn
+from tests.worlds import Host, create, delete, mend, picture, start, stop, wish
 from vgpuctl.domain.parse import parse
 from vgpuctl.model.world import World
 from vgpuctl.value import replace
@@ -61,51 +61,20 @@ def whole(host: Host, where: str) -> None:
         assert sorted(held) == sorted(now.claims) == sorted({*now.types, *now.mdevs}), where
 
 
+def trial_of(directory: Path, kind: str, act: str) -> Trial:
+    return Trial(directory, partial(prepared, kind=kind, act=act), partial(do, kind=kind, act=act), whole)
+
+
 @pytest.mark.parametrize(("act", "kind"), [*((act, "vendor-vf") for act in ACTS), ("start", "mdev-pf")])
 def test_whatever_call_fails_it_is_undone_or_reconcile_makes_it_whole(tmp_path: Path, kind: str, act: str) -> None:
-    calls = counted(prepared(tmp_path / "dry", kind, act).world, lambda w: do(w, kind, act))
+    trial = trial_of(tmp_path, kind, act)
+    calls = trial.calls()
     assert len(set(calls) & CHANGING) >= 2
-    refused = 0
-    for number, done, for_good in fault_points(calls, every_read=False):
-        where = f"{act} on {kind}, call {number} {calls[number - 1]}, done={done}, for good={for_good}"
-        host = prepared(tmp_path / f"{number}{done}{for_good}", kind, act)
-        before = picture(host)
-        error = outcome(partial(do, failing(host.world, number, done=done, for_good=for_good), kind, act))
-        host.sim.close()
-        if error is None:
-            assert picture(host) != before, where
-            continue
-        refused += 1
-        if picture(host) != before:
-            partly = error.code == "partly-applied" and bool(error.left)
-            claim = for_good and calls[number - 1].startswith("claims.")
-            assert partly or claim, where
-            later = host.again()
-            mend(later.world)
-            whole(later, where)
-    assert refused >= 3
-
-
-def _die(directory: str, kind: str, act: str, number: int, done: bool) -> None:
-    host = open_host(Path(directory), str(Path(directory) / "scenario.yaml"), later=1)
-    do(dying(host.world, number, done=done), kind, act)
+    assert trial.failures(calls) >= 3
 
 
 @pytest.mark.parametrize("kind", ["vendor-vf", "mdev-pf"])
 @pytest.mark.parametrize("act", ACTS)
 def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(tmp_path: Path, kind: str, act: str, spawn) -> None:
-    calls = counted(prepared(tmp_path / "dry", kind, act).world, lambda w: do(w, kind, act))
-    found = 0
-    for number, done in [(n, d) for n, c in enumerate(calls, 1) if c in CHANGING for d in (False, True)]:
-        where = f"{act} on {kind}, killed in call {number} {calls[number - 1]}, done={done}"
-        directory = tmp_path / f"{number}{done}"
-        prepared(directory, kind, act)
-        child = spawn.Process(target=_die, args=(str(directory), kind, act, number, done))
-        child.start()
-        child.join(30)
-        assert child.exitcode == -9, where
-        later = open_host(directory, str(directory / "scenario.yaml"), later=2)
-        found += bool(mend(later.world, dry_run=True).data["findings"])
-        mend(later.world)
-        whole(later, where)
-    assert found >= 1
+    trial = trial_of(tmp_path, kind, act)
+    assert trial.deaths(trial.calls(), spawn) >= 1

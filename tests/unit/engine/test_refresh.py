@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import CHANGING, counted, dying, failing, outcome
+from tests.faults import CHANGING, counted, dying, failing, fault_points, outcome
 from tests.unit.engine.test_change_faults import whole
-from tests.unit.engine.test_faults import fault_points, spawn
+from tests.unit.engine.test_faults import spawn
 from tests.worlds import Host, Silent, create, delete, mend, open_host, picture, start, stop, wish, yes
 from vgpuctl.domain.parse import parse
 from vgpuctl.engine.attach import detach

@@ -3,72 +3,30 @@
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
-
 import pytest
 
-from tests.faults import CHANGING, counted, dying, failing, outcome
-from tests.layouts import A16, A100, Signals, Struck, do
-from tests.unit.engine.test_faults import fault_points, spawn
-from tests.unit.engine.test_vgpus import make
-from tests.worlds import WAIT_SECONDS, Silent, create, mend, open_host, picture, start, stop, wish
+from tests.layouts import A16, A100, do
+from tests.schedulers import (
+    BEST,
+    EQUAL,
+    FILE,
+    FIXED,
+    POOL,
+    TWO_MS,
+    act,
+    everything,
+    restore,
+    runs,
+    said,
+    small,
+    with_vms,
+)
+from tests.vgpus import make
+from tests.worlds import create, open_host, picture, start, stop, wish
 from vgpuctl.engine.queries import list_gpus, show_gpu
-from vgpuctl.engine.restore import restore_host
-from vgpuctl.engine.scheduler import SchedulerJob, set_scheduler
-from vgpuctl.errors import Failed, HostCannot, Interrupted, InUse, InvalidInput, Refused, VerifyFailed
-from vgpuctl.model.scheduler import Policy, SchedulerSpec, SchedulerState
-from vgpuctl.spec.host import parse_host_spec
+from vgpuctl.errors import Failed, HostCannot, InUse, InvalidInput, VerifyFailed
+from vgpuctl.model.scheduler import SchedulerSpec, SchedulerState
 from vgpuctl.value import replace
-
-__all__ = ["spawn"]
-EQUAL, FIXED = Policy.EQUAL_SHARE, Policy.FIXED_SHARE
-BEST = SchedulerState(Policy.BEST_EFFORT)
-TWO_MS = SchedulerSpec(FIXED, 2)
-SMALL = """version: 1
-title: one card
-kernel: 6.8.0-45-generic
-nvidia: {{driver: "{driver}", nvml: {nvml}}}
-gpus: [{{address: "0000:3b:00.0", model: A100, vfs: {{total: 2, enabled: 2}}}}]
-{more}
-"""
-POOL = "storage: {pools: [{name: default}]}"
-FILE = "etc/modprobe.d/vgpuctl-nvidia.conf"
-
-
-def small(directory, driver="550.90.05", nvml="present", more=""):
-    return open_host(directory, text=SMALL.format(driver=driver, nvml=nvml, more=more))
-
-
-def act(world, wanted, *, gpu=A100, dry_run=False, progress=None, **more):
-    job = SchedulerJob(gpu, wanted, wait_seconds=WAIT_SECONDS, **more)
-    return set_scheduler(world, job, dry_run=dry_run, progress=progress or Silent())
-
-
-def runs(host, gpu=A100):
-    return host.sim.nvml.gpu(gpu).scheduler.state
-
-
-def said(host, gpu=A100):
-    text = host.world.host_file.read()
-    known = parse_host_spec(text, "host.yaml").gpus.get(gpu) if text is not None else None
-    return known.scheduler if known is not None else None
-
-
-def everything(host):
-    return runs(host), said(host), picture(host)
-
-
-def restore(host):
-    spec = parse_host_spec(host.world.host_file.read(), "host.yaml")
-    return restore_host(host.world, spec, dry_run=False, wait_seconds=5.0, progress=Silent())
-
-
-def with_vms(host):
-    create(host.world, wish("A100-4C", name="on"))
-    create(host.world, wish("A100-4C", name="off"))
-    stop(host.world, "off")
-    return host
 
 
 def test_it_is_set_shown_and_written_down_and_a_second_run_changes_nothing(tmp_path):
@@ -282,91 +240,6 @@ def test_a_gpu_that_is_kept_for_passthrough_is_restored_without_its_scheduler(tm
     assert runs(host) == BEST
 
 
-def test_without_nvml_a_file_is_written_and_counts_from_the_next_load(tmp_path):
-    host = small(tmp_path, nvml="absent")
-    done = act(host.world, TWO_MS)
-    assert (done.data["via"], done.data["takes_effect"]) == ("modprobe", "when-loaded")
-    assert "not before" in done.notes[0]
-    assert (tmp_path / "state" / FILE).read_text().endswith('"pci=0000:3b:00.0;RmPVMRL=0x00020013"\n')
-    assert said(host) == TWO_MS
-    seen = show_gpu(host.world, A100).data
-    assert (seen["scheduler"]["running"]["policy"], seen["scheduler"]["running"]["source"]) == (
-        "best_effort",
-        "kernel log",
-    )
-    assert (seen["scheduler_at_load"], seen["scheduler_next"]["time_slice_ms"]) == (None, 2)
-    with pytest.raises(Failed, match="NVML cannot set it"):
-        restore(host)
-    host.sim.reboot()
-    host = host.again()
-    seen = show_gpu(host.world, A100).data
-    assert seen["scheduler"]["running"]["policy"] == "fixed_share"
-    assert seen["scheduler_at_load"] == seen["scheduler_next"] == seen["scheduler"]["asked"]
-    assert not restore(host).changed
-    assert not act(host.world, TWO_MS).changed
-
-
-def test_the_file_that_sets_the_option_already_is_the_one_that_is_edited(tmp_path):
-    host = open_host(tmp_path)
-    folder = tmp_path / "state" / "etc" / "modprobe.d"
-    folder.mkdir()
-    theirs = 'options nvidia NVreg_RegistryDwordsPerDevice="pci=16:00;A=1" # ours\n'
-    (folder / "nvidia.conf").write_text(theirs)
-    (tmp_path / "state" / "etc" / "initramfs-tools").mkdir()
-    done = act(host.world, TWO_MS, via="modprobe")
-    assert "update-initramfs -u -k all" in done.notes[1]
-    assert (folder / "nvidia.conf").read_text() == theirs.replace("A=1", "A=1;pci=0000:3b:00.0;RmPVMRL=0x00020013")
-    assert [path.name for path in folder.iterdir()] == ["nvidia.conf"]
-    assert runs(host) == BEST
-    (folder / "other.conf").write_text(theirs)
-    with pytest.raises(Refused, match="2 files"):
-        act(host.world, SchedulerSpec(EQUAL), via="modprobe")
-
-
-def test_an_admins_file_keeps_its_mode_its_link_and_its_ends_of_lines(tmp_path):
-    host = open_host(tmp_path)
-    etc = tmp_path / "state" / "etc"
-    (etc / "modprobe.d").mkdir()
-    (etc / "nvidia").mkdir()
-    theirs = etc / "nvidia" / "options.conf"
-    theirs.write_bytes(b"# ours\r\noptions nvidia NVreg_RegistryDwordsPerDevice=pci=16:00;A=1\r\n")
-    theirs.chmod(0o640)
-    link = etc / "modprobe.d" / "nvidia.conf"
-    link.symlink_to("../nvidia/options.conf")
-    act(host.world, TWO_MS, via="modprobe")
-    assert link.is_symlink()
-    assert theirs.read_bytes().endswith(b"A=1;pci=0000:3b:00.0;RmPVMRL=0x00020013\r\n")
-    assert theirs.stat().st_mode & 0o777 == 0o640
-    assert [path.name for path in (etc / "nvidia").iterdir()] == ["options.conf"]
-
-
-def test_a_file_whose_bytes_could_not_be_written_back_is_left_alone(tmp_path):
-    host = open_host(tmp_path)
-    folder = tmp_path / "state" / "etc" / "modprobe.d"
-    folder.mkdir()
-    for name, text in (
-        ("nvidia.conf", b'options nvidia NVreg_RegistryDwordsPerDevice="A=1" # f\xfcr alle\n'),
-        ("vgpuctl-nvidia.conf", b"# f\xfcr alle\n"),
-    ):
-        (folder / name).write_bytes(text)
-        with pytest.raises(InvalidInput, match=f"{name} is not UTF-8"):
-            act(host.world, TWO_MS, via="modprobe")
-        assert (folder / name).read_bytes() == text
-        (folder / name).unlink()
-
-
-def test_nvml_says_when_a_file_asks_for_something_else(tmp_path):
-    host = open_host(tmp_path)
-    act(host.world, TWO_MS, via="modprobe")
-    assert len(act(host.world, TWO_MS, via="nvml").notes) == 1
-    assert "0x00020013" in act(host.world, SchedulerSpec(EQUAL)).notes[1]
-
-
-def test_nvml_that_was_asked_for_and_cannot_is_a_refusal(tmp_path):
-    with pytest.raises(HostCannot, match="NVML cannot set"):
-        act(small(tmp_path, nvml="absent").world, TWO_MS, via="nvml")
-
-
 def test_show_gpu_gives_each_vm_its_share(tmp_path):
     host = with_vms(open_host(tmp_path))
     shares = {share["vm"]: share["guaranteed_percent"] for share in show_gpu(host.world, A100).data["shares"]}
@@ -406,81 +279,3 @@ def test_a_vgpu_without_a_vm_is_lent_too_and_comes_back(tmp_path):
     assert picture(host) == before
     assert said(host) == TWO_MS
     assert [s["name"] for s in show_gpu(host.world, A100).data["shares"]] == [None, None, "spare"]
-
-
-def test_a_signal_while_devices_are_lent_brings_everything_back(tmp_path):
-    host, signals = with_vms(open_host(tmp_path)), Signals()
-    before = everything(host)
-    struck = replace(host.world, nvml=Struck(host.world.nvml, signals, lambda name, _: name == "set_scheduler"))
-    with pytest.raises(Interrupted) as raised:
-        act(struck, TWO_MS, drain=True, progress=signals)
-    assert (everything(host), raised.value.left) == (before, [])
-
-
-def _die(directory, number, done):
-    host = open_host(Path(directory), text=SMALL.format(driver="550.90.05", nvml="present", more=POOL), later=1)
-    act(dying(host.world, number, done=done), TWO_MS, drain=True)
-
-
-def test_whatever_call_a_process_dies_in_the_vm_starts_on_its_own_vgpu_again(tmp_path, spawn):
-    def prepared(directory):
-        host = small(directory, more=POOL)
-        create(host.world, wish("A100-4C", name="on"))
-        return host
-
-    calls = counted(prepared(tmp_path / "dry").again().world, lambda world: act(world, TWO_MS, drain=True))
-    points = [(n, done) for n, c in enumerate(calls, 1) if c in CHANGING for done in (False, True)]
-    off = 0
-    for number, done in points:
-        where = f"killed in call {number} {calls[number - 1]}, done={done}"
-        directory = tmp_path / f"{number}{done}"
-        before = picture(prepared(directory))
-        child = spawn.Process(target=_die, args=(str(directory), number, done))
-        child.start()
-        child.join(30)
-        assert child.exitcode == -9, where
-        later = open_host(directory, text=(directory / "scenario.yaml").read_text(), later=2)
-        off += not picture(later).running
-        mend(later.world)
-        if not picture(later).running:
-            start(later.world, "on")
-        now = picture(later)
-        assert (now.types, now.claims, list(now.running)) == (before.types, before.claims, list(before.running)), where
-        act(later.world, SchedulerSpec(EQUAL), drain=True)
-    assert off >= 4
-
-
-@pytest.mark.parametrize("via", ["nvml", "modprobe"])
-def test_whatever_call_fails_it_is_undone_or_the_error_says_what_is_left(tmp_path, via):
-    def prepared(directory):
-        host = small(directory, more=POOL)
-        create(host.world, wish("A100-4C", name="on"))
-        return host.again()
-
-    def change(world):
-        return act(world, TWO_MS, via=via, drain=True)
-
-    calls = counted(prepared(tmp_path / "dry").world, change)
-    assert ("nvml.set_scheduler" if via == "nvml" else "system.put") in calls
-    refused = 0
-    for number, done, for_good in fault_points(calls, every_read=False):
-        where = f"call {number} {calls[number - 1]}, done={done}, for good={for_good}"
-        host = prepared(tmp_path / f"{number}{done}{for_good}")
-        written = host.directory / "state" / FILE
-        before = (*everything(host), written.exists())
-        error = outcome(partial(change, failing(host.world, number, done=done, for_good=for_good)))
-        now = (*everything(host), written.exists())
-        host.sim.close()
-        if error is None:
-            assert now != before, where
-            continue
-        refused += 1
-        if now != before:
-            assert error.left or error.code == "partly-applied" or calls[number - 1].startswith("claims."), where
-            later = host.again()
-            mend(later.world)
-            if not picture(later).running:
-                start(later.world, "on")
-            assert picture(later).types == before[2].types, where
-    assert refused >= 5
-    assert len(set(calls) & CHANGING) >= 2

@@ -7,32 +7,10 @@ import errno
 
 import pytest
 
-from tests.layouts import FLEX, Signals, Struck, do, said, stand
-from tests.worlds import create, open_host, picture, wish
+from tests.layouts import FLEX, Signals, Struck, do, drained, numvfs, said, stand, starts
+from tests.worlds import open_host, picture
 from vgpuctl.errors import Interrupted
 from vgpuctl.value import replace
-
-
-def drained(tmp_path):
-    host = open_host(tmp_path, "mixed")
-    for name in ("one", "two"):
-        create(host.world, wish(mode="sriov", gpu=FLEX, name=name))
-    return host
-
-
-def numvfs(name, args):
-    return name == "write" and args[0].endswith("sriov_numvfs") and args[1] == "6\n"
-
-
-def starts(*numbers):
-    """Say yes to the starts of VMs with these numbers."""
-    seen = []
-
-    def at(name, args):
-        seen.extend([name] if name == "start" else [])
-        return name == "start" and len(seen) in numbers
-
-    return at
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt])

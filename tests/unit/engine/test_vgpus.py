@@ -3,36 +3,20 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from pathlib import Path
-
 import pytest
 
-from tests.faults import CHANGING, counted, dying, failing, outcome
-from tests.unit.engine.test_faults import HOSTS, fault_points
 from tests.unit.engine.test_restore import restore
-from tests.worlds import WAIT_SECONDS, Host, Silent, create, mend, open_host, picture, wish, yes
+from tests.vgpus import drop, found, make, spec_of
+from tests.worlds import Host, Silent, create, mend, open_host, picture, wish
 from vgpuctl.engine import queries
 from vgpuctl.engine.cordon import cordon
 from vgpuctl.engine.devices import make_devices
 from vgpuctl.engine.layout import Job, set_mode
 from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.observe.host_file import read_host_spec
 from vgpuctl.engine.restore import read_domain_files
-from vgpuctl.engine.vgpus import create_vgpu, delete_vgpu, list_vgpus
-from vgpuctl.errors import (
-    Busy,
-    Exists,
-    InUse,
-    InvalidInput,
-    NeedsConfirmation,
-    NoCapacity,
-    NotFound,
-)
-from vgpuctl.model.outcome import Outcome
+from vgpuctl.engine.vgpus import list_vgpus
+from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NeedsConfirmation, NoCapacity, NotFound
 from vgpuctl.model.vm import ProcessId
-from vgpuctl.model.world import World
-from vgpuctl.spec.host import HostSpec
 from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.value import replace
 
@@ -41,28 +25,6 @@ DESK = """<domain type='kvm'><name>desk</name><uuid>11111111-2222-4333-8444-5555
 <memory unit='MiB'>64</memory><vcpu>1</vcpu><os><type arch='x86_64' machine='q35'>hvm</type></os><devices>
 <controller type='pci' index='0' model='pcie-root'/><controller type='pci' index='1' model='pcie-root-port'/>
 <controller type='usb' model='none'/><memballoon model='none'/>%s</devices></domain>"""
-
-
-def make(world: World, profile: str = "A100-4C", name: str | None = "spare", **more: object) -> Outcome:
-    """create-vgpu."""
-    dry_run = bool(more.pop("dry_run", False))
-    wanted = replace(wish(profile, **more), name=name)
-    return create_vgpu(world, wanted, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
-
-
-def drop(world: World, name: str = "spare", *, dry_run: bool = False, confirm: object = yes) -> Outcome:
-    """delete-vgpu."""
-    return delete_vgpu(world, name, dry_run=dry_run, confirm=confirm, wait_seconds=WAIT_SECONDS, progress=Silent())
-
-
-def spec_of(host: Host) -> HostSpec:
-    """Return what host.yaml says."""
-    return read_host_spec(host.world) or HostSpec(1)
-
-
-def found(host: Host) -> list[str]:
-    """Return what reconcile finds."""
-    return [f["kind"] for f in mend(host.world, dry_run=True).data["findings"]]
 
 
 @pytest.mark.parametrize("scenario", PROFILES)
@@ -308,81 +270,6 @@ def test_a_name_of_which_a_claim_is_left_is_not_given_before_reconcile(tmp_path)
     assert "reconcile" in raised.value.hint
     mend(host.world)
     make(host.world)
-
-
-def prepared(directory: Path, kind: str, act: str) -> Host:
-    host = open_host(directory, text=HOSTS[kind][0])
-    if act == "delete":
-        make(host.world, HOSTS[kind][1])
-    return host.again()
-
-
-def do(world: World, kind: str, act: str) -> object:
-    return make(world, HOSTS[kind][1]) if act == "create" else drop(world)
-
-
-def settle(host: Host) -> None:
-    """Finish what a crash left, as an admin would: reconcile, then restore-host."""
-    mend(host.world)
-    restore(host, spec_of(host))
-    assert found(host) == []
-    now = picture(host)
-    kept = {v.carrier for v in spec_of(host).vgpus.values()}
-    assert set(now.mdevs) | set(now.types) == kept == set(now.claims)
-
-
-@pytest.mark.parametrize("kind", HOSTS)
-@pytest.mark.parametrize("act", ["create", "delete"])
-def test_whatever_call_fails_nothing_is_without_an_owner(tmp_path, kind, act):
-    calls = counted(prepared(tmp_path / "dry", kind, act).world, lambda w: do(w, kind, act))
-    assert len(set(calls) & CHANGING) >= 3
-    refused = 0
-    for number, done, for_good in fault_points(calls, every_read=False):
-        where = f"{act} on {kind}, call {number} {calls[number - 1]}, done={done}, for good={for_good}"
-        host = prepared(tmp_path / f"{number}{done}{for_good}", kind, act)
-        before, text = picture(host), host.world.host_file.read()
-        faulty = failing(host.world, number, done=done, for_good=for_good)
-        error = outcome(lambda faulty=faulty: do(faulty, kind, act))
-        refused += error is not None
-        changed = (picture(host), host.world.host_file.read()) != (before, text)
-        if error is not None and changed and act == "create" and spec_of(host).vgpus:
-            assert error.left or for_good, where
-        settle(host.again())
-        host.sim.close()
-    assert refused >= 10
-
-
-def _die(directory: str, kind: str, act: str, number: int, done: bool) -> None:
-    host = open_host(Path(directory), text=HOSTS[kind][0], later=1)
-    do(dying(host.world, number, done=done), kind, act)
-
-
-@pytest.fixture(scope="module")
-def spawn():
-    """Processes that are forked from a clean server, so that killing one is harmless."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.unit.engine.test_vgpus"])
-    return context
-
-
-@pytest.mark.parametrize("kind", HOSTS)
-@pytest.mark.parametrize("act", ["create", "delete"])
-def test_whatever_call_is_a_killed_processs_last_nothing_is_without_an_owner(tmp_path, kind, act, spawn):
-    calls = counted(prepared(tmp_path / "dry", kind, act).world, lambda w: do(w, kind, act))
-    left = 0
-    for number, call in enumerate(calls, start=1):
-        for done in (False, True) if call in CHANGING else ():
-            directory = tmp_path / f"{number}{done}"
-            host = prepared(directory, kind, act)
-            child = spawn.Process(target=_die, args=(str(directory), kind, act, number, done))
-            child.start()
-            child.join(30)
-            assert child.exitcode == -9, f"{act} on {kind}, killed in call {number} {call}, done={done}"
-            later = host.again()
-            left += found(later) != []
-            settle(later)
-            host.sim.close()
-    assert left >= 2, "the kills left nothing to mend, so they prove nothing"
 
 
 def test_vfs_that_a_boot_turned_off_come_back_before_the_vgpus_of_host_yaml(tmp_path):

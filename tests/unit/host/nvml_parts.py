@@ -51,9 +51,7 @@ int nvmlDeviceSetMigMode(void *h, u mode, u *status) {
     tell("set-mode", mode, 0, 0);
     *status = mode == current ? 0 : ACTIVATION;
     if (!*status) current = mode;
-#ifdef STAYS
-    pending = 1;
-#else
+#ifndef FORGETS
     pending = mode;
 #endif
     return MIG_ANSWER; }
@@ -160,6 +158,7 @@ int nvmlGpuInstanceSetVgpuSchedulerState(gi *one, instance_state *s) {
 #endif
 #if defined(MODE) && defined(INSTANCE_V2)
 int nvmlGpuInstanceGetVgpuSchedulerState_v2(gi *one, state2 *s) {
+    say("gi-state");
     if (s->engine != 1) return 2;
     s->policy = 3; s->factor = 20; s->last = 1041666; return INSTANCE_V2; }
 int nvmlGpuInstanceSetVgpuSchedulerState_v2(gi *one, state2 *s) {

@@ -107,26 +107,26 @@ def test_it_is_turned_on_where_the_gpu_does_that_now(tmp_path):
     assert said == [None, (True, True)]
 
 
-def test_one_that_waits_for_a_reset_is_pending_and_no_error(tmp_path):
-    said, calls = done_by(tmp_path, ON, LOOK, flags=("-DMODE=0", "-DACTIVATION=16"))
+@pytest.mark.parametrize("activation", [16, 19], ids=["reset required", "in use by another client"])
+def test_one_that_waits_for_a_reset_is_pending_and_no_error(tmp_path, activation):
+    said, calls = done_by(tmp_path, ON, LOOK, flags=("-DMODE=0", f"-DACTIVATION={activation}"))
     assert said == [None, (False, True)]
     assert changes(calls) == ["set-mode:1,0,0"]
 
 
-def test_one_in_use_is_refused_and_nothing_stays_pending(tmp_path):
-    (failure, seen), calls = done_by(tmp_path, ON, LOOK, flags=("-DMODE=0", "-DACTIVATION=19"))
+def test_one_that_nvml_takes_and_neither_does_nor_has_pending_is_a_refusal(tmp_path):
+    flags = ("-DMODE=0", "-DACTIVATION=19", "-DFORGETS")
+    (failure, seen), _calls = done_by(tmp_path, ON, LOOK, flags=flags)
     assert (failure["nvml_code"], failure["call"]) == (19, "nvmlDeviceSetMigMode")
     assert failure["said"].startswith("NVML does not turn MIG on on 0000:3b:00.0: ")
     assert failure["said"].endswith("; nothing is pending")
-    assert "nvidia-persistenced" in failure["hint"]
     assert seen == (False, False)
-    assert changes(calls) == ["set-mode:1,0,0", "set-mode:0,0,0"]
 
 
-def test_what_cannot_be_taken_back_is_said_to_be_pending(tmp_path):
-    (failure, seen), _calls = done_by(tmp_path, ON, LOOK, flags=("-DMODE=0", "-DACTIVATION=19", "-DSTAYS"))
-    assert failure["said"].endswith("; it is pending until the GPU's next reset")
-    assert seen == (False, True)
+def test_it_is_turned_off(tmp_path):
+    said, calls = done_by(tmp_path, ON.replace("True", "False"), LOOK, flags=("-DMODE=1",))
+    assert said == [None, (False, False)]
+    assert changes(calls) == ["set-mode:0,0,0"]
 
 
 def test_a_refusal_of_the_mode_keeps_nvmls_number(tmp_path):
@@ -145,7 +145,14 @@ def test_an_instance_is_made_at_its_place_with_a_compute_instance_of_its_size(tm
 
 def test_a_place_that_the_profile_does_not_have_is_not_tried(tmp_path):
     (failure,), calls = done_by(tmp_path, "nvml.make_instance(address, 9, 2)", flags=("-DMODE=1",))
-    assert failure["said"].endswith("its placements are 0:4, 4:4")
+    assert failure["said"].endswith("that profile's placements are 0:4, 4:4")
+    assert failure["nvml_code"] == 2
+    assert changes(calls) == []
+
+
+def test_a_profile_that_the_gpu_does_not_have_is_not_made(tmp_path):
+    (failure,), calls = done_by(tmp_path, "nvml.make_instance(address, 99, 0)", flags=("-DMODE=1",))
+    assert failure["nvml_code"] == 2
     assert changes(calls) == []
 
 

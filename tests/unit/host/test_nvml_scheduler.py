@@ -3,7 +3,7 @@
 
 import pytest
 
-from tests.unit.host.nvml_library import ADDRESS, done_by, run
+from tests.unit.host.nvml_library import ADDRESS, DO, done_by, run
 from vgpuctl.errors import NvmlFailed
 from vgpuctl.host.nvml import HostNvml, NoNvml
 from vgpuctl.model.scheduler import Policy, SchedulerSpec
@@ -133,6 +133,20 @@ def test_version_2_goes_first_for_a_gpu_instance_too(tmp_path):
 def test_instances_that_have_none_of_their_own_tell_none(tmp_path, flags):
     (gpu,), _calls = done_by(tmp_path, "nvml.gpu(address)", flags=flags)
     assert (gpu["mig"]["enabled"], gpu["gi_schedulers"]) == (flags[0] == "-DMODE=1", {})
+
+
+def test_what_one_instance_does_not_tell_the_others_are_not_asked_for(tmp_path):
+    words = ("nvml.make_instance(address, 9, 0)", "nvml.gpu(address).gi_schedulers")
+    said, calls = done_by(tmp_path, *words, flags=("-DMODE=1", "-DINSTANCE_V2=3"))
+    assert said == [6, {}]
+    assert calls.count("gi-state") == 1
+
+
+def test_an_older_pynvml_without_version_2_sets_version_1(tmp_path):
+    older = "import pynvml\ndel pynvml.nvmlDeviceSetVgpuSchedulerState_v2, pynvml.c_nvmlVgpuSchedulerState_v2_t\n"
+    words = "nvml.set_scheduler(address, SchedulerSpec(Policy.EQUAL_SHARE, None, 480, 20))"
+    said, calls = done_by(tmp_path, words, flags=("-DV1", "-DV2"), program=older + DO)
+    assert (said, [call for call in calls if call.startswith("v")]) == ([None], ["v1:2,2,20,480"])
 
 
 def test_a_gpu_instance_that_is_not_there_has_no_scheduler_to_set(tmp_path):

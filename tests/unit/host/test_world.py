@@ -62,7 +62,6 @@ def test_a_captured_run_that_leads_nowhere_is_refused(captured):
 
 
 def test_a_connection_may_be_named_for_it(captured):
-    pytest.importorskip("libvirt")
     world = local_world(root=str(captured), connect="test:///default")
     assert [domain.name for domain in world.hypervisor.domains()] == ["test"]
     assert world.read_only is not None
@@ -79,7 +78,6 @@ def test_a_remote_connection_is_refused():
 
 
 def test_this_host():
-    pytest.importorskip("libvirt")
     world = local_world(connect="test:///default", new_uuid=lambda: "u")
     assert world.name == "local"
     assert world.sysfs.read("/proc/self/comm")
@@ -95,7 +93,6 @@ def test_its_uuids_are_random():
 
 
 def test_one_lock_for_all_seams(captured, tmp_path):
-    pytest.importorskip("libvirt")
     world = local_world(root=str(captured), connect="test:///default")
     assert isinstance(world, World)
     with world.claims.lock(0):

@@ -8,6 +8,7 @@ import pytest
 from tests.worlds import open_host
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.errors import InvalidInput, NotFound
+from vgpuctl.model.partition import MigSpec
 from vgpuctl.plan.imports import imported
 from vgpuctl.spec.foreign import Carving, Definition, Foreign
 from vgpuctl.spec.host import GpuSpec, HostSpec, VgpuSpec
@@ -59,35 +60,67 @@ def test_an_mdev_that_does_not_fit_this_host_is_refused_with_its_place(snapshot,
 
 
 def test_profiles_are_allowed_on_the_gpus_of_nvidia_that_are_meant(snapshot):
-    everywhere = of(snapshot, Carving(None, (), ("A16-2Q", "A100-1-5C"), None, "f:3"))
+    everywhere = of(snapshot, Carving(None, (), (("A16-2Q", 1), ("A100-1-5C", None)), None, "f:3"))
     assert everywhere.host.gpus == {a: GpuSpec("vgpu", profiles=("A16-2Q",)) for a in _nvidia(snapshot)}
     assert [line.split(": ")[0] for line in everywhere.left_out] == ["f:3", "f:3"]
-    some = of(snapshot, Carving((0, 2), (), ("T4-1Q",), None, "f:3"), Carving((2,), (), ("T4-2Q",), None, "f:4"))
+    some = of(
+        snapshot, Carving((0, 2), (), (("T4-1Q", 1),), None, "f:3"), Carving((2,), (), (("T4-2Q", 1),), None, "f:4")
+    )
     assert some.host.gpus == {
         A16: GpuSpec("vgpu", profiles=("T4-1Q",)),
         T4: GpuSpec("vgpu", profiles=("T4-1Q", "T4-2Q")),
     }
     device = snapshot.gpu(T4).device_id
-    filtered = of(snapshot, Carving(None, (f"0x{device.upper()}10DE",), ("T4-1Q",), None, "f:3"))
+    filtered = of(snapshot, Carving(None, (f"0x{device.upper()}10DE",), (("T4-1Q", 1),), None, "f:3"))
     assert set(filtered.host.gpus) == {T4}
 
 
 def test_all_is_said_where_every_gpu_is_nvidias(tmp_path):
     snapshot = observe(open_host(tmp_path).world, Want())
-    assert of(snapshot, Carving(None, (), ("A100-4C",), None, "f:3")).host.gpus == {
+    assert of(snapshot, Carving(None, (), (("A100-4C", 1),), None, "f:3")).host.gpus == {
         "all": GpuSpec("vgpu", profiles=("A100-4C",))
     }
 
 
 def test_a_number_that_no_gpu_has_is_refused(snapshot):
     with pytest.raises(NotFound, match=r"f:3: there is no GPU number 9: this host has \d"):
-        of(snapshot, Carving((0, 9), (), ("T4-1Q",), None, "f:3"))
+        of(snapshot, Carving((0, 9), (), (("T4-1Q", 1),), None, "f:3"))
 
 
-@pytest.mark.parametrize(("mig", "told"), [("off", "to be off"), ("7 × 1g.5gb", "no key for GPU instances")])
-def test_mig_is_left_out_with_the_reason(snapshot, mig, told):
-    found = of(snapshot, Carving(None, (), (), mig, "f:3"))
-    assert (found.host, told in found.left_out[0]) == (HostSpec(1), True)
+SEVEN = MigSpec(("1g.10gb",) * 7)
+H100 = ("0000:3b:00.0", "0000:3f:00.0")
+
+
+@pytest.fixture
+def two_h100(tmp_path):
+    return observe(open_host(tmp_path / "h100", "h100-mig").world, Want(types=True))
+
+
+def test_mig_parted_says_how_gpus_are_partitioned(two_h100):
+    assert of(two_h100, Carving(None, (), (), SEVEN, "f:3")).host.gpus == {"all": GpuSpec("vgpu", mig=SEVEN)}
+    some = of(two_h100, Carving((0,), (), (), SEVEN, "f:3"), Carving((1,), (), (), MigSpec(), "f:4"))
+    assert some.host.gpus == {H100[0]: GpuSpec("vgpu", mig=SEVEN), H100[1]: GpuSpec("vgpu", mig=MigSpec())}
+    with pytest.raises(InvalidInput, match=f"f:4: another entry before says otherwise how {H100[0]} is partitioned"):
+        of(two_h100, Carving((0,), (), (), SEVEN, "f:3"), Carving((0,), (), (), MigSpec(), "f:4"))
+
+
+def test_mig_is_said_of_the_gpus_that_have_it(snapshot):
+    able = tuple(g.address for g in snapshot.gpus if g.mig is not None)
+    assert A100 in able
+    assert tuple(of(snapshot, Carving(None, (), (), SEVEN, "f:3")).host.gpus) == able
+    assert of(snapshot, Carving(None, (), (), None, "f:3", ("MIG as no GPU has it",))).left_out == (
+        "f:3: MIG as no GPU has it",
+    )
+
+
+def test_vgpus_that_run_in_gpu_instances_say_what_there_is_to_be_room_for(two_h100, snapshot):
+    found = of(two_h100, Carving((1,), (), (("H100-1-10C", 4), ("H100-3-40C", 1)), None, "f:3"))
+    assert found.host.gpus == {H100[1]: GpuSpec("vgpu", mig=MigSpec(vgpus=(("H100-1-10C", 4), ("H100-3-40C", 1))))}
+    uncounted = of(two_h100, Carving(None, (), (("H100-1-10C", None),), None, "f:3"))
+    assert (uncounted.host, "how many GPU instances" in uncounted.left_out[0]) == (HostSpec(1), True)
+    device = snapshot.gpu(T4).device_id
+    unable = of(snapshot, Carving(None, (f"0x{device}10DE",), (("T4-1-5C", 1),), None, "f:3"))
+    assert (unable.host, "known to have MIG" in unable.left_out[0]) == (HostSpec(1), True)
 
 
 def _nvidia(snapshot):

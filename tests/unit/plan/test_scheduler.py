@@ -8,6 +8,7 @@ import pytest
 from tests.values import A4C, a100, promised, snapshot, taken, vm
 from vgpuctl.errors import Busy, HostCannot, InUse, Refused
 from vgpuctl.model.gpu import Mode, Owner
+from vgpuctl.model.partition import Mig
 from vgpuctl.model.records import NvmlStatus
 from vgpuctl.model.scheduler import GpuScheduler, Policy, SchedulerSpec, SchedulerState
 from vgpuctl.model.vm import PromiseState, VmState
@@ -106,7 +107,7 @@ def test_a_gpu_of_another_maker_or_without_its_driver_is_refused():
         with pytest.raises(HostCannot, match="only NVIDIA's"):
             refuse_impossible(gpu, FIXED, "550.90.05")
     with pytest.raises(HostCannot, match="MIG is on"):
-        refuse_impossible(a100(scheduler=GpuScheduler(mig=True, architecture=7)), FIXED, "550.90.05")
+        refuse_impossible(a100(mig=Mig(True, True), scheduler=GpuScheduler(architecture=7)), FIXED, "550.90.05")
     with pytest.raises(Refused, match="unmanaged"):
         refuse_impossible(a100(scheduler=ABLE, desired=Mode.UNMANAGED), FIXED, None)
     refuse_impossible(a100(scheduler=ABLE), FIXED, None)

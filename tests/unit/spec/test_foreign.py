@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.partition import MigSpec
 from vgpuctl.spec.foreign import Carving, Definition, read_definition, read_foreign
 
 UUID = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
@@ -37,6 +38,12 @@ mig-configs:
   none:
     - devices: all
       mig-enabled: false
+  parts:
+    - devices: all
+      mig-enabled: true
+      mig-devices: {"1c.3g.20gb": 2, "3g.20gb": 1}
+    - devices: all
+      mig-enabled: true
 """
 
 
@@ -56,15 +63,22 @@ def test_a_file_of_mdevctl_is_one_definition():
 
 
 def test_one_configuration_of_several_is_chosen():
-    assert read_foreign(VGPUS, "f", None).carvings == (Carving(None, (), ("T4-8Q",), None, "f:4"),)
-    small = Carving((0, 2), ("0x1EB810DE",), ("T4-1Q", "T4-2Q"), None, "f:6")
+    assert read_foreign(VGPUS, "f", None).carvings == (Carving(None, (), (("T4-8Q", None),), None, "f:4"),)
+    small = Carving((0, 2), ("0x1EB810DE",), (("T4-1Q", 8), ("T4-2Q", 4)), None, "f:6")
     assert read_foreign(VGPUS, "f", "small").carvings == (small,)
-    assert [c.mig for c in read_foreign(MIG, "f", "all-1g").carvings] == ["7 × 1g.5gb"]
-    assert [c.mig for c in read_foreign(MIG, "f", "none").carvings] == ["off"]
+    assert [c.mig for c in read_foreign(MIG, "f", "all-1g").carvings] == [MigSpec(("1g.5gb",) * 7)]
+    assert [c.mig for c in read_foreign(MIG, "f", "none").carvings] == [MigSpec()]
     for text, config, told in ((MIG, None, "several"), (VGPUS, "big", "no configuration 'big'")):
         with pytest.raises(InvalidInput, match=told) as raised:
             read_foreign(text, "f", config)
         assert "--config" in str(raised.value.hint)
+
+
+def test_what_no_gpu_instance_is_is_told(tmp_path):
+    parts, bare = read_foreign(MIG, "f", "parts").carvings
+    assert parts.mig == MigSpec(("3g.20gb",))
+    assert parts.unsaid == ("2 of 1c.3g.20gb, which is no GPU instance profile: vgpuctl makes no compute instances",)
+    assert (bare.mig, bare.unsaid) == (None, ("MIG without GPU instances, in which there is no vGPU",))
 
 
 @pytest.mark.parametrize(

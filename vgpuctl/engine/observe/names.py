@@ -45,8 +45,10 @@ def add_names(world: World, gpus: tuple[Gpu, ...], want: Want) -> tuple[tuple[Gp
 
 def _module_version(sysfs: Sysfs) -> str:
     """Return the version of the loaded driver, "" when its module does not say."""
+    from vgpuctl.scheduler.modprobe import VERSION  # only where NVML does not answer
+
     try:
-        return sysfs.read("/sys/module/nvidia/version").strip()
+        return sysfs.read(VERSION).strip()
     except OSError:
         return ""
 

@@ -23,7 +23,7 @@ NEEDED = (
 )
 """What libnvidia-ml must offer, in its own names."""
 
-NOT_SUPPORTED, NOT_FOUND, RESET_REQUIRED, IN_USE = 3, 6, 16, 19
+INVALID_ARGUMENT, NOT_SUPPORTED = 2, 3
 _LIBRARY = "libnvidia-ml.so.1"
 _OWN_NAMES = {
     "nvmlDeviceGetHandleByPciBusId": "nvmlDeviceGetHandleByPciBusId_v2",
@@ -79,9 +79,9 @@ class Library:
         self.run(name, *args, items, byref(count))
         return list(items[: min(count.value, most)])
 
-    def failed(self, why: str, name: str, code: int | None, *, hint: str | None = None) -> NvmlFailed:
+    def failed(self, why: str, name: str, code: int | None) -> NvmlFailed:
         """Return the error of a call; the caller raises it."""
-        return NvmlFailed(f"NVML does not {self._doing}: {why}", hint=hint, nvml_code=code, call=name)
+        return NvmlFailed(f"NVML does not {self._doing}: {why}", nvml_code=code, call=name)
 
 
 def load_pynvml() -> Any:

@@ -2,8 +2,8 @@
 """MIG through NVML: its mode, the GPU instances that can be and that are, and making and destroying them.
 
 Traps: profiles are asked for by an index from 0 to 0x11, and answer with the id that all else takes; turning MIG on
-succeeds with an "activation status" that says whether it is on; the index of a compute instance's profile is another
-one again. Sources: nvml.h; NVIDIA's MIG user guide for the names.
+succeeds also when it is not on afterwards, with the reason beside it: IN_USE by another client, or RESET_REQUIRED;
+the index of a compute instance's profile is another one again. Sources: nvml.h; NVIDIA's MIG user guide for the names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ctypes import byref, c_uint
 from typing import Any
 
 from vgpuctl.errors import NvmlFailed
-from vgpuctl.host.nvml.call import IN_USE, RESET_REQUIRED, Library
+from vgpuctl.host.nvml.call import INVALID_ARGUMENT, Library
 from vgpuctl.model.partition import GiProfile, GpuInstance, Mig, Span
 
 _GET_MODE, _SET_MODE = "nvmlDeviceGetMigMode", "nvmlDeviceSetMigMode"
@@ -58,26 +58,14 @@ def read(library: Library, handle: Any, modes: tuple[bool, bool], framebuffer_mi
 
 
 def set_mode(library: Library, handle: Any, *, enabled: bool) -> None:
-    """Turn MIG on or off. It may be pending then: that is for the caller to read back.
+    """Turn MIG on or off. It may be pending then, as while another client has the GPU open: the caller reads it back.
 
     Raises:
-        NvmlFailed: NVML refused it, or the GPU was in use: then what was pending is taken back.
+        NvmlFailed: NVML refused it, or took it and neither did it nor has it pending.
     """
     status = int(library.run(_SET_MODE, handle, int(enabled)))
-    if not status:
-        return
-    now, pending = library.run(_GET_MODE, handle)
-    if bool(now) is enabled or (status == RESET_REQUIRED and bool(pending) is enabled):
-        return
-    library.ask(_SET_MODE, handle, int(now))
-    _, pending = library.run(_GET_MODE, handle)
-    after = "it is pending until the GPU's next reset" if bool(pending) is enabled else "nothing is pending"
-    raise library.failed(
-        f"{library.nvml.NVMLError(status)}; {after}",
-        _SET_MODE,
-        status,
-        hint="end what has the GPU open, as nvidia-persistenced, DCGM or a monitor" if status == IN_USE else None,
-    )
+    if status and enabled not in map(bool, library.run(_GET_MODE, handle)):
+        raise library.failed(f"{library.nvml.NVMLError(status)}; nothing is pending", _SET_MODE, status)
 
 
 def instance(library: Library, handle: Any, gi_id: int) -> Any:
@@ -98,7 +86,8 @@ def make(library: Library, handle: Any, profile_id: int, start: int) -> int:
     spans = _places(library, handle, profile_id)
     span = next((s for s in spans if s.start == start), None)
     if span is None:
-        raise library.failed(f"its placements are {', '.join(map(str, spans)) or 'none'}", _MAKE, None)
+        places = ", ".join(map(str, spans)) or "none"
+        raise library.failed(f"that profile's placements are {places}", _MAKE, INVALID_ARGUMENT)
     place = library.nvml.c_nvmlGpuInstancePlacement_t(span.start, span.size)
     made = library.run(_MAKE, handle, profile_id, byref(place))
     try:

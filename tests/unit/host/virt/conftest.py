@@ -7,8 +7,6 @@ from vgpuctl.host.virt.connection import Connection
 from vgpuctl.host.virt.domains import LibvirtHypervisor
 from vgpuctl.host.virt.storage import LibvirtStorage
 
-pytest.importorskip("libvirt")
-
 
 class Time:
     """A clock that only goes on when somebody waits, and tells who wants to know."""

@@ -5,13 +5,12 @@ import os
 import subprocess
 import sys
 
+import libvirt
 import pytest
 
 from vgpuctl.errors import HostCannot, InvalidInput, LibvirtFailed
 from vgpuctl.host.virt import numbers
 from vgpuctl.host.virt.connection import Connection, checked_uri
-
-libvirt = pytest.importorskip("libvirt")
 
 
 @pytest.mark.parametrize(

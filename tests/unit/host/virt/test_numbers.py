@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our copies of libvirt's numbers."""
 
+import libvirt
 import pytest
 
 from vgpuctl.host.virt import numbers
 
-libvirt = pytest.importorskip("libvirt")
 NAMES = [name for name in vars(numbers) if name.startswith("VIR_")]
 
 

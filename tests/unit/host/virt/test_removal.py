@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+import libvirt
 import pytest
 
 from vgpuctl.errors import HostCannot, LibvirtFailed
@@ -19,7 +20,6 @@ from vgpuctl.host.virt.domains import LibvirtHypervisor
 from vgpuctl.host.virt.removal import Removal
 from vgpuctl.model.records import Removed
 
-libvirt = pytest.importorskip("libvirt")
 SHARED = "test:///default"
 LONG = 30.0
 

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vgpuctl set-mig`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from vgpuctl.cli import complete, run
+from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from vgpuctl.cli.result import Work
+    from vgpuctl.model.outcome import Outcome
+    from vgpuctl.model.partition import MigSpec
+
+
+@make_command(
+    "set-mig",
+    examples=(
+        (
+            "vgpuctl --host sim:h100-mig set-mig 0000:3f:00.0 3g.40gb 1g.10gb:3",
+            "turns MIG on, and makes four GPU instances",
+        ),
+        (
+            "vgpuctl --host sim:h100-mig set-mig 0000:3b:00.0 --for H100-1-10C:4 --dry-run",
+            "what would be done for room for four vGPUs",
+        ),
+        ("vgpuctl --host sim:h100-mig set-mig 0000:3b:00.0 --off", "time-sliced vGPUs again"),
+    ),
+)
+@click.argument("gpu", shell_complete=complete.gpus)
+@click.argument("instances", metavar="[PROFILE[:N]]...", nargs=-1, shell_complete=complete.instances)
+@click.option(
+    "--for",
+    "vgpus",
+    metavar="VGPU_PROFILE[:N]",
+    multiple=True,
+    shell_complete=complete.profiles,
+    help="As many GPU instances as N vGPUs of this profile need; repeat it for several.",
+)
+@click.option("--off", is_flag=True, help="Turn MIG off.")
+@click.option(
+    "--drain", is_flag=True, help="Shut running VMs down first where they are in the way, and start them again."
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.pass_obj
+def command(
+    settings: Settings,
+    gpu: str,
+    instances: tuple[str, ...],
+    vgpus: tuple[str, ...],
+    off: bool,
+    drain: bool,
+    dry_run: bool,
+) -> int:
+    """Partition a GPU into GPU instances (MIG), each for a MIG-backed vGPU, and write that to /etc/vgpuctl/host.yaml.
+
+    The GPU then has these instances and no others: PROFILE as NVIDIA calls it, like 1g.10gb, or its number. Those that
+    are there and fit stay, with what runs in them. MIG goes on or off only on a GPU without vGPUs. Instances are gone
+    after a boot, and restore-host makes them again.
+    """
+
+    def act(work: Work) -> Outcome:
+        from vgpuctl.engine import layout
+
+        wanted = _wanted(instances, vgpus, off=off)
+        mixed_size = False if wanted.on else None  # MIG and mixed sizes exclude each other
+        job = layout.Job(gpu, None, drain=drain, wait_seconds=work.wait_seconds, mig=wanted, mixed_size=mixed_size)
+        return layout.set_mode(work.world, job, dry_run=dry_run, progress=work.progress)
+
+    return run.change(settings, "set-mig", act)
+
+
+def _wanted(instances: tuple[str, ...], vgpus: tuple[str, ...], *, off: bool) -> MigSpec:
+    """Return what was typed, by the same rules as host.yaml.
+
+    Raises:
+        InvalidInput: it is nothing, or two things at once, or a name cannot be meant.
+    """
+    from vgpuctl.errors import InvalidInput
+    from vgpuctl.spec.mig import typed_mig
+
+    if (bool(instances), bool(vgpus), off).count(True) != 1:
+        raise InvalidInput(
+            "one of these is due: GPU instance profiles, --for VGPU_PROFILE:N, or --off",
+            hint="vgpuctl set-mig --help",
+        )
+    try:
+        return typed_mig(instances, vgpus)
+    except ValueError as error:
+        raise InvalidInput(str(error), hint="vgpuctl set-mig --help") from error

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON `data` of every command, as types: the one source of `docs/json/`.
+
+Units are in the names, addresses and ids are strings, unknown is null. Fields are added, never renamed. One module for
+each subject, and here the table of the commands; a type's hints are resolved in the module in which it stands.
+"""
+
+from __future__ import annotations
+
+from vgpuctl.cli.shapes.disks import ImageShape
+from vgpuctl.cli.shapes.gpus import (
+    ChangedGpuShape,
+    ChangedSchedulerShape,
+    ExplainShape,
+    GpuDetailsShape,
+    GpuShape,
+    ProfileShape,
+    SetUpGpuShape,
+)
+from vgpuctl.cli.shapes.host import (
+    DoctorShape,
+    HostDifferenceShape,
+    HostTextShape,
+    ImportedShape,
+    InstalledShape,
+    ReconcileShape,
+    RestoreShape,
+)
+from vgpuctl.cli.shapes.program import CompletionShape, ScenarioShape, SimShape
+from vgpuctl.cli.shapes.reach import AddressesShape, ConsoleShape
+from vgpuctl.cli.shapes.vgpus import CreatedVgpuShape, DeletedVgpuShape, NamedVgpuShape
+from vgpuctl.cli.shapes.vms import AttachedVmShape, ChangedVmShape, ManyVmsShape, VmRowShape, VmShape, XmlShape
+
+KINDS: dict[str, object] = {
+    "list-gpus": list[GpuShape],
+    "show-gpu": GpuDetailsShape,
+    "list-profiles": list[ProfileShape],
+    "explain": ExplainShape,
+    "create-vm": ChangedVmShape | ManyVmsShape | XmlShape,
+    "ensure-vm": ChangedVmShape | ManyVmsShape,
+    "delete-vm": ChangedVmShape,
+    "start-vm": ChangedVmShape,
+    "stop-vm": ChangedVmShape,
+    "attach": AttachedVmShape,
+    "detach": AttachedVmShape,
+    "set-profile": AttachedVmShape,
+    "refresh-vm": AttachedVmShape,
+    "create-vgpu": CreatedVgpuShape,
+    "delete-vgpu": DeletedVgpuShape,
+    "list-vgpus": list[NamedVgpuShape],
+    "list-vms": list[VmRowShape],
+    "show-vm": VmShape,
+    "console": ConsoleShape,
+    "address": AddressesShape,
+    "list-images": list[ImageShape],
+    "reconcile": ReconcileShape,
+    "doctor": DoctorShape,
+    "restore-host": RestoreShape,
+    "install-host": InstalledShape,
+    "uninstall-host": InstalledShape,
+    "apply": HostDifferenceShape,
+    "diff": HostDifferenceShape,
+    "assert": HostDifferenceShape,
+    "export": HostTextShape,
+    "import": ImportedShape,
+    "set-mode": SetUpGpuShape,
+    "set-mig": SetUpGpuShape,
+    "set-mixed-size": SetUpGpuShape,
+    "set-scheduler": ChangedSchedulerShape,
+    "cordon": ChangedGpuShape,
+    "uncordon": ChangedGpuShape,
+    "sim-reboot": SimShape,
+    "sim-reset": SimShape,
+    "sim-list-scenarios": list[ScenarioShape],
+    "completion": CompletionShape,
+}
+"""The document's kind -> the type of its `data`."""

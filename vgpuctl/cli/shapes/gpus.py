@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs and what fits on them: the `data` of the commands that show GPUs or change one."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from vgpuctl.cli.shapes.schedulers import AskedSchedulerShape, SchedulerLimitsShape, SchedulerShape, ShareShape
+from vgpuctl.cli.shapes.vgpus import BackendWord, VgpuShape
+from vgpuctl.cli.shapes.work import WorkShape
+
+
+class VfsShape(TypedDict):
+    """SR-IOV virtual functions of a GPU."""
+
+    total: int
+    enabled: int
+    used: int
+
+
+class GpuShape(TypedDict):
+    """A GPU. `desired_mode` is what host.yaml sets it up for; `cordoned`: nothing new is placed on it.
+
+    `allowed_profiles` are the only ones that host.yaml lets be placed on it, null for all; `reserved_for` the patterns
+    of the names of VMs that it is kept for, none for all.
+
+    `scheduler` is null where NVIDIA's driver does not schedule vGPUs and host.yaml asks for nothing.
+    """
+
+    address: str
+    model: str
+    backend: BackendWord | None
+    mode: Literal["vgpu", "mig-vgpu", "sriov", "passthrough", "unmanaged"]
+    driver: str | None
+    framebuffer_mib: int | None
+    numa_node: int | None
+    iommu_group: int | None
+    vfs: VfsShape
+    vgpus: list[VgpuShape]
+    problems: list[str]
+    desired_mode: Literal["vgpu", "sriov", "passthrough", "unmanaged"] | None
+    cordoned: bool
+    allowed_profiles: list[str] | None
+    reserved_for: list[str]
+    scheduler: SchedulerShape | None
+
+
+class FunctionShape(TypedDict):
+    """A function of a GPU that can carry a vGPU."""
+
+    address: str
+    driver: str | None
+    iommu_group: int | None
+    problem: str | None
+
+
+class GroupMemberShape(TypedDict):
+    """Another device in a GPU's IOMMU group."""
+
+    address: str
+    driver: str | None
+    same_slot: bool
+
+
+class TypeShape(TypedDict):
+    """A vGPU type of one GPU; `free` is null when only trying tells."""
+
+    profile: str
+    name: str
+    type_id: str
+    framebuffer_mib: int | None
+    max_per_gpu: int | None
+    free: int | None
+
+
+class GpuDetailsShape(GpuShape):
+    """A GPU with everything on it. `console` says why the host's console may be on it.
+
+    `scheduler_at_load` is what the driver was loaded with, `scheduler_next` what it would be loaded with now.
+    """
+
+    console: list[str]
+    group_members: list[GroupMemberShape]
+    functions: list[FunctionShape]
+    types: list[TypeShape]
+    scheduler_limits: SchedulerLimitsShape | None
+    scheduler_at_load: AskedSchedulerShape | None
+    scheduler_next: AskedSchedulerShape | None
+    shares: list[ShareShape]
+
+
+class RoomShape(TypedDict):
+    """How many more of a profile fit on one GPU."""
+
+    address: str
+    free: int | None
+
+
+class ProfileShape(TypedDict):
+    """A vGPU profile of this host. `free` is joint over all GPUs, null when only trying tells.
+
+    `type_id` is null when GPUs of this host have different ids for it.
+    """
+
+    profile: str
+    name: str
+    type_id: str | None
+    framebuffer_mib: int | None
+    max_per_gpu: int | None
+    free: int | None
+    gpus: list[RoomShape]
+
+
+class ReasonShape(TypedDict):
+    """What stands in the way of a profile on one GPU."""
+
+    address: str
+    model: str
+    free: int | None
+    reasons: list[str]
+    vgpus: list[VgpuShape]
+
+
+class ExplainShape(TypedDict):
+    """Where a profile fits and where it does not."""
+
+    profile: str
+    free: int | None
+    gpus: list[ReasonShape]
+
+
+class ChangedGpuShape(GpuShape, WorkShape):
+    """A GPU that was changed, or would be in a dry run: then it is as it is now."""
+
+
+class PartitionShape(TypedDict):
+    """How a GPU is partitioned. `mig` and `mixed_size` are null where it has none or that is not known.
+
+    `instances`: the profiles of its GPU instances, the larger first.
+    """
+
+    mig: bool | None
+    instances: list[str]
+    mixed_size: bool | None
+
+
+class SetUpGpuShape(ChangedGpuShape):
+    """A GPU that was set up anew, or would be. `partition` is null for one that has neither MIG nor mixed sizes."""
+
+    partition: PartitionShape | None
+
+
+class ChangedSchedulerShape(GpuShape, WorkShape):
+    """A GPU whose scheduler was set, or would be in a dry run. `takes_effect`: when-loaded with its driver, or now."""
+
+    via: Literal["nvml", "modprobe"]
+    takes_effect: Literal["now", "when-loaded"]

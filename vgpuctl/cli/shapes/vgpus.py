@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vGPUs: the `data` of create-vgpu, delete-vgpu and list-vgpus, and what other commands say of a vGPU."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from vgpuctl.cli.shapes.work import WorkShape
+
+OwnerWord = Literal["ours", "foreign", "leaked"]
+BackendWord = Literal["mdev-pf", "mdev-vf", "vendor-vf", "sriov-vf", "passthrough"]
+
+
+class VgpuShape(TypedDict):
+    """A carrier that is taken: by a device (`present`), by a VM's promise, or by a claim.
+
+    `carrier` is the mdev's UUID, or the address of the function; `reason` says why it is leaked. `name` is that of a
+    vGPU which host.yaml keeps without a VM; then `vm` is the VM that refers to it.
+    """
+
+    carrier: str
+    profile: str | None
+    gpu: str
+    function: str
+    backend: BackendWord | None
+    framebuffer_mib: int | None
+    vm: str | None
+    owner: OwnerWord
+    present: bool
+    reason: str | None
+    name: str | None
+
+
+class NamedVgpuShape(VgpuShape):
+    """A vGPU without a VM. `hostdev`: the element for a VM's definition; `usage`: how a VM gets it."""
+
+    hostdev: str
+    usage: list[str]
+
+
+class CreatedVgpuShape(WorkShape, NamedVgpuShape):
+    """A vGPU without a VM that was made; in a dry run as it would be."""
+
+
+class DeletedVgpuShape(WorkShape, VgpuShape):
+    """A vGPU without a VM that was removed; in a dry run as it is now."""
