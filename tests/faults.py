@@ -78,7 +78,7 @@ def error_of(call: str) -> Exception:
         return NvmlFailed(f"injected: {call} failed", nvml_code=999, call=call)
     if call == "processes.holders":
         return PermissionError(errno.EPERM, "injected", call)
-    if call == "claims.lock":
+    if call in ("claims.lock", "claims.turn"):
         return Locked("injected: another vgpuctl holds the host lock")
     number = errno.ENOSPC if seam == "claims" else errno.EIO
     return OSError(number, f"injected: {os.strerror(number)}", call)

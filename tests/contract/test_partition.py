@@ -16,7 +16,7 @@ from tests.contract.site import Site, new_uuid
 from vgpuctl.errors import NvmlFailed
 from vgpuctl.model.partition import Mig, Span
 from vgpuctl.model.records import NvmlGpu
-from vgpuctl.model.scheduler import Policy, SchedulerSpec
+from vgpuctl.model.scheduler import Policy, SchedulerSpec, SchedulerState
 
 pytestmark = pytest.mark.forms("mdev-vf", "vendor-vf")
 INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, IN_USE, INSUFFICIENT_RESOURCES = 2, 3, 6, 19, 23
@@ -203,6 +203,13 @@ def test_with_mig_there_is_neither_another_scheduler_nor_a_mixture_of_sizes(site
     turn_mig_on(site)
     assert refusal(lambda: site.world.nvml.set_scheduler(site.gpu, SchedulerSpec(Policy.EQUAL_SHARE))) == NOT_SUPPORTED
     assert refusal(lambda: site.world.nvml.set_mixed_size(site.gpu, enabled=True)) == NOT_SUPPORTED
+    number = site.world.nvml.make_instance(site.gpu, ONE, 0)
+    spec = SchedulerSpec(Policy.EQUAL_SHARE)
+    assert refusal(lambda: site.world.nvml.set_scheduler(site.gpu, spec, number)) == NOT_SUPPORTED
+    seen = told(site)
+    assert (seen.gi_schedulers, seen.mixed_size) == ({}, False)
+    assert seen.scheduler is not None
+    assert seen.scheduler.state == SchedulerState(Policy.FIXED_SHARE, False, 1_000_000)
 
 
 @pytest.mark.forms("vendor-vf")
@@ -237,7 +244,9 @@ def test_without_a_vgpu_a_vf_is_nowhere(site: Site, name: str) -> None:
 # ------------------------------------------------------------------- mixed sizes
 
 
-def test_types_tell_where_they_may_be_among_others(site: Site) -> None:
+def test_once_sizes_are_mixed_types_tell_where_they_may_be(site: Site) -> None:
+    assert told(site).types[468].placement_ids is None
+    site.world.nvml.set_mixed_size(site.gpu, enabled=True)
     types = told(site).types
     assert {n: (types[n].placement_ids, types[n].placement_size) for n in (468, 469, 470, 471, 472, 473)} == {
         468: ((0, 6, 10, 16, 20, 26, 30, 36), 4),

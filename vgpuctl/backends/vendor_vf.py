@@ -5,6 +5,10 @@ The VF stays bound to the nvidia driver: generic vfio-pci cannot bind it, and le
 (managed='yes') hangs for ever. So the hostdev is unmanaged, which libvirt accepts from 10.0 on when the VF has
 a `vfio-dev` directory. Errno of the type file: EPERM held already (or in use, for 0), EIO the driver refuses,
 EBUSY the vGPU's plugin has not exited yet (retried), EINVAL no number.
+
+On a mixed-size GPU the driver puts a vGPU at the first of its type's placements that is free, and `placement_id` moves
+it until its VM starts. For that moment it is where another one may have to go: so who makes one there waits for a turn
+on the GPU, and moves it before that ends. Errno of that file: ENXIO no vGPU, EIO the placement is not to be had.
 """
 
 from __future__ import annotations
@@ -22,8 +26,9 @@ from vgpuctl.backends.base import (
     require_iommu,
     write_failed,
 )
-from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, VerifyFailed
+from vgpuctl.errors import Busy, DeviceFailed, HostCannot, InUse, NoCapacity, VerifyFailed
 from vgpuctl.model.gpu import Function, Gpu
+from vgpuctl.model.partition import shown_number
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
 from vgpuctl.model.vm import PromisedVgpu
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
     from vgpuctl.model.world import World
 
 LIBVIRT_WITH_VARIANTS = 10_000_000
+TURN_SECONDS = 15.0
 
 
 def _base(vgpu: PromisedVgpu) -> str:
@@ -48,29 +54,79 @@ def current_type(world: World, vgpu: PromisedVgpu) -> str:
         return "0"
 
 
+def current_place(world: World, vgpu: PromisedVgpu) -> int | None:
+    """Return the placement of a vGPU that is made; None where the driver has no file for it, or the GPU no mixed sizes.
+
+    Raises:
+        DeviceFailed: the file cannot be read.
+    """
+    path = f"{_base(vgpu)}/placement_id"
+    try:
+        return shown_number(world.sysfs.read(path))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        name = errno.errorcode.get(error.errno or 0, str(error.errno))
+        raise DeviceFailed(
+            f"the placement of {vgpu.carrier} cannot be read: {error.strerror or error} ({name}) reading {path}",
+            hint="the kernel log says more: journalctl -k -n 20",
+            errno=error.errno,
+            path=path,
+        ) from error
+
+
 class SetType(Value):
-    """Give a VF its vGPU type, and its parameters."""
+    """Give a VF its vGPU type, its placement on a mixed-size GPU, and its parameters."""
 
     vgpu: PromisedVgpu
     type_id: str
 
     def describe(self) -> str:
         """Say what is made and where."""
-        return f"make vGPU {self.vgpu.profile} on {self.vgpu.function} (type {self.type_id})"
+        place = "" if self.vgpu.placement_id is None else f", placement {self.vgpu.placement_id}"
+        return f"make vGPU {self.vgpu.profile} on {self.vgpu.function} (type {self.type_id}{place})"
 
     def perform(self, world: World) -> None:
-        """Write the type id, then the parameters."""
-        path = f"{_base(self.vgpu)}/current_vgpu_type"
-        try:
-            world.sysfs.write(path, f"{self.type_id}\n")
-        except OSError as error:
-            raise self._refusal(error, path) from error
+        """Write the type id, then the placement, then the parameters."""
+        if self.vgpu.placement_id is None:
+            self._set_type(world)
+        else:
+            with world.claims.turn(self.vgpu.gpu, TURN_SECONDS):
+                self._set_type(world)
+                self._move(world, self.vgpu.placement_id)
         if self.vgpu.params:
             params = f"{_base(self.vgpu)}/vgpu_params"
             try:
                 world.sysfs.write(params, f"{self.vgpu.params}\n")
             except OSError as error:
                 raise write_failed(error, f"setting {self.vgpu.params} on {self.vgpu.carrier}", params) from error
+
+    def _set_type(self, world: World) -> None:
+        path = f"{_base(self.vgpu)}/current_vgpu_type"
+        try:
+            world.sysfs.write(path, f"{self.type_id}\n")
+        except OSError as error:
+            raise self._refusal(error, path) from error
+
+    def _move(self, world: World, place: int) -> None:
+        """Write the placement, where the vGPU has one that can be written and it is another."""
+        if current_place(world, self.vgpu) in (None, place):
+            return
+        path = f"{_base(self.vgpu)}/placement_id"
+        try:
+            world.sysfs.write(path, f"{place}\n")
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise write_failed(error, f"moving {self.vgpu.carrier} to placement {place}", path) from error
+            raise NoCapacity(
+                f"no room for {self.vgpu.profile} at placement {place} of {self.vgpu.gpu}: the driver refused to move "
+                f"{self.vgpu.carrier} there",
+                hint=f"vgpuctl show-gpu {self.vgpu.gpu} tells who is where",
+                gpu=self.vgpu.gpu,
+                placement_id=place,
+                errno=error.errno,
+                path=path,
+            ) from error
 
     def _refusal(self, error: OSError, path: str) -> Exception:
         if error.errno == errno.EIO:
@@ -100,6 +156,14 @@ class SetType(Value):
                 hint="journalctl -k -n 20",
                 wanted=self.type_id,
                 found=found,
+            )
+        place = current_place(world, self.vgpu) if self.vgpu.placement_id is not None else None
+        if place not in (None, self.vgpu.placement_id):
+            raise VerifyFailed(
+                f"{self.vgpu.carrier} was moved to placement {self.vgpu.placement_id} but reads back {place}",
+                hint="journalctl -k -n 20",
+                wanted=self.vgpu.placement_id,
+                found=place,
             )
         check_params(world, self.vgpu, f"{_base(self.vgpu)}/vgpu_params")
 

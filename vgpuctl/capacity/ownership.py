@@ -85,7 +85,9 @@ def join(
         known = by_carrier.get(carrier) or _at_function(carrier, gpus)
         if known is not None:
             by_carrier[carrier] = replace(known, reason="its claim cannot be read")
-    return tuple(sorted(by_carrier.values(), key=lambda v: (v.gpu, v.function, v.carrier)))
+    plain = {gpu.address for gpu in gpus if gpu.mixed_size is False}
+    vgpus = (replace(v, placement_id=None, due_placement_id=None) if v.gpu in plain else v for v in by_carrier.values())
+    return tuple(sorted(vgpus, key=lambda v: (v.gpu, v.function, v.carrier)))
 
 
 def _kept(vms: tuple[Vm, ...], present: Mapping[str, Vgpu]) -> dict[str, Vgpu]:
@@ -141,7 +143,21 @@ def _device(gpu: Gpu, function: Function, carrier: str, type_id: str) -> Vgpu:
         type_id=type_id,
         profile=known.profile if known else None,
         framebuffer_mib=known.framebuffer_mib if known else None,
+        placement_id=function.placement_id,
+        gi_id=function.gi_id,
     )
+
+
+def _placed(vgpu: Vgpu, device: Vgpu | None, promised: int | None) -> Vgpu:
+    """Return a vGPU with its placement: where its device is, and where it is to be.
+
+    The driver gives a vGPU the first place that is free; a moment later it is moved to its own, where the driver can.
+    """
+    if device is None:
+        return replace(vgpu, placement_id=promised)
+    at = device.placement_id
+    due = promised if at not in (None, promised) else None
+    return replace(vgpu, placement_id=at, due_placement_id=due, gi_id=device.gi_id)
 
 
 def _has(vm: Vm, promised: PromisedVgpu, claim: Claim | None, present: Mapping[str, Vgpu]) -> bool:
@@ -159,6 +175,7 @@ def _held(
     """Return the place that such a VM has: where the device or the claim is, for the record may name another GPU."""
     device = present.get(promised.carrier)
     place = device or claim or promised
+    promised = promised if claim is None else replace(promised, placement_id=claim.placement_id)
     ready = vm.promise is not None and vm.promise.state is PromiseState.READY
     idle = ready and vm.state is VmState.STOPPED and promised.carrier not in live
     reason = "its VM is off and keeps no place then: vgpuctl reconcile" if idle else None
@@ -185,7 +202,7 @@ def _of_vm(
     awaited: bool = False,
 ) -> Vgpu:
     """Return what a VM was promised, with the device that is there and the place where it is, or is to be."""
-    return Vgpu(
+    vgpu = Vgpu(
         carrier=promised.carrier,
         gpu=place.gpu,
         function=place.function,
@@ -201,6 +218,7 @@ def _of_vm(
         idle=idle,
         awaited=awaited,
     )
+    return _placed(vgpu, device, promised.placement_id)
 
 
 def _named(
@@ -214,10 +232,11 @@ def _named(
     device = present.get(entry.carrier)
     gpu = next((g for g in gpus if g.address == entry.gpu), None)
     sizes = [t.framebuffer_mib for t in (gpu.types if gpu else ()) if t.profile == entry.profile]
-    sizes += [c.framebuffer_mib for c in claims if c.carrier == entry.carrier]
+    claim = next((c for c in claims if c.carrier == entry.carrier), None)
+    sizes += [claim.framebuffer_mib] if claim is not None else []
     user = next((vm for vm in vms if vm.refers_to(entry.carrier)), None)
     other = device.profile if device is not None and device.profile not in (None, entry.profile) else None
-    return Vgpu(
+    vgpu = Vgpu(
         carrier=entry.carrier,
         gpu=device.gpu if device else entry.gpu,
         function=device.function if device else entry.carrier if ":" in entry.carrier else entry.gpu,
@@ -233,6 +252,7 @@ def _named(
         awaited=device is None,
         name=entry.name,
     )
+    return _placed(vgpu, device, claim.placement_id if claim is not None else None)
 
 
 def _claimed(
@@ -245,7 +265,7 @@ def _claimed(
         reason = f"claimed for {claim.vm} by process {claim.process.pid}, both are gone"
     elif vm is not None and vm.promise is None:
         reason = _without_promise(vm)
-    return Vgpu(
+    vgpu = Vgpu(
         carrier=claim.carrier,
         gpu=device.gpu if device else claim.gpu,
         function=device.function if device else claim.function,
@@ -259,6 +279,7 @@ def _claimed(
         vm_uuid=claim.vm_uuid,
         reason=reason,
     )
+    return _placed(vgpu, device, claim.placement_id)
 
 
 def _without_promise(vm: Vm) -> str:

@@ -11,22 +11,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from vgpuctl.capacity.closed import why_closed, why_not_allowed
+from vgpuctl.capacity.mixed_size import pack
 from vgpuctl.capacity.profiles import check_combination, find
 from vgpuctl.capacity.room import Room, room, why_unknown
 from vgpuctl.errors import NoCapacity, NotFound, Stuck
 from vgpuctl.model.address import address_key, normal_pci
-from vgpuctl.model.gpu import Gpu, Owner, Vgpu, VgpuType
+from vgpuctl.model.gpu import Backend, Gpu, Owner, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import StuckWrite
 from vgpuctl.value import Value, replace
 
 
 class Slot(Value):
-    """Where one vGPU goes."""
+    """Where one vGPU goes; `placement_id` on a mixed-size GPU, where the driver lets it be chosen."""
 
     gpu: Gpu
     function: str
     type: VgpuType
+    placement_id: int | None = None
 
 
 class _Item(Value):
@@ -153,12 +155,40 @@ def _search(
         wanted = item.types.get(gpu.address)
         if not started or wanted is None:
             continue
-        space = room(gpu, (*snapshot.taken_on(gpu.address), *_as_taken(chosen, gpu)), wanted)
-        if space.some:
-            rest = _search(snapshot, gpus, items[1:], (*chosen, Slot(gpu, space.functions[0], wanted)))
-            if rest is not None:
-                return rest
+        more = _with_one_more(snapshot.taken_on(gpu.address), gpu, chosen, wanted)
+        rest = _search(snapshot, gpus, items[1:], more) if more is not None else None
+        if rest is not None:
+            return rest
     return None
+
+
+def _with_one_more(
+    taken: Sequence[Vgpu], gpu: Gpu, chosen: tuple[Slot, ...], wanted: VgpuType
+) -> tuple[Slot, ...] | None:
+    """Return what is chosen with one more vGPU on this GPU; None when it does not fit.
+
+    On a mixed-size GPU all that are chosen there are placed anew, so that no choice stands in the way of a later one.
+    """
+    mine = [n for n, slot in enumerate(chosen) if slot.gpu.address == gpu.address]
+    if not gpu.mixed_size or not mine:
+        space = room(gpu, (*taken, *_as_taken(chosen, gpu)), wanted)
+        function = space.functions[0] if space.some else None
+    else:
+        space = room(gpu, taken, wanted)
+        used = {chosen[n].function for n in mine}
+        function = next((f for f in space.functions if f not in used), None) if space.some else None
+    if function is None:
+        return None
+    more = (*chosen, Slot(gpu, function, wanted))
+    if not gpu.mixed_size or space.free is None:
+        return more
+    ids = pack(gpu, taken, [slot.type for slot in more if slot.gpu.address == gpu.address])
+    if ids is None:
+        return None
+    if gpu.backend is not Backend.VENDOR_VF:
+        return more  # mdevs go where the driver puts them
+    placed = dict(zip((*mine, len(chosen)), ids, strict=True))
+    return tuple(replace(slot, placement_id=placed.get(n, slot.placement_id)) for n, slot in enumerate(more))
 
 
 def _equal(slot: Slot, item: _Item) -> bool:
@@ -182,6 +212,7 @@ def _as_taken(chosen: Sequence[Slot], gpu: Gpu) -> list[Vgpu]:
             type_id=s.type.type_id,
             profile=s.type.profile,
             framebuffer_mib=s.type.framebuffer_mib,
+            placement_id=s.placement_id,
         )
         for n, s in enumerate(chosen)
         if s.gpu.address == gpu.address

@@ -2,7 +2,8 @@
 """How many more vGPUs of a type fit on a GPU, where the next ones would go, and what stands in the way.
 
 One function decides and explains. Sources: NVIDIA's open kernel modules (kernel_vgpu_mgr.c: same size on a GPU,
-maximum per GPU, one vGPU on a VF, 32 time-sliced vGPUs per GPU) and the kernel's mdev core for other makers.
+maximum per GPU, one vGPU on a VF, 32 time-sliced vGPUs per GPU) and the kernel's mdev core for other makers. What a GPU
+takes that is divided otherwise is said in `gpu_instances` (MIG) and `mixed_size`.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from vgpuctl.capacity import gpu_instances, mixed_size
+from vgpuctl.capacity.left import MAX_TIME_SLICED, Left, who
 from vgpuctl.model.gpu import NVIDIA, Backend, Function, Gpu, Vgpu, VgpuType
-from vgpuctl.value import Value
+from vgpuctl.value import Value, replace
 
-MAX_TIME_SLICED = 32
+_UNKNOWN = "how many fit is not known: NVML does not answer"
 
 
 class Room(Value):
     """`free`: how many more fit now, None when the driver keeps that to itself (at least one may be tried).
 
-    `functions`: where the next ones would go, in order; a PF is named once however many it takes. `reasons`: what
-    stands in the way, in words; empty when nothing does.
+    `functions`: where the next ones would go, in order; a PF is named once however many it takes, and on a mixed-size
+    GPU every function that is free. `reasons`: what stands in the way, in words; empty when nothing does.
     """
 
     free: int | None
@@ -37,12 +40,17 @@ def room(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType) -> Room:
     """Return the room for one type on one GPU, given every carrier taken on it (made, promised or claimed)."""
     whole = [v for v in taken if v.carrier == gpu.address and v.backend is Backend.PASSTHROUGH]
     if whole:
-        return Room(0, (), (f"all of the GPU is given to {_who(whole)}",))
+        return Room(0, (), (f"all of the GPU is given to {who(whole)}",))
     if gpu.backend is Backend.MDEV_PF:
         return _on_pf(gpu, taken, wanted)
     if gpu.backend in (Backend.MDEV_VF, Backend.VENDOR_VF):
         return _on_vfs(gpu, taken, wanted)
     return Room(0, (), (_no_vgpus(gpu),))
+
+
+def most_on(gpu: Gpu, wanted: VgpuType) -> int | None:
+    """Return how many of a type the GPU takes when nothing else is on it, in its mode; None when that is not known."""
+    return mixed_size.most_when_empty(wanted) if gpu.mixed_size else wanted.max_per_gpu
 
 
 def _no_vgpus(gpu: Gpu) -> str:
@@ -70,7 +78,7 @@ def _locked(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType) -> str | None:
     if others:
         kinds = ", ".join(sorted({str(v.profile) for v in others}))
         return (
-            f"it runs {len(others)} of another type: {kinds}, held by {_who(others)}; its driver, older than 550, "
+            f"it runs {len(others)} of another type: {kinds}, held by {who(others)}; its driver, older than 550, "
             "takes one type at a time"
         )
     return _other_size(taken, wanted)
@@ -83,7 +91,7 @@ def _other_size(taken: Sequence[Vgpu], wanted: VgpuType) -> str | None:
     if not others:
         return None
     sizes = ", ".join(sorted({f"{v.profile or v.type_id} ({v.framebuffer_mib} MiB)" for v in others}))
-    return f"it runs {len(others)} of another size: {sizes}, held by {_who(others)}"
+    return f"it runs {len(others)} of another size: {sizes}, held by {who(others)}"
 
 
 def _limit(gpu: Gpu, wanted: VgpuType) -> int | None:
@@ -136,34 +144,67 @@ def _divided(gpu: Gpu, function: Function, wanted: VgpuType, absent: Sequence[Vg
 
 
 def _on_vfs(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType) -> Room:
-    locked = _locked(gpu, taken, wanted)
-    if locked:
-        return Room(0, (), (locked,))
     busy = {v.function for v in taken}
     usable = [f for f in gpu.functions if f.address not in busy and not f.problem and not _occupied(f)]
     offering = [f for f in usable if (f.available or {}).get(wanted.type_id, 0) > 0]
-    limit = _limit(gpu, wanted)
-    left = None if limit is None else max(0, limit - len(taken))
+    left = _left(gpu, taken, wanted, offered=bool(offering))
     broken = tuple(f"{f.address}: {f.problem}" for f in gpu.functions if f.problem)
-    if left == 0:
-        return Room(0, (), (_full(taken, limit, "the maximum for this type"), *broken))
+    if left.free == 0:
+        return Room(0, (), (left.why, *broken))
     if not offering:
         return Room(0, (), (_why_none(gpu, usable, taken, wanted), *broken))
     addresses = tuple(f.address for f in offering)
     awaited = [v for v in taken if v.awaited]
-    if left is None and awaited:
+    if left.free is None and awaited:
         return Room(0, (), (_unknown_with_promises(awaited), *broken))
-    if left is None:
-        reason = "how many fit is not known: NVML does not answer" if gpu.backend is Backend.VENDOR_VF else ""
-        return Room(None, addresses, tuple(filter(None, (reason, *broken))))
-    return Room(min(left, len(offering)), addresses[:left], broken)
+    if left.free is None:
+        return Room(None, addresses, tuple(filter(None, (left.why, *broken))))
+    free = min(left.free, len(offering))
+    return Room(free, addresses if gpu.mixed_size else addresses[:free], broken)
+
+
+def _left(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType, *, offered: bool) -> Left:
+    """Return what the GPU's way of dividing itself leaves. `offered`: the driver lists the type on a free VF now.
+
+    The driver's word says that one fits beside what is made, wherever that is; it knows nothing of what is promised.
+    """
+    told = offered and all(v.present and v.due_placement_id is None for v in taken)
+    wrong = gpu_instances.why_wrong_mode(gpu, wanted)
+    if wrong is not None:
+        return Left(0, wrong)
+    if gpu.mig is not None and gpu.mig.enabled:
+        found = gpu_instances.left(gpu, gpu.mig, taken, wanted)
+    elif gpu.mixed_size:
+        found = _within(MAX_TIME_SLICED, mixed_size.left(gpu, taken, wanted), taken)
+    else:
+        return _same_size(gpu, taken, wanted, offered=told)
+    return Left(1) if found.free == 0 and found.least and told else found
+
+
+def _within(limit: int, found: Left, taken: Sequence[Vgpu]) -> Left:
+    """Return what is left when a GPU takes no more than so many vGPUs of any size."""
+    if len(taken) >= limit:
+        return Left(0, _full(taken, limit, "the most that a GPU takes"))
+    return found if found.free is None else replace(found, free=min(found.free, limit - len(taken)))
+
+
+def _same_size(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType, *, offered: bool) -> Left:
+    locked = _locked(gpu, taken, wanted)
+    if locked and offered and gpu.mixed_size is None and gpu.backend is Backend.MDEV_VF:  # sizes without NVML
+        return Left(None, f"{_UNKNOWN}, and its driver offers it beside other sizes")
+    if locked:
+        return Left(0, locked)
+    limit = _limit(gpu, wanted)
+    if limit is None:
+        return Left(None, _UNKNOWN if gpu.backend is Backend.VENDOR_VF else "")
+    return Left(max(0, limit - len(taken)), _full(taken, limit, "the maximum for this type"))
 
 
 def _unknown_with_promises(awaited: Sequence[Vgpu]) -> str:
     """Say why nothing is added: the room left may belong to vGPUs that are promised and not made yet."""
     return (
         f"how many fit is not known without NVML, and {len(awaited)} promised vGPUs are not made again yet: "
-        f"start {_who(awaited)} first, or vgpuctl restore-host"
+        f"start {who(awaited)} first, or vgpuctl restore-host"
     )
 
 
@@ -173,19 +214,11 @@ def _occupied(function: Function) -> bool:
 
 def _why_none(gpu: Gpu, usable: Sequence[Function], taken: Sequence[Vgpu], wanted: VgpuType) -> str:
     if not usable:
-        return f"no VF is free: {len(gpu.functions)} enabled, {len(taken)} in use by {_who(taken)}"
-    detail = f"; in use by {_who(taken)}" if taken else ""
+        return f"no VF is free: {len(gpu.functions)} enabled, {len(taken)} in use by {who(taken)}"
+    detail = f"; in use by {who(taken)}" if taken else ""
     return f"none of its {len(usable)} free VFs offers {wanted.profile} now{detail}"
 
 
 def _full(taken: Sequence[Vgpu], limit: int | None, detail: str) -> str:
     total = f" of {limit}" if limit is not None else ""
-    return f"{len(taken)}{total} in use ({detail}): {_who(taken)}"
-
-
-def _who(taken: Sequence[Vgpu]) -> str:
-    """Name the holders, shortened in the middle: vdi-001 … vdi-010."""
-    names = sorted({v.holder for v in taken})
-    if not names:
-        return "nobody"
-    return ", ".join(names) if len(names) <= 4 else f"{names[0]}, {names[1]} … {names[-1]} ({len(names)})"
+    return f"{len(taken)}{total} in use ({detail}): {who(taken)}"

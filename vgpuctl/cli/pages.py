@@ -50,7 +50,7 @@ def _gpus(data: Sequence[Data]) -> Page:
 
 
 def _gpu(data: Data) -> Page:
-    from vgpuctl.cli import scheduler_pages
+    from vgpuctl.cli import partition_pages, scheduler_pages
 
     pairs = Pairs(
         (
@@ -64,6 +64,7 @@ def _gpu(data: Data) -> Page:
             ("iommu group", _or_dash(data["iommu_group"])),
             ("vfs", _vfs(data["vfs"])),
             ("vgpus", _counted(data["vgpus"])),
+            *partition_pages.pairs(data),
             *scheduler_pages.pairs(data),
             *(("problem", problem) for problem in data.get("problems", ())),
         )
@@ -85,13 +86,22 @@ def _gpu(data: Data) -> Page:
 
 
 def _vgpu_table(vgpus: Sequence[Data]) -> list[Block]:
+    """Return the table of what is on a GPU; what is the same nothing for all of them has no column."""
     if not vgpus:
         return []
-    rows = tuple((v["carrier"], _unknown(v["profile"]), _who(v), v["owner"], _or_dash(v.get("reason"))) for v in vgpus)
-    table = Table(("CARRIER", "PROFILE", "VM", "OWNER", "REASON"), rows)
-    if not any(v.get("reason") for v in vgpus):
-        table = Table(table.headers[:-1], tuple(row[:-1] for row in rows))
-    return ["", table]
+    from vgpuctl.cli.partition_pages import place
+
+    columns = [
+        ("CARRIER", [v["carrier"] for v in vgpus]),
+        ("PROFILE", [_unknown(v["profile"]) for v in vgpus]),
+        ("VM", [_who(v) for v in vgpus]),
+        ("OWNER", [v["owner"] for v in vgpus]),
+        ("WHERE", [_or_dash(place(v) or None) for v in vgpus]),
+        ("REASON", [_or_dash(v.get("reason")) for v in vgpus]),
+    ]
+    shown = [(name, cells) for name, cells in columns if name not in ("WHERE", "REASON") or {*cells} != {"-"}]
+    rows = tuple(zip(*(cells for _, cells in shown), strict=True))
+    return ["", Table(tuple(name for name, _ in shown), rows)]
 
 
 def _profiles(data: Sequence[Data]) -> Page:
@@ -345,7 +355,10 @@ def _vgpu_cell(vgpu: Data) -> str:
 
 def vgpu_line(vgpu: Data) -> str:
     """Return what a vGPU is, where it is and whether it is there: `A100-4C on GPU 0000:3b:00.0 (CARRIER, missing)`."""
+    from vgpuctl.cli.partition_pages import place
+
     what = f"{vgpu['profile']} on GPU {vgpu['gpu']}" if vgpu.get("profile") else f"GPU {vgpu['gpu']}"
+    what += f", {place(vgpu)}" if place(vgpu) else ""
     missing = "" if vgpu.get("present", True) else f", {vgpu.get('reason') or 'missing'}"
     return f"{what} ({vgpu['carrier']}{missing})" if vgpu["carrier"] != vgpu["gpu"] else f"{what}{missing}"
 

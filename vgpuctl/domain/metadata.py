@@ -14,6 +14,7 @@ compares both.
 The namespace has no prefix, because virDomainSetMetadata adds its own (`key`) and refuses an element that
 declares the same one ("failed to create a new XML namespace", libvirt 9.0). So one text serves both ways in:
 inside the XML that is defined, and as a new record of a defined domain.
+A vGPU's `placement-id` says where it is on a mixed-size GPU.
 A disk's `role` says what it is where it is no disk with somebody's work: a seed, or a spare of refresh-vm.
 `made-vm="no"` marks a VM that somebody else made and that only has vGPUs from here.
 Attributes and elements that this version does not know are passed over, so a later one may add some. What is
@@ -63,6 +64,7 @@ def promise_to_xml(promise: Promise) -> str:
                 "profile": vgpu.profile,
                 "framebuffer-mib": _digits(vgpu.framebuffer_mib),
                 "params": vgpu.params or None,
+                "placement-id": _digits(vgpu.placement_id),
             },
         )
     for disk in promise.disks:

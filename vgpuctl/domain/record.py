@@ -61,7 +61,7 @@ def named_files(root: Element) -> tuple[MadeDisk, ...]:
 
 
 def _vgpu(element: Element) -> PromisedVgpu:
-    framebuffer = element.get("framebuffer-mib")
+    framebuffer, placement = element.get("framebuffer-mib"), element.get("placement-id")
     return PromisedVgpu(
         index=_number(element, "index"),
         backend=Backend(_need(element, "backend")),
@@ -71,6 +71,7 @@ def _vgpu(element: Element) -> PromisedVgpu:
         profile=_text(element, "profile"),
         framebuffer_mib=None if framebuffer is None else _number(element, "framebuffer-mib"),
         params=_text(element, "params") or "",
+        placement_id=None if placement is None else _number(element, "placement-id"),
     )
 
 

@@ -31,7 +31,7 @@ from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import Claim, Promise, PromisedVgpu, Vm
 from vgpuctl.model.wish import VmWish
 from vgpuctl.plan.change import Swap, added, beside, hostdev, promised, swap, typed_profiles, without
-from vgpuctl.plan.choose import type_id_now
+from vgpuctl.plan.choose import make_steps
 from vgpuctl.plan.differ import types_of
 from vgpuctl.plan.remove import not_provably_ours, own_promise
 from vgpuctl.plan.report import planned_vgpu, vm_value
@@ -254,7 +254,7 @@ def _steps(seen: Snapshot, job: Job, new: tuple[PromisedVgpu, ...], olds: tuple[
     steps: list[Step] = [TakeOut(kind.remove(v), kind.make(v, types[v.carrier])) for v, kind in gone]
     cleared = without(seen, [v for v in go if v.carrier not in leave])
     for vgpu in new if job.takes else ():
-        steps += of(vgpu.backend).make(vgpu, type_id_now(cleared, vgpu))
+        steps += make_steps(cleared, vgpu)
     placed, come = _parted(job, new)
     after = promised(job.promise, (*job.swap.stay, *come), typed_profiles(job.wish) if come else ())
     stay = tuple(placed.get(v.index, v) for v in job.swap.stay)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from vgpuctl.capacity.mixed_size import cheapest
 from vgpuctl.capacity.room import room
 from vgpuctl.domain.parse import parse
 from vgpuctl.engine.devices import (
@@ -309,7 +310,7 @@ def _gpu_lacks(snapshot: Snapshot, gpu: Gpu | None, promised: PromisedVgpu) -> s
 
 
 def _on_a_function(world: World, part: _Part, vms: tuple[Vm, ...]) -> _Part:
-    """Return a vGPU of host.yaml as it can be made now: with its size, and an mdev on a VF that is free.
+    """Return a vGPU of host.yaml as it can be made now: with its size and placement, and an mdev on a VF that is free.
 
     Raises:
         Busy: a VM was promised its carrier.
@@ -325,10 +326,12 @@ def _on_a_function(world: World, part: _Part, vms: tuple[Vm, ...]) -> _Part:
     if gpu is None or known is None:
         return part
     wanted = replace(wanted, framebuffer_mib=known.framebuffer_mib)
+    others = tuple(v for v in snapshot.taken_on(gpu.address) if v.carrier != wanted.carrier)
     if gpu.backend is not Backend.MDEV_VF:
+        made = any(v.carrier == wanted.carrier and v.present for v in snapshot.vgpus)
+        wanted = wanted if made else replace(wanted, placement_id=cheapest(gpu, others, known))
         return _named_part(world, part.named, wanted)
     there = [f.address for f in gpu.functions if any(m.uuid == wanted.carrier for m in f.mdevs)]
-    others = tuple(v for v in snapshot.taken_on(gpu.address) if v.carrier != wanted.carrier)
     functions = there or room(gpu, others, known).functions
     if not functions:
         raise NoCapacity(

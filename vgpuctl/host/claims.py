@@ -69,7 +69,9 @@ class ClaimStore:
         self._processes = processes
         self._read_only = read_only
         self._seen: dict[str, tuple[bytes, Claim | None]] = {}
-        self._lock = HostLock(None if read_only else run_dir / "lock", processes, command, clock or HostClock())
+        self._command = command
+        self._clock = clock or HostClock()
+        self._lock = self._lock_on("lock")
 
     @property
     def held(self) -> bool:
@@ -79,6 +81,15 @@ class ClaimStore:
     def lock(self, wait_seconds: float) -> AbstractContextManager[None]:
         """Take the host lock; raises Locked after `wait_seconds`."""
         return self._lock.hold(wait_seconds)
+
+    def turn(self, gpu: str, wait_seconds: float) -> AbstractContextManager[None]:
+        """Wait for the turn to make a vGPU on a GPU; raises Locked after `wait_seconds`."""
+        _check_name(gpu)
+        return self._lock_on(f"turn-{gpu}", what=f"GPU {gpu} for a new vGPU").hold(wait_seconds)
+
+    def _lock_on(self, name: str, what: str = "the host lock") -> HostLock:
+        path = None if self._read_only else self._run_dir / name
+        return HostLock(path, self._processes, self._command, self._clock, what)
 
     def all(self) -> tuple[Claim, ...]:
         """Return every readable claim, sorted by carrier."""
@@ -197,7 +208,7 @@ def _claim(name: str, text: bytes) -> Claim | None:
         data = _known(data, _CLAIM)
         if not all(isinstance(data[key], kinds) for key, kinds in _KINDS):
             return None
-        if not isinstance(data.get("type_id"), str | None):
+        if not (isinstance(data.get("type_id"), str | None) and isinstance(data.get("placement_id"), int | None)):
             return None
         return Claim(**{**data, "backend": Backend(data["backend"]), "process": _process(data["process"])})
     except (ValueError, KeyError, TypeError, AttributeError):

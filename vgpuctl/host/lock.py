@@ -37,10 +37,16 @@ def make_private(*directories: Path) -> None:
 
 
 class HostLock:
-    """One process's handle on the lock; not for several threads. Without a path (a captured tree) it is only noted."""
+    """One process's handle on a lock; not for several threads. Without a path (a captured tree) it is only noted.
 
-    def __init__(self, path: Path | None, processes: Processes, command: str, clock: Clock) -> None:
+    `what`: what is held, for those who wait in vain.
+    """
+
+    def __init__(
+        self, path: Path | None, processes: Processes, command: str, clock: Clock, what: str = "the host lock"
+    ) -> None:
         self._path = path
+        self._what = what
         self._processes = processes
         self._command = command
         self._clock = clock
@@ -113,9 +119,9 @@ class HostLock:
             holder = json.loads(os.pread(descriptor, 4096, 0))
             pid, command = int(holder["pid"]), str(holder["command"])
         except (ValueError, KeyError, TypeError):  # it has just taken the lock, or is just letting go
-            return Locked("another vgpuctl holds the host lock", hint="try again", waited_seconds=wait_seconds)
+            return Locked(f"another vgpuctl holds {self._what}", hint="try again", waited_seconds=wait_seconds)
         return Locked(
-            f"another vgpuctl holds the host lock: pid {pid} ({command})",
+            f"another vgpuctl holds {self._what}: pid {pid} ({command})",
             hint=f"wait longer with --wait SECONDS, or look at it: ps -fp {pid}",
             pid=pid,
             command=command,

@@ -191,7 +191,9 @@ class Vgpu(Value):
     there now (for sriov-vf and passthrough: that a VM refers to it). `awaited`: a finished VM's device is missing, as
     after a reboot, and is made at its next start. `idle`: its VM reserves nothing while it is off, is off, and has not
     given this back. `reason` says why a device is leaked or idle. `name` is that of a vGPU which host.yaml keeps
-    without a VM: then `vm` is the VM that refers to it, if any does. `placement_id`: where it is on a mixed-size GPU.
+    without a VM: then `vm` is the VM that refers to it, if any does. `placement_id`: where it is on a mixed-size GPU,
+    or is to be; `due_placement_id`: where it is to be when it is somewhere else, as in the moment after it was made.
+    `gi_id`: the GPU instance that it runs in, None without MIG and where the driver does not tell.
     """
 
     carrier: str
@@ -210,6 +212,8 @@ class Vgpu(Value):
     idle: bool = False
     name: str | None = None
     placement_id: int | None = None
+    due_placement_id: int | None = None
+    gi_id: int | None = None
 
     @property
     def holder(self) -> str:

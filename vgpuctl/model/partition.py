@@ -75,3 +75,13 @@ class MigSpec(Value):
     def on(self) -> bool:
         """Whether MIG is asked for."""
         return bool(self.instances or self.vgpus)
+
+
+_NONE = 0xFFFF
+"""What the driver shows where there is no placement (NVML_INVALID_VGPU_PLACEMENT_ID); for an instance it is larger."""
+
+
+def shown_number(text: str) -> int | None:
+    """Return a placement id or GPU instance id as the driver's file shows it; None for none, or for no number."""
+    shown = text.strip()
+    return int(shown) if shown.isascii() and shown.isdigit() and int(shown) < _NONE else None

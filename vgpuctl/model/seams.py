@@ -288,6 +288,15 @@ class Claims(Protocol):
             Locked: after `wait_seconds`, naming the holder's pid and command.
         """
 
+    def turn(self, gpu: str, wait_seconds: float) -> AbstractContextManager[None]:
+        """Wait for the turn to make a vGPU on a GPU and move it to its place, as one; also among threads.
+
+        Not the host lock: devices are written in it.
+
+        Raises:
+            Locked: after `wait_seconds`, naming whose turn it is.
+        """
+
     def all(self) -> tuple[Claim, ...]:
         """Return every readable claim, sorted by carrier. Errors as `read`."""
 

@@ -34,7 +34,10 @@ class PromiseState(StrEnum):
 
 
 class PromisedVgpu(Value):
-    """One vGPU that a VM owns, made or not. `params` is the driver's vgpu_params text, empty when unset."""
+    """One vGPU that a VM owns, made or not. `params` is the driver's vgpu_params text, empty when unset.
+
+    `placement_id`: where it is on a mixed-size GPU; None leaves it to the driver.
+    """
 
     index: int
     backend: Backend
@@ -44,6 +47,7 @@ class PromisedVgpu(Value):
     profile: str | None
     framebuffer_mib: int | None = None
     params: str = ""
+    placement_id: int | None = None
 
 
 class DiskRole(StrEnum):
@@ -180,7 +184,8 @@ class ProcessId(Value):
 class Claim(Value):
     """The file /run/vgpuctl/claims/<carrier>: who has the carrier, before the device exists.
 
-    `type_id`: the type that its device is given, by the driver's number; None when it was not known.
+    `type_id`: the type that its device is given, by the driver's number; None when it was not known. `placement_id`:
+    where it goes on a mixed-size GPU, None where the driver chooses.
     """
 
     carrier: str
@@ -194,6 +199,7 @@ class Claim(Value):
     process: ProcessId
     command: str
     type_id: str | None = None
+    placement_id: int | None = None
 
 
 class DrainedVm(Value):

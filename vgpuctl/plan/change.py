@@ -16,7 +16,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
 from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm
 from vgpuctl.model.wish import DesignHostdev, VmWish
-from vgpuctl.plan.choose import as_taken, choose, type_id_now
+from vgpuctl.plan.choose import as_taken, choose, make_steps
 from vgpuctl.plan.differ import meant_profile
 from vgpuctl.plan.remove import own_promise
 from vgpuctl.steps.claims import ReleaseClaim
@@ -117,7 +117,7 @@ def attach_steps(
     after = promised(promise, (*promise.vgpus, *new), typed)
     steps: list[Step] = [WriteRecord(vm.name, vm.uuid, after, vm.promise)]
     for vgpu in new if live or not promise.lends else ():
-        steps += of(vgpu.backend).make(vgpu, type_id_now(snapshot, vgpu))
+        steps += make_steps(snapshot, vgpu)
     steps += [AttachDevice(vm.name, vm.uuid, v.carrier, hostdev_xml(hostdev(v, promise)), live) for v in new]
     return tuple(steps)
 

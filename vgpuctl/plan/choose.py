@@ -6,14 +6,18 @@ from __future__ import annotations
 from vgpuctl.backends import of
 from vgpuctl.backends.whole import HARMLESS_DRIVERS, vfs_on_hint
 from vgpuctl.capacity.closed import why_closed
+from vgpuctl.capacity.left import who
+from vgpuctl.capacity.mixed_size import is_free
 from vgpuctl.capacity.ownership import carrier_uuid
 from vgpuctl.capacity.place import place, select_gpus, stuck_error
 from vgpuctl.capacity.room import room
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity, VgpuctlError
-from vgpuctl.model.gpu import MDEV, NVIDIA, Backend, Function, Gpu, Owner, Vgpu
+from vgpuctl.model.gpu import MDEV, NVIDIA, Backend, Function, Gpu, Mode, Owner, Vgpu
 from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.step import Step
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import VmWish
+from vgpuctl.value import replace
 
 
 def vm_name(wish: VmWish, uuid: str) -> str:
@@ -64,6 +68,7 @@ def as_taken(vgpu: PromisedVgpu, name: str, uuid: str) -> Vgpu:
         framebuffer_mib=vgpu.framebuffer_mib,
         vm=name,
         vm_uuid=uuid,
+        placement_id=vgpu.placement_id,
     )
 
 
@@ -95,6 +100,7 @@ def _vgpus(snapshot: Snapshot, wish: VmWish, uuid: str, exclude: frozenset[str])
                 profile=slot.type.profile,
                 framebuffer_mib=slot.type.framebuffer_mib,
                 params=_params(wish),
+                placement_id=slot.placement_id,
             )
         )
     return tuple(vgpus)
@@ -224,6 +230,42 @@ def _carrier(index: int, backend: Backend, gpu: Gpu, address: str) -> PromisedVg
     return PromisedVgpu(index=index, backend=backend, gpu=gpu.address, function=address, carrier=address, profile=None)
 
 
+def make_steps(snapshot: Snapshot, vgpu: PromisedVgpu) -> tuple[Step, ...]:
+    """Return the steps that make a promised vGPU, where it was promised on a mixed-size GPU.
+
+    Raises:
+        InUse: another vGPU is where it was promised to be.
+        NoCapacity: the driver does not offer the profile there now.
+        HostCannot: the GPU is gone, or its VFs are off.
+    """
+    type_id = type_id_now(snapshot, vgpu)
+    gpu = snapshot.gpu(vgpu.gpu)
+    if gpu is not None and gpu.mixed_size is not None:
+        vgpu = replace(vgpu, placement_id=_placement_now(snapshot, gpu, vgpu))
+    return of(vgpu.backend).make(vgpu, type_id)
+
+
+def _placement_now(snapshot: Snapshot, gpu: Gpu, vgpu: PromisedVgpu) -> int | None:
+    """Return where a vGPU is made; None, the driver's choice, in another mode or where its driver has no such place."""
+    known = next((t for t in gpu.types if t.profile == vgpu.profile), None)
+    if not gpu.mixed_size or vgpu.placement_id is None or known is None:
+        return None
+    if known.placement_ids is not None and vgpu.placement_id not in known.placement_ids:
+        return None
+    others = [v for v in snapshot.taken_on(gpu.address) if v.carrier != vgpu.carrier and v.present]
+    there = [v for v in others if not is_free(gpu, (v,), known, vgpu.placement_id)]
+    if there and known.placement_ids is not None:
+        raise InUse(
+            f"placement {vgpu.placement_id} of {gpu.address}, where {vgpu.profile} on {vgpu.carrier} was to be, is"
+            f" taken by {who(there)}",
+            hint=f"vgpuctl show-gpu {gpu.address}; vgpuctl detach and attach give a VM another place",
+            gpu=gpu.address,
+            placement_id=vgpu.placement_id,
+            carriers=[v.carrier for v in there],
+        )
+    return vgpu.placement_id
+
+
 def type_id_now(snapshot: Snapshot, vgpu: PromisedVgpu) -> str | None:
     """Return the id of a promised vGPU's type as the driver numbers it now; the profile is the record.
 
@@ -249,6 +291,8 @@ def type_id_now(snapshot: Snapshot, vgpu: PromisedVgpu) -> str | None:
             f"{vgpu.gpu} does not offer {vgpu.profile} now", hint=f"vgpuctl explain {vgpu.profile}", gpu=vgpu.gpu
         )
     others = tuple(v for v in snapshot.taken_on(vgpu.gpu) if v.carrier != vgpu.carrier and not v.awaited)
+    if gpu.mixed_size or gpu.mode is Mode.MIG_VGPU:
+        others = tuple(v for v in others if v.present)  # each has a place of its own, wherever the driver puts it
     space = room(gpu, others, known)
     if vgpu.function not in space.functions and not space.some:
         raise NoCapacity(

@@ -22,6 +22,7 @@ def claims_for(name: str, promise: Promise, process: ProcessId, command: str) ->
             framebuffer_mib=v.framebuffer_mib,
             process=process,
             command=command,
+            placement_id=v.placement_id,
         )
         for v in promise.vgpus
     )

@@ -14,7 +14,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import DiskRole, MadeDisk, Promise, PromisedVgpu, PromiseState
 from vgpuctl.model.wish import DesignDisk, DomainDesign, ExistingDisk, NewDisk, VmWish
-from vgpuctl.plan.choose import type_id_now, vm_name
+from vgpuctl.plan.choose import make_steps, vm_name
 from vgpuctl.plan.differ import kept_spec
 from vgpuctl.plan.facts import DEFAULT_POOL_PATH, Facts, choose_firmware, has_system, makes_disks
 from vgpuctl.spec.fields import DEFAULT_DISK_GIB
@@ -116,7 +116,7 @@ def create_plan(snapshot: Snapshot, wish: VmWish, facts: Facts, design: DomainDe
             steps.append(StartPool(wish.storage_pool))
     steps += [_make(d, wish, design) for d in design.promise.disks]
     for vgpu in design.promise.vgpus if takes_place(wish, start=start) else ():
-        steps += of(vgpu.backend).make(vgpu, type_id_now(snapshot, vgpu))
+        steps += make_steps(snapshot, vgpu)
     ready = replace(design.promise, state=PromiseState.READY)
     steps.append(SetRecord(design.name, design.uuid, ready, was=design.promise))
     if start:

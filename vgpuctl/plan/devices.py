@@ -14,7 +14,7 @@ from vgpuctl.model.gpu import Owner, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
 from vgpuctl.model.vm import Promise, PromisedVgpu, Vm
-from vgpuctl.plan.choose import type_id_now
+from vgpuctl.plan.choose import make_steps
 
 
 def force_console(promise: Promise) -> bool:
@@ -63,7 +63,7 @@ def device_steps(snapshot: Snapshot, vm: Vm, promise: Promise) -> tuple[Step, ..
                 function=promised.function,
                 vm=single[0].vm,
             )
-        steps += of(promised.backend).make(promised, type_id_now(snapshot, promised))
+        steps += make_steps(snapshot, promised)
     return tuple(steps)
 
 

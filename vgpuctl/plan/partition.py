@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from vgpuctl.capacity.mixed_size import pack
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, VgpuctlError
 from vgpuctl.layout import steps as vf_steps
 from vgpuctl.layout.mig import Arrangement, Making, arrange, profiles_of
 from vgpuctl.layout.partition import DestroyInstance, MakeInstance, SetMig, SetMixedSize
 from vgpuctl.model.gpu import Gpu, Mode, Vgpu, VgpuType
-from vgpuctl.model.partition import GiProfile, Mig, MigSpec, Span
+from vgpuctl.model.partition import GiProfile, Mig, MigSpec
 from vgpuctl.model.scheduler import Policy, SchedulerSpec
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
@@ -325,27 +326,9 @@ def _refuse_sizes(snapshot: Snapshot, gpu: Gpu, types: tuple[VgpuType, ...], *, 
     kinds = [known for v in taken if (known := _type_of(v, types)) is not None]
     if not mixed and len({t.framebuffer_mib for t in kinds}) > 1:
         raise _promised(gpu, taken, "which have several sizes")
-    spans = [tuple(Span(at, t.placement_size or 0) for at in t.placement_ids or ()) for t in kinds]
-    if mixed and not _have_places([s for s in spans if s]):
+    placed = [t for t in kinds if t.placement_ids and t.placement_size]
+    if mixed and placed and pack(gpu, (), placed) is None:
         raise _promised(gpu, taken, "and with mixed sizes fewer fit: not all of these have a place then")
-
-
-def _have_places(spans: list[tuple[Span, ...]]) -> bool:
-    """Say whether each can have one of its places so that none overlaps another; the fewest places first."""
-    order = sorted(spans, key=lambda each: (len(each), each[0].size, each[0].start))
-
-    def place(number: int, used: tuple[Span, ...], last: int) -> bool:
-        if number == len(order):
-            return True
-        again = number > 0 and order[number] == order[number - 1]  # equal ones in the order of their places
-        for at, span in enumerate(order[number]):
-            if (again and at <= last) or any(span.overlaps(u) for u in used):
-                continue
-            if place(number + 1, (*used, span), at):
-                return True
-        return False
-
-    return place(0, (), -1)
 
 
 def _promised(gpu: Gpu, vgpus: list[Vgpu], why: str) -> InUse:

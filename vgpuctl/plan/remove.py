@@ -180,4 +180,5 @@ def as_promised(vgpu: Vgpu, index: int = 0) -> PromisedVgpu:
         carrier=vgpu.carrier,
         profile=vgpu.profile,
         framebuffer_mib=vgpu.framebuffer_mib,
+        placement_id=vgpu.placement_id,
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from vgpuctl.capacity.place import joint_free, rooms_for
 from vgpuctl.capacity.profiles import find
+from vgpuctl.capacity.room import most_on
 from vgpuctl.model.gpu import NOT_FOR_VGPUS, Gpu, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu, Vm
@@ -30,6 +31,8 @@ def vgpu_value(vgpu: Vgpu) -> Value:
         "present": vgpu.present,
         "reason": vgpu.reason,
         "name": vgpu.name,
+        "placement_id": vgpu.placement_id,
+        "gpu_instance_id": vgpu.gi_id,
     }
 
 
@@ -91,12 +94,34 @@ def gpu_details(snapshot: Snapshot, gpu: Gpu) -> Value:
             "name": t.name,
             "type_id": t.type_id,
             "framebuffer_mib": t.framebuffer_mib,
-            "max_per_gpu": t.max_per_gpu,
+            "max_per_gpu": most_on(gpu, t),
             "free": joint_free(snapshot, (gpu,), {gpu.address: t}),
+            "gpu_instance_profile": _gi_profile(gpu, t),
         }
         for t in gpu.types
     ]
+    value["mixed_size"] = gpu.mixed_size
+    value["mig"] = _mig_value(gpu)
     return value
+
+
+def _gi_profile(gpu: Gpu, known: VgpuType) -> str | None:
+    """Return the name of the GPU instance profile that a type needs, or its number where the GPU does not name it."""
+    if known.gi_profile_id is None:
+        return None
+    profile = gpu.mig.profile(known.gi_profile_id) if gpu.mig is not None else None
+    return profile.name if profile is not None else str(known.gi_profile_id)
+
+
+def _mig_value(gpu: Gpu) -> Value | None:
+    if gpu.mig is None:
+        return None
+    instances = []
+    for one in gpu.mig.instances:
+        profile = gpu.mig.profile(one.profile_id)
+        name = profile.name if profile is not None else str(one.profile_id)
+        instances.append({"id": one.gi_id, "profile": name, "start": one.span.start, "size": one.span.size})
+    return {"enabled": gpu.mig.enabled, "pending": gpu.mig.pending, "instances": instances}
 
 
 def profile_values(snapshot: Snapshot, gpus: tuple[Gpu, ...], *, everything: bool) -> list[Value]:
@@ -123,12 +148,18 @@ def profile_values(snapshot: Snapshot, gpus: tuple[Gpu, ...], *, everything: boo
                 "name": first.name,
                 "type_id": ids[0] if len(ids) == 1 else None,
                 "framebuffer_mib": first.framebuffer_mib,
-                "max_per_gpu": first.max_per_gpu,
+                "max_per_gpu": _joint_most(owners, types),
                 "free": free,
                 "gpus": [{"address": g.address, "free": r.free} for g, r in rooms if everything or r.free != 0],
             }
         )
     return sorted(values, key=_profile_key)
+
+
+def _joint_most(gpus: list[Gpu], types: dict[str, VgpuType]) -> int | None:
+    """Return the most of a profile on one of these GPUs; those with mixed sizes may take fewer than others."""
+    known = [n for n in (most_on(g, types[g.address]) for g in gpus) if n is not None]
+    return max(known, default=None)
 
 
 def _profile_key(value: Value) -> tuple[str, int, str]:
@@ -209,6 +240,8 @@ def planned_vgpu(vgpu: PromisedVgpu, vm: str | None) -> Value:
         "present": False,
         "reason": None,
         "name": None,
+        "placement_id": vgpu.placement_id,
+        "gpu_instance_id": None,
     }
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 
 from vgpuctl.capacity.closed import why_closed
+from vgpuctl.capacity.mixed_size import cheapest, is_free
 from vgpuctl.capacity.ownership import carrier_uuid
 from vgpuctl.capacity.room import room
 from vgpuctl.errors import InUse, NoCapacity
-from vgpuctl.model.gpu import MDEV, Backend, Function, Gpu, Owner
+from vgpuctl.model.gpu import MDEV, Backend, Function, Gpu, Owner, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Promise, PromisedVgpu, Vm
 from vgpuctl.model.wish import VmWish
@@ -27,11 +28,13 @@ def held(snapshot: Snapshot, vm: Vm, promise: Promise) -> tuple[PromisedVgpu, ..
         return promise.vgpus
     ours = (v for v in snapshot.vgpus if v.owner is Owner.OURS and v.name is None)
     mine = {v.carrier: v for v in ours if v.vm_uuid == vm.uuid}
-    return tuple(
-        replace(p, gpu=mine[p.carrier].gpu, function=mine[p.carrier].function)
-        for p in promise.vgpus
-        if p.carrier in mine
-    )
+    return tuple(_there(p, mine[p.carrier]) for p in promise.vgpus if p.carrier in mine)
+
+
+def _there(promised: PromisedVgpu, seen: Vgpu) -> PromisedVgpu:
+    """Return a vGPU with the place that it has, or is about to have."""
+    placement = seen.placement_id if seen.due_placement_id is None else seen.due_placement_id
+    return replace(promised, gpu=seen.gpu, function=seen.function, placement_id=placement)
 
 
 def homeless(snapshot: Snapshot, vm: Vm, promise: Promise) -> tuple[PromisedVgpu, ...]:
@@ -109,7 +112,8 @@ def _own(
         function = _function(snapshot, gpu, promised)
         if function is None:
             return None
-        found.append(replace(promised, function=function))
+        placement = _placement(snapshot, gpu, promised)
+        found.append(replace(promised, function=function, placement_id=placement))
         snapshot = replace(snapshot, vgpus=(*snapshot.vgpus, as_taken(found[-1], vm.name, vm.uuid)))
     return tuple(found)
 
@@ -132,6 +136,17 @@ def _function(snapshot: Snapshot, gpu: Gpu, promised: PromisedVgpu) -> str | Non
     if promised.function in space.functions or promised.function in free:
         return promised.function
     return space.functions[0] if promised.backend in MDEV else None
+
+
+def _placement(snapshot: Snapshot, gpu: Gpu, promised: PromisedVgpu) -> int | None:
+    """Return where a vGPU goes on its own GPU: where its record says, on a mixed-size GPU if that is free."""
+    known = next((t for t in gpu.types if t.profile == promised.profile), None)
+    if not gpu.mixed_size or known is None:
+        return promised.placement_id
+    taken = snapshot.taken_on(gpu.address)
+    if promised.placement_id is not None and is_free(gpu, taken, known, promised.placement_id):
+        return promised.placement_id
+    return cheapest(gpu, taken, known)
 
 
 def _offers(function: Function, type_id: str) -> bool:
@@ -188,4 +203,5 @@ def emptied(snapshot: Snapshot) -> Snapshot:
 def _emptied(gpu: Gpu, function: Function) -> Function:
     most = {t.type_id: (t.max_per_gpu or 1) if gpu.backend is Backend.MDEV_PF else 1 for t in gpu.types}
     read = function.available is not None
-    return replace(function, available=most if read else None, mdevs=(), current_type=None)
+    free = most if read else None
+    return replace(function, available=free, mdevs=(), current_type=None, placement_id=None, gi_id=None)

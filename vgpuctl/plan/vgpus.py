@@ -19,7 +19,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import NamedVgpu, Promise, PromisedVgpu, PromiseState, Vm, VmState
 from vgpuctl.model.wish import VmWish
-from vgpuctl.plan.choose import choose, type_id_now
+from vgpuctl.plan.choose import choose, make_steps
 from vgpuctl.plan.remove import not_provably_ours
 from vgpuctl.steps.claims import ReleaseClaim
 from vgpuctl.steps.host_file import DropVgpu, KeepVgpu
@@ -45,6 +45,7 @@ def promised(named: NamedVgpu, seen: Vgpu | None = None) -> PromisedVgpu:
         profile=named.profile,
         framebuffer_mib=seen.framebuffer_mib if seen is not None else None,
         params=named.params,
+        placement_id=seen.placement_id if seen is not None and ":" in named.carrier else None,
     )
 
 
@@ -114,7 +115,7 @@ def named_as(name: str, vgpu: PromisedVgpu) -> NamedVgpu:
 
 def create_plan(snapshot: Snapshot, name: str, vgpu: PromisedVgpu) -> Plan:
     """Return the steps after the claim: write the entry, make the device."""
-    return Plan((KeepVgpu(named_as(name, vgpu)), *of(vgpu.backend).make(vgpu, type_id_now(snapshot, vgpu))))
+    return Plan((KeepVgpu(named_as(name, vgpu)), *make_steps(snapshot, vgpu)))
 
 
 def find_named(snapshot: Snapshot, name: str) -> tuple[NamedVgpu, Vgpu]:

@@ -49,6 +49,11 @@ def vfio_name(state: State, function: SimFunction) -> str | None:
     return f"vfio{function.serial}" if provided and state.machine.iommu else None
 
 
+def nvidia_node(state: State, gpu: SimGpu) -> str:
+    """Return the name in /dev of a GPU that NVIDIA's driver has."""
+    return f"nvidia{list(state.machine.gpus).index(gpu.address)}"
+
+
 def _present(state: State) -> list[SimFunction]:
     return [f for f in state.machine.functions.values() if state.exists(f.address)]
 
@@ -239,13 +244,14 @@ def _proc(state: State) -> Mapping[str, Node]:
     if any(gpu.nvml for gpu in state.machine.gpus.values()):
         version = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {scenario['nvidia']['driver']}"
         nodes: dict[str, Node] = {"version": text(version), "params": File(show=partial(scheduler.params, state))}
-        gpus = {gpu.address: fixed({"information": _information(gpu)}) for gpu in bound}
+        gpus = {gpu.address: fixed({"information": _information(state, gpu)}) for gpu in bound}
         made["driver"] = fixed({"nvidia": fixed({**nodes, "gpus": fixed(gpus)})})
     return made
 
 
-def _information(gpu: SimGpu) -> File:
-    return text(f"Model: \t\t {gpu.model}\nBus Type: \t PCIe\nBus Location: \t {gpu.address}")
+def _information(state: State, gpu: SimGpu) -> File:
+    minor = nvidia_node(state, gpu).removeprefix("nvidia")
+    return text(f"Model: \t\t {gpu.model}\nBus Type: \t PCIe\nBus Location: \t {gpu.address}\nDevice Minor: \t {minor}")
 
 
 def _dev(state: State) -> Mapping[str, Node]:
@@ -259,6 +265,10 @@ def _dev(state: State) -> Mapping[str, Node]:
                 devices[name] = File()
     groups.update({str(device.group): File() for device in state.mdevs.values()})
     groups["devices"] = fixed(devices)
-    return (
-        {"vfio": fixed(groups), "kvm": File()} if state.machine.scenario["libvirt"]["kvm"] else {"vfio": fixed(groups)}
-    )
+    made: dict[str, Node] = {"vfio": fixed(groups)}
+    if state.machine.scenario["libvirt"]["kvm"]:
+        made["kvm"] = File()
+    for gpu in state.machine.gpus.values():
+        if gpu.nvml and state.driver(gpu.own) == "nvidia":
+            made["nvidiactl"] = made[nvidia_node(state, gpu)] = File()
+    return made

@@ -4,8 +4,9 @@
 The simulator's own statement, made from nvml.h, NVIDIA's MIG and vGPU guides and NVIDIA's open kernel modules
 (kvgpumgrGetAvailableInstances): the mode changes only without VFs, vGPUs and instances; Ampere keeps it over a reboot
 and may want a reset first, later GPUs have it until the driver is loaded again; an instance has one vGPU, or as many as
-its type allows, all of one framebuffer size. Which number an instance gets is not published: here it is the lowest that
-is free. The order in which the driver takes instances for vGPUs is not published either: here by number.
+its type allows, all of one framebuffer size. An instance's number is one of those of its length: the whole GPU has 0,
+halves 1 and 2, quarters 3 to 6, eighths 7 to 14. In which order the driver takes instances for vGPUs is not published:
+here by number.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ def seen(state: State, gpu: SimGpu) -> Mig | None:
 
 
 def set_mode(state: State, gpu: SimGpu, *, enabled: bool, at_reset: bool) -> list[Record]:
-    """Return the records of turning MIG on or off; `at_reset`: an Ampere GPU does it at its next reset only.
+    """Return the records of turning MIG on or off.
+
+    An Ampere GPU has to be reset for it, which the driver does unless somebody has the GPU open, or `at_reset`: then
+    the mode is pending, and NVML counts that as a success.
 
     Raises:
         RefusedByNvml: the GPU has no MIG, or VFs, vGPUs or instances are there.
@@ -61,7 +65,9 @@ def make(state: State, gpu: SimGpu, profile_id: int, start: int) -> tuple[int, l
     if same >= profile.maximum or any(span.overlaps(instance.span) for instance in there):
         refuse(INSUFFICIENT_RESOURCES)
     taken = {instance.gi_id for instance in there}
-    number = next(n for n in range(1, len(taken) + 2) if n not in taken)
+    whole = max(place.start + place.size for kind in gpu.gi_profiles.values() for place in kind.placements)
+    first_number = whole // span.size - 1
+    number = next(n for n in range(first_number, first_number + len(taken) + 1) if n not in taken)
     return number, [["partition", "make", gpu.address, number, profile_id, span.start, span.size]]
 
 

@@ -56,14 +56,14 @@ class SimNvml:
             scheduler=scheduler.seen(state, gpu) if gpu.types else None,
             mig=mig.seen(state, gpu),
             mixed_size=gpu.address in state.partitions.mixed if mixed.has(state, gpu) else None,
+            gi_schedulers=scheduler.in_instances(state, gpu),
         )
 
     def set_scheduler(self, address: str, spec: SchedulerSpec, gi_id: int | None = None) -> None:
-        """Set a GPU's vGPU scheduler, or refuse as NVML does; GPU instances have none of their own here."""
-        with self._changing("nvml-set-scheduler", "nvmlDeviceSetVgpuSchedulerState", address) as (change, gpu):
-            if gi_id is not None:
-                refuse(NOT_SUPPORTED)
-            change.records += scheduler.set_state(self._core.state, gpu, spec)
+        """Set the vGPU scheduler of a GPU or of a GPU instance, or refuse as NVML does."""
+        owner = "Device" if gi_id is None else "GpuInstance"
+        with self._changing("nvml-set-scheduler", f"nvml{owner}SetVgpuSchedulerState", address) as (change, gpu):
+            change.records += scheduler.set_state(self._core.state, gpu, spec, gi_id)
 
     def set_mig(self, address: str, *, enabled: bool) -> None:
         """Turn MIG on or off, or refuse as NVML does."""
@@ -109,7 +109,7 @@ class SimNvml:
 
 
 def _type(state: State, gpu: SimGpu, kind: SimType) -> NvmlVgpuType:
-    spans = mixed.spans(state, gpu, kind)
+    spans = mixed.spans(state, gpu, kind) if gpu.address in state.partitions.mixed else ()
     return NvmlVgpuType(
         type_id=kind.number,
         name=kind.name,

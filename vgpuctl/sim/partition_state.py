@@ -15,7 +15,10 @@ from vgpuctl.sim.journal import Record
 
 @dataclass(slots=True)
 class Partitions:
-    """`modes`: MIG now, and after the GPU's next reset. `places`: a vGPU's placement id and GPU instance."""
+    """`modes`: MIG now, and after the GPU's next reset. `places`: a vGPU's placement id and GPU instance.
+
+    `schedulers`: those that NVML set for GPU instances.
+    """
 
     modes: dict[str, tuple[bool, bool]] = field(default_factory=dict)
     instances: dict[str, dict[int, GpuInstance]] = field(default_factory=dict)
@@ -76,6 +79,9 @@ class Partitions:
     def _on_place(self, carrier: str, placement_id: int | None, gi_id: int | None) -> None:
         self.places[carrier] = (placement_id, gi_id)
 
+    def _on_scheduler(self, address: str, gi_id: int, *values: Any) -> None:
+        self.schedulers.setdefault(address, {})[gi_id] = list(values)
+
     def _on_lose(self, address: str) -> None:
         self.lose(address)
 
@@ -84,6 +90,8 @@ class Partitions:
         made: list[Record] = [["mig", address, *both] for address, both in self.modes.items()]
         for address, found in self.instances.items():
             made += [["make", address, i.gi_id, i.profile_id, i.span.start, i.span.size] for i in found.values()]
+        for address, own in self.schedulers.items():
+            made += [["scheduler", address, gi_id, *values] for gi_id, values in own.items()]
         made += [["mixed", address, True] for address in sorted(self.mixed)]
         made += [["place", carrier, *both] for carrier, both in self.places.items()]
         return [["partition", *record] for record in made]

@@ -16,9 +16,10 @@ from typing import Any
 
 from vgpuctl.model.address import normal_pci
 from vgpuctl.model.scheduler import GpuScheduler, Policy, SchedulerLimits, SchedulerSpec, SchedulerState
+from vgpuctl.sim import mig
 from vgpuctl.sim.journal import Record
 from vgpuctl.sim.machine import SimGpu
-from vgpuctl.sim.nvml_codes import INVALID_ARGUMENT, NOT_SUPPORTED, refuse
+from vgpuctl.sim.nvml_codes import INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, refuse
 from vgpuctl.sim.state import State
 
 V1_SINCE, ARR_SINCE, V2_SINCE, ARR_ONLY_SINCE = 525, 535, 590, 595
@@ -48,28 +49,46 @@ def running(state: State, gpu: SimGpu) -> SchedulerState:
     With MIG on it is a fixed share before Blackwell, whatever was set (gpu.c, _gpuGetSchedulerPolicyGr).
     """
     if state.partitions.enabled(gpu.address) and gpu.architecture < BLACKWELL:
-        return SchedulerState(Policy.FIXED_SHARE)
-    values: list[Any] = state.schedulers.get(gpu.address) or _at_load(state, gpu)
-    policy, arr, factor, slice_ns = values
-    return SchedulerState(Policy(policy), arr, slice_ns, factor)
+        return _state(_filled(state, gpu, SchedulerSpec(Policy.FIXED_SHARE), strict=True))
+    return _state(state.schedulers.get(gpu.address) or _at_load(state, gpu))
 
 
-def set_state(state: State, gpu: SimGpu, spec: SchedulerSpec) -> list[Record]:
-    """Return the records of setting it.
+def in_instances(state: State, gpu: SimGpu) -> dict[int, SchedulerState]:
+    """Return what runs in each GPU instance, which have schedulers of their own from Blackwell on."""
+    if gpu.architecture < BLACKWELL or state.machine.driver_major < V1_SINCE:
+        return {}
+    own = state.partitions.schedulers.get(gpu.address, {})
+    return {i.gi_id: _state(own.get(i.gi_id) or _at_load(state, gpu)) for i in state.partitions.on(gpu.address)}
+
+
+def set_state(state: State, gpu: SimGpu, spec: SchedulerSpec, gi_id: int | None = None) -> list[Record]:
+    """Return the records of setting that of a GPU, or of a GPU instance.
 
     Raises:
-        RefusedByNvml: a vGPU exists there, MIG is on, sizes are mixed and it is a fixed share, or the numbers are
-            none that the driver takes.
+        RefusedByNvml: a vGPU exists there, MIG is on and no instance is meant, there is no such instance or none has
+            a scheduler, sizes are mixed and it is a fixed share, or the numbers are none that the driver takes.
     """
-    driver = state.machine.driver_major
-    if driver < V1_SINCE or state.on_gpu[gpu.address] or state.driver(gpu.own) != "nvidia":
+    if state.machine.driver_major < V1_SINCE or state.driver(gpu.own) != "nvidia":
         refuse(NOT_SUPPORTED)
-    if state.partitions.enabled(gpu.address):
+    enabled = state.partitions.enabled(gpu.address)
+    if gi_id is not None and enabled:
+        if gi_id not in {instance.gi_id for instance in state.partitions.on(gpu.address)}:
+            refuse(NOT_FOUND)
+        if gpu.architecture < BLACKWELL or mig.inside(state, gpu, gi_id):
+            refuse(NOT_SUPPORTED)
+        return [["partition", "scheduler", gpu.address, gi_id, *_asked(state, gpu, spec)]]
+    if gi_id is not None or enabled or state.on_gpu[gpu.address]:
         refuse(NOT_SUPPORTED)
     if gpu.address in state.partitions.mixed and spec.policy is Policy.FIXED_SHARE:
         refuse(NOT_SUPPORTED)
+    return [["scheduler", gpu.address, *_asked(state, gpu, spec)]]
+
+
+def _asked(state: State, gpu: SimGpu, spec: SchedulerSpec) -> list[Any]:
+    """Return what the driver keeps of a specification."""
+    driver = state.machine.driver_major
     if spec.policy is Policy.BEST_EFFORT:
-        return [["scheduler", gpu.address, *_BEST]]
+        return list(_BEST)
     strict = spec.time_slice_ms is not None
     adaptive = spec.frequency_hz is not None or spec.averaging_factor is not None
     if (strict and driver >= ARR_ONLY_SINCE) or (adaptive and driver < ARR_SINCE) or (strict and adaptive):
@@ -81,7 +100,7 @@ def set_state(state: State, gpu: SimGpu, spec: SchedulerSpec) -> list[Record]:
     ):
         if value is not None and not least <= value <= most:
             refuse(INVALID_ARGUMENT)
-    return [["scheduler", gpu.address, *_filled(state, gpu, spec, strict=strict)]]
+    return _filled(state, gpu, spec, strict=strict)
 
 
 def loaded(texts: Iterable[str]) -> list[Record]:
@@ -110,6 +129,11 @@ def kernel_log(state: State) -> tuple[str, ...]:
             word = "DISABLED" if policy == "BEST_EFFORT" else "ENABLED"
             lines.append(f"NVRM: GPU at {gpu.address} has software scheduler {word} with policy {policy}.")
     return tuple(lines)
+
+
+def _state(values: list[Any]) -> SchedulerState:
+    policy, arr, factor, slice_ns = values
+    return SchedulerState(Policy(policy), arr, slice_ns, factor)
 
 
 def _filled(state: State, gpu: SimGpu, spec: SchedulerSpec, *, strict: bool) -> list[Any]:

@@ -19,7 +19,7 @@ from vgpuctl.model.vm import ProcessId, StuckWrite
 from vgpuctl.sim import scheduler
 from vgpuctl.sim.audit import SimAudit
 from vgpuctl.sim.core import Core
-from vgpuctl.sim.host_tree import vfio_name
+from vgpuctl.sim.host_tree import nvidia_node, vfio_name
 from vgpuctl.sim.hypervisor import EMULATOR, SimHypervisor
 from vgpuctl.sim.kernel_log import SimKernelLog
 from vgpuctl.sim.manage import SimVendorCommands
@@ -33,6 +33,8 @@ SCENARIOS = ("a100-40", "t4", "a16", "l40s-x4", "h100-mig", "rtx-pro-6000", "mix
 """The built-in scenarios."""
 _BUILT_IN = Path(__file__).parent / "scenarios"
 CONSOLE_PID = FIRST_PID - 1
+CLIENT_PID = FIRST_PID - 2
+"""That of the first GPU's client of NVIDIA's driver; the others have the numbers below."""
 
 
 @in_turn
@@ -89,6 +91,9 @@ class SimWorld:
         for number, gpu in enumerate(state.machine.gpus.values()):
             if gpu.console and state.driver(gpu.own) == gpu.own.driver and f"/dev/dri/card{number}" in wanted:
                 found.append(Holder(CONSOLE_PID, "/usr/lib/xorg/Xorg :0"))
+            bound = gpu.nvml and state.driver(gpu.own) == "nvidia"
+            if gpu.held_by and bound and wanted & {"/dev/nvidiactl", f"/dev/{nvidia_node(state, gpu)}"}:
+                found.append(Holder(CLIENT_PID - number, gpu.held_by))
         return tuple(found)
 
     def alive(self, process: ProcessId) -> bool:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.values import A4C, A5C, T2Q, T4Q, a100, changed, t4, taken, with_mdevs
-from vgpuctl.capacity.room import MAX_TIME_SLICED, room
+from vgpuctl.capacity.left import MAX_TIME_SLICED
+from vgpuctl.capacity.room import room
 from vgpuctl.model.gpu import Backend, Owner, VgpuType
 from vgpuctl.value import replace
 

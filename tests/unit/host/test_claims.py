@@ -114,7 +114,7 @@ def test_a_claim_under_another_name_is_not_trusted(tmp_path, store):
 
 def test_what_a_later_version_adds_to_a_claim_is_passed_over(tmp_path, store):
     store.add(claim_of("a"))
-    rewritten(tmp_path, placement_id=4, process={**as_dict(claim_of("a").process), "boot_id": "x"})
+    rewritten(tmp_path, colour=4, process={**as_dict(claim_of("a").process), "boot_id": "x"})
     assert store.read() == ClaimsRead((claim_of("a"),), ())
     store.remove(CARRIER, "uuid-of-a")
     assert store.all() == ()

@@ -134,7 +134,7 @@ def test_each_call_that_partitions_a_gpu_can_fail_or_do_nothing(make: MakeHost, 
     acts = [
         lambda: host.nvml.set_mig(other, enabled=True),
         lambda: host.nvml.make_instance(GPU, 19, 1),
-        lambda: host.nvml.destroy_instance(GPU, 1),
+        lambda: host.nvml.destroy_instance(GPU, 7),
         lambda: host.nvml.set_mixed_size(other, enabled=True),
     ]
     for number, act in enumerate(acts):

@@ -98,24 +98,38 @@ def test_only_ampere_keeps_it_over_a_boot_and_none_keeps_instances(
     assert (mode(host), spans(host)) == (after, [])
 
 
-def test_on_ampere_it_waits_for_a_reset_while_somebody_has_the_driver_open(make: MakeHost) -> None:
+def test_on_ampere_it_waits_while_somebody_has_the_driver_open(make: MakeHost) -> None:
     host = make("gpus: [{model: A100, vfs: {enabled: 0}, held_by: nv-hostengine}]\n")
     host.nvml.set_mig(GPU, enabled=True)
     assert mode(host) == (False, True)
-    assert code(host.nvml.make_instance, GPU, 19, 0) == NOT_SUPPORTED
     assert host.vendor.reset_gpu(GPU, deadline_seconds=1).status == 19
+    host.reboot()
+    assert mode(host) == (True, True)
+    later = make("gpus: [{model: H100, vfs: {enabled: 0}, held_by: nv-hostengine}]\n", "later")
+    later.nvml.set_mig(GPU, enabled=True)
+    assert mode(later) == (True, True)
+
+
+@pytest.mark.parametrize(("model", "after"), [("A100", (False, True)), ("H100", (True, True))])
+def test_a_change_can_be_made_to_wait_on_ampere(make: MakeHost, model: str, after: tuple[bool, bool]) -> None:
+    host = make(FREE % model + "faults: [{on: nvml-set-mig, kind: pending, times: 1}]\n")
+    host.nvml.set_mig(GPU, enabled=True)
+    assert mode(host) == after
+
+
+def test_what_is_pending_comes_with_a_reset_or_a_boot_and_can_be_taken_back(make: MakeHost) -> None:
+    host = make(FREE % "A100" + "faults: [{on: nvml-set-mig, kind: pending}]\n")
+    host.nvml.set_mig(GPU, enabled=True)
+    assert code(host.nvml.make_instance, GPU, 19, 0) == NOT_SUPPORTED
     host.nvml.set_mig(GPU, enabled=False)
     assert mode(host) == (False, False)
     host.nvml.set_mig(GPU, enabled=True)
     host.reboot()
     assert mode(host) == (True, True)
-
-
-@pytest.mark.parametrize(("model", "after"), [("A100", (False, True)), ("H100", (True, True))])
-def test_a_change_can_be_made_to_wait_on_ampere(make: MakeHost, model: str, after: tuple[bool, bool]) -> None:
-    host = make(FREE % model + "faults: [{on: nvml-set-mig, kind: pending}]\n")
-    host.nvml.set_mig(GPU, enabled=True)
-    assert mode(host) == after
+    host.nvml.set_mig(GPU, enabled=False)
+    assert mode(host) == (True, False)
+    host.vendor.reset_gpu(GPU, deadline_seconds=1)
+    assert mode(host) == (False, False)
 
 
 def test_instances_are_made_where_the_profile_and_the_others_let_them(make: MakeHost) -> None:
@@ -164,26 +178,26 @@ def test_a_vgpu_moves_to_a_free_instance_of_its_profile(make: MakeHost) -> None:
     host = make("h100-mig")
     path = f"{vf(0)}/nvidia/gpu_instance_id"
     set_type(host, 0, 821)
-    assert host.sysfs.read(path) == "2\n"
+    assert host.sysfs.read(path) == "7\n"
     refused(errno.EIO, lambda: host.sysfs.write(path, "1"))
     refused(errno.EIO, lambda: host.sysfs.write(path, "9"))
-    host.sysfs.write(path, "2")
-    host.sysfs.write(path, "3\n")
+    host.sysfs.write(path, "7")
+    host.sysfs.write(path, "8\n")
     set_type(host, 1, 821)
-    assert [host.sysfs.read(f"{vf(n)}/nvidia/gpu_instance_id") for n in (0, 1)] == ["3\n", "2\n"]
-    refused(errno.EIO, lambda: host.sysfs.write(path, "2"))
+    assert [host.sysfs.read(f"{vf(n)}/nvidia/gpu_instance_id") for n in (0, 1)] == ["8\n", "7\n"]
+    refused(errno.EIO, lambda: host.sysfs.write(path, "7"))
     run_vm(host, "user", 1, pci_device("0000:3b:00.4", managed=False))
-    refused(errno.EPERM, lambda: host.sysfs.write(path, "3"))
+    refused(errno.EPERM, lambda: host.sysfs.write(path, "8"))
 
 
 def test_on_blackwell_several_vgpus_of_one_size_share_an_instance_of_the_gfx_kind(make: MakeHost) -> None:
     host = make("gpus: [{model: RTX PRO 6000, mig: [1g.24gb, 1g.24gb+gfx, 1g.24gb+gfx]}]\nnvidia: {driver: '595.1'}\n")
     for number in range(8):
         set_type(host, number, 1549)
-    assert {host.sysfs.read(f"{vf(n)}/nvidia/gpu_instance_id") for n in range(8)} == {"2\n"}
+    assert {host.sysfs.read(f"{vf(n)}/nvidia/gpu_instance_id") for n in range(8)} == {"4\n"}
     assert "DC-1-2Q" in listed(host, 8)
     set_type(host, 8, 1546)
-    assert host.sysfs.read(f"{vf(8)}/nvidia/gpu_instance_id") == "3\n"
+    assert host.sysfs.read(f"{vf(8)}/nvidia/gpu_instance_id") == "5\n"
     refused(errno.EIO, lambda: set_type(host, 9, 1549))
     assert listed(host, 9) == ["DC-1-2Q", "DC-1-2A", "DC-1-2B"]
     assert host.nvml.gpu(GPU).types[1546].max_per_gi == 12
@@ -195,13 +209,13 @@ def test_mdevs_are_in_instances_too(make: MakeHost) -> None:
     assert host.sysfs.read(path) == "1\n"
     create(host, "0000:3b:00.4", "nvidia-474", 1)
     assert host.sysfs.read(path) == "0\n"
-    assert code(host.nvml.destroy_instance, GPU, 1) == IN_USE
+    assert code(host.nvml.destroy_instance, GPU, 7) == IN_USE
 
 
 def test_somebody_elses_vgpu_can_be_there_from_the_beginning(make: MakeHost) -> None:
     host = make("gpus: [{model: H100, mig: [7g.80gb], vgpus: [{profile: H100-7-80C, vm: theirs}]}]\n")
     assert host.sysfs.read(f"{vf(0)}/nvidia/current_vgpu_type") == "825\n"
-    assert code(host.nvml.destroy_instance, GPU, 1) == IN_USE
+    assert code(host.nvml.destroy_instance, GPU, 0) == IN_USE
 
 
 @pytest.mark.parametrize(

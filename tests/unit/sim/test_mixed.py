@@ -73,11 +73,16 @@ def test_places_of_a_type_do_not_overlap_and_stay_inside(region: int, size: int)
         assert not any(a.overlaps(b) for a, b in pairwise(spans))
 
 
-def test_h100_and_rtx_pro_6000_tell_them(make: MakeHost) -> None:
-    known = types(make("h100-mig"))
-    assert known["16C"] == ((0, 24, 40, 64), 16)
-    assert known["5C"] == (tuple(range(0, 80, 5)), 5)
-    known = types(make("rtx-pro-6000", "rtx"))
+def test_h100_and_rtx_pro_6000_tell_them_once_sizes_are_mixed(make: MakeHost) -> None:
+    host = make("gpus: [{model: H100}]\n")
+    assert types(host)["16C"] == (None, None)
+    host.nvml.set_mixed_size(GPU, enabled=True)
+    assert types(host)["16C"] == ((0, 24, 40, 64), 16)
+    assert types(host)["5C"] == (tuple(range(0, 80, 5)), 5)
+    host = make("rtx-pro-6000", "rtx")
+    host.nvml.set_mixed_size(GPU, enabled=True)
+    known = types(host)
+    assert known["1-2B"] == (None, None)
     assert known["2B"] == (tuple(range(0, 96, 3)), 3)
     assert known["48Q"] == ((0, 48), 48)
 

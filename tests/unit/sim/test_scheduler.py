@@ -115,3 +115,48 @@ def test_a_replayed_and_a_compacted_host_has_the_same_scheduler(make: MakeHost) 
         host.sysfs.write("/sys/bus/pci/devices/0000:3b:00.0/sriov_drivers_autoprobe", "1\n")
     host._core.compact()
     assert state(make("a100-40")) == SchedulerState(FIXED, False, 3_000_000)
+
+
+def in_instances(host: SimWorld) -> dict[int, SchedulerState]:
+    seen = host.nvml.gpu(GPU)
+    assert seen is not None
+    return dict(seen.gi_schedulers)
+
+
+def test_with_mig_there_is_a_fixed_share_before_blackwell(make: MakeHost) -> None:
+    host = make("h100-mig")
+    assert state(host) == SchedulerState(FIXED, False, 1_000_000)
+    assert state(host, "0000:3f:00.0") == BEST
+    assert in_instances(host) == {}
+    assert refused(host, SchedulerSpec(EQUAL)) == 3
+    with pytest.raises(NvmlFailed) as raised:
+        host.nvml.set_scheduler(GPU, SchedulerSpec(EQUAL), 7)
+    assert raised.value.facts["nvml_code"] == 3
+
+
+def test_from_blackwell_on_each_instance_has_its_own_until_it_goes(make: MakeHost) -> None:
+    host = make("nvidia: {driver: '595.1'}\ngpus: [{model: RTX PRO 6000, mig: [2g.48gb+gfx, 1g.24gb+gfx]}]\n")
+    assert in_instances(host) == {1: BEST, 3: BEST}
+    host.nvml.set_scheduler(GPU, SchedulerSpec(EQUAL, None, 500), 1)
+    assert in_instances(host) == {1: SchedulerState(EQUAL, True, 2_000_000, 33), 3: BEST}
+    for gi_id, spec, code in ((9, EQUAL, 6), (None, EQUAL, 3)):
+        with pytest.raises(NvmlFailed) as raised:
+            host.nvml.set_scheduler(GPU, SchedulerSpec(spec), gi_id)
+        assert raised.value.facts["nvml_code"] == code
+    host.sysfs.write(VF, "1561")
+    with pytest.raises(NvmlFailed) as raised:
+        host.nvml.set_scheduler(GPU, SchedulerSpec(FIXED), 3)
+    assert raised.value.facts == {"nvml_code": 3, "call": "nvmlGpuInstanceSetVgpuSchedulerState"}
+    host.nvml.set_scheduler(GPU, SchedulerSpec(FIXED), 1)
+    host.nvml.destroy_instance(GPU, 1)
+    assert host.nvml.make_instance(GPU, 35, 0) == 1
+    assert in_instances(host) == {1: BEST, 3: BEST}
+    host.reboot()
+    assert in_instances(host) == {}
+
+
+def test_sizes_that_are_mixed_stand_against_a_fixed_share(make: MakeHost) -> None:
+    host = make("gpus: [{model: A100, mixed_size: true}]\n")
+    assert refused(host, SchedulerSpec(FIXED)) == 3
+    host.nvml.set_scheduler(GPU, SchedulerSpec(EQUAL))
+    assert state(host) == SchedulerState(EQUAL, True, 1_041_666, 33)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.sim.hosts import GPU, MDEV, PCI, PF, domain_xml, mdev_device, pci_device, remove, uuid, vf
 from vgpuctl.errors import Stuck, VgpuctlError
+from vgpuctl.model.scheduler import Policy, SchedulerSpec
 from vgpuctl.sim import SimWorld, open_world
 from vgpuctl.sim.state import State
 
@@ -25,17 +26,19 @@ gpus:
   - {model: RTX 4090}
   - {model: Flex 170, vfs: {total: 4, enabled: 2}}
   - {model: H100, mig: [3g.40gb, 1g.10gb]}
+  - {model: RTX PRO 6000, vfs: {total: 4}, mig: [1g.24gb+gfx, 1g.24gb+gfx]}
 nvidia: {driver: "590.1"}
 storage: {pools: [{name: default}]}
 faults:
   - {on: start, match: "vm-2", nth: 2}
   - {on: sysfs-write, match: "*/create", errno: EIO, times: 1}
 """
-A16, RTX, FLEX, H100 = "0000:3f:00.0", "0000:43:00.0", "0000:47:00.0", "0000:4b:00.0"
+A16, RTX, FLEX = "0000:3f:00.0", "0000:43:00.0", "0000:47:00.0"
+H100, BLACKWELL = "0000:4b:00.0", "0000:4f:00.0"
 NUMBERS = st.integers(0, 4)
 KINDS = """
 type clear params create mtty remove numvfs flexvfs unbind probe override define start stop kill undefine promise
-volume unvolume pool boot mig instance uninstance mixed cycle place
+volume unvolume pool boot gischeduler mig instance uninstance mixed cycle place
 """
 
 
@@ -101,14 +104,16 @@ def act(host: SimWorld, kind: str, a: int, b: int) -> None:  # noqa: C901
         case "instance":
             host.nvml.make_instance(H100, (19, 15, 14, 9, 20)[a], b)
         case "uninstance":
-            host.nvml.destroy_instance(H100, b)
+            host.nvml.destroy_instance(H100, (1, 7, 8, 3, 0)[b])
+        case "gischeduler":
+            host.nvml.set_scheduler(BLACKWELL, SchedulerSpec(Policy.EQUAL_SHARE, None, 100 * (1 + b)), 3 + a % 2)
         case "mixed":
             host.nvml.set_mixed_size((GPU, H100)[a % 2], enabled=b > 1)
         case "cycle":
             host.vendor.sriov_manage(("-d", "-e")[b % 2], (GPU, H100)[a % 2], deadline_seconds=1)
         case "place":
             write(f"{PCI}/{H100}/virtfn{a}/nvidia/current_vgpu_type", ("821", "823", "813", "815", "0")[b])
-            write(f"{PCI}/{H100}/virtfn{a}/nvidia/gpu_instance_id", str(1 + b))
+            write(f"{PCI}/{H100}/virtfn{a}/nvidia/gpu_instance_id", str(7 + b))
         case "define":
             libvirt.define(domain_xml(f"vm-{a}", a, device(b, a)))
         case "start":
@@ -154,8 +159,8 @@ def test_the_game_reaches_every_kind_of_record(make) -> None:
         ("type", 0, 0), ("params", 0, 1), ("create", 0, 3), ("create", 0, 3), ("mtty", 0, 2), ("define", 0, 0),
         ("start", 0, 0), ("define", 3, 1), ("start", 3, 0), ("remove", 0, 3), ("stop", 3, 0), ("volume", 0, 1),
         ("pool", 1, 1), ("override", 3, 1), ("unbind", 3, 0), ("probe", 3, 0), ("flexvfs", 0, 0), ("promise", 0, 2),
-        ("place", 0, 0), ("instance", 0, 4), ("uninstance", 0, 1), ("cycle", 1, 0), ("mig", 0, 0), ("cycle", 1, 1),
-        ("mixed", 1, 2),
+        ("place", 0, 0), ("instance", 0, 4), ("gischeduler", 0, 0), ("uninstance", 0, 0), ("cycle", 1, 0),
+        ("mig", 0, 0), ("cycle", 1, 1), ("mixed", 1, 2),
     ]  # fmt: skip
     done = 0
     for kind, a, b in script:
@@ -168,7 +173,7 @@ def test_the_game_reaches_every_kind_of_record(make) -> None:
     assert {"type", "params", "mdev", "unmdev", "park", "unpark", "domain", "run", "off", "splice", "splice_live",
             "file", "pool", "override", "driver", "hit", "partition"} <= names  # fmt: skip
     assert {record[1] for line in _lines(host) for record in line if record[0] == "partition"} == {
-        "mig", "make", "destroy", "mixed", "place",
+        "mig", "make", "destroy", "mixed", "place", "scheduler",
     }  # fmt: skip
     assert done > 12
     assert host.sysfs.listdir(PF)

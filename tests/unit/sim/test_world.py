@@ -147,6 +147,19 @@ def test_the_console_is_held(make: MakeHost) -> None:
     assert [holder.command for holder in host.holders(("/dev/dri/card0",))] == ["/usr/lib/xorg/Xorg :0"]
 
 
+def test_a_client_of_nvidias_driver_holds_the_gpus_node(make: MakeHost) -> None:
+    host = make("gpus: [{model: A100}, {model: A100, held_by: nv-hostengine}, {model: A100, driver: none}]\n")
+    assert [name for name in host.sysfs.listdir("/dev") if name.startswith("nvidia")] == [
+        "nvidia0",
+        "nvidia1",
+        "nvidiactl",
+    ]
+    assert "Device Minor: \t 1\n" in host.sysfs.read("/proc/driver/nvidia/gpus/0000:3f:00.0/information")
+    for nodes in (("/dev/nvidia1",), ("/dev/nvidiactl", "/dev/nvidia0")):
+        assert [holder.command for holder in host.holders(nodes)] == ["nv-hostengine"]
+    assert host.holders(("/dev/nvidia0",)) == ()
+
+
 def test_importing_and_opening_a_known_host_is_light(tmp_path: Path) -> None:
     """Completion opens a host: YAML and XML readers are not paid for it."""
     open_world("a100-40", state_dir=tmp_path).close()

@@ -63,7 +63,11 @@ class GroupMemberShape(TypedDict):
 
 
 class TypeShape(TypedDict):
-    """A vGPU type of one GPU; `free` is null when only trying tells."""
+    """A vGPU type of one GPU; `free` is null when only trying tells.
+
+    `max_per_gpu` is how many fit when nothing else is there: on a mixed-size GPU by that mode, else by the driver's
+    figure for one size. `gpu_instance_profile`: what a type that MIG backs needs, null for others.
+    """
 
     profile: str
     name: str
@@ -71,12 +75,31 @@ class TypeShape(TypedDict):
     framebuffer_mib: int | None
     max_per_gpu: int | None
     free: int | None
+    gpu_instance_profile: str | None
+
+
+class GpuInstanceShape(TypedDict):
+    """A GPU instance: the driver's number for it, its profile, its first memory slice and how many it has."""
+
+    id: int
+    profile: str
+    start: int
+    size: int
+
+
+class MigShape(TypedDict):
+    """MIG of a GPU. `pending`: whether it is on after the GPU's next reset."""
+
+    enabled: bool
+    pending: bool
+    instances: list[GpuInstanceShape]
 
 
 class GpuDetailsShape(GpuShape):
     """A GPU with everything on it. `console` says why the host's console may be on it.
 
-    `scheduler_at_load` is what the driver was loaded with, `scheduler_next` what it would be loaded with now.
+    `scheduler_at_load` is what the driver was loaded with, `scheduler_next` what it would be loaded with now. `mig` and
+    `mixed_size` are null where the GPU has no such thing, or that is not known.
     """
 
     console: list[str]
@@ -87,6 +110,8 @@ class GpuDetailsShape(GpuShape):
     scheduler_at_load: AskedSchedulerShape | None
     scheduler_next: AskedSchedulerShape | None
     shares: list[ShareShape]
+    mig: MigShape | None
+    mixed_size: bool | None
 
 
 class RoomShape(TypedDict):

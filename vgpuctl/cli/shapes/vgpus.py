@@ -15,7 +15,8 @@ class VgpuShape(TypedDict):
     """A carrier that is taken: by a device (`present`), by a VM's promise, or by a claim.
 
     `carrier` is the mdev's UUID, or the address of the function; `reason` says why it is leaked. `name` is that of a
-    vGPU which host.yaml keeps without a VM; then `vm` is the VM that refers to it.
+    vGPU which host.yaml keeps without a VM; then `vm` is the VM that refers to it. `placement_id` is where it is, or is
+    to be, on a mixed-size GPU, `gpu_instance_id` its GPU instance with MIG; null also where the driver does not tell.
     """
 
     carrier: str
@@ -29,6 +30,8 @@ class VgpuShape(TypedDict):
     present: bool
     reason: str | None
     name: str | None
+    placement_id: int | None
+    gpu_instance_id: int | None
 
 
 class NamedVgpuShape(VgpuShape):

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from vgpuctl.model.gpu import Backend, Gpu, VgpuType
-from vgpuctl.model.records import NvmlGpu, NvmlStatus
+from vgpuctl.model.gpu import MDEV, Backend, Gpu, Mode, VgpuType
+from vgpuctl.model.records import NvmlGpu, NvmlStatus, NvmlVgpuType
 from vgpuctl.model.world import World
 from vgpuctl.value import replace
 
@@ -29,14 +29,14 @@ def add_names(world: World, gpus: tuple[Gpu, ...], want: Want) -> tuple[tuple[Gp
     """Return the GPUs with names and NVML's facts; NVML is asked only for GPUs that NVIDIA's driver holds."""
     if want.known:
         known = {g.address: g for g in want.known}
-        return tuple(_with_known(g, known.get(g.address)) for g in gpus), NvmlStatus(available=False)
+        return tuple(_in_mode(_with_known(g, known.get(g.address))) for g in gpus), NvmlStatus(available=False)
     status = world.nvml.status()
     mine = frozenset(g.address for g in gpus if g.nvidia_driver)
     one_type = bool(mine) and want.types and _is_old(status.driver_version or _module_version(world.sysfs))
     done: list[Gpu] = []
     for gpu in gpus:
         seen = world.nvml.gpu(gpu.address) if status.available and gpu.address in mine else None
-        named = _with_nvml(gpu, seen) if seen else gpu
+        named = _in_mode(_with_nvml(gpu, seen)) if seen else gpu
         done.append(replace(named, one_type=True) if one_type and gpu.address in mine else named)
     if want.models:
         done = _with_names(world.sysfs, done)
@@ -86,18 +86,41 @@ def _with_nvml(gpu: Gpu, seen: NvmlGpu) -> Gpu:
         mixed_size=seen.mixed_size,
         gi_schedulers=seen.gi_schedulers,
     )
+    if gpu.backend in MDEV:
+        numbers = {f"nvidia-{number}": known for number, known in seen.types.items()}
+        return replace(gpu, types=tuple(_divided(t, numbers.get(t.type_id)) for t in gpu.types))
     if gpu.backend is not Backend.VENDOR_VF:
         return gpu
     types = {t.type_id: t for t in gpu.types}
     for known in seen.types.values():
-        types[str(known.type_id)] = VgpuType(
+        described = VgpuType(
             type_id=str(known.type_id),
             name=known.name,
             profile=known.name.split()[-1],
             framebuffer_mib=known.framebuffer_mib,
             max_per_gpu=known.max_per_gpu,
         )
+        types[described.type_id] = _divided(described, known)
     return replace(gpu, types=tuple(types[t] for t in sorted(types, key=int)))
+
+
+def _divided(kind: VgpuType, known: NvmlVgpuType | None) -> VgpuType:
+    """Return a type with what only NVML says: the GPU instance it needs, and where it is on a mixed-size GPU."""
+    if known is None:
+        return kind
+    return replace(
+        kind,
+        gi_profile_id=known.gi_profile_id,
+        max_per_gi=known.max_per_gi,
+        placement_ids=known.placement_ids,
+        placement_size=known.placement_size,
+    )
+
+
+def _in_mode(gpu: Gpu) -> Gpu:
+    """Return the GPU in the mode that its VFs and MIG make together."""
+    mig = gpu.mig is not None and gpu.mig.enabled and gpu.backend in (Backend.MDEV_VF, Backend.VENDOR_VF)
+    return replace(gpu, mode=Mode.MIG_VGPU) if mig and gpu.mode is Mode.VGPU else gpu
 
 
 def _with_names(sysfs: Sysfs, gpus: list[Gpu]) -> list[Gpu]:

@@ -4,7 +4,7 @@
 A directory listing tells which files exist, so that nothing is opened in vain and no file is read twice. The
 files of a PF are never read by pattern: some drivers act when one is read (AMD's reset_gpu resets the card).
 Sources: Linux Documentation/ABI/testing/sysfs-bus-pci, sysfs-bus-vfio-mdev; NVIDIA's VF attributes
-`nvidia/creatable_vgpu_types` and `nvidia/current_vgpu_type`.
+`nvidia/creatable_vgpu_types` and `nvidia/current_vgpu_type`, `nvidia/placement_id` and `nvidia/gpu_instance_id`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def read_gpus(world: World, want: Want) -> Found:
             gpus.append(gpu)
     gpus += _other_parents(sysfs, want, parents, warnings)
     named, status = names.add_names(world, tuple(gpus), want)
-    return Found(tuple(sorted(named, key=lambda g: address_key(g.address))), status, tuple(warnings))
+    placed = [vendor.add_places(sysfs, gpu) for gpu in named]
+    return Found(tuple(sorted(placed, key=lambda g: address_key(g.address))), status, tuple(warnings))
 
 
 def _left_out(name: str, error: OSError, path: str) -> str:

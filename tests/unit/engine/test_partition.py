@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MIG and mixed sizes: only the steps that are needed, in the order that works, and nobody loses what is promised."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.partitions import FIRST, OFF, SECOND, act, everything, mig, names, small, stands
+from tests.worlds import Silent, create, open_host, picture, start, stop, wish
+from vgpuctl.engine.layout import restore_layout
+from vgpuctl.errors import Busy, HostCannot, InUse, InvalidInput, NoCapacity, PartlyApplied, Refused, VerifyFailed
+from vgpuctl.model.partition import MigSpec
+from vgpuctl.spec.host import parse_host_spec
+from vgpuctl.value import replace
+
+MAKE = "make GPU instance {} on 0000:3f:00.0 at {} (NVML)"
+WRITE = "write 'mode: vgpu, mig: [{}]' for GPU 0000:3f:00.0 to /etc/vgpuctl/host.yaml"
+
+
+def said(host, gpu=FIRST):
+    return parse_host_spec(host.world.host_file.read(), "f").gpus[gpu]
+
+
+def test_mig_goes_on_between_vfs_off_and_vfs_on_and_the_larger_instances_come_first(tmp_path):
+    host = open_host(tmp_path, "h100-mig")
+    done = act(host.world, SECOND, mig("1g.10gb", "3g.40gb"))
+    assert done.steps == (
+        "turn the 32 VFs of 0000:3f:00.0 off (sriov-manage)",
+        "turn MIG of 0000:3f:00.0 on (NVML)",
+        "turn the 32 VFs of 0000:3f:00.0 on (sriov-manage)",
+        MAKE.format("3g.40gb", "0:4"),
+        MAKE.format("1g.10gb", "4:1"),
+        WRITE.format("1g.10gb, 3g.40gb"),
+    )
+    assert done.data["partition"] == {"mig": True, "instances": ["3g.40gb", "1g.10gb"], "mixed_size": False}
+    assert said(host, SECOND).mig == mig("1g.10gb", "3g.40gb")
+    create(host.world, wish("H100-3-40C", gpu=SECOND))
+    assert not act(host.world, SECOND, mig("3g.40gb", "1g.10gb")).steps[:-1]
+    assert host.world.claims.all() == tuple(c for c in host.world.claims.all() if c.carrier != SECOND)
+
+
+def test_a_dry_run_changes_nothing(tmp_path):
+    host = open_host(tmp_path, "h100-mig")
+    before = everything(host, SECOND)
+    assert len(act(host.world, SECOND, mig("1g.10gb"), dry_run=True).steps) == 5
+    assert everything(host, SECOND) == before
+
+
+def test_while_mig_stays_on_the_vfs_stay_and_only_instances_that_go_are_touched(tmp_path):
+    host = open_host(tmp_path, "h100-mig")
+    done = act(host.world, FIRST, mig("4g.40gb", "1g.10gb", "1g.10gb"))
+    assert done.steps[:2] == (
+        "destroy GPU instance 3g.40gb on 0000:3b:00.0 at 0:4 (NVML)",
+        "make GPU instance 4g.40gb on 0000:3b:00.0 at 0:4 (NVML)",
+    )
+    assert names(host) == ["4g.40gb", "1g.10gb", "1g.10gb"]
+
+
+def test_a_vm_runs_on_while_instances_change_that_it_is_not_in(tmp_path):
+    host = open_host(tmp_path, "h100-mig")
+    create(host.world, wish("H100-3-40C", name="vm", gpu=FIRST))
+    running = picture(host).running
+    done = act(host.world, FIRST, mig("3g.40gb", "2g.20gb"))
+    assert not any("shut down" in step for step in done.steps)
+    assert picture(host).running == running
+    assert names(host) == ["3g.40gb", "2g.20gb"]
+
+
+def test_mig_goes_off_and_the_gpu_has_its_time_sliced_vgpus_again(tmp_path):
+    host = open_host(tmp_path, "h100-mig")
+    act(host.world, FIRST, OFF)
+    assert (stands(host), said(host).mig) == (((False, False), [], False), OFF)
+    create(host.world, wish("H100-10C", gpu=FIRST))
+    with pytest.raises(InUse, match=r"keeps H100-10C for .*, and with MIG on it has no time-sliced vGPUs"):
+        act(host.world, FIRST, mig("1g.10gb"))
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_vm_whose_instance_would_be_gone_is_named_with_its_profile(tmp_path, running):
+    host = open_host(tmp_path, "h100-mig")
+    create(host.world, wish("H100-3-40C", name="vm", gpu=FIRST))
+    if not running:
+        stop(host.world, "vm")
+    before = everything(host)
+    for wanted in (OFF, mig("1g.10gb")):
+        for drain in (False, True):
+            with pytest.raises(InUse, match=r"keeps H100-3-40C for vm") as raised:
+                act(host.world, FIRST, wanted, drain=drain)
+            assert (raised.value.facts["vms"], raised.value.facts["profiles"]) == (["vm"], ["H100-3-40C"])
+    with pytest.raises(InUse, match="vm"):
+        act(host.world, FIRST, mode="passthrough")
+    assert everything(host) == before
+
+
+@pytest.mark.parametrize(
+    ("wanted", "mixed", "kind", "told"),
+    [
+        (mig("1g.5gb"), None, InvalidInput, r"no GPU instance profile 1g\.5gb"),
+        (mig("4g.40gb", "4g.40gb"), None, NoCapacity, r"can have 1 of 4g\.40gb, not 2"),
+        (mig("4g.40gb", "3g.40gb", "1g.10gb"), None, NoCapacity, r"1g\.10gb does not fit .* beside 4g\.40gb, 3g\.40gb"),
+        (MigSpec(vgpus=(("H100-4C", 1),)), None, InvalidInput, "divides the time of"),
+        (MigSpec(vgpus=(("H100-1-10C", 8),)), None, NoCapacity, r"can have 7 of 1g\.10gb, not 8"),
+        (mig("1g.10gb"), True, InvalidInput, "MIG and mixed sizes at once"),
+        (None, True, HostCannot, "has MIG on, with which there are no mixed sizes"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_written(tmp_path, wanted, mixed, kind, told):
+    host = open_host(tmp_path, "h100-mig")
+    before = everything(host)
+    with pytest.raises(kind, match=told):
+        act(host.world, FIRST, wanted, mixed)
+    assert everything(host) == before
+
+
+@pytest.mark.parametrize(("wanted", "mixed"), [(mig("1g.5gb"), None), (None, True)])
+def test_gpus_without_it_say_so(tmp_path, wanted, mixed):
+    host = open_host(tmp_path, "t4")
+    with pytest.raises(HostCannot, match="has no"):
+        act(host.world, FIRST, wanted, mixed)
+    assert not act(host.world, FIRST, OFF, dry_run=True).steps[:-1]
+
+
+def test_an_unmanaged_gpu_is_left_alone(tmp_path):
+    host = open_host(tmp_path, "h100-mig")
+    act(host.world, FIRST, mode="unmanaged")
+    with pytest.raises(Refused, match="unmanaged"):
+        act(host.world, FIRST, OFF)
+
+
+def test_vgpus_say_which_instances_there_are_also_those_with_graphics(tmp_path):
+    host = open_host(tmp_path, "rtx-pro-6000")
+    types = [t.name.split()[-1] for t in host.sim.nvml.gpu(FIRST).types.values() if t.gi_profile_id is not None]
+    profile = next(t for t in types if t.endswith("-2-48Q"))
+    act(host.world, FIRST, MigSpec(vgpus=((profile, 2),)))
+    assert names(host) == ["2g.48gb+gfx", "2g.48gb+gfx"]
+    assert said(host).mig == MigSpec(vgpus=((profile, 2),))
+    assert not act(host.world, FIRST, MigSpec(vgpus=((profile, 2),))).changed
+
+
+def test_passthrough_takes_mig_from_a_gpu_and_the_mode_vgpu_brings_it_back(tmp_path):
+    host = open_host(tmp_path, "h100-mig")
+    act(host.world, FIRST, mig("3g.40gb"))
+    done = act(host.world, FIRST, mode="passthrough")
+    assert done.steps[:2] == (
+        "turn the 32 VFs of 0000:3b:00.0 off (sriov-manage)",
+        "turn MIG of 0000:3b:00.0 off (NVML)",
+    )
+    assert (stands(host)[0], said(host).mig) == ((False, False), mig("3g.40gb"))
+    act(host.world, FIRST, mode="vgpu")
+    assert names(host) == ["3g.40gb"]
+
+
+def test_mixed_sizes_are_set_on_an_empty_gpu_and_again_with_new_vfs(tmp_path):
+    host = open_host(tmp_path, "h100-mig")
+    assert act(host.world, SECOND, mixed=True).data["partition"]["mixed_size"] is True
+    assert said(host, SECOND).mixed_size is True
+    assert not act(host.world, SECOND, mixed=True).changed
+    act(host.world, SECOND, mode="passthrough")
+    done = act(host.world, SECOND, mode="vgpu")
+    assert done.steps[-2] == "turn mixed sizes of 0000:3f:00.0 on (NVML)"
+    assert stands(host, SECOND)[2] is True
+    act(host.world, SECOND, mixed=False)
+    assert (stands(host, SECOND)[2], said(host, SECOND).mixed_size) == (False, None)
+
+
+def test_mixed_sizes_are_drained_for_and_every_vm_is_back(tmp_path):
+    host = open_host(tmp_path, "h100-mig")
+    create(host.world, wish("H100-10C", name="on", gpu=SECOND))
+    create(host.world, wish("H100-10C", name="off", gpu=SECOND))
+    stop(host.world, "off")
+    before = picture(host)
+    with pytest.raises(InUse, match=r"2 vGPU\(s\) of off, on, and the driver changes mixed sizes") as raised:
+        act(host.world, SECOND, mixed=True)
+    assert str(raised.value.hint).startswith("--drain shuts")
+    done = act(host.world, SECOND, mixed=True, drain=True)
+    assert (done.steps[0], done.steps[-1]) == ("shut down VM on", "start VM on again")
+    assert (stands(host, SECOND)[2], picture(host)) == (True, before)
+
+
+def test_vgpus_of_several_sizes_keep_mixed_sizes_on(tmp_path):
+    host = open_host(tmp_path, "h100-mig")
+    act(host.world, SECOND, mixed=True)
+    create(host.world, wish("H100-40C", name="large", gpu=SECOND))
+    create(host.world, wish("H100-10C", name="small", gpu=SECOND))
+    with pytest.raises(InUse, match="keeps H100-10C, H100-40C for large, small, which have several sizes"):
+        act(host.world, SECOND, mixed=False, drain=True)
+
+
+def test_more_vgpus_than_mixed_sizes_have_places_for_leave_it_as_it_was(tmp_path):
+    host = open_host(tmp_path, "h100-mig")
+    for number in range(5):
+        create(host.world, wish("H100-16C", name=f"vm-{number}", gpu=SECOND))
+    before = everything(host, SECOND)
+    with pytest.raises(NoCapacity, match="no room for H100-16C") as raised:
+        act(host.world, SECOND, mixed=True, drain=True)
+    assert (everything(host, SECOND), raised.value.left) == (before, [])
+
+
+def test_set_mig_drops_mixed_sizes_which_it_excludes(tmp_path):
+    host = open_host(tmp_path, "h100-mig")
+    act(host.world, SECOND, mixed=True)
+    with pytest.raises(InvalidInput, match="at once"):
+        act(host.world, SECOND, mig("1g.10gb"))
+    act(host.world, SECOND, mig("1g.10gb"), mixed=False)
+    assert (said(host, SECOND).mixed_size, stands(host, SECOND)) == (None, ((True, True), ["19@0:1"], False))
+
+
+def test_a_boot_takes_it_all_away_and_restore_host_brings_it_back_before_vgpus(tmp_path):
+    host = open_host(tmp_path, "h100-mig")
+    act(host.world, FIRST, OFF)
+    act(host.world, FIRST, mixed=True)
+    act(host.world, SECOND, MigSpec(vgpus=(("H100-1-10C", 2),)))
+    host.sim.reboot()
+    host = host.again()
+    assert stands(host, SECOND)[1] == []
+    gpus = parse_host_spec(host.world.host_file.read(), "f").gpus
+    found = restore_layout(host.world, gpus, dry_run=False, wait_seconds=5, progress=Silent())
+    assert [one.error for one in found] == [None, None]
+    assert (stands(host)[2], names(host, SECOND)) == (True, ["1g.10gb", "1g.10gb"])
+    again = restore_layout(host.world, gpus, dry_run=False, wait_seconds=5, progress=Silent())
+    assert [one.steps for one in again] == [(), ()]
+
+
+def test_a_mode_of_its_own_is_due_beside_mig(tmp_path):
+    host = open_host(tmp_path, "h100-mig")
+    gpus = parse_host_spec('version: 1\ngpus: {"0000:3b:00.0": {mig: [1g.10gb]}}\n', "f").gpus
+    (found,) = restore_layout(host.world, gpus, dry_run=False, wait_seconds=5, progress=Silent())
+    assert isinstance(found.error, InvalidInput)
+    assert "no mode, with which it goes" in str(found.error)
+
+
+PENDING = '{on: nvml-set-mig, match: "*", kind: pending}'
+
+
+def test_ampere_is_reset_where_that_is_what_mig_waits_for(tmp_path):
+    host = small(tmp_path, "A100", faults=PENDING)
+    act(host.world, FIRST, mig("3g.20gb", "1g.5gb"))
+    assert names(host) == ["3g.20gb", "1g.5gb"]
+
+
+def test_on_a_kernel_where_a_reset_wedges_the_host_a_reboot_is_asked_for(tmp_path):
+    host = small(tmp_path, "A100", kernel="7.0.0-14-generic", faults=PENDING)
+    with pytest.raises(PartlyApplied, match="goes on with its next reset") as raised:
+        act(host.world, FIRST, mig("3g.20gb"))
+    assert "reboot the host, then run the command again" in str(raised.value.hint)
+    assert any("when the host boots next" in line for line in raised.value.left)
+    assert (stands(host)[0], host.world.host_file.read()) == ((False, True), None)
+    assert picture(host).types == {}
+    host.sim.reboot()
+    host = host.again()
+    act(host.world, FIRST, mig("3g.20gb"))
+    assert (stands(host)[0], names(host)) == ((True, True), ["3g.20gb"])
+
+
+def test_who_has_the_driver_open_is_named_and_everything_is_as_before(tmp_path):
+    host = small(tmp_path, "H100", more="held_by: dcgm-exporter")
+    before = everything(host)
+    with pytest.raises(InUse, match="is in use"):
+        act(host.world, FIRST, mig("1g.10gb"))
+    assert everything(host) == before
+
+
+def test_what_was_set_and_read_back_and_is_wiped_then_is_noticed(tmp_path):
+    host = open_host(tmp_path, "h100-mig")
+    nvml = host.world.nvml
+
+    class Wiping:
+        """A host file after whose writing another program turns mixed sizes off."""
+
+        def __getattr__(self, name):
+            return getattr(host.world.host_file, name)
+
+        def replace(self, text, was):
+            host.world.host_file.replace(text, was)
+            nvml.set_mixed_size(SECOND, enabled=False)
+
+    with pytest.raises(VerifyFailed, match="mixed_size is False, not True"):
+        act(replace(host.world, host_file=Wiping()), SECOND, mixed=True)
+
+
+def test_nothing_is_set_up_beside_another_process(tmp_path):
+    host = open_host(tmp_path, "h100-mig")
+    seen = []
+
+    class Meanwhile:
+        def __getattr__(self, name):
+            return getattr(host.world.nvml, name)
+
+        def make_instance(self, *args):
+            for attempt in (lambda: act(host.world, SECOND, OFF), lambda: start(host.world, "vm")):
+                try:
+                    attempt()
+                except Exception as error:  # noqa: BLE001 - what came of it is judged below
+                    seen.append(type(error))
+            return host.world.nvml.make_instance(*args)
+
+    act(host.world, SECOND, mig("1g.10gb", "1g.10gb"))
+    create(host.world, wish("H100-1-10C", name="vm", gpu=SECOND))
+    stop(host.world, "vm")
+    act(replace(host.world, nvml=Meanwhile()), SECOND, mig("1g.10gb", "1g.10gb", "1g.10gb"))
+    assert seen == [Busy, Busy]

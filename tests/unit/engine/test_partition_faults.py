@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partitioning a GPU: a signal comes, or any call fails; what was done is undone, or the error says what is left."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.faults import CHANGING, counted, failing, fault_points, outcome
+from tests.layouts import Signals, Struck
+from tests.partitions import FIRST, OFF, act, everything, mig, names, small
+from tests.worlds import Host, create, mend, picture, start, stop, wish
+from vgpuctl.errors import Interrupted
+from vgpuctl.model.world import World
+from vgpuctl.value import replace
+
+AMPERE, HOPPER = "A100", "H100"
+CHANGES = {
+    "on": (HOPPER, {}, mig("3g.40gb", "1g.10gb"), None),
+    "off": (HOPPER, {"more": "mig: [3g.40gb, 1g.10gb]"}, OFF, None),
+    "warm": (HOPPER, {"more": "mig: [3g.40gb, 1g.10gb]"}, mig("4g.40gb", "1g.10gb"), None),
+    "reset": (AMPERE, {"faults": '{on: nvml-set-mig, match: "*", kind: pending}'}, mig("3g.20gb"), None),
+    "mixed": (HOPPER, {}, None, True),
+}
+"""The model, what is special about its host, and what is asked for."""
+
+
+def prepared(directory: Path, kind: str) -> Host:
+    """Return a host as it is before a change; with a VM, where its vGPU goes and comes back."""
+    model, more, _, mixed = CHANGES[kind]
+    host = small(directory, model, **more)
+    if kind == "warm":
+        create(host.world, wish("H100-1-10C", name="vm"))
+    if mixed:
+        create(host.world, wish("H100-10C", name="vm"))
+    return host.again()
+
+
+def change(world: World, kind: str) -> object:
+    """Do it."""
+    _, _, wanted, mixed = CHANGES[kind]
+    return act(world, FIRST, wanted, mixed, drain=True)
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_whatever_call_fails_it_is_undone_or_the_error_says_what_is_left(tmp_path, kind):
+    calls = counted(prepared(tmp_path / "dry", kind).world, partial(change, kind=kind))
+    assert any(call.startswith("nvml.") and call in CHANGING for call in calls)
+    refused = 0
+    for number, done, for_good in fault_points(calls, every_read=False):
+        where = f"call {number} {calls[number - 1]}, done={done}, for good={for_good}"
+        host = prepared(tmp_path / f"{number}{done}{for_good}", kind)
+        before = everything(host)
+        error = outcome(lambda: change(failing(host.world, number, done=done, for_good=for_good), kind))  # noqa: B023
+        now = everything(host)
+        host.sim.close()
+        if error is None:
+            assert now != before, where
+            continue
+        refused += 1
+        if now == before:
+            continue
+        assert (
+            error.left or error.code in ("partly-applied", "verify-failed") or calls[number - 1].startswith("claims.")
+        ), (
+            where,
+            error,
+        )
+        later = host.again()
+        mend(later.world)
+        change(later.world, kind)
+        if before[3].running and not picture(later).running:
+            start(later.world, "vm")
+    assert refused >= 5
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_a_signal_undoes_everything(tmp_path, kind):
+    host, signals = prepared(tmp_path, kind), Signals()
+    before = everything(host)
+    at = ("set_mig", "make_instance", "set_mixed_size")
+    struck = replace(host.world, nvml=Struck(host.world.nvml, signals, lambda name, _: name in at))
+    with pytest.raises(Interrupted) as raised:
+        act(struck, FIRST, *CHANGES[kind][2:], drain=True, progress=signals)
+    assert (everything(host), raised.value.left) == (before, [])
+
+
+def test_instances_and_mixed_sizes_that_went_with_the_vfs_come_back_when_it_fails(tmp_path):
+    """The last step fails for good: the way back sets again what the GPU had, with the VFs off and on in between."""
+    host = small(tmp_path / "mig", more="mig: [3g.40gb, 1g.10gb]")
+    before = everything(host)
+
+    class Full:
+        def __getattr__(self, name):
+            return getattr(host.world.host_file, name)
+
+        def replace(self, text, was):
+            raise OSError(28, "no space left on device")
+
+    full = replace(host.world, host_file=Full())
+    error = outcome(lambda: act(full, FIRST, OFF))
+    assert error is not None
+    assert (everything(host), error.left) == (before, [])
+    assert names(host) == ["3g.40gb", "1g.10gb"]
+    mixed = small(tmp_path / "mixed")
+    act(mixed.world, FIRST, mixed=True)
+    before = everything(mixed)
+    host = mixed
+    error = outcome(lambda: act(replace(mixed.world, host_file=Full()), FIRST, mig("1g.10gb"), mixed=False))
+    assert error is not None
+    assert (everything(mixed), error.left) == (before, [])
+    stop_all = [name for name, _ in picture(mixed).domains.values()]
+    for name in stop_all:
+        stop(mixed.world, name)
