@@ -10,18 +10,17 @@ from tests.lab.vgpuctl_in import IGB, must, put_gpu, use_defaults
 STATE = f"/proc/driver/nvidia/gpus/{IGB}/vgpulab"
 
 
-def partitioned_host(lab: Lab, form: str) -> None:
-    """An A100 whose driver comes at each boot with its VFs and MIG off, set up for vGPUs by vgpuctl."""
+def partitioned_host(lab: Lab, form: str, *options: str) -> None:
+    """An A100 whose driver, with more `options` of the module, comes at each boot with its VFs and MIG off."""
     lab.run(INSTALLED)
     lab.run("echo vgpulab > /etc/modules-load.d/vgpulab.conf; cat > /etc/modprobe.d/vgpulab.conf",
-            stdin=f"options vgpulab pf={IGB} form={form} vfs=0\n")  # fmt: skip
-    put_gpu(lab, form, vfs=0)
+            stdin=f"options vgpulab pf={IGB} form={form} vfs=0 {' '.join(options)}\n")  # fmt: skip
+    put_gpu(lab, form, *options, vfs=0)
     put_nvml(lab)
     put_sriov_manage(lab)
     put_nvidia_smi(lab)
     use_defaults(lab)
     must(lab, "install-host", "--restart-libvirt")
-    must(lab, "set-mode", IGB, "vgpu")
 
 
 def told(lab: Lab, word: str) -> list[str]:

@@ -21,7 +21,6 @@ FIXED, EQUAL = ["3 1 0 4000000"], ["2 2 33 1041666"]
 @pytest.mark.deadline(600)
 def test_a_file_is_applied_then_nothing_differs_and_drift_is_told_and_mended(lab: Lab) -> None:
     partitioned_host(lab, "vendor-vf")
-    must(lab, "set-mode", IGB, "passthrough")
     lab.run("cat > /root/wanted.yaml", stdin=WANTED)
     must(lab, "apply", "-f", "/root/wanted.yaml", "--dry-run")
     assert lab.read(f"/sys/bus/pci/devices/{IGB}/sriov_numvfs").strip() == "0"

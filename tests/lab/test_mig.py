@@ -6,6 +6,7 @@ import pytest
 
 from tests.lab.console import guest_devices
 from tests.lab.machine import Lab
+from tests.lab.nvidia_host import NODE
 from tests.lab.partitioned import cycle_vfs, instances, partitioned_host, told, vf_says, wait_for_vm
 from tests.lab.vgpuctl_in import A100, IGB, leftovers, must
 
@@ -19,6 +20,7 @@ OFF, ON = ["1 0 0"], ["1 1 1"]
 @pytest.mark.parametrize("form", ["vendor-vf", "mdev-vf"])
 def test_a_vm_runs_in_an_instance_and_apply_mends_what_a_cycle_of_the_vfs_took(lab: Lab, form: str) -> None:
     partitioned_host(lab, form)
+    must(lab, "set-mode", IGB, "vgpu")
     before = leftovers(lab)
     must(lab, "set-mig", IGB, "1g.5gb:2", "3g.20gb")
     assert told(lab, "mig") == ON
@@ -47,6 +49,21 @@ def test_a_vm_runs_in_an_instance_and_apply_mends_what_a_cycle_of_the_vfs_took(l
     must(lab, "create-vm", "vm-3", "--profile", "A100-4C", "--no-start")
     must(lab, "delete-vm", "vm-3")
     assert leftovers(lab) == before
+
+
+@pytest.mark.quick
+@pytest.mark.deadline(600)
+def test_a_mode_that_waits_for_a_reset_gets_one_when_nobody_has_the_driver_open(lab: Lab) -> None:
+    partitioned_host(lab, "vendor-vf", "mig_at_reset=Y")
+    lab.run(f"exec 9<{NODE}; sleep 600 >/dev/null 2>&1 & echo $! > /run/monitor.pid")
+    refused = must(lab, "set-mig", IGB, "7g.40gb", status=75)
+    assert "sleep 600" in refused["message"]
+    assert told(lab, "mig")[0].startswith("1 0")
+    lab.run("kill $(cat /run/monitor.pid)")
+    must(lab, "set-mig", IGB, "7g.40gb")
+    assert (told(lab, "mig"), instances(lab)) == (ON, [(0, 0)])
+    must(lab, "set-mig", IGB, "--off")
+    assert (told(lab, "mig"), instances(lab)) == (OFF, [])
 
 
 @pytest.mark.quick

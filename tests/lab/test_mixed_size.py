@@ -14,6 +14,7 @@ from tests.lab.vgpuctl_in import A100, IGB, leftovers, must
 @pytest.mark.deadline(900)
 def test_vms_of_several_sizes_are_where_the_larger_ones_keep_their_room_and_there_again_after_a_boot(lab: Lab) -> None:
     partitioned_host(lab, "vendor-vf")
+    must(lab, "set-mode", IGB, "vgpu")
     before = leftovers(lab)
     must(lab, "create-vm", "vm-0", "--profile", "A100-20C", "--no-start")
     must(lab, "set-mixed-size", IGB, "on", status=3)

@@ -423,6 +423,9 @@ check_mig() {
 	expect "not at once while another has the driver" "OK 1 0 1" "$({ tell "mig 1" && state mig; } 8</dev/nvidiactl 9</dev/nvidiactl | xargs)"
 	expect "no reset meanwhile" EBUSY "$({ tell reset; } 9</dev/nvidiactl)"
 	expect "a reset makes it so" "OK 1 1 1" "$(tell reset) $(state mig)"
+	echo Y >/sys/module/vgpulab/parameters/mig_at_reset
+	expect "nor at once when it wants a reset" "OK 1 1 0 OK 1 1 1" "$(tell "mig 0") $(state mig) $(tell "mig 1") $(state mig)"
+	echo N >/sys/module/vgpulab/parameters/mig_at_reset
 	expect "not with an instance" "OK EBUSY OK" "$(tell "gi 19 6") $(tell "mig 0") $(tell "drop_gi 7")"
 	expect "off at once, and on" "OK 1 0 0 OK 1 1 1" "$(tell "mig 0") $(state mig) $(tell "mig 1") $(state mig)"
 	cycle 7

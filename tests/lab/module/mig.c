@@ -9,9 +9,14 @@
  */
 #include <linux/errno.h>
 #include <linux/kernel.h>
+#include <linux/module.h>
 #include <linux/string.h>
 
 #include "vgpulab.h"
+
+static bool mig_at_reset;
+module_param(mig_at_reset, bool, 0644);
+MODULE_PARM_DESC(mig_at_reset, "Ampere changes MIG's mode at its next reset, also when nobody else has it open");
 
 bool lab_has_mig(const struct lab_card *card)
 {
@@ -50,7 +55,8 @@ int lab_mig_set(struct lab_card *card, const char *text)
 		return -EBUSY;
 	card->mig_pending = wanted;
 	if (card->mig != wanted &&
-	    (card->model->architecture > LAB_AMPERE || lab_nr_clients() <= 1))
+	    (card->model->architecture > LAB_AMPERE ||
+	     (lab_nr_clients() <= 1 && !mig_at_reset)))
 		lab_begin(card);
 	return 0;
 }
