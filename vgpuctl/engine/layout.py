@@ -98,9 +98,25 @@ def set_mode(world: World, job: Job, *, dry_run: bool, progress: Progress) -> Ou
         value = {**gpu_value(snapshot, work.gpu), "partition": partition_value(work.gpu)}
         return Outcome(bool(work.lines), value, work.lines, snapshot.warnings, dry_run=dry_run)
     apply(world, mode_task(world, job, lambda: _look(world)), work, progress)
-    now = observe(world, WANT)
-    gpu = one_gpu(now, work.gpu.address)
-    wish = _wish(world, work.gpu, job)
+    value, warnings = _seen_after(world, snapshot, work.gpu, job)
+    return Outcome(True, value, work.lines, warnings)
+
+
+def _seen_after(world: World, before: Snapshot, gpu: Gpu, job: Job) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Look again: what was read back as set may have been taken away by a later step, by the driver or by others.
+
+    Everything is done and was read back: a look that fails now is a warning, no failure.
+
+    Raises:
+        VerifyFailed: naming what is not as it was set.
+    """
+    try:
+        now = observe(world, WANT)
+        gpu = one_gpu(now, gpu.address)
+        wish = _wish(world, gpu, job)
+    except VgpuctlError as error:
+        unseen = f"it is done, but the host could not be looked at again: {error}"
+        return {**gpu_value(before, gpu), "partition": None}, (unseen,)
     wrong = not_as_set(gpu, GpuSpec(job.mode, mig=wish.mig, mixed_size=wish.mixed_size))
     if wrong:
         raise VerifyFailed(
@@ -108,8 +124,7 @@ def set_mode(world: World, job: Job, *, dry_run: bool, progress: Progress) -> Ou
             hint="journalctl -k -n 20; another program may set this GPU too",
             gpu=gpu.address,
         )
-    value = {**gpu_value(now, gpu), "partition": partition_value(gpu)}
-    return Outcome(True, value, work.lines, now.warnings)
+    return {**gpu_value(now, gpu), "partition": partition_value(gpu)}, now.warnings
 
 
 def _mode_of(gpu: Gpu, job: Job) -> str:

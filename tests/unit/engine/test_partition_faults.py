@@ -11,7 +11,7 @@ import pytest
 from tests.faults import CHANGING, counted, failing, fault_points, outcome
 from tests.layouts import Signals, Struck
 from tests.partitions import FIRST, OFF, act, everything, mig, names, small
-from tests.worlds import Host, create, mend, picture, start, stop, wish
+from tests.worlds import Host, create, mend, picture, start, wish
 from vgpuctl.errors import Interrupted
 from vgpuctl.model.world import World
 from vgpuctl.value import replace
@@ -31,6 +31,8 @@ def prepared(directory: Path, kind: str) -> Host:
     """Return a host as it is before a change; with a VM, where its vGPU goes and comes back."""
     model, more, _, mixed = CHANGES[kind]
     host = small(directory, model, **more)
+    host.sim.host_file.parent.mkdir(parents=True, exist_ok=True)
+    host.sim.host_file.write_text("version: 1\n")
     if kind == "warm":
         create(host.world, wish("H100-1-10C", name="vm"))
     if mixed:
@@ -80,8 +82,9 @@ def test_whatever_call_fails_it_is_undone_or_the_error_says_what_is_left(tmp_pat
 def test_a_signal_undoes_everything(tmp_path, kind):
     host, signals = prepared(tmp_path, kind), Signals()
     before = everything(host)
-    at = ("set_mig", "make_instance", "set_mixed_size")
-    struck = replace(host.world, nvml=Struck(host.world.nvml, signals, lambda name, _: name in at))
+    changes = ("set_mig", "make_instance", "set_mixed_size")
+    once = Struck(host.world.nvml, signals, lambda name, _: name in changes and not signals.received)
+    struck = replace(host.world, nvml=once)
     with pytest.raises(Interrupted) as raised:
         act(struck, FIRST, *CHANGES[kind][2:], drain=True, progress=signals)
     assert (everything(host), raised.value.left) == (before, [])
@@ -107,10 +110,6 @@ def test_instances_and_mixed_sizes_that_went_with_the_vfs_come_back_when_it_fail
     mixed = small(tmp_path / "mixed")
     act(mixed.world, FIRST, mixed=True)
     before = everything(mixed)
-    host = mixed
     error = outcome(lambda: act(replace(mixed.world, host_file=Full()), FIRST, mig("1g.10gb"), mixed=False))
     assert error is not None
     assert (everything(mixed), error.left) == (before, [])
-    stop_all = [name for name, _ in picture(mixed).domains.values()]
-    for name in stop_all:
-        stop(mixed.world, name)

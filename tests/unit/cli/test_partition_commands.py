@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""set-mig and set-mixed-size as they are typed, with every option, their documents, and host.yaml through apply."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.cli.conftest import Ran
+
+Run = Callable[..., Ran]
+A, B = "0000:3b:00.0", "0000:3f:00.0"
+
+
+@pytest.fixture
+def h100(vgpuctl: Run) -> Run:
+    """Run a line on the simulated host with two H100, the first with MIG on."""
+
+    def run(line: str) -> Ran:
+        return vgpuctl("--host", "sim:h100-mig", *shlex.split(line))
+
+    return run
+
+
+def test_a_gpu_is_partitioned_and_says_so(h100: Run) -> None:
+    ran = h100(f"set-mig {B} 3g.40gb 1g.10gb:2")
+    assert (ran.status, "MIG with 3g.40gb, 1g.10gb (2), VFs 32/32" in ran.out) == (0, True)
+    assert h100(f"set-mig {B} 3g.40gb 1g.10gb:2").out.endswith("; nothing to do\n")
+    document = h100(f"set-mig {B} --for H100-1-10C:4 --drain --json").document
+    assert document["data"]["partition"] == {"mig": True, "instances": ["1g.10gb"] * 4, "mixed_size": False}
+    assert "MIG" not in h100(f"set-mig {B} --off").out
+    assert h100(f"set-mixed-size {B} on").out.startswith(f"{B}: vgpu, mixed sizes, VFs 32/32")
+    document = h100(f"set-mixed-size {B} off --drain --json").document
+    assert document["data"]["partition"]["mixed_size"] is False
+
+
+def test_a_dry_run_says_what_would_be_done(h100: Run) -> None:
+    ran = h100(f"set-mig {A} --off --dry-run")
+    assert [line.split("  ")[-1] for line in ran.out.splitlines()[1:4]] == [
+        f"turn the 32 VFs of {A} off (sriov-manage)",
+        f"turn MIG of {A} off (NVML)",
+        f"turn the 32 VFs of {A} on (sriov-manage)",
+    ]
+    document = h100(f"set-mixed-size {B} on --dry-run --json").document
+    assert (document["data"]["dry_run"], document["data"]["partition"]["mixed_size"]) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("", "one of these is due: GPU instance profiles, --for VGPU_PROFILE:N, or --off"),
+        ("1g.10gb --off", "one of these is due"),
+        ("1g.10gb --for H100-1-10C", "one of these is due"),
+        ("1g.10gb:0", "'0' after the colon is not a number, 1 to 16"),
+        ("H100-1-10C", "is not a GPU instance profile, like 1g.10gb"),
+        ("--for 1g.10gb:2", "is a GPU instance profile: those come as a list"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_typing_error(h100: Run, words: str, told: str) -> None:
+    ran = h100(f"set-mig {A} {words}")
+    assert (ran.status, told in ran.err) == (2, True), ran.err
+
+
+def test_a_vm_in_the_way_is_named(h100: Run) -> None:
+    h100(f"create-vm vm --profile H100-3-40C --gpu {A}")
+    ran = h100(f"set-mig {A} --off --json")
+    assert (ran.status, ran.document["error"]["facts"]["vms"]) == (3, ["vm"])
+    assert "give the VMs another profile" in ran.document["error"]["hint"]
+
+
+def test_apply_partitions_and_diff_and_export_agree_with_it(h100: Run) -> None:
+    assert h100("assert").status == 0
+    setting = f"--set 'gpus[{B}].mode=vgpu' --set 'gpus[{B}].mig=[3g.40gb]'"
+    ran = h100(f"diff {setting} --json")
+    (gpu,) = ran.document["data"]["gpus"]
+    assert gpu["differences"] == [{"key": "mig", "wanted": ["3g.40gb"], "is": "off"}]
+    assert gpu["after"]["mig"] == ["3g.40gb"]
+    assert h100(f"apply {setting}").status == 0
+    assert "mig: [3g.40gb]" in h100("export").out
+    assert h100("assert").status == 0
+    assert h100(f"apply --set 'gpus[{B}].mig={{H100-3-40C: 2}}' --json").document["data"]["gpus"][0]["after"][
+        "mig"
+    ] == {"H100-3-40C": 2}
+    assert h100(f"apply --set 'gpus[{B}].mig=off' --set 'gpus[{B}].mixed_size=true'").status == 0
+    assert "mixed_size: true" in h100("export").out
+    ran = h100(f"apply --set 'gpus[{B}].scheduler.policy=fixed_share'")
+    assert (ran.status, "no fixed_share" in ran.err) == (2, True)
+    mixed = f"--set 'gpus[{B}].mixed_size=null' --set 'gpus[all].mixed_size=true' --set 'gpus[all].mode=vgpu'"
+    ran = h100(f"apply {mixed}")
+    assert (ran.status, f"{A} has MIG on, with which there are no mixed sizes" in ran.err) == (6, True)
+    assert h100(f"apply {mixed} --set 'gpus[{A}].mig=off'").status == 0
+    ran = h100(f"apply --set 'gpus[{B}].scheduler.policy=fixed_share' --dry-run")
+    assert (ran.status, "for which there is best_effort and equal_share only" in ran.err) == (6, True)
+    ran = h100(f"apply --set 'gpus[{A}].mig=[9g.1gb]' --set 'gpus[{A}].mixed_size=false'")
+    assert (ran.status, f"{A} has no GPU instance profile 9g.1gb" in ran.err) == (2, True)

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vGPUs on GPUs with MIG and mixed sizes: made where they were planned, together or at once, and again after a boot."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from tests.unit.engine.test_many import ensure, names
+from tests.unit.engine.test_restore import restore
+from tests.vgpus import make, spec_of
+from tests.worlds import Host, create, delete, open_host, picture, start, stop, wish
+from vgpuctl.domain.parse import parse
+from vgpuctl.engine import queries
+from vgpuctl.engine.observe import Want, observe
+from vgpuctl.errors import InUse, NoCapacity, VgpuctlError
+from vgpuctl.hook.run import prepare
+from vgpuctl.host.clock import HostClock
+from vgpuctl.host.nvml import NoNvml
+from vgpuctl.model.gpu import Mode, Vgpu
+from vgpuctl.model.partition import Span
+from vgpuctl.model.vm import VmState
+from vgpuctl.value import replace
+
+PRO = "rtx-pro-6000"
+Q2, Q4, Q24, Q48 = (f"DC-{size}Q" for size in (2, 4, 24, 48))
+H100_MIG, H100 = "0000:3b:00.0", "0000:3f:00.0"
+OLD = """version: 1
+nvidia: {driver: "550.144.02"}
+gpus:
+  - {model: RTX PRO 6000}
+"""
+
+
+def mixed(directory: Path, scenario: str = PRO, **more: object) -> Host:
+    """Return a host whose GPU takes several sizes."""
+    host = open_host(directory, scenario, **more)
+    switch(host)
+    return host
+
+
+def switch(host: Host, *, enabled: bool = True) -> str:
+    address = observe(host.world, Want()).gpus[0].address
+    host.world.nvml.set_mixed_size(address, enabled=enabled)
+    return address
+
+
+def seen(host: Host) -> tuple[Vgpu, ...]:
+    return observe(host.world, Want(types=True, models=False)).vgpus
+
+
+def placed(host: Host) -> dict[str, int | None]:
+    """Return where the driver says that each VM's vGPU is."""
+    gpu = observe(host.world, Want()).gpus[0]
+    there = {f.address: f.placement_id for f in gpu.functions if f.current_type is not None}
+    return {str(v.vm): there[v.function] for v in seen(host)}
+
+
+def overlapping(host: Host) -> list[tuple[Vgpu, Vgpu]]:
+    look = observe(host.world, Want(types=True))
+    sizes = {t.profile: t.placement_size for t in look.gpus[0].types}
+    spans = [(v, Span(v.placement_id, sizes[v.profile])) for v in look.vgpus]
+    return [(a, b) for (a, one), (b, other) in combinations(spans, 2) if one.overlaps(other)]
+
+
+def record(host: Host, name: str):
+    found = host.world.hypervisor.find_domain(next(v.vm_uuid for v in seen(host) if v.vm == name))
+    return parse(found.xml, VmState.STOPPED, host.world.machine_id).promise
+
+
+def last_quarter(host: Host) -> None:
+    """Put a vGPU on the last quarter of the GPU: a small one goes beside it, and the driver's choice is the first."""
+    for number in range(4):
+        create(host.world, wish(Q24, name=f"quarter-{number}"), start=False)
+    for number in range(3):
+        delete(host.world, f"quarter-{number}")
+    assert placed(host) == {"quarter-3": 72}
+
+
+def test_it_is_moved_from_where_the_driver_put_it_and_both_places_count_meanwhile(tmp_path):
+    host = mixed(tmp_path)
+    last_quarter(host)
+    between: list[Vgpu] = []
+
+    class Looking:
+        def write(self, path: str, text: str) -> None:
+            if path.endswith("placement_id"):
+                between.extend(v for v in seen(host) if v.vm == "small")
+            host.sim.sysfs.write(path, text)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(host.sim.sysfs, name)
+
+    create(replace(host.world, sysfs=Looking()), wish(Q4, name="small"), start=False)
+    assert placed(host)["small"] == 68
+    assert [(v.placement_id, v.due_placement_id) for v in between] == [(0, 68)]
+
+
+def test_each_size_goes_where_it_spoils_least_and_the_driver_is_told(tmp_path):
+    host = mixed(tmp_path)
+    for name, profile in (("small", Q4), ("big", Q48), ("half", Q24)):
+        done = create(host.world, wish(profile, name=name), start=False)
+        (vgpu,) = done.data["vgpus"]
+        assert vgpu["placement_id"] == placed(host)[name] is not None
+    assert overlapping(host) == []
+    assert [v.due_placement_id for v in seen(host)] == [None] * 3
+    assert record(host, "half").vgpus[0].placement_id == placed(host)["half"]
+    assert {c.vm: c.placement_id for c in host.world.claims.all()} == placed(host)
+
+
+def test_vgpus_of_one_vm_lie_beside_each_other(tmp_path):
+    host = mixed(tmp_path)
+    several = replace(wish(Q24, name="one"), profiles=((Q4, 2), (Q24, 1), (Q48, 1)))
+    done = create(host.world, several)
+    assert len({v["placement_id"] for v in done.data["vgpus"]}) == 4
+    assert overlapping(host) == []
+    free = {p["profile"]: p["free"] for p in queries.list_profiles(host.world, everything=True).data}
+    assert (free[Q48], free["DC-96Q"]) == (0, 0)
+
+
+def test_the_driver_takes_as_many_as_were_counted_and_not_one_more(tmp_path):
+    host = mixed(tmp_path)
+    create(host.world, wish(Q48, name="big"), start=False)
+    create(host.world, wish(Q4, name="small"), start=False)
+    free = next(p["free"] for p in queries.list_profiles(host.world).data if p["profile"] == "DC-8Q")
+    for number in range(free):
+        create(host.world, wish("DC-8Q", name=f"more-{number}"), start=False)
+    with pytest.raises(NoCapacity) as raised:
+        create(host.world, wish("DC-8Q", name="over"), start=False)
+    assert "it has mixed sizes" in str(raised.value.facts["details"])
+    assert overlapping(host) == []
+
+
+def test_after_a_boot_each_is_where_it_was_also_one_that_comes_alone(tmp_path):
+    host = mixed(tmp_path)
+    for name, profile in (("first", Q4), ("second", Q48), ("third", Q4)):
+        create(host.world, wish(profile, name=name), start=False)
+    before = placed(host)
+    delete(host.world, "first")
+    del before["first"]
+    host.sim.reboot()
+    host = host.again()
+    switch(host)
+    assert {str(v.vm): v.placement_id for v in seen(host)} == before  # promised, and not made yet
+    start(host.world, "third")
+    restore(host)
+    assert placed(host) == before
+
+
+def test_a_place_that_somebody_took_meanwhile_is_named_with_its_taker(tmp_path):
+    host = mixed(tmp_path)
+    create(host.world, wish(Q24, name="mine"), start=False)
+    place = placed(host)["mine"]
+    host.sim.reboot()
+    host = host.again()
+    gpu = observe(host.world, Want(types=True)).gpus[0]
+    switch(host)
+    kind = next(t.type_id for t in gpu.types if t.profile == "DC-96Q")
+    free = gpu.functions[-1]
+    host.world.sysfs.write(f"{free.path}/nvidia/current_vgpu_type", f"{kind}\n")
+    with pytest.raises((InUse, NoCapacity)) as raised:
+        start(host.world, "mine")
+    assert free.address in str(raised.value) or "no room" in str(raised.value)
+    assert picture(host).types == {free.address: int(kind)}
+    assert place is not None
+
+
+def test_a_refused_move_takes_everything_back(tmp_path):
+    """Somebody who asks nobody takes the place between the plan and the write."""
+    host = mixed(tmp_path)
+    last_quarter(host)
+    before = picture(host)
+    gpu = observe(host.world, Want(types=True)).gpus[0]
+    kind = next(t.type_id for t in gpu.types if t.profile == Q24)
+
+    class Stealing:
+        def write(self, path: str, text: str) -> None:
+            if path.endswith("placement_id"):
+                other = gpu.functions[-1].path
+                host.sim.sysfs.write(f"{other}/nvidia/current_vgpu_type", f"{kind}\n")
+                host.sim.sysfs.write(f"{other}/nvidia/placement_id", text)
+            host.sim.sysfs.write(path, text)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(host.sim.sysfs, name)
+
+    world = replace(host.world, sysfs=Stealing())
+    with pytest.raises(NoCapacity) as raised:
+        create(world, wish(Q4, name="late"), start=False)
+    assert "placement" in str(raised.value)
+    assert {k: v for k, v in picture(host).types.items() if k != gpu.functions[-1].address} == before.types
+    assert (picture(host).domains, picture(host).claims) == (before.domains, before.claims)
+
+
+def test_a_driver_without_the_file_puts_each_where_it_likes_and_the_count_is_never_too_big(tmp_path):
+    host = mixed(tmp_path, text=OLD)
+    for name in ("one", "two"):
+        create(host.world, wish(Q24, name=name), start=False)
+    assert [v.placement_id for v in seen(host)] == [None, None]
+    free = next(p["free"] for p in queries.list_profiles(host.world).data if p["profile"] == Q24)
+    assert 0 < free <= 2
+
+
+def test_a_vm_that_lends_its_place_gets_it_again_or_another(tmp_path):
+    host = mixed(tmp_path)
+    create(host.world, wish(Q24, name="lends", reserve="running"))
+    own = placed(host)["lends"]
+    stop(host.world, "lends")
+    start(host.world, "lends")
+    assert placed(host)["lends"] == own
+    stop(host.world, "lends")
+    create(host.world, wish(Q48, name="big"), start=False)
+    create(host.world, wish(Q24, name="taker"), start=False)
+    start(host.world, "lends")
+    assert overlapping(host) == []
+    assert len(placed(host)) == 3
+
+
+def test_the_hook_makes_it_where_the_claim_says(tmp_path):
+    host = mixed(tmp_path)
+    create(host.world, wish(Q4, name="first"), start=False)
+    create(host.world, wish(Q24, name="second"), start=False)
+    before = placed(host)
+    host.sim.reboot()
+    host = host.again()
+    switch(host)
+    uuid = next(v.vm_uuid for v in seen(host) if v.vm == "second")
+    xml = host.world.hypervisor.find_domain(uuid).xml
+    prepare(replace(host.world, nvml=NoNvml("libvirt's hook does without it")), xml)
+    (made,) = (v for v in seen(host) if v.present)
+    assert (made.vm, made.placement_id, made.due_placement_id) == ("second", before["second"], None)
+
+
+def test_without_mixed_sizes_a_recorded_place_means_nothing(tmp_path):
+    host = mixed(tmp_path)
+    create(host.world, wish(Q24, name="one"), start=False)
+    host.sim.reboot()
+    host = host.again()
+    start(host.world, "one")
+    assert [v.placement_id for v in seen(host)] == [None]
+    assert picture(host).types
+
+
+def test_a_vgpu_without_a_vm_gets_a_place_and_after_a_boot_one_that_no_vm_was_promised(tmp_path):
+    host = mixed(tmp_path)
+    made = make(host.world, Q24, "spare")
+    create(host.world, wish(Q48, name="big"), start=False)
+    assert made.data["placement_id"] is not None
+    host.sim.reboot()
+    host = host.again()
+    switch(host)
+    restore(host, spec_of(host))
+    assert overlapping(host) == []
+    assert len(seen(host)) == 2
+
+
+def test_vms_that_are_made_at_once_never_wait_for_each_others_place(tmp_path):
+    host = mixed(tmp_path, clock=HostClock())
+    done = ensure(host.world, wish(Q24), names(4), parallel=4, start=False)
+    assert {vm["changed"] for vm in done.data["vms"]} == {True}
+    assert sorted(placed(host).values()) == [0, 24, 48, 72]
+
+
+def _create(directory: str, profile: str, name: str, ready: object, answers: object) -> None:
+    host = open_host(Path(directory), PRO, clock=HostClock())
+    ready.wait(60)
+    try:
+        create(host.world, wish(profile, name=name), start=False)
+        answers.put("made")
+    except VgpuctlError as error:
+        answers.put(error.code)
+    except Exception as error:  # noqa: BLE001 - the parent must hear of it, or it waits in vain
+        answers.put(f"bug: {error!r}")
+
+
+def test_processes_that_create_at_once_never_choose_the_same_place(tmp_path):
+    host = mixed(tmp_path)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.worlds"])
+    wanted = [Q48, *[Q24] * 2, *[Q4] * 2, "DC-96Q"]
+    ready, answers = context.Barrier(len(wanted)), context.Queue()
+    arguments = [(str(tmp_path), profile, f"vm-{n}", ready, answers) for n, profile in enumerate(wanted)]
+    running = [context.Process(target=_create, args=each) for each in arguments]
+    for process in running:
+        process.start()
+    said = Counter(answers.get(timeout=120) for _ in running)
+    for process in running:
+        process.join(60)
+    assert set(said) <= {"made", "no-capacity"}, said
+    assert len(seen(host)) == said["made"] >= 1
+    assert overlapping(host) == []
+
+
+def test_with_mig_each_vgpu_has_an_instance_and_the_next_is_refused(tmp_path):
+    host = open_host(tmp_path, "h100-mig")
+    for name in ("one", "two"):
+        create(host.world, wish("H100-1-10C", name=name), start=False)
+    create(host.world, wish("H100-3-40C", name="three"), start=False)
+    mine = [v for v in seen(host) if v.gpu == H100_MIG]
+    assert len({v.gi_id for v in mine} - {None}) == 3
+    with pytest.raises(NoCapacity) as raised:
+        create(host.world, wish("H100-1-10C", name="four"), start=False)
+    reasons = [reason for d in raised.value.facts["gpus"] for reason in d["reasons"]]
+    assert "all 2 GPU instances 1g.10gb are in use: one, two" in reasons
+    assert any(f"vgpuctl set-mig {H100} --for H100-1-10C:1" in reason for reason in reasons)
+    with pytest.raises(NoCapacity) as raised:
+        create(host.world, wish("H100-10C", name="five", gpu=H100_MIG), start=False)
+    assert f"vgpuctl set-mig {H100_MIG} --off" in str(raised.value.facts["details"])
+
+
+def test_the_modes_are_told_and_a_reboot_leaves_mig_without_instances(tmp_path):
+    host = open_host(tmp_path, "h100-mig")
+    assert [g.mode for g in observe(host.world, Want()).gpus] == [Mode.MIG_VGPU, Mode.VGPU]
+    create(host.world, wish("H100-1-10C", name="one"), start=False)
+    host.sim.reboot()
+    host = host.again()
+    first = observe(host.world, Want(types=True)).gpus[0]
+    if first.mig is not None and first.mig.enabled:
+        assert first.mig.instances == ()
+    with pytest.raises(VgpuctlError):
+        start(host.world, "one")
+
+
+def test_where_a_vgpu_is_is_read_only_in_these_modes_and_only_where_one_is(tmp_path):
+    host = open_host(tmp_path, PRO)
+    create(host.world, wish(Q24, name="one"), start=False)
+    assert places_read(host) == 0
+    delete(host.world, "one")
+    switch(host)
+    for name in ("one", "two"):
+        create(host.world, wish(Q24, name=name), start=False)
+    assert places_read(host) == 2
+
+
+def places_read(host: Host) -> int:
+    """Return how many files list-gpus reads to learn where vGPUs are."""
+    read: list[str] = []
+
+    class Counting:
+        def read(self, path: str) -> str:
+            read.append(path.rpartition("/")[2])
+            return host.sim.sysfs.read(path)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(host.sim.sysfs, name)
+
+    queries.list_gpus(replace(host.world, sysfs=Counting()))
+    return read.count("placement_id") + read.count("gpu_instance_id")
