@@ -321,7 +321,7 @@ check_proc() {	# the driver's own files: locks, registry words, the scheduler
 	expect "no such policy" EINVAL "$(try "$gpu/vgpulab" "scheduler 4 0 0 0 0")"
 	expect "strict slices have no Hz" EINVAL "$(try "$gpu/vgpulab" "scheduler 2 1 0 480 0")"
 	uuid 8 >"$PCI/$igb/mdev_supported_types/nvidia-468/create"
-	expect "its vGPU" "468 $(uuid 8) 0" "$(sed -n 's/^vgpu [0-9]* //p' "$gpu/vgpulab")"
+	expect "its vGPU" "468 $(uuid 8) 0 65535 4294967295" "$(sed -n 's/^vgpu [0-9]* //p' "$gpu/vgpulab")"
 	expect "not while it exists" ENOTSUP "$(try "$gpu/vgpulab" "scheduler 1 0 0 0 0")"
 	echo 1 >"$m/remove"
 	expect "but then" "OK 1 0 0 0" "$(try "$gpu/vgpulab" "scheduler 1 0 0 0 0") $(scheduler)"
