@@ -1,4 +1,4 @@
-"""What NVIDIA's vGPU host driver brings beside its module: sriov-manage, and libnvidia-ml."""
+"""What NVIDIA's vGPU host driver brings beside its module: sriov-manage, nvidia-smi, and libnvidia-ml."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tests.lab.machine import Lab
 
 HERE = Path(__file__).parent
 SRIOV_MANAGE = HERE / "vendor" / "sriov-manage"
+NVIDIA_SMI = HERE / "vendor" / "nvidia-smi"
 NODE = "/dev/nvidiactl"
 LOG = "/run/sriov-manage.log"
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
@@ -21,6 +22,11 @@ OLD = ("old", "driver=550.144.02")
 def put_sriov_manage(lab: Lab) -> None:
     """Installs the stand-in at its usual place."""
     lab.push(SRIOV_MANAGE, "/usr/lib/nvidia")
+
+
+def put_nvidia_smi(lab: Lab) -> None:
+    """Installs the stand-in at its usual place; it resets GPUs and nothing else."""
+    lab.push(NVIDIA_SMI, "/usr/bin")
 
 
 def put_nvml(lab: Lab, build: str = "new") -> None:

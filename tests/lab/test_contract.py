@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.lab.machine import Lab
-from tests.lab.nvidia_host import put_nvml
+from tests.lab.nvidia_host import put_nvml, put_sriov_manage
 from tests.lab.vgpuctl_in import put_gpu
 
 
@@ -18,6 +18,7 @@ def test_the_real_host_keeps_the_simulators_contract(lab: Lab, form: str) -> Non
     else:
         put_gpu(lab, form)
         put_nvml(lab)
+        put_sriov_manage(lab)
     script = f"""cd /opt/vgpuctl/src && PYTHONPATH=/opt/vgpuctl/src:/opt/vgpuctl/lib VGPUCTL_CONTRACT={form} \
         python3 -m pytest -q -p no:cacheprovider tests/contract 2>&1"""
     result = lab.run(script, check=False, timeout=550)

@@ -40,8 +40,9 @@ def active(lab: Lab) -> list[list[str]]:
 
 
 def maxima(lab: Lab) -> dict[str, int | None]:
-    """The most of each profile on a GPU, as list-profiles has it."""
-    return {name: known["max_per_gpu"] for name, known in profiles(lab).items()}
+    """The most of each time-sliced profile on a GPU, as list-profiles has it."""
+    known = profiles(lab)
+    return {name: known[name]["max_per_gpu"] for name in MAXIMA}
 
 
 def refused_writes(lab: Lab) -> int:

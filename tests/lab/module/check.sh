@@ -2,7 +2,7 @@
 # Does vgpulab behave as the reference says? Runs inside the virtual host (L2)
 # as root, prints one PASS or FAIL line per fact, exits 1 if any failed.
 #
-#   KO=vgpulab.ko ./check.sh [vendor-vf mdev-vf mdev-pf proc fill stub race unplug guests]
+#   KO=vgpulab.ko ./check.sh [vendor-vf mdev-vf mdev-pf proc mixed mig fill stub race unplug guests]
 #
 # Devices are found by id: an igb (8086:10c9) and, for `fill`, an nvme with
 # SR-IOV. `guests` needs libvirtd, busybox and a guest kernel (KERNEL=, by
@@ -171,7 +171,8 @@ check_vendor_vf() {
 	echo N >/sys/module/vgpulab/parameters/header
 	expect "without the header" 6 "$(wc -l <"$a/creatable_vgpu_types")"
 	expect "current type" 0 "$(<"$a/current_vgpu_type")"
-	expect "modes" "444 644 644" "$(stat -c %a "$a"/{creatable_vgpu_types,current_vgpu_type,vgpu_params} | xargs)"
+	expect "modes" "444 644 644 644 644" \
+		"$(stat -c %a "$a"/{creatable_vgpu_types,current_vgpu_type,vgpu_params,placement_id,gpu_instance_id} | xargs)"
 
 	expect "junk" EINVAL "$(try "$a/current_vgpu_type" abc)"
 	expect "hexadecimal" EINVAL "$(try "$a/current_vgpu_type" 0x1d4)"
@@ -227,10 +228,10 @@ check_vendor_vf() {
 
 # ----------------------------------------------------------------- mdev
 
-check_mdev_types() {	# function
+check_mdev_types() {	# function types
 	local d=$PCI/$1/mdev_supported_types
 	expect "$1 on the mdev bus" yes "$([[ -d /sys/class/mdev_bus/$1 ]] && echo yes)"
-	expect "$1 types" "nvidia-468 nvidia-469 nvidia-470 nvidia-471 nvidia-472 nvidia-473" "$(ls "$d" | xargs)"
+	expect "$1 types" "$2" "$(ls "$d" | sort -t- -k2n | sed 's/nvidia-//' | xargs)"
 	expect "name" "GRID A100-4C" "$(<"$d/nvidia-468/name")"
 	expect "description" "num_heads=1, frl_config=60, framebuffer=4096M, max_resolution=3840x2400, max_instance=10" \
 		"$(<"$d/nvidia-468/description")"
@@ -266,7 +267,7 @@ check_mdev_vf() {
 	check_pf "$igb"
 	check_vfs "$igb" 7
 	expect "the PF is no parent" no "$([[ -e $PCI/$igb/mdev_supported_types ]] && echo yes || echo no)"
-	check_mdev_types "$(basename "$(vf "$igb" 0)")"
+	check_mdev_types "$(basename "$(vf "$igb" 0)")" "468 469 470 471 472 473 474 475 476 477 478 706 1053"
 	a=$(vf "$igb" 0)/mdev_supported_types b=$(vf "$igb" 1)/mdev_supported_types
 	expect "available" "1 1" "$(<"$a/nvidia-468/available_instances") $(<"$a/nvidia-473/available_instances")"
 	expect "a malformed UUID" EINVAL "$(try "$a/nvidia-468/create" 1234)"
@@ -288,7 +289,7 @@ check_mdev_pf() {
 	load pf="$igb" form=mdev-pf
 	expect "mdev-pf loads" 0 $?
 	check_pf "$igb"
-	check_mdev_types "$igb"
+	check_mdev_types "$igb" "468 469 470 471 472 473"
 	a=$PCI/$igb/mdev_supported_types
 	expect "available" "10 8 5 4 2 1" "$(cat "$a"/*/available_instances | xargs)"
 	expect "create" OK "$(try "$a/nvidia-468/create" "$(uuid 1)")"
@@ -320,7 +321,7 @@ check_proc() {	# the driver's own files: locks, registry words, the scheduler
 	expect "no such policy" EINVAL "$(try "$gpu/vgpulab" "scheduler 4 0 0 0 0")"
 	expect "strict slices have no Hz" EINVAL "$(try "$gpu/vgpulab" "scheduler 2 1 0 480 0")"
 	uuid 8 >"$PCI/$igb/mdev_supported_types/nvidia-468/create"
-	expect "its vGPU" "468 $(uuid 8) 0" "$(sed -n 's/^vgpu [0-9]* //p' "$gpu/vgpulab")"
+	expect "its vGPU" "468 $(uuid 8) 0 65535 4294967295" "$(sed -n 's/^vgpu [0-9]* //p' "$gpu/vgpulab")"
 	expect "not while it exists" ENOTSUP "$(try "$gpu/vgpulab" "scheduler 1 0 0 0 0")"
 	echo 1 >"$m/remove"
 	expect "but then" "OK 1 0 0 0" "$(try "$gpu/vgpulab" "scheduler 1 0 0 0 0") $(scheduler)"
@@ -332,6 +333,145 @@ check_proc() {	# the driver's own files: locks, registry words, the scheduler
 	load pf="$igb" form=mdev-pf driver=595.45.04
 	expect "no strict slices since 595" EINVAL "$(try "$gpu/vgpulab" "scheduler 3 1 0 0 4000000")"
 	check_unload "$igb" 0x8086
+}
+
+# ------------------------------------------- several sizes on one card
+
+read_file() {	# file -> its text or the errno's name
+	python3 -c '
+import errno, sys
+try:
+    print(open(sys.argv[1]).read().strip())
+except OSError as e:
+    print(errno.errorcode[e.errno])' "$1"
+}
+state() { sed -n "s/^$1 //p" "/proc/driver/nvidia/gpus/$igb/vgpulab"; }
+tell() { try "/proc/driver/nvidia/gpus/$igb/vgpulab" "$1"; }
+types_of() { sed -n 's/ *: .*//p' "$1/creatable_vgpu_types" | grep -v ID | xargs; }
+cycle() {	# what sriov-manage -d or -e does to the card: number of VFs
+	local p=$PCI/$igb
+	echo pci-pf-stub >"$p/driver_override"
+	echo "$igb" >"$p/driver/unbind"
+	echo "$igb" >/sys/bus/pci/drivers_probe
+	echo "$1" >"$p/sriov_numvfs"
+	echo "$igb" >"$p/driver/unbind"
+	echo >"$p/driver_override"
+	echo "$igb" >/sys/bus/pci/drivers/nvidia/bind
+}
+
+check_mixed() {
+	local a b c
+	modprobe pci-pf-stub
+	load pf="$igb" form=vendor-vf vfs=7
+	a=$(vf "$igb" 0)/nvidia b=$(vf "$igb" 1)/nvidia c=$(vf "$igb" 2)/nvidia
+	expect "no placement without a vGPU" "ENXIO ENXIO" "$(read_file "$a/placement_id") $(try "$a/placement_id" 0)"
+	expect "one size: NVML's none, and it cannot be moved" "OK 65535 EIO" \
+		"$(try "$a/current_vgpu_type" 472) $(<"$a/placement_id") $(try "$a/placement_id" 20)"
+	expect "not while a vGPU exists" EBUSY "$(tell "mixed 1")"
+	try "$a/current_vgpu_type" 0 >/dev/null
+	expect "several sizes" "OK 1 1" "$(tell "mixed 1") $(state mixed)"
+	expect "they stand against fixed share" "ENOTSUP OK" "$(tell "scheduler 3 0 0 0 0") $(tell "scheduler 2 0 0 0 0")"
+	expect "the places of 4C" "468 4 0+ 6+ 10+ 16+ 20+ 26+ 30+ 36+" "$(state places | grep ^468)"
+	expect "of 5C" "469 5 0+ 5+ 10+ 15+ 20+ 25+ 30+ 35+" "$(state places | grep ^469)"
+	expect "of 8C" "470 8 0+ 12+ 20+ 32+" "$(state places | grep ^470)"
+	expect "the driver takes the first" "OK 0" "$(try "$a/current_vgpu_type" 472) $(<"$a/placement_id")"
+	expect "another size beside it" "OK 20" "$(try "$b/current_vgpu_type" 470) $(<"$b/placement_id")"
+	expect "a place moved" "OK 32" "$(try "$b/placement_id" 32) $(<"$b/placement_id")"
+	expect "to its own" OK "$(try "$b/placement_id" 32)"
+	expect "not to one that is taken, or is none of its type's" "EIO EIO EINVAL" \
+		"$(try "$b/placement_id" 12) $(try "$b/placement_id" 21) $(try "$b/placement_id" x)"
+	expect "what still fits" "468 469 470 471" "$(types_of "$c")"
+	expect "what does not" EIO "$(try "$c/current_vgpu_type" 472)"
+	expect "NVML is told" "472 0 4294967295 470 32 4294967295" "$(state vgpu | cut -d' ' -f2,5,6 | xargs)"
+	expect "10C beside them" "OK 20 " "$(try "$c/current_vgpu_type" 471) $(<"$c/placement_id") $(types_of "$(vf "$igb" 3)/nvidia")"
+	hold "$(basename "$(readlink "$(vf "$igb" 1)/iommu_group")")" "$(basename "$(vf "$igb" 1)")"
+	expect "no move under a VM" EPERM "$(try "$b/placement_id" 32)"
+	release
+	cycle 0
+	expect "it is lost with the VFs, and needs them" "1 0 ENOTSUP" "$(state mixed) $(tell "mixed 1")"
+	cycle 7
+	expect "back in one size" "1 0" "$(state mixed)"
+	check_unload "$igb" 0x8086
+	load pf="$igb" form=mdev-vf vfs=7
+	expect "mdevs of several sizes" "OK OK OK 1 0" "$(tell "mixed 1") $(try "$(vf "$igb" 0)/mdev_supported_types/nvidia-472/create" "$(uuid 1)") \
+$(try "$(vf "$igb" 1)/mdev_supported_types/nvidia-470/create" "$(uuid 2)") $(cat "$(vf "$igb" 2)"/mdev_supported_types/nvidia-47[12]/available_instances | xargs)"
+	check_unload "$igb" 0x8086
+	load pf="$igb" form=mdev-pf
+	expect "none without SR-IOV" "0 0 ENOTSUP" "$(state mixed) $(tell "mixed 1")"
+	check_unload "$igb" 0x8086
+	load pf="$igb" form=vendor-vf vfs=7 model=rtx-pro-6000
+	expect "a Blackwell card" "0x2bb5 10" "$(<"$PCI/$igb/device") $(state architecture)"
+	tell "mixed 1" >/dev/null
+	expect "its places are evenly apart, and 2B takes 3 of them" "1518 3 0+ 3+ 6+ 9+" "$(state places | grep ^1518 | cut -d' ' -f1-6)"
+	check_unload "$igb" 0x8086
+	load pf="$igb" form=vendor-vf vfs=7 driver=550.144.02
+	expect "no such files with an older driver" 0 "$(ls "$(vf "$igb" 0)/nvidia" | grep -c _id)"
+	check_unload "$igb" 0x8086
+	rmmod pci-pf-stub
+}
+
+# ------------------------------------------------------------------- MIG
+
+check_mig() {
+	local a b
+	modprobe pci-pf-stub
+	load pf="$igb" form=vendor-vf vfs=7
+	expect "off" "1 0 0" "$(state mig)"
+	expect "not while VFs are on, but to what it is" "EBUSY OK" "$(tell "mig 1") $(tell "mig 0")"
+	expect "no instance without it" ENOTSUP "$(tell "gi 19 0")"
+	cycle 0
+	expect "not at once while another has the driver" "OK 1 0 1" "$({ tell "mig 1" && state mig; } 8</dev/nvidiactl 9</dev/nvidiactl | xargs)"
+	expect "no reset meanwhile" EBUSY "$({ tell reset; } 9</dev/nvidiactl)"
+	expect "a reset makes it so" "OK 1 1 1" "$(tell reset) $(state mig)"
+	echo Y >/sys/module/vgpulab/parameters/mig_at_reset
+	expect "nor at once when it wants a reset" "OK 1 1 0 OK 1 1 1" "$(tell "mig 0") $(state mig) $(tell "mig 1") $(state mig)"
+	echo N >/sys/module/vgpulab/parameters/mig_at_reset
+	expect "not with an instance" "OK EBUSY OK" "$(tell "gi 19 6") $(tell "mig 0") $(tell "drop_gi 7")"
+	expect "off at once, and on" "OK 1 0 0 OK 1 1 1" "$(tell "mig 0") $(state mig) $(tell "mig 1") $(state mig)"
+	cycle 7
+	expect "the mode stays" "1 1 1" "$(state mig)"
+	a=$(vf "$igb" 0)/nvidia b=$(vf "$igb" 1)/nvidia
+	expect "no reset with VFs" EBUSY "$(tell reset)"
+	expect "without an instance nothing fits" "" "$(types_of "$a")"
+	expect "a type of MIG's without an instance" EIO "$(try "$a/current_vgpu_type" 476)"
+	expect "no such profile, place, room" "EINVAL EINVAL" "$(tell "gi 7 0") $(tell "gi 9 1")"
+	expect "instances" "OK OK OK" "$(tell "gi 9 0") $(tell "gi 9 4") $(tell "drop_gi 2")"
+	expect "a taken place" "ENOSPC OK OK" "$(tell "gi 19 3") $(tell "gi 19 4") $(tell "gi 19")"
+	expect "they are" "1 9 0 7 19 4 8 19 5" "$(state gi | xargs)"
+	expect "what fits" "474 476" "$(types_of "$a")"
+	expect "a type of time's does not" EIO "$(try "$a/current_vgpu_type" 468)"
+	expect "no number before" "ENXIO ENXIO" "$(read_file "$a/gpu_instance_id") $(try "$a/gpu_instance_id" 7)"
+	expect "a vGPU in the first" "OK 7 65535" "$(try "$a/current_vgpu_type" 474) $(<"$a/gpu_instance_id") $(<"$a/placement_id")"
+	expect "moved" "OK 8" "$(try "$a/gpu_instance_id" 8) $(<"$a/gpu_instance_id")"
+	expect "not to another profile's, or to none" "EIO EIO" "$(try "$a/gpu_instance_id" 1) $(try "$a/gpu_instance_id" 5)"
+	expect "another size beside it" "OK 1" "$(try "$b/current_vgpu_type" 476) $(<"$b/gpu_instance_id")"
+	expect "a taken one" EIO "$(try "$(vf "$igb" 2)/nvidia/current_vgpu_type" 476)"
+	expect "an instance in use stays" "EBUSY OK ENOENT" "$(tell "drop_gi 8") $(tell "drop_gi 7") $(tell "drop_gi 7")"
+	expect "no scheduler of the card's" "ENOTSUP 3 1 0 1000000" "$(tell "scheduler 2 0 0 0 0") $(state scheduler)"
+	expect "no mixed size" ENOTSUP "$(tell "mixed 1")"
+	try "$a/current_vgpu_type" 0 >/dev/null
+	expect "a compute instance holds it too" "OK EBUSY OK OK" \
+		"$(tell "ci 8 1") $(tell "drop_gi 8") $(tell "drop_ci 8 0") $(tell "drop_gi 8")"
+	expect "as many slices as it has" "OK ENOSPC EINVAL ENOENT" "$(tell "ci 1 2") $(tell "ci 1 2") $(tell "ci 1 4") $(tell "ci 5 1")"
+	cycle 7
+	expect "the VFs' cycle takes the instances" "" "$(state gi)$(state ci)"
+	check_unload "$igb" 0x8086
+	load pf="$igb" form=mdev-vf vfs=7 mig=Y
+	a=$(vf "$igb" 0)/mdev_supported_types b=$(vf "$igb" 1)/mdev_supported_types
+	expect "on from the first" "1 1 1 0 0" "$(state mig) $(cat "$a"/nvidia-{468,476}/available_instances | xargs)"
+	expect "one for each instance" "OK 1 OK 0 EIO" "$(tell "gi 9 4") $(<"$a/nvidia-476/available_instances") \
+$(try "$a/nvidia-476/create" "$(uuid 1)") $(<"$b/nvidia-476/available_instances") $(try "$b/nvidia-476/create" "$(uuid 2)")"
+	check_unload "$igb" 0x8086
+	load pf="$igb" form=vendor-vf vfs=7 model=rtx-pro-6000 mig=Y driver=595.45.04
+	tell "gi 47 2" >/dev/null
+	expect "an instance of Blackwell's has a scheduler of its own" "OK 3 3 2 33 1041666" \
+		"$(tell "gi_scheduler 3 3 0 0 0 0") $(state gi_scheduler)"
+	expect "Blackwell has several in one, of one size" "1546 1551 1561" "$(types_of "$(vf "$igb" 0)/nvidia")"
+	expect "these" "OK OK EIO" "$(for n in 0 1; do try "$(vf "$igb" $n)/nvidia/current_vgpu_type" 1551; done | xargs) \
+$(try "$(vf "$igb" 2)/nvidia/current_vgpu_type" 1546)"
+	expect "no other scheduler then" ENOTSUP "$(tell "gi_scheduler 3 2 0 0 0 0")"
+	check_unload "$igb" 0x8086
+	rmmod pci-pf-stub
 }
 
 check_fill() {
@@ -547,7 +687,7 @@ expect "an igb" yes "$([[ $igb ]] && echo yes)"
 [[ $igb ]] || exit 1
 mark="vgpulab check $$ $SECONDS $RANDOM"
 echo "$mark" >/dev/kmsg
-for part in "${@:-vendor-vf mdev-vf mdev-pf proc fill stub race unplug guests}"; do
+for part in "${@:-vendor-vf mdev-vf mdev-pf proc mixed mig fill stub race unplug guests}"; do
 	for p in $part; do
 		echo "== $p"
 		"check_${p//-/_}"

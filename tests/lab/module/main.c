@@ -35,10 +35,20 @@ static int nr_vfs = 1;
 module_param_array(vfs, int, &nr_vfs, 0444);
 MODULE_PARM_DESC(vfs, "VFs to enable at load[,...]; 0 = off; the last value also serves the functions after it");
 
-static ushort pci_device[LAB_MAX_CARDS] = { 0x20f1 };
+static char *model[LAB_MAX_CARDS] = { "a100" };
+static int nr_model = 1;
+module_param_array(model, charp, &nr_model, 0444);
+MODULE_PARM_DESC(model, "a100|rtx-pro-6000[,...]; the last value also serves the functions after it");
+
+static ushort pci_device[LAB_MAX_CARDS];
 static int nr_pci_device = 1;
 module_param_array(pci_device, ushort, &nr_pci_device, 0444);
-MODULE_PARM_DESC(pci_device, "PCI device id to show[,...] (default 0x20f1, A100 PCIe 40GB)");
+MODULE_PARM_DESC(pci_device, "PCI device id to show[,...] instead of the model's");
+
+static bool mig[LAB_MAX_CARDS];
+static int nr_mig = 1;
+module_param_array(mig, bool, &nr_mig, 0444);
+MODULE_PARM_DESC(mig, "whether MIG is on at load[,...]; the last value also serves the functions after it");
 
 static struct lab_card cards[LAB_MAX_CARDS];
 static int nr_cards;
@@ -116,6 +126,24 @@ static struct notifier_block lab_bus_nb = {
 
 /* ------------------------------------------------------------- driver */
 
+void lab_begin(struct lab_card *card)
+{
+	lockdep_assert_held(&card->lock);
+
+	lab_mig_begin(card);
+	card->mixed = false;
+	lab_scheduler_load(card);
+}
+
+/* What nvidia-smi --gpu-reset does, when nobody has the card. */
+int lab_reset(struct lab_card *card, const char *text)
+{
+	if (card->nr_vgpus || pci_num_vf(card->pdev) || lab_nr_clients())
+		return -EBUSY;
+	lab_begin(card);
+	return 0;
+}
+
 static int lab_probe_pf(struct lab_card *card, struct pci_dev *pdev)
 {
 	int vfs_now = card->vfs_at_load;
@@ -126,7 +154,9 @@ static int lab_probe_pf(struct lab_card *card, struct pci_dev *pdev)
 		return ret;
 
 	pci_set_drvdata(pdev, card);
-	lab_scheduler_load(card);
+	mutex_lock(&card->lock);
+	lab_begin(card);
+	mutex_unlock(&card->lock);
 	ret = lab_proc_add(card);
 	if (ret) {
 		pci_disable_device(pdev);
@@ -244,6 +274,14 @@ static int lab_find(int i)
 		pr_err("vgpulab: bad pf= or form= for function %d\n", i);
 		return -EINVAL;
 	}
+	card->model = lab_find_model(model[min(i, nr_model - 1)]);
+	if (!card->model) {
+		pr_err("vgpulab: bad model= for function %d\n", i);
+		return -EINVAL;
+	}
+	card->nr_types = card->form == LAB_MDEV_PF ?
+			 card->model->nr_time_sliced : card->model->nr_types;
+	card->mig_pending = lab_has_mig(card) && mig[min(i, nr_mig - 1)];
 	card->pdev = pci_get_domain_bus_and_slot(domain, bus,
 						 PCI_DEVFN(slot, func));
 	if (!card->pdev) {
@@ -252,7 +290,8 @@ static int lab_find(int i)
 	}
 	nr_cards = i + 1;
 	mutex_init(&card->lock);
-	card->device = pci_device[min(i, nr_pci_device - 1)];
+	card->device = pci_device[min(i, nr_pci_device - 1)] ?:
+		       card->model->device;
 	if (card->form == LAB_MDEV_PF)
 		return 0;
 	if (n_vfs < 0 || n_vfs > pci_sriov_get_totalvfs(card->pdev)) {

@@ -22,8 +22,8 @@ struct lab_parent {
 	unsigned short device;
 	bool single;
 	unsigned int used;		/* card->lock */
-	struct lab_mdev_type types[LAB_NR_TYPES];
-	struct mdev_type *list[LAB_NR_TYPES];
+	struct lab_mdev_type types[LAB_MAX_TYPES];
+	struct mdev_type *list[LAB_MAX_TYPES];
 };
 
 static struct lab_vgpu_slot *lab_parent_take(struct lab_parent *parent,
@@ -127,6 +127,7 @@ struct lab_parent *lab_parent_add(struct lab_card *card, struct pci_dev *pdev,
 				  bool single)
 {
 	struct lab_parent *parent = kzalloc(sizeof(*parent), GFP_KERNEL);
+	const struct lab_type *info = card->model->types;
 	int i, ret;
 
 	if (!parent)
@@ -134,14 +135,14 @@ struct lab_parent *lab_parent_add(struct lab_card *card, struct pci_dev *pdev,
 	parent->card = card;
 	parent->device = pdev->device;
 	parent->single = single;
-	for (i = 0; i < LAB_NR_TYPES; i++) {
-		parent->types[i].info = &lab_types[i];
-		parent->types[i].core.sysfs_name = lab_types[i].id_text;
-		parent->types[i].core.pretty_name = lab_types[i].name;
+	for (i = 0; i < card->nr_types; i++, info++) {
+		parent->types[i].info = info;
+		parent->types[i].core.sysfs_name = info->id_text;
+		parent->types[i].core.pretty_name = info->name;
 		parent->list[i] = &parent->types[i].core;
 	}
 	ret = mdev_register_parent(&parent->core, &pdev->dev, &lab_mdev_driver,
-				   parent->list, LAB_NR_TYPES);
+				   parent->list, card->nr_types);
 	if (ret) {
 		kfree(parent);
 		return ERR_PTR(ret);

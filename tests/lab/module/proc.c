@@ -15,9 +15,6 @@
 
 #include "vgpulab.h"
 
-#define LAB_MODEL	"NVIDIA A100-PCIE-40GB"
-#define LAB_MEMORY_MIB	40960
-
 static struct proc_dir_entry *lab_proc, *lab_proc_gpus;
 static atomic_t lab_clients = ATOMIC_INIT(0);
 
@@ -26,6 +23,11 @@ module_param(nvml_opens, uint, 0444);
 MODULE_PARM_DESC(nvml_opens, "how often nvidiactl was opened");
 
 /* ------------------------------------------------------------ nvidiactl */
+
+unsigned int lab_nr_clients(void)
+{
+	return atomic_read(&lab_clients);
+}
 
 static int lab_ctl_open(struct inode *inode, struct file *file)
 {
@@ -75,8 +77,8 @@ static int lab_information_show(struct seq_file *out, void *unused)
 {
 	struct lab_card *card = out->private;
 
-	seq_printf(out, "Model: \t\t %s\nBus Location: \t %s\n", LAB_MODEL,
-		   pci_name(card->pdev));
+	seq_printf(out, "Model: \t\t %s\nBus Location: \t %s\n",
+		   card->model->name, pci_name(card->pdev));
 	return 0;
 }
 
@@ -103,7 +105,7 @@ static ssize_t lab_lock_write(struct file *file, const char __user *buf,
 
 	if (ret)
 		return ret;
-	WRITE_ONCE(card->unbind_lock, wanted && !atomic_read(&lab_clients));
+	WRITE_ONCE(card->unbind_lock, wanted && !lab_nr_clients());
 	if (card->unbind_lock)
 		pci_info(card->pdev, "NVRM: UnbindLock acquired\n");
 	else if (wanted)
@@ -123,22 +125,28 @@ static int lab_state_show(struct seq_file *out, void *unused)
 {
 	struct lab_card *card = out->private;
 	const struct lab_vgpu_slot *slot;
+	const struct lab_type *type = card->model->types;
 	int i;
 
 	mutex_lock(&card->lock);
-	seq_printf(out, "model %s\nmemory_mib %d\nsriov %d\n", LAB_MODEL,
-		   LAB_MEMORY_MIB, card->form != LAB_MDEV_PF);
+	seq_printf(out, "model %s\nmemory_mib %u\nsriov %d\narchitecture %u\n",
+		   card->model->name, card->model->memory_mib,
+		   card->form != LAB_MDEV_PF, card->model->architecture);
 	lab_scheduler_show(out, card);
-	for (i = 0; i < LAB_NR_TYPES; i++)
-		seq_printf(out, "type %u %llu %u %d %s\n", lab_types[i].id,
-			   lab_types[i].framebuffer_mib,
-			   lab_types[i].max_instance,
-			   !!lab_room(card, &lab_types[i]), lab_types[i].name);
+	lab_mig_show(out, card);
+	for (i = 0; i < card->nr_types; i++, type++)
+		seq_printf(out, "type %u %llu %u %d %u %u %s\n", type->id,
+			   type->framebuffer_mib, type->max_instance,
+			   !!lab_room(card, type), type->gi_profile,
+			   type->max_per_gi, type->name);
+	lab_mixed_show(out, card);
 	for (i = 0; i < LAB_MAX_VGPUS; i++) {
 		slot = &card->vgpus[i];
 		if (slot->type)
-			seq_printf(out, "vgpu %u %u %pUl %d\n", slot->instance,
-				   slot->type->id, &slot->uuid, slot->user);
+			seq_printf(out, "vgpu %u %u %pUl %d %u %u\n",
+				   slot->instance, slot->type->id, &slot->uuid,
+				   slot->user, slot->placement, slot->gi ?
+				   slot->gi->id : LAB_NO_PROFILE);
 	}
 	mutex_unlock(&card->lock);
 	return 0;
@@ -149,19 +157,37 @@ static int lab_state_open(struct inode *inode, struct file *file)
 	return single_open(file, lab_state_show, pde_data(inode));
 }
 
+/* Each has its first word, and is held to it by its own reading of the text. */
+static const struct {
+	const char *word;
+	int (*act)(struct lab_card *card, const char *text);
+} lab_acts[] = {
+	{ "scheduler ", lab_scheduler_set },
+	{ "gi_scheduler ", lab_gi_scheduler_set },
+	{ "mig ", lab_mig_set },
+	{ "gi ", lab_gi_make },
+	{ "drop_gi ", lab_gi_drop },
+	{ "ci ", lab_ci_make },
+	{ "drop_ci ", lab_ci_drop },
+	{ "mixed ", lab_mixed_set },
+	{ "reset", lab_reset },
+};
+
 static ssize_t lab_state_write(struct file *file, const char __user *buf,
 			       size_t count, loff_t *ppos)
 {
 	struct lab_card *card = pde_data(file_inode(file));
 	char text[80] = "";
-	int ret;
+	int ret = -EINVAL, i;
 
 	if (count >= sizeof(text))
 		return -EINVAL;
 	if (copy_from_user(text, buf, count))
 		return -EFAULT;
 	mutex_lock(&card->lock);
-	ret = lab_scheduler_set(card, text);
+	for (i = 0; i < ARRAY_SIZE(lab_acts); i++)
+		if (!strncmp(text, lab_acts[i].word, strlen(lab_acts[i].word)))
+			ret = lab_acts[i].act(card, text);
 	mutex_unlock(&card->lock);
 	return ret ?: count;
 }

@@ -16,6 +16,8 @@
 
 #include "vgpulab.h"
 
+#define PLACES_SINCE	580	/* the branch: seen with it, not with 550 */
+
 static bool header = true;
 module_param(header, bool, 0644);
 MODULE_PARM_DESC(header, "creatable_vgpu_types starts with a header line");
@@ -164,15 +166,16 @@ static ssize_t creatable_vgpu_types_show(struct device *dev,
 					 char *buf)
 {
 	struct lab_vf *vf = dev_to_vf(dev);
+	const struct lab_type *type = vf->card->model->types;
 	int i, len = 0;
 
 	if (header)
 		len += sysfs_emit_at(buf, len, "ID    : vGPU Name\n");
 	mutex_lock(&vf->card->lock);
-	for (i = 0; i < LAB_NR_TYPES && !vf->vgpu; i++)
-		if (lab_room(vf->card, &lab_types[i]))
-			len += sysfs_emit_at(buf, len, "%-5d : %s\n",
-					     lab_types[i].id, lab_types[i].name);
+	for (i = 0; i < vf->card->nr_types && !vf->vgpu; i++, type++)
+		if (lab_room(vf->card, type))
+			len += sysfs_emit_at(buf, len, "%-5d : %s\n", type->id,
+					     type->name);
 	mutex_unlock(&vf->card->lock);
 	return len;
 }
@@ -193,7 +196,7 @@ static ssize_t current_vgpu_type_show(struct device *dev,
 /* Needs card->lock, as does the next. */
 static int lab_vf_set(struct lab_vf *vf, unsigned int id)
 {
-	const struct lab_type *type = lab_find_type(id);
+	const struct lab_type *type = lab_find_type(vf->card, id);
 	struct lab_vgpu_slot *vgpu;
 
 	if (vf->vgpu)
@@ -272,15 +275,93 @@ static ssize_t vgpu_params_store(struct device *dev,
 }
 static DEVICE_ATTR_RW(vgpu_params);
 
+/* Where a vGPU is: outside mixed size NVML's "none", as is a GI without MIG. */
+static ssize_t lab_vf_place_show(struct device *dev, char *buf, bool gi)
+{
+	struct lab_vf *vf = dev_to_vf(dev);
+	ssize_t ret = -ENXIO;
+
+	mutex_lock(&vf->card->lock);
+	if (vf->vgpu && gi)
+		ret = sysfs_emit(buf, "%u\n", vf->vgpu->gi ? vf->vgpu->gi->id :
+				 LAB_NO_PROFILE);
+	else if (vf->vgpu)
+		ret = sysfs_emit(buf, "%u\n", vf->vgpu->placement);
+	mutex_unlock(&vf->card->lock);
+	return ret;
+}
+
+static ssize_t lab_vf_place_store(struct device *dev, const char *buf,
+				  size_t count, bool gi)
+{
+	struct lab_vf *vf = dev_to_vf(dev);
+	unsigned int wanted;
+	int ret;
+
+	if (kstrtouint(buf, 10, &wanted))
+		return -EINVAL;
+	mutex_lock(&vf->card->lock);
+	if (!vf->vgpu)
+		ret = -ENXIO;
+	else if (vf->in_use)
+		ret = -EPERM;
+	else if (gi)
+		ret = lab_move_gi(vf->card, vf->vgpu, wanted);
+	else
+		ret = lab_move(vf->card, vf->vgpu, wanted);
+	mutex_unlock(&vf->card->lock);
+	return ret ?: count;
+}
+
+static ssize_t placement_id_show(struct device *dev,
+				 struct device_attribute *attr, char *buf)
+{
+	return lab_vf_place_show(dev, buf, false);
+}
+
+static ssize_t placement_id_store(struct device *dev,
+				  struct device_attribute *attr,
+				  const char *buf, size_t count)
+{
+	return lab_vf_place_store(dev, buf, count, false);
+}
+static DEVICE_ATTR_RW(placement_id);
+
+static ssize_t gpu_instance_id_show(struct device *dev,
+				    struct device_attribute *attr, char *buf)
+{
+	return lab_vf_place_show(dev, buf, true);
+}
+
+static ssize_t gpu_instance_id_store(struct device *dev,
+				     struct device_attribute *attr,
+				     const char *buf, size_t count)
+{
+	return lab_vf_place_store(dev, buf, count, true);
+}
+static DEVICE_ATTR_RW(gpu_instance_id);
+
 static struct attribute *lab_vf_attrs[] = {
 	&dev_attr_creatable_vgpu_types.attr,
 	&dev_attr_current_vgpu_type.attr,
 	&dev_attr_vgpu_params.attr,
+	&dev_attr_placement_id.attr,
+	&dev_attr_gpu_instance_id.attr,
 	NULL
 };
 
+static umode_t lab_vf_visible(struct kobject *kobj, struct attribute *attr,
+			      int n)
+{
+	bool place = attr == &dev_attr_placement_id.attr ||
+		     attr == &dev_attr_gpu_instance_id.attr;
+
+	return place && lab_branch() < PLACES_SINCE ? 0 : attr->mode;
+}
+
 static const struct attribute_group lab_vf_group = {
 	.name = "nvidia",
+	.is_visible = lab_vf_visible,
 	.attrs = lab_vf_attrs,
 };
 

@@ -54,6 +54,74 @@ int driver_version(char *text, u32 size)
 	return version[0] ? give_text(version, text, size) : UNKNOWN;
 }
 
+/* Numbers to the end of a line; returns how many. One with a + behind it is marked. */
+static u32 take_numbers(const char *text, u32 *to, u32 *marks, u32 room)
+{
+	u32 n = 0;
+	int length;
+
+	while (n < room && sscanf(text, "%u%n", &to[n], &length) == 1) {
+		text += length;
+		if (marks)
+			marks[n] = *text == '+';
+		text += *text == '+';
+		n++;
+	}
+	return n;
+}
+
+static void take_scheduler(struct gi *gi, const char *line)
+{
+	u32 *s = gi->scheduler;
+
+	sscanf(line, "gi_scheduler %*u %u %u %u %u", s, s + 1, s + 2, s + 3);
+}
+
+static void take_mig_line(struct state *state, const char *line)
+{
+	struct gi_profile *profile = &state->profiles[state->nr_profiles];
+	struct gi *gi = &state->gis[state->nr_gis];
+	struct ci *ci = &state->cis[state->nr_cis];
+	int length = 0;
+
+	sscanf(line, "mig %u %u %u", state->mig, state->mig + 1, state->mig + 2);
+	if (state->nr_profiles < MAX_GIS &&
+	    sscanf(line, "gi_profile %u %u %u %llu %u %u %31s%n", &profile->id,
+		   &profile->index, &profile->slices, &profile->memory_mib,
+		   &profile->max, &profile->span, profile->name, &length) == 7) {
+		profile->nr_starts = take_numbers(line + length, profile->starts,
+						  0, 8);
+		state->nr_profiles++;
+	}
+	if (state->nr_gis < MAX_GIS &&
+	    sscanf(line, "gi %u %u %u", &gi->id, &gi->profile, &gi->start) == 3)
+		state->nr_gis++;
+	if (state->nr_gis)	/* its line follows its instance's */
+		take_scheduler(&state->gis[state->nr_gis - 1], line);
+	if (state->nr_cis < MAX_CIS &&
+	    sscanf(line, "ci %u %u %u", &ci->gi, &ci->id, &ci->slices) == 3)
+		state->nr_cis++;
+}
+
+/* Comes after the lines of the types. */
+static void take_places(struct state *state, const char *line)
+{
+	struct type *type;
+	u32 id, size, i;
+	int length;
+
+	if (sscanf(line, "places %u %u%n", &id, &size, &length) != 2)
+		return;
+	for (i = 0; i < state->nr_types; i++) {
+		type = &state->types[i];
+		if (type->id != id)
+			continue;
+		type->size = size;
+		type->nr_places = take_numbers(line + length, type->places,
+					       type->place_fits, MAX_PLACES);
+	}
+}
+
 /* One line of the module's, by its first word. */
 static void take_line(struct state *state, const char *line)
 {
@@ -64,17 +132,21 @@ static void take_line(struct state *state, const char *line)
 	sscanf(line, "model %63[^\n]", state->model);
 	sscanf(line, "memory_mib %llu", &state->memory_mib);
 	sscanf(line, "sriov %d", &state->sriov);
+	sscanf(line, "architecture %u", &state->architecture);
+	sscanf(line, "mixed %u %u", state->mixed, state->mixed + 1);
+	take_mig_line(state, line);
+	take_places(state, line);
 	sscanf(line, "limits %u %u %u %u %u %u %u", n, n + 1, n + 2, n + 3,
 	       n + 4, n + 5, n + 6);
 	sscanf(line, "scheduler %u %u %u %u", s, s + 1, s + 2, s + 3);
 	if (state->nr_types < MAX_TYPES &&
-	    sscanf(line, "type %u %llu %u %u %63[^\n]", &type->id,
+	    sscanf(line, "type %u %llu %u %u %u %u %63[^\n]", &type->id,
 		   &type->framebuffer_mib, &type->max, &type->creatable,
-		   type->name) == 5)
+		   &type->gi_profile, &type->max_per_gi, type->name) == 7)
 		state->nr_types++;
 	if (state->nr_vgpus < MAX_VGPUS &&
-	    sscanf(line, "vgpu %u %u %36s %d", &vgpu->instance, &vgpu->type,
-		   vgpu->uuid, &vgpu->user) == 4)
+	    sscanf(line, "vgpu %u %u %36s %d %u %u", &vgpu->instance, &vgpu->type,
+		   vgpu->uuid, &vgpu->user, &vgpu->placement, &vgpu->gi) == 6)
 		state->nr_vgpus++;
 }
 
@@ -85,7 +157,7 @@ static void path_of(const struct card *card, char *path, size_t size)
 
 int read_card(const struct card *card, struct state *state)
 {
-	char path[128], line[160];
+	char path[128], line[512];
 	FILE *file;
 
 	if (!opened())
@@ -118,6 +190,9 @@ int write_card(const struct card *card, const char *text)
 	case 0: return SUCCESS;
 	case EINVAL: return INVALID_ARGUMENT;
 	case EOPNOTSUPP: return NOT_SUPPORTED;
+	case EBUSY: return IN_USE;
+	case ENOSPC: return INSUFFICIENT_RESOURCES;
+	case ENOENT: return NOT_FOUND;
 	default: return UNKNOWN;
 	}
 }

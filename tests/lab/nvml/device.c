@@ -2,7 +2,6 @@
 /* A GPU: its handle, name, memory, and what it is for a host of vGPUs. */
 #include "lab.h"
 
-#define AMPERE			7
 #define HOST_VGPU		3
 #define NON_SRIOV		0
 #define SRIOV			1
@@ -91,18 +90,6 @@ int nvmlDeviceGetArchitecture(struct card *device, u32 *architecture)
 
 	if (ret || !architecture)
 		return ret ? ret : INVALID_ARGUMENT;
-	*architecture = AMPERE;
-	return SUCCESS;
-}
-
-/* The card has MIG, and it is off: the module cannot turn it on. */
-int nvmlDeviceGetMigMode(struct card *device, u32 *current, u32 *pending)
-{
-	struct state now;
-	int ret = read_card(device, &now);
-
-	if (ret || !current || !pending)
-		return ret ? ret : INVALID_ARGUMENT;
-	*current = *pending = 0;
+	*architecture = now.architecture;
 	return SUCCESS;
 }

@@ -67,6 +67,34 @@ int nvmlVgpuInstanceGetType(u32 instance, u32 *type)
 	return SUCCESS;
 }
 
+struct place {
+	u32 version, id;
+};
+
+int nvmlVgpuInstanceGetPlacementId(u32 instance, struct place *to)
+{
+	struct vgpu vgpu;
+	int ret = find_vgpu(instance, &vgpu);
+
+	if (ret || !to)
+		return ret ? ret : INVALID_ARGUMENT;
+	if (to->version != VERSION_OF(struct place, 1))
+		return ARGUMENT_VERSION_MISMATCH;
+	to->id = vgpu.placement;
+	return SUCCESS;
+}
+
+int nvmlVgpuInstanceGetGpuInstanceId(u32 instance, u32 *id)
+{
+	struct vgpu vgpu;
+	int ret = find_vgpu(instance, &vgpu);
+
+	if (ret || !id)
+		return ret ? ret : INVALID_ARGUMENT;
+	*id = vgpu.gi;
+	return SUCCESS;
+}
+
 /* QEMU's own word for its VM: -uuid UUID. */
 static int vm_of(int process, char uuid[UUID_LENGTH + 1])
 {

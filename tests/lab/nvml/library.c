@@ -94,6 +94,9 @@ const char *nvmlErrorString(int number)
 	case INSUFFICIENT_SIZE: return "Insufficient Size";
 	case DRIVER_NOT_LOADED: return "Driver Not Loaded";
 	case GPU_IS_LOST: return "GPU is lost";
+	case IN_USE: return "In use by another client";
+	case INSUFFICIENT_RESOURCES: return "Insufficient Resources";
+	case ARGUMENT_VERSION_MISMATCH: return "Argument version mismatch";
 	case LIB_RM_VERSION_MISMATCH: return "RM has detected an NVML/RM version mismatch.";
 	default: return "Unknown Error";
 	}

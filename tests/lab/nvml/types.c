@@ -3,7 +3,6 @@
 #include "lab.h"
 
 #define MAX_PER_VM	16	/* of these types; NVML's MAX_VGPU_DEVICES_PER_VM */
-#define NO_INSTANCE	0xFFFFFFFFu	/* INVALID_GPU_INSTANCE_PROFILE_ID */
 
 static int give_types(struct card *device, int all, u32 *count, u32 *ids)
 {
@@ -29,7 +28,7 @@ int nvmlDeviceGetCreatableVgpus(struct card *device, u32 *count, u32 *ids)
 	return give_types(device, 0, count, ids);
 }
 
-static const struct type *type_in(const struct state *now, u32 id)
+const struct type *type_in(const struct state *now, u32 id)
 {
 	u32 i;
 
@@ -51,7 +50,7 @@ static int copy_type(const struct card *card, const struct state *now, void *to)
 }
 
 /* A type is asked for without a GPU: one that no GPU here has is no argument. */
-static int find_type(u32 id, struct type *type)
+int find_type(u32 id, struct type *type)
 {
 	type->id = id;
 	if (!opened())
@@ -116,7 +115,7 @@ int nvmlVgpuTypeGetMaxInstancesPerVm(u32 id, u32 *number)
 	return SUCCESS;
 }
 
-/* All of them are time-sliced. */
+/* NONE for a time-sliced one. */
 int nvmlVgpuTypeGetGpuInstanceProfileId(u32 id, u32 *profile)
 {
 	struct type type;
@@ -124,6 +123,6 @@ int nvmlVgpuTypeGetGpuInstanceProfileId(u32 id, u32 *profile)
 
 	if (ret || !profile)
 		return ret ? ret : INVALID_ARGUMENT;
-	*profile = NO_INSTANCE;
+	*profile = type.gi_profile;
 	return SUCCESS;
 }
