@@ -31,6 +31,8 @@ NEVER_RAISE = {
     "claims.stuck",
     "claims.drained",
     "claims.forget_drained",
+    "claims.working",
+    "claims.forget_working",
 }
 CHANGING = {
     "sysfs.write",
@@ -52,6 +54,7 @@ CHANGING = {
     "claims.add",
     "claims.remove",
     "claims.note_drained",
+    "claims.note_working",
     "host_file.replace",
     "vendor.sriov_manage",
     "nvml.set_scheduler",

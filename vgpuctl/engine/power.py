@@ -17,6 +17,7 @@ from vgpuctl.engine.move import check_host, deleted_meanwhile, start_anywhere
 from vgpuctl.engine.observe import Want, observe, observe_devices
 from vgpuctl.engine.observe.vms import read_vm
 from vgpuctl.engine.run import carry_out
+from vgpuctl.engine.working import working_on
 from vgpuctl.errors import Busy, HostCannot, InUse, LibvirtFailed, VgpuctlError
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.records import DomainLeftovers
@@ -232,9 +233,8 @@ def delete_vm(
     leave = not_provably_ours(snapshot, vm, promise)
     plan = removal_plan(vm, promise, leftovers_of(world, vm), keep_disks=keep_disks, leave=leave)
     steps = tuple(s.describe() for s in plan.steps)
-    before = vm_value(snapshot, vm)
     if dry_run:
-        return Outcome(True, before, steps, snapshot.warnings, plan.notes, dry_run=True)
+        return Outcome(True, vm_value(snapshot, vm), steps, snapshot.warnings, plan.notes, dry_run=True)
     running = " It is running." if vm.state is VmState.RUNNING else ""
     confirm(f"Delete VM {vm.name}?{running}", steps)
     mine = reclaim(world, claims_of(world, vm.name, promise), wait_seconds)
@@ -253,8 +253,9 @@ def delete_vm(
     except BaseException:
         give_back(world, mine)
         raise
-    carry_out(world, plan, progress)
-    data: dict[str, object] = {"name": vm.name, "uuid": vm.uuid, "state": "absent", "vgpus": [], "disks": []}
-    if keep_disks:
-        data["disks"] = [{"path": d.path, "size_bytes": d.capacity_bytes, "base": d.base} for d in promise.own_disks()]
+    with working_on(world, () if promise.vgpus else (vm.uuid,)):
+        carry_out(world, plan, progress)
+    kept = promise.own_disks() if keep_disks else ()
+    disks = [{"path": d.path, "size_bytes": d.capacity_bytes, "base": d.base} for d in kept]
+    data: dict[str, object] = {"name": vm.name, "uuid": vm.uuid, "state": "absent", "vgpus": [], "disks": disks}
     return Outcome(True, data, steps, snapshot.warnings, plan.notes)

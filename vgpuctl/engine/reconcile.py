@@ -17,6 +17,7 @@ from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.observe.vms import read_vm
 from vgpuctl.engine.power import leftovers_of, start_vm
 from vgpuctl.engine.run import carry_out
+from vgpuctl.engine.working import worked_on
 from vgpuctl.errors import InUse, NotFound, VgpuctlError
 from vgpuctl.model.gpu import Owner, Vgpu
 from vgpuctl.model.outcome import Outcome, Progress
@@ -105,6 +106,8 @@ def _still(world: World, finding: Finding) -> bool:
         if any(world.hypervisor.find_domain(c.vm_uuid) is not None for c in finding.claims):
             return False
         return all(c.carrier in claimed for c in finding.claims)
+    if finding.vm.uuid in worked_on(world):
+        return False
     record = world.hypervisor.find_domain(finding.vm.uuid)
     if record is None:
         for claim in finding.claims:
@@ -122,7 +125,8 @@ def find(world: World, snapshot: Snapshot) -> tuple[Finding, ...]:
     for write in snapshot.stuck:
         text = f"process {write.process.pid} waits in the kernel writing {write.path}"
         found.append(Finding("stuck-write", text, "it ends when the device is released"))
-    for vm in snapshot.vms:
+    busy = worked_on(world)
+    for vm in (v for v in snapshot.vms if v.uuid not in busy):
         found += _of_vm(world, snapshot, vm)
     stuck = {w.gpu for w in snapshot.stuck}
     found += [one for named in snapshot.named for one in _of_named(world, snapshot, named)]

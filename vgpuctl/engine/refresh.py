@@ -16,6 +16,7 @@ from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.power import leftovers_of, settled, stop_vm
 from vgpuctl.engine.run import as_failure, carry_out
 from vgpuctl.engine.setting_up import Calm, start_one
+from vgpuctl.engine.working import working_on
 from vgpuctl.errors import Interrupted, InUse, NotFound, PartlyApplied, VgpuctlError
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
@@ -148,12 +149,13 @@ def _exchange(world: World, name: str, image: str, wait_seconds: float, progress
         raise InUse(f"{job.vm.name} was started just now", hint="run the command again", vm=job.vm.name)
     own = replace(job.promise, vgpus=held(job.snapshot, job.vm, job.promise))
     mine = own_all(world, job.vm, own, (), wait_seconds)
-    carry_out(world, job.make, progress, mine)
-    try:
-        carry_out(world, job.drop, progress)
-    except VgpuctlError as error:
-        error.changed = True
-        raise
+    with working_on(world, () if own.vgpus else (job.vm.uuid,)):
+        carry_out(world, job.make, progress, mine)
+        try:
+            carry_out(world, job.drop, progress)
+        except VgpuctlError as error:
+            error.changed = True
+            raise
 
 
 def _start_again(world: World, vm: Vm, failure: VgpuctlError, wait_seconds: float, progress: Progress) -> None:

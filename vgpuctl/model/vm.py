@@ -204,6 +204,13 @@ class DrainedVm(Value):
     process: ProcessId
 
 
+class WorkedOn(Value):
+    """The file /run/vgpuctl/working/<uuid>: a process works on a VM that has no place, so that no claim tells of it."""
+
+    vm_uuid: str
+    process: ProcessId
+
+
 class StuckWrite(Value):
     """A kernel write that outlived its deadline: /run/vgpuctl/stuck/<pid>."""
 
