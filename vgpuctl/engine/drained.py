@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VMs that set-mode shuts down and starts again: noted before, so that one that is killed in between leaves word.
+"""VMs that a command shuts down and starts again: noted before, so that one that is killed in between leaves word.
 
 start-vm and stop-vm drop the note, whoever calls them; a boot drops all of them with /run.
 """
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from vgpuctl.model.world import World
 
 
-def note(world: World, gpu: str, process: ProcessId, vms: tuple[Vm, ...]) -> None:
-    """Note which VMs a process shuts down to set a GPU up.
+def note(world: World, gpu: str | None, process: ProcessId, vms: tuple[Vm, ...]) -> None:
+    """Note which VMs a process shuts down to set a GPU up; without a GPU, to refresh them.
 
     Raises:
         Failed: it cannot be written.
@@ -35,7 +35,7 @@ def note(world: World, gpu: str, process: ProcessId, vms: tuple[Vm, ...]) -> Non
             ) from error
 
 
-def left_off(world: World, snapshot: Snapshot) -> tuple[tuple[str, Vm], ...]:
+def left_off(world: World, snapshot: Snapshot) -> tuple[tuple[str | None, Vm], ...]:
     """Return (GPU, VM) of each VM that was shut down, is off, and has nobody left to start it; nothing without root."""
     try:
         noted = world.claims.drained()

@@ -161,8 +161,18 @@ def _start_plan(world: World, snapshot: Snapshot, vm: Vm, promise: Promise) -> P
 def stop_vm(world: World, name: str, *, force: bool, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome:
     """Stop a VM; it keeps its vGPU unless it reserves it only while it runs. Without `force` the guest is asked.
 
-    Who asks for it wants it off: it is not started again for a set-mode that was killed before.
+    Who asks for it wants it off: it is not started again for a command that was killed before.
     """
+    stopped = shut_down(world, name, force=force, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+    if not dry_run:
+        world.claims.forget_drained(str(stopped.data["uuid"]))
+    return stopped
+
+
+def shut_down(
+    world: World, name: str, *, force: bool, dry_run: bool, wait_seconds: float, progress: Progress
+) -> Outcome:
+    """Stop a VM as `stop_vm` does, and keep the note that it is to be started again."""
     if not dry_run:
         require_writable(world)
     snapshot = observe(world, Want(models=False))
@@ -171,8 +181,6 @@ def stop_vm(world: World, name: str, *, force: bool, dry_run: bool, wait_seconds
     promise = own_promise(vm, "stop")
     settled(vm, promise)
     if vm.state in OFF:
-        if not dry_run:
-            world.claims.forget_drained(vm.uuid)
         return Outcome(False, vm_value(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
     stop = StopDomain(vm.name, vm.uuid, force, wait_seconds)
     mine = held(snapshot, vm, promise) if promise.lends else ()
@@ -182,7 +190,6 @@ def stop_vm(world: World, name: str, *, force: bool, dry_run: bool, wait_seconds
     if mine:
         reclaim(world, claims_of(world, vm.name, replace(promise, vgpus=mine)), wait_seconds)
     carry_out(world, plan, progress)
-    world.claims.forget_drained(vm.uuid)
     return done(world, vm_value(snapshot, vm), (), plan)
 
 

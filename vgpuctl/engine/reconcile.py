@@ -136,9 +136,13 @@ def find(world: World, snapshot: Snapshot) -> tuple[Finding, ...]:
 
 
 def _drained(world: World, snapshot: Snapshot) -> list[Finding]:
-    """Return the VMs that were shut down to set a GPU up and that nobody is left to start again."""
+    """Return the VMs that were shut down for a while and that nobody is left to start again."""
     found = []
     for gpu, vm in left_off(world, snapshot):
+        if gpu is None:
+            text = f"VM {vm.name} was shut down to be refreshed, and has not been started again"
+            found.append(Finding("drained", text, f"start VM {vm.name}", vm=vm, start=True))
+            continue
         text = f"VM {vm.name} was shut down to set GPU {gpu} up, and has not been started again"
         seen = snapshot.gpu(gpu)
         vgpus = vm.promise.vgpus if vm.promise and not vm.promise.lends else ()

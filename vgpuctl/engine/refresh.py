@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.engine.attach import own_all
 from vgpuctl.engine.create import done
+from vgpuctl.engine.drained import note
 from vgpuctl.engine.guards import find_vm, refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.power import leftovers_of, settled, stop_vm
+from vgpuctl.engine.power import leftovers_of, settled, shut_down
 from vgpuctl.engine.run import as_failure, carry_out
 from vgpuctl.engine.setting_up import Calm, start_one
 from vgpuctl.engine.working import working_on
@@ -125,7 +126,8 @@ def _carry_out(world: World, vm: Vm, image: str, *, runs: bool, wait_seconds: fl
     """Stop the VM where it runs, exchange its disk, and start it again whatever came of that."""
     try:
         if runs:
-            stop_vm(world, vm.uuid, force=False, dry_run=False, wait_seconds=wait_seconds, progress=progress)
+            note(world, None, world.processes.this(), (vm,))
+            shut_down(world, vm.uuid, force=False, dry_run=False, wait_seconds=wait_seconds, progress=progress)
         _exchange(world, vm.uuid, image, wait_seconds, progress)
     except BaseException as error:
         failure = as_failure(error)

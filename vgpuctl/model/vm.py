@@ -197,10 +197,13 @@ class Claim(Value):
 
 
 class DrainedVm(Value):
-    """The file /run/vgpuctl/drained/<uuid>: a VM that was shut down to set its GPU up, and is to be started again."""
+    """The file /run/vgpuctl/drained/<uuid>: a VM that was shut down for a while, and is to be started again.
+
+    `gpu`: the GPU that was to be set up; None when the VM itself was to be refreshed.
+    """
 
     vm_uuid: str
-    gpu: str
+    gpu: str | None
     process: ProcessId
 
 
