@@ -124,11 +124,14 @@ def reclaim(
     *,
     lost: bool = True,
     seen: Snapshot | None = None,
+    leaving: bool = False,
 ) -> tuple[HoldClaim, ...]:
     """Make a VM's claims this process's own; refused while another live process works on it.
 
     A claim that is not there, as after a reboot, is written anew and returned; with `lost` False it is left out.
     `seen`: a look whose types say what the devices will be; without it the claims keep what they say of that.
+    `leaving`: vGPUs of the VM are going to be removed. libvirt's hook refuses to start it from now on; whether it was
+    started before is to be looked at after this.
 
     Raises:
         Busy: another vgpuctl works on this VM.
@@ -138,7 +141,8 @@ def reclaim(
         for claim in claims:
             if claim.carrier in present:
                 _refuse_taken(world, claim, present[claim.carrier])
-        mine = [_with_type(c, present.get(c.carrier), seen) for c in claims if lost or c.carrier in present]
+        wanted = [replace(c, leaving=leaving) for c in claims if lost or c.carrier in present]
+        mine = [_with_type(c, present.get(c.carrier), seen) for c in wanted]
         try:
             for claim in mine:
                 ReleaseClaim(claim.carrier, claim.vm_uuid).perform(world)

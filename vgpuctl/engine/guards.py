@@ -117,6 +117,22 @@ def refuse_being_set_up(snapshot: Snapshot, gpus: Iterable[str]) -> None:
             )
 
 
+def refuse_leaving(snapshot: Snapshot, vm: Vm) -> None:
+    """Refuse to start a VM from which a living process takes vGPUs: what is still there goes at any moment.
+
+    Raises:
+        Busy: naming the process.
+    """
+    for claim in snapshot.claims:
+        if claim.vm_uuid == vm.uuid and claim.leaving and claim.carrier in snapshot.live_claims:
+            raise Busy(
+                f"process {claim.process.pid} takes vGPUs from VM {vm.name}: {claim.command}",
+                hint="start the VM again when it has ended",
+                pid=claim.process.pid,
+                vm=vm.name,
+            )
+
+
 def refuse_worked_on(world: World, vm: Vm) -> None:
     """Refuse a VM for which another live process holds a claim; under the host lock the first one wins.
 

@@ -188,7 +188,7 @@ def shut_down(
     if dry_run:
         return Outcome(True, vm_value(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
     if mine:
-        reclaim(world, claims_of(world, vm.name, replace(promise, vgpus=mine)), wait_seconds)
+        reclaim(world, claims_of(world, vm.name, replace(promise, vgpus=mine)), wait_seconds, leaving=True)
     carry_out(world, plan, progress)
     return done(world, vm_value(snapshot, vm), (), plan)
 
@@ -244,7 +244,7 @@ def delete_vm(
         return Outcome(True, vm_value(snapshot, vm), steps, snapshot.warnings, plan.notes, dry_run=True)
     running = " It is running." if vm.state is VmState.RUNNING else ""
     confirm(f"Delete VM {vm.name}?{running}", steps)
-    mine = reclaim(world, claims_of(world, vm.name, promise), wait_seconds)
+    mine = reclaim(world, claims_of(world, vm.name, promise), wait_seconds, leaving=True)
     was_off = vm.state in OFF
     try:
         now, vm = look_again(world, vm)

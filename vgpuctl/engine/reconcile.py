@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from vgpuctl.model.world import World
 
 
-NOT_NEEDED = "not-needed"
-
-
 class Finding(Value):
     """One thing that is not as it should be, and what mends it: a plan, or a start. Without both it is only told."""
 
@@ -91,16 +88,19 @@ def _mend(world: World, finding: Finding, wait_seconds: float, progress: Progres
         if finding.vm is not None and finding.start:
             start_vm(world, finding.vm.uuid, dry_run=False, wait_seconds=wait_seconds, progress=progress)
             return None
-        reclaim(world, finding.claims, wait_seconds, lost=finding.vm is not None)
-        if not _still(world, finding):
+        plan = finding.plan or Plan(())
+        removes = any(isinstance(step, ReleaseClaim) for step in plan.steps)
+        reclaim(world, finding.claims, wait_seconds, lost=finding.vm is not None, leaving=removes)
+        if not _still(world, finding, removes=removes):
             return None
-        carry_out(world, finding.plan or Plan(()), progress)
+        carry_out(world, plan, progress)
     except VgpuctlError as error:
         return error
     return None
 
 
-def _still(world: World, finding: Finding) -> bool:
+def _still(world: World, finding: Finding, *, removes: bool) -> bool:
+    """Say whether it is as it was found; a VM that was off and is started since keeps what it has."""
     if finding.vm is None:
         claimed = {c.carrier for c in world.claims.all()}
         if any(world.hypervisor.find_domain(c.vm_uuid) is not None for c in finding.claims):
@@ -114,7 +114,7 @@ def _still(world: World, finding: Finding) -> bool:
             world.claims.remove(claim.carrier, claim.vm_uuid)
         return False
     now = read_vm(world, record)
-    if finding.kind == NOT_NEEDED and now.state not in OFF:
+    if removes and finding.vm.state in OFF and now.state not in OFF:
         return False
     return now.promise == finding.vm.promise and now.unreadable_promise == finding.vm.unreadable_promise
 
@@ -225,7 +225,7 @@ def _not_needed(world: World, vm: Vm, own: Promise, claims: tuple[Claim, ...]) -
         return []
     text = f"VM {vm.name} is off and still has {', '.join(v.carrier for v in own.vgpus)}, which it reserves only to run"
     plan = Plan(freeing_steps(vm, own.vgpus), undo_on_failure=False)
-    return [Finding(NOT_NEEDED, text, "; ".join(s.describe() for s in plan.steps), plan, claims, vm)]
+    return [Finding("not-needed", text, "; ".join(s.describe() for s in plan.steps), plan, claims, vm)]
 
 
 def _half_refreshed(snapshot: Snapshot, vm: Vm, promise: Promise, claims: tuple[Claim, ...]) -> list[Finding]:

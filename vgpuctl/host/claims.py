@@ -225,7 +225,7 @@ def _claim(name: str, text: bytes) -> Claim | None:
         data = _known(data, _CLAIM)
         if not all(isinstance(data[key], kinds) for key, kinds in _KINDS):
             return None
-        if not isinstance(data.get("type_id"), str | None):
+        if not isinstance(data.get("type_id"), str | None) or not isinstance(data.get("leaving", False), bool):
             return None
         return Claim(**{**data, "backend": Backend(data["backend"]), "process": _process(data["process"])})
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -181,6 +181,7 @@ class Claim(Value):
     """The file /run/vgpuctl/claims/<carrier>: who has the carrier, before the device exists.
 
     `type_id`: the type that its device is given, by the driver's number; None when it was not known.
+    `leaving`: its process takes vGPUs of the VM away, so that nobody may start the VM with what is still there.
     """
 
     carrier: str
@@ -194,6 +195,7 @@ class Claim(Value):
     process: ProcessId
     command: str
     type_id: str | None = None
+    leaving: bool = False
 
 
 class DrainedVm(Value):

@@ -3,68 +3,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.halted import Halted, beside
 from tests.unit.engine.test_many import ensure
 from tests.unit.engine.test_refresh import prepared, refresh
 from tests.worlds import Host, create, delete, mend, open_host, picture, wish
 from vgpuctl.errors import Failed
-from vgpuctl.value import replace
-
-
-class Halting:
-    """A hypervisor that says when it is asked for `call`, and goes on when it is told to."""
-
-    def __init__(self, real: Any, call: str, reached: int, told: int) -> None:
-        self.real, self.call, self.reached, self.told = real, call, reached, told
-
-    def __getattr__(self, name: str) -> Any:
-        if name == self.call:
-            os.write(self.reached, b"x")
-            os.read(self.told, 1)
-        return getattr(self.real, name)
-
-
-class Halted:
-    """Work in a child that has come to a call of libvirt and stays there."""
-
-    def __init__(self, host: Host, call: str, work: Callable[[Any], object]) -> None:
-        reached, told = os.pipe(), os.pipe()
-        self._told = told[1]
-        self.pid = os.fork()
-        if not self.pid:
-            status = 1
-            try:
-                os.close(told[1])
-                work(replace(host.world, hypervisor=Halting(host.world.hypervisor, call, reached[1], told[0])))
-                status = 0
-            except BaseException:  # noqa: BLE001 - nothing may leave the child
-                traceback.print_exc()
-            finally:
-                os._exit(status)
-        os.close(told[0])
-        os.close(reached[1])
-        assert os.read(reached[0], 1) == b"x", "the work ended without that call"
-        os.close(reached[0])
-
-    def finish(self) -> int:
-        os.close(self._told)
-        return os.waitpid(self.pid, 0)[1]
-
-    def die(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        self.finish()
-
-
-def beside(host: Host) -> Host:
-    """Return the same host, opened by another process of the same time."""
-    return open_host(host.directory, host.scenario)
 
 
 def lent(name: str) -> Any:
@@ -88,7 +36,7 @@ WORKS = [("create", create_off), ("count", create_two), ("refresh", change_disk)
 
 def begun(tmp_path: Any, what: str, work: Callable[[Any], object]) -> tuple[Host, Halted]:
     host = prepared(tmp_path, reserve="running") if what == "refresh" else open_host(tmp_path, "t4")
-    return host, Halted(beside(host), "redefine" if what == "refresh" else "set_promise", work)
+    return host, Halted(beside(host), "hypervisor", "redefine" if what == "refresh" else "set_promise", work)
 
 
 @pytest.mark.parametrize(("what", "work"), WORKS, ids=[w for w, _ in WORKS])
@@ -117,7 +65,7 @@ def test_it_is_mended_once_that_process_is_dead(tmp_path, what, work):
 def test_a_delete_in_flight_is_left_alone_too(tmp_path):
     host = open_host(tmp_path, "t4")
     create_off(host.world)
-    halted = Halted(beside(host), "undefine", lambda world: delete(world, "vm"))
+    halted = Halted(beside(host), "hypervisor", "undefine", lambda world: delete(world, "vm"))
     assert mend(beside(host).world).data["findings"] == []
     assert halted.finish() == 0
     assert picture(beside(host)).domains == {}
