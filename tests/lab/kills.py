@@ -19,6 +19,7 @@ from tests.lab.cache import say
 from tests.lab.errors import LabDied
 from tests.lab.killing import OPERATIONS
 from tests.lab.machine import Lab
+from tests.lab.nvidia_host import put_sriov_manage
 from tests.lab.session import CHECKOUT, Keeper
 from tests.lab.vgpuctl_in import put_gpu, use_defaults
 
@@ -62,6 +63,7 @@ class Kill:
 def kill_in(lab: Lab, form: str, seed: int, count: int) -> list[Kill]:
     """So many kills on a clean lab with its GPU in this form."""
     put_gpu(lab, form)
+    put_sriov_manage(lab)
     lab.run("modprobe igb")
     use_defaults(lab)
     done = lab.run(COMMAND.format(seed, count), check=False, timeout=60 + SECONDS_EACH * count)
