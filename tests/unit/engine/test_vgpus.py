@@ -34,6 +34,7 @@ from vgpuctl.model.vm import ProcessId
 from vgpuctl.model.world import World
 from vgpuctl.spec.host import HostSpec
 from vgpuctl.steps.claims import HoldClaim
+from vgpuctl.steps.host_file import DropVgpu
 from vgpuctl.value import replace
 
 PROFILES = {"a100-40": "A100-4C", "t4": "T4-2Q", "a16": "A16-2Q"}
@@ -412,3 +413,30 @@ def test_a_claim_that_a_vm_left_on_it_does_not_take_it_away(tmp_path):
     assert not mend(host.world).changed
     assert picture(host).types == before
     assert {c.carrier: c.vm for c in host.world.claims.all()}[spare.carrier] == "vgpu spare"
+
+
+def test_one_that_was_made_anew_while_its_deletion_was_asked_about_stays(tmp_path):
+    host = open_host(tmp_path)
+    make(host.world)
+
+    def made_anew(question, details):
+        other = host.again()
+        drop(other.world)
+        make(other.world, "A100-8C")
+
+    with pytest.raises(Busy, match=r"vGPU spare of host\.yaml was changed just now"):
+        drop(host.again().world, confirm=made_anew)
+    assert spec_of(host).vgpus["spare"].profile == "A100-8C"
+    assert found(host.again()) == []
+
+
+def test_an_entry_that_is_anothers_when_the_file_is_edited_stays_in_it(tmp_path):
+    host = open_host(tmp_path)
+    make(host.world)
+    (mine,) = observe(host.world, Want()).named
+    drop(host.world)
+    make(host.world, "A100-8C")
+    before = host.world.host_file.read()
+    with pytest.raises(Busy, match="names another vGPU spare by now: A100-8C"):
+        DropVgpu(mine).perform(host.world)
+    assert host.world.host_file.read() == before
