@@ -161,14 +161,14 @@ def _with_type(claim: Claim, before: Claim | None, seen: Snapshot | None) -> Cla
 def _refuse_taken(world: World, claim: Claim, other: Claim) -> None:
     if other.vm_uuid != claim.vm_uuid:
         raise Busy(
-            f"{claim.carrier} is claimed for VM {other.vm}",
+            f"{claim.carrier} is claimed for {other.holder}",
             hint="vgpuctl reconcile, then run the command again",
             carrier=claim.carrier,
             vm=other.vm,
         )
     if other.process != claim.process and world.processes.alive(other.process):
         raise Busy(
-            f"process {other.process.pid} works on VM {other.vm}: {other.command}",
+            f"process {other.process.pid} works on {other.holder}: {other.command}",
             hint="wait for it, then run the command again",
             pid=other.process.pid,
             vm=other.vm,

@@ -170,6 +170,10 @@ SETTING_UP = "set-mode"
 """Stands for the VM in the claim on a GPU whose mode is being set."""
 
 
+WITHOUT_VM = "vgpu "
+"""Begins what stands for the VM in the claim of a vGPU without one, before its name: no VM of ours has a space there."""
+
+
 class ProcessId(Value):
     """A process that no later one is mistaken for: pid, and start time in clock ticks since boot."""
 
@@ -196,6 +200,12 @@ class Claim(Value):
     command: str
     type_id: str | None = None
     leaving: bool = False
+
+    @property
+    def holder(self) -> str:
+        """Who has it, in words."""
+        name = self.vm.removeprefix(WITHOUT_VM)
+        return f"VM {name}" if name == self.vm else f"vGPU {name}"
 
 
 class DrainedVm(Value):

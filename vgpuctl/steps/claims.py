@@ -33,7 +33,7 @@ def _taken(world: World, wanted: Claim, path: str) -> InUse | None:
         return None
     if holder is not None:
         return InUse(
-            f"{carrier} is claimed for VM {holder.vm}, by process {holder.process.pid}: {holder.command}",
+            f"{carrier} is claimed for {holder.holder}, by process {holder.process.pid}: {holder.command}",
             hint="vgpuctl reconcile, then run the command again",
             carrier=carrier,
             path=path,

@@ -13,12 +13,15 @@ from tests.unit.engine.test_faults import HOSTS, fault_points
 from tests.unit.engine.test_restore import restore
 from tests.worlds import WAIT_SECONDS, Host, Silent, create, mend, open_host, picture, wish, yes
 from vgpuctl.engine import queries
+from vgpuctl.engine.claim import reclaim
 from vgpuctl.engine.cordon import cordon
 from vgpuctl.engine.devices import make_devices
 from vgpuctl.engine.layout import Job, set_mode
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.observe.host_file import read_host_spec
 from vgpuctl.engine.restore import read_domain_files
+from vgpuctl.engine.setting_up import Task
+from vgpuctl.engine.setting_up import _look_again as look_again
 from vgpuctl.engine.vgpus import create_vgpu, delete_vgpu, list_vgpus
 from vgpuctl.errors import (
     Busy,
@@ -440,3 +443,25 @@ def test_an_entry_that_is_anothers_when_the_file_is_edited_stays_in_it(tmp_path)
     with pytest.raises(Busy, match="names another vGPU spare by now: A100-8C"):
         DropVgpu(mine).perform(host.world)
     assert host.world.host_file.read() == before
+
+
+def test_messages_call_it_a_vgpu_and_no_vm(tmp_path):
+    host = open_host(tmp_path)
+    carrier = make(host.world).data["carrier"]
+    (claim,) = host.world.claims.all()
+    other = replace(claim, vm="vm", vm_uuid="11111111-2222-4333-8444-555555555555")
+    with pytest.raises(InUse, match="is claimed for vGPU spare, by process"):
+        HoldClaim(other).perform(host.world)
+    for taker, says in ((other, f"{carrier} is claimed for vGPU spare$"), (claim, "works on vGPU spare: vgpuctl test")):
+        later = replace(taker, process=ProcessId(1, 1))
+        with pytest.raises(Busy, match=says):
+            reclaim(host.world, (later,), WAIT_SECONDS)
+    with pytest.raises(Busy, match="works on vGPU spare"):
+        _look_again_at(host, claim)
+
+
+def _look_again_at(host, claim):
+    """See what another process that sets the GPU up is told."""
+    snapshot = observe(host.world, Want())
+    mine = replace(claim, vm_uuid="other", process=ProcessId(1, 1))
+    look_again(Task(claim.gpu, 0, lambda: snapshot, lambda s: None, lambda s: None), mine)
