@@ -171,7 +171,7 @@ SETTING_UP = "set-mode"
 
 
 WITHOUT_VM = "vgpu "
-"""Begins what stands for the VM in the claim of a vGPU without one, before its name: no VM of ours has a space there."""
+"""Begins what a claim on a vGPU without a VM has in the VM's place; the name follows. No VM of ours has such a name."""
 
 
 class ProcessId(Value):

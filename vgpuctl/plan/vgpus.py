@@ -61,7 +61,7 @@ def refuse_unread(snapshot: Snapshot) -> None:
 
 
 def conflicts(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return a sentence for each vGPU of host.yaml whose carrier is the vGPU of a VM, or of another entry."""
+    """Return a sentence for each vGPU of host.yaml whose carrier is the vGPU of a VM."""
     seen = {v.carrier: v for v in snapshot.vgpus}
     return tuple(
         f"vGPU {n.name} of host.yaml has no place of its own: {n.carrier} is the vGPU of {seen[n.carrier].holder}"

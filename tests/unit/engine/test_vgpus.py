@@ -288,14 +288,16 @@ def test_a_place_that_a_vm_was_promised_is_not_made_for_it(tmp_path):
         restore(host.again(), spec_of(host))
 
 
-def test_entries_with_one_place_between_them_are_all_told(tmp_path):
+def test_two_entries_with_one_place_are_refused_before_anything_is_done(tmp_path):
     host = open_host(tmp_path)
     entry = '{profile: A100-4C, gpu: "0000:3b:00.0", carrier: "0000:3b:00.4"}'
     host.sim.host_file.write_text(f"version: 1\nvgpus:\n  one: {entry}\n  two: {entry}\n")
-    answer = list_vgpus(host.again().world)
-    shown = {row["name"] for row in answer.data}
-    (other,) = {"one", "two"} - shown
-    assert f"vGPU {other} of host.yaml has no place of its own: 0000:3b:00.4 is the vGPU of vGPU" in answer.warnings[0]
+    before = picture(host)
+    says = r"host\.yaml:4:57: vgpus\.two\.carrier: 0000:3b:00\.4 is the carrier of vGPU one too"
+    for act in (lambda: list_vgpus(host.world), lambda: make(host.world), lambda: drop(host.world, "one")):
+        with pytest.raises(InvalidInput, match=says):
+            act()
+    assert picture(host) == before
 
 
 def test_a_name_of_which_a_claim_is_left_is_not_given_before_reconcile(tmp_path):
