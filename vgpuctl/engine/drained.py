@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Failed
+from vgpuctl.errors import FileFailed
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import DrainedVm, ProcessId, PromiseState, Vm
 from vgpuctl.steps.domain import OFF
@@ -21,17 +21,18 @@ def note(world: World, gpu: str | None, process: ProcessId, vms: tuple[Vm, ...])
     """Note which VMs a process shuts down to set a GPU up; without a GPU, to refresh them.
 
     Raises:
-        Failed: it cannot be written.
+        FileFailed: it cannot be written.
     """
     for vm in vms:
         try:
             world.claims.note_drained(DrainedVm(vm.uuid, gpu, process))
         except OSError as error:
-            raise Failed(
+            raise FileFailed(
                 f"that {vm.name} is to be started again cannot be noted: {error.strerror or error}",
                 hint="is /run full, or mounted read-only? df /run",
                 vm=vm.name,
                 errno=error.errno,
+                path=error.filename,
             ) from error
 
 

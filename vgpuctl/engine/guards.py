@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.place import stuck_error
-from vgpuctl.errors import Busy, Failed, HostCannot, InvalidInput, NotFound
+from vgpuctl.errors import Busy, FileFailed, HostCannot, InvalidInput, NotFound
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import SETTING_UP, Vm
 from vgpuctl.steps.claims import refuse_others
@@ -142,9 +142,9 @@ def refuse_worked_on(world: World, vm: Vm) -> None:
     refuse_others(world, vm.name, vm.uuid)
 
 
-def unreadable(path: str, error: OSError) -> Failed:
+def unreadable(path: str, error: OSError) -> FileFailed:
     """Return the error for a file or directory of the host's that is there and cannot be read."""
-    return Failed(
+    return FileFailed(
         f"{path} cannot be read: {error.strerror or error}",
         hint=f"run this as root; ls -ld {path}",
         path=path,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Failed
+from vgpuctl.errors import FileFailed
 from vgpuctl.model.vm import WorkedOn
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def working_on(world: World, uuids: Iterable[str]) -> Iterator[None]:
     """Keep word of it until the work has ended, its undo included.
 
     Raises:
-        Failed: it cannot be written; nothing was done.
+        FileFailed: it cannot be written; nothing was done.
     """
     noted: list[str] = []
     try:
@@ -39,11 +39,12 @@ def _note(world: World, uuid: str) -> None:
     try:
         world.claims.note_working(WorkedOn(uuid, world.processes.this()))
     except OSError as error:
-        raise Failed(
+        raise FileFailed(
             f"that this command works on the VM cannot be noted: {error.strerror or error}",
             hint="is /run full, or mounted read-only? df -h /run; df -i /run",
             vm=uuid,
             errno=error.errno,
+            path=error.filename,
         ) from error
 
 

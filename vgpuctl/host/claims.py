@@ -307,7 +307,7 @@ def _parsed(text: bytes) -> object:
 
 
 def _write_new(path: Path, data: dict[str, object]) -> None:
-    """Make a whole file, or raise FileExistsError; nobody ever sees half of it."""
+    """Make a whole file, or raise FileExistsError or another OSError with its path; nobody ever sees half of it."""
     temporary = path.parent / f".{os.getpid()}-{next(_counter)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
@@ -315,13 +315,12 @@ def _write_new(path: Path, data: dict[str, object]) -> None:
         try:
             text = json.dumps(data).encode()
             if os.write(descriptor, text) != len(text):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(descriptor)
-        try:
-            os.link(temporary, path)
-        except FileExistsError as error:
-            raise FileExistsError(error.errno, error.strerror, str(path)) from None
+        os.link(temporary, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None  # people know the file by its own name
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary)

@@ -7,7 +7,7 @@ import errno
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from vgpuctl.errors import Busy, Exists, Failed, HostCannot, VerifyFailed, VgpuctlError
+from vgpuctl.errors import Busy, Exists, FileFailed, HostCannot, VerifyFailed, VgpuctlError
 from vgpuctl.model.vm import NamedVgpu
 from vgpuctl.value import NOTHING, Value
 
@@ -83,7 +83,7 @@ class PutHostFile(Value):
 
         Raises:
             Busy: it is not the text before any more.
-            HostCannot, Failed: it cannot be written here.
+            HostCannot, FileFailed: it cannot be written here.
         """
         try:
             _file(world).replace(self.text, self.was)
@@ -288,4 +288,4 @@ def _failed(error: OSError) -> VgpuctlError:
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         hint = "a host whose /etc is read-only gets this file from its image; else run this as root, lsattr " + PATH
         return HostCannot(why, hint=hint, check="host-file", **facts)
-    return Failed(why, hint="df /etc; ls -ld /etc/vgpuctl", **facts)
+    return FileFailed(why, hint="df /etc; ls -ld /etc/vgpuctl", **facts)

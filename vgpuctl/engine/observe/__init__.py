@@ -11,7 +11,7 @@ from __future__ import annotations
 from vgpuctl.capacity.ownership import join
 from vgpuctl.engine.observe.host_file import HostFileRead, read_host_file
 from vgpuctl.engine.observe.pci import Found, read_gpus
-from vgpuctl.errors import Failed
+from vgpuctl.errors import FileFailed
 from vgpuctl.model.address import normal_pci
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.records import ClaimsRead, HypervisorStatus, NvmlStatus
@@ -154,7 +154,7 @@ def _records(world: World, want: Want) -> tuple[ClaimsRead, tuple[StuckWrite, ..
         except PermissionError as error:
             closed.append(f"{what} ({error.filename})")
     except OSError as error:
-        raise Failed(
+        raise FileFailed(
             f"{what} cannot be read: {error.strerror or error} ({error.filename})",
             hint=f"nothing counts as free before they can be; look at it: ls -la {error.filename}",
             errno=error.errno,
@@ -185,7 +185,7 @@ def _found(world: World, want: Want) -> Found:
     try:
         return read_gpus(world, want)
     except OSError as error:
-        raise Failed(
+        raise FileFailed(
             f"the devices of this host cannot be read: {error.strerror or error} ({error.filename})",
             hint="the kernel log says more: journalctl -k -n 20",
             errno=error.errno,
