@@ -9,10 +9,12 @@ from vgpuctl.model.gpu import Gpu, Mode, Owner, Vgpu
 from vgpuctl.model.scheduler import Policy, SchedulerSpec
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
-from vgpuctl.model.vm import OFF_OR_CRASHED, Promise, PromisedVgpu, PromiseState, Vm
+from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm
+from vgpuctl.plan.layout import refuse_crashed
 from vgpuctl.plan.vgpus import promised
 from vgpuctl.scheduler.limits import satisfies, why_not
 from vgpuctl.scheduler.registry import generation
+from vgpuctl.steps.domain import OFF
 from vgpuctl.steps.scheduler import LendDevice, SetScheduler, command, words
 from vgpuctl.value import Value, replace
 
@@ -117,7 +119,8 @@ def scheduler_work(gpu: Gpu, wanted: SchedulerSpec, snapshot: Snapshot, *, drain
             gpu=gpu.address,
             vms=names,
         )
-    stops = {one.vm.uuid: one.vm for one in lent if one.vm is not None and one.vm.state not in OFF_OR_CRASHED}
+    stops = {one.vm.uuid: one.vm for one in lent if one.vm is not None and one.vm.state not in OFF}
+    refuse_crashed(gpu, stops.values())
     made = [step for one in lent for step in one.make()]
     lend = [
         LendDevice(remove, again)
@@ -165,7 +168,7 @@ def _lent(snapshot: Snapshot, gpu: Gpu) -> list[_Lent]:
 def _lendable(snapshot: Snapshot, gpu: Gpu, vgpu: Vgpu) -> _Lent:
     vm = snapshot.vm(vgpu.vm_uuid or "")
     named = next((n for n in snapshot.named if n.name == vgpu.name and n.carrier == vgpu.carrier), None)
-    if named is not None and vgpu.reason is None and (vm is None or vm.state in OFF_OR_CRASHED):
+    if named is not None and vgpu.reason is None and (vm is None or vm.state in OFF):
         return _Lent(vgpu.holder, None, promised(named, vgpu), vgpu.type_id)
     kept = None if vm is None or vm.promise is None else vm.promise.vgpus
     mine = next((p for p in kept or () if p.carrier == vgpu.carrier), None)
