@@ -103,12 +103,13 @@ def look_at(
 ) -> Snapshot:
     """Return the GPUs of these promises with their types, as the kernel has them now.
 
-    What does not change is taken from `known`, a look a moment ago: names, types, and what NVML says of them.
+    What does not change is taken from `known`, a look a moment ago: names, types, what NVML says of them, and the
+    state of VFs of others; what those are claimed for is read again.
     """
     vgpus = tuple(v for promise in promises for v in promise.vgpus)
     want = Want(types=True, models=False, only=frozenset(v.gpu for v in vgpus), named=())
     if known is not None and all(_knows(known, v) for v in vgpus):
-        want = replace(narrow(known, vgpus), named=())
+        want = replace(narrow(known, vgpus), named=(), functions=frozenset(v.function for v in vgpus))
     return observe_devices(world, want, vms=vms, status=UNASKED)
 
 

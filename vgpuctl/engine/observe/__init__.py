@@ -31,6 +31,8 @@ class Want(Value):
     `profiles`: read what can be made now only of types that one of these texts names.
     `known`: GPUs seen a moment ago; what does not change is taken from them (names, types, NVML), and of the
     availability files only those of `type_ids` are read. This is the look under the host lock: milliseconds.
+    `functions`: of the VFs of a GPU in `known` that have NVIDIA's vendor-specific VFIO, these alone are read again: who
+    makes a device needs its own VF as it is now, and of the others what is claimed. A card may have 48 of them.
     `carriers`: the claims on these alone.
     `named`: the vGPUs that host.yaml keeps, seen a moment ago; then the file is not read, which takes most of a short
     command's time. None: it is read. Who neither places anything nor shows GPUs, as mostly libvirt's hook, gives none:
@@ -44,6 +46,7 @@ class Want(Value):
     type_ids: frozenset[str] | None = None
     known: tuple[Gpu, ...] = ()
     profiles: frozenset[str] | None = None
+    functions: frozenset[str] | None = None
     carriers: frozenset[str] | None = None
     named: tuple[NamedVgpu, ...] | None = None
 
