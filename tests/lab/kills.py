@@ -28,7 +28,7 @@ FORMS = ("mdev-vf", "vendor-vf", "mdev-pf")
 ROUND = 2 * len(OPERATIONS)
 """So many kills between two snapshots: each operation twice."""
 
-SECONDS_EACH = 40.0
+SECONDS_EACH = 60.0
 COMMAND = "cd /opt/vgpuctl/src && PYTHONPATH=/opt/vgpuctl/src:/opt/vgpuctl/lib python3 -m tests.lab.killing {} {}"
 HEAD = """# Kills
 
