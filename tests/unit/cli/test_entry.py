@@ -179,6 +179,7 @@ class Spy:
             sys.exit(0)
 
 sys.meta_path.insert(0, Spy())
+_signal.signal(_signal.SIGINT, _signal.default_int_handler)  # as at a terminal; in the background it may be ignored
 """
 
 
