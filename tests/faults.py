@@ -37,6 +37,8 @@ NEVER_RAISE = {
     "claims.stuck",
     "claims.drained",
     "claims.forget_drained",
+    "claims.working",
+    "claims.forget_working",
 }
 CHANGING = {
     "sysfs.write",
@@ -58,6 +60,7 @@ CHANGING = {
     "claims.add",
     "claims.remove",
     "claims.note_drained",
+    "claims.note_working",
     "host_file.replace",
     "vendor.sriov_manage",
     "vendor.reset_gpu",

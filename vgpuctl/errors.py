@@ -54,6 +54,12 @@ class DeviceFailed(Failed):
     code = "device-failed"
 
 
+class FileFailed(Failed):
+    """The system refused a file: full, read-only, no right; `facts` holds `errno` and `path`."""
+
+    code = "os-error"
+
+
 class VerifyFailed(Failed):
     """What was read back differs from what was written."""
 

@@ -12,9 +12,12 @@ import json
 import os
 import pkgutil
 import random
+import select
 import signal
+import subprocess
 import sys
 import time
+import tty
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,19 +26,29 @@ VM = "vm"
 PROFILES = ("A100-4C", "A100-5C")
 PLAIN = "0000:02:00.0"
 """A function with plain VFs, for set-mode."""
+NVIDIA = "0000:01:00.0"
+"""The GPU, whose VFs sriov-manage turns on and off."""
 
-FIRST_GUESS_SECONDS = 2.0
+FIRST_GUESS_SECONDS, LONG_GUESS_SECONDS = 2.0, 15.0
 MARGIN = 1.1
 PATIENCE_SECONDS = 240.0
 IMAGES, TINY = Path("/var/lib/libvirt/images"), "tiny.qcow2"
+SETTLE_SECONDS = 30.0
+"""A guest that was asked to shut down has done so within this time."""
+DRAINED = Path("/run/vgpuctl/drained")
 CLAIMS, MDEVS, PCI = Path("/run/vgpuctl/claims"), Path("/sys/bus/mdev/devices"), Path("/sys/bus/pci/devices")
 
 
 class Operation(NamedTuple):
-    """What is killed. `words` brings the host where it can be done, and returns its command line."""
+    """What is killed. `words` brings the host where it can be done, and returns its command line.
+
+    `guess`: how long it takes, before that was measured. `runs`: the VM runs before it, and has to run after it.
+    """
 
     name: str
     words: Callable[[random.Random], list[str]]
+    guess: float = FIRST_GUESS_SECONDS
+    runs: bool = False
 
 
 # ------------------------------------------------------------------ commands
@@ -169,6 +182,36 @@ def refresh(_chance: random.Random) -> list[str]:
     return ["refresh-vm", VM, "--image", str(IMAGES / TINY)]
 
 
+def refresh_drained(_chance: random.Random) -> list[str]:
+    """Build it again while it runs, with a guest that hears the power button."""
+    have(1, "running")
+    wait_booted()
+    return ["refresh-vm", VM, "--image", str(IMAGES / TINY), "--drain"]
+
+
+def wait_booted() -> None:
+    """Wait until the guest's shell answers on its serial console: from then on it hears the power button."""
+    found = subprocess.run(["virsh", "ttyconsole", VM], capture_output=True, text=True, check=True)
+    line = os.open(found.stdout.strip(), os.O_RDWR | os.O_NOCTTY)
+    tty.setraw(line)
+    seen, until = b"", time.monotonic() + PATIENCE_SECONDS
+    while b"booted-2" not in seen:
+        if time.monotonic() > until:
+            raise SystemExit(f"the guest does not answer: {seen[-1000:]!r}")
+        os.write(line, b"\n echo booted-$((1+1))\n")
+        while select.select([line], [], [], 2.0)[0] and b"booted-2" not in seen:
+            seen += os.read(line, 65536)
+    os.close(line)
+
+
+def set_mode_nvidia(chance: random.Random) -> list[str]:
+    """Turn all VFs of the NVIDIA GPU on or off, by its maker's command."""
+    have(0)
+    before, after = chance.sample(("vgpu", "passthrough"), 2)
+    must("set-mode", NVIDIA, before)
+    return ["set-mode", NVIDIA, after]
+
+
 def set_mode(_chance: random.Random) -> list[str]:
     """Turn another number of plain VFs on."""
     number = int((PCI / PLAIN / "sriov_numvfs").read_text())
@@ -183,7 +226,9 @@ OPERATIONS = (
     Operation("detach", detach),
     Operation("set-profile", set_profile),
     Operation("refresh-vm", refresh),
+    Operation("refresh-vm --drain, running", refresh_drained, LONG_GUESS_SECONDS, runs=True),
     Operation("set-mode", set_mode),
+    Operation("set-mode, sriov-manage", set_mode_nvidia),
 )
 """All that are killed; one more is one line here."""
 
@@ -232,18 +277,34 @@ def left_over() -> list[str]:
     return wrong
 
 
+def started_again() -> list[str]:
+    """See a guest go that was asked to shut down before the kill, and have reconcile start it; what it found."""
+    until = time.monotonic() + SETTLE_SECONDS
+    while names(DRAINED) and time.monotonic() < until:
+        if must("show-vm", VM)["state"] == "stopped":
+            return [f["kind"] for f in must("reconcile")["findings"]]
+        time.sleep(0.5)
+    return []
+
+
 def one(operation: Operation, longest: dict[str, float], chance: random.Random) -> dict[str, Any]:
     """Kill one operation, mend, and look."""
     words = operation.words(chance)
-    after = chance.uniform(0, MARGIN * longest.get(operation.name, FIRST_GUESS_SECONDS))
+    after = chance.uniform(0, MARGIN * longest.get(operation.name, operation.guess))
     killed, lived = killed_after(after, words)
     if not killed:
         longest[operation.name] = lived
     found = [f["kind"] for f in must("reconcile", "--dry-run")["findings"]]
     must("reconcile")
+    if operation.runs:
+        found += started_again()
     left = left_over()
-    if operation.name == "set-mode":
+    if operation.runs and must("show-vm", VM)["state"] != "running":
+        left.append(f"VM {VM} does not run")
+    if words[0] == "set-mode":
         must(*words)
+    if words[:2] == ["set-mode", NVIDIA]:
+        must("set-mode", NVIDIA, "vgpu")
     return {"operation": operation.name, "killed": killed, "seconds": lived, "found": found, "left": left}
 
 

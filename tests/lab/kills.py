@@ -19,7 +19,7 @@ from tests.lab.cache import say
 from tests.lab.errors import LabDied
 from tests.lab.killing import OPERATIONS
 from tests.lab.machine import Lab
-from tests.lab.nvidia_host import put_nvml
+from tests.lab.nvidia_host import put_nvml, put_sriov_manage
 from tests.lab.session import CHECKOUT, Keeper
 from tests.lab.vgpuctl_in import put_gpu, use_defaults
 
@@ -28,7 +28,7 @@ FORMS = ("mdev-vf", "vendor-vf", "mdev-pf")
 ROUND = 2 * len(OPERATIONS)
 """So many kills between two snapshots: each operation twice."""
 
-SECONDS_EACH = 40.0
+SECONDS_EACH = 60.0
 COMMAND = "cd /opt/vgpuctl/src && PYTHONPATH=/opt/vgpuctl/src:/opt/vgpuctl/lib python3 -m tests.lab.killing {} {}"
 HEAD = """# Kills
 
@@ -64,6 +64,7 @@ def kill_in(lab: Lab, form: str, seed: int, count: int) -> list[Kill]:
     """So many kills on a clean lab with its GPU in this form."""
     put_gpu(lab, form)
     put_nvml(lab)
+    put_sriov_manage(lab)
     lab.run("modprobe igb")
     use_defaults(lab)
     done = lab.run(COMMAND.format(seed, count), check=False, timeout=60 + SECONDS_EACH * count)

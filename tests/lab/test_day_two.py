@@ -100,7 +100,8 @@ def test_a_full_pool_and_a_full_run_directory_are_said_and_leave_nothing(lab: La
     lab.run("head -c 4G /dev/zero > /run/full || true", timeout=120)
     status, document = call(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--no-start")
     lab.run("rm /run/full")
-    assert status in (1, 6)
+    assert (status, document["error"]["code"]) == (1, "os-error"), document
+    assert (document["error"]["facts"]["errno"], document["error"]["facts"]["file_system"]) == (28, "/run")
     assert "No space left" in document["error"]["message"]
     assert leftovers(lab) == before
     must(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--no-start")

@@ -262,7 +262,7 @@ def _claimed(
     orphan = owners_known and vm is None and claim.carrier not in live
     reason = None
     if orphan:
-        reason = f"claimed for {claim.vm} by process {claim.process.pid}, both are gone"
+        reason = f"claimed for {claim.holder} by process {claim.process.pid}, both are gone"
     elif vm is not None and vm.promise is None:
         reason = _without_promise(vm)
     vgpu = Vgpu(

@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program's start: whatever happens becomes text or JSON and an exit status.
 
-Signals are handled before click is imported, so that Ctrl-C during the start is no traceback either.
+Signals are handled before click is imported, and before this is: `vgpuctl/_program/vgpuctl` sees to Ctrl-C meanwhile.
 """
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # the stubs know only `signal`, which takes long to import
-import sys
-
-if sys.argv[0].rpartition("/")[2] == "vgpuctl" and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
-    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # until `signals` is loaded, Ctrl-C just ends what has done nothing
-
 import gc
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 

@@ -13,7 +13,7 @@ import click
 
 from vgpuctl.cli import streams
 from vgpuctl.cli.settings import Settings
-from vgpuctl.errors import Interrupted, PartlyApplied, VgpuctlError
+from vgpuctl.errors import FileFailed, Interrupted, PartlyApplied, VgpuctlError
 
 LINES_FACTS = ("lines", "reasons", "details")
 """Facts that are lists of finished sentences."""
@@ -97,6 +97,9 @@ def _known(exc: VgpuctlError, settings: Settings) -> Failure:
         hint = hint or (LEFT_HINT if exc.left else None)
     found = Failure(exc.code, exc.message, status, hint, dict(exc.facts), list(exc.undone), list(exc.left))
     found.changed = exc.changed
+    path = exc.facts.get("path")
+    if isinstance(exc, FileFailed) and isinstance(path, str) and path.startswith("/"):
+        found.facts["file_system"] = _mounted_on(path)
     if settings.verbose and exc.__cause__ is not None:
         import traceback
 

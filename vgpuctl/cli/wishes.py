@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -89,9 +91,9 @@ def host_spec(world: World) -> HostSpec:
 
 
 def text_of(path: str, what: str = "spec") -> str:
-    """Return the text of a file; `what` it is, for messages. Only a spec may come from standard input."""
+    """Return the text of a file; `what` it is, for messages. Only a spec may come from standard input, or a pipe."""
     try:
-        read = _bytes(path)
+        read = _bytes(path) if what == "spec" else _regular_bytes(path, what)
         if len(read) > MOST_BYTES:
             shown = "standard input" if path == "-" else path
             raise InvalidInput(f"{shown} is larger than {MOST_BYTES >> 10} KiB, which no {what} is", path=shown)
@@ -114,3 +116,28 @@ def _bytes(path: str) -> bytes:
         return sys.stdin.buffer.read(MOST_BYTES + 1)
     with open(path, "rb") as file:
         return file.read(MOST_BYTES + 1)
+
+
+def _regular_bytes(path: str, what: str) -> bytes:
+    """Read a regular file alone: who opens a pipe waits for its writer, and opening a device may do something.
+
+    Raises:
+        InvalidInput: it is something else.
+    """
+    _require_regular(os.stat(path), path, what)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        _require_regular(os.fstat(descriptor), path, what)  # another may have taken its name meanwhile
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(MOST_BYTES + 1)
+    finally:
+        os.close(descriptor)
+
+
+def _require_regular(found: os.stat_result, path: str, what: str) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise InvalidInput(
+            f"{path} is no regular file, and {what} is read from nothing else",
+            hint=f"put it into a file of mode 0600 and give its path; ls -ld {path}",
+            path=path,
+        )

@@ -26,18 +26,17 @@ from vgpuctl.doctor.gpus import VGPU, shortened
 from vgpuctl.doctor.scheduler import modprobe_files
 from vgpuctl.model.gpu import NOT_FOR_VGPUS, Gpu, Mode
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.scheduler.modprobe import FOLDERS, PARAMS, VERSION
+from vgpuctl.scheduler.driver import MODULE_VERSION, PROC_VERSION, loaded_version
+from vgpuctl.scheduler.modprobe import FOLDERS, PARAMS
 
 TYPES, MANAGER = NVIDIA_SERVICES
 SLICES = ("/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice")
 """Where cgroups of services are: with cgroup v2, and systemd's own hierarchy with v1."""
-LOADED = "/proc/driver/nvidia/version"
 LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib")
 FIRMWARE = "NVreg_EnableGpuFirmware"
 _NO_GPU = "no GPU here has NVIDIA's driver"
 _OWN = ("nvidia-vgpu-mgr", "nvidia-vgpud")
 _ENDED = ("Failed with result", "Deactivated successfully", "Succeeded.", "Started ", "Finished ")
-_VERSION = re.compile(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s")
 _LIBRARY = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)")
 _FORCED = re.compile(rf"^\s*options\s+nvidia\s.*\b{FIRMWARE}=(\w+)", re.MULTILINE)
 _GIVEN = re.compile(r"^EnableGpuFirmware:\s*(\d+)", re.MULTILINE)
@@ -74,15 +73,16 @@ def _has_unit(look: Look, folder: str) -> bool:
 def _version(look: Look, snapshot: Snapshot) -> Finding:
     if not any(g.nvidia_driver for g in snapshot.gpus):
         return not_applicable(_NO_GPU)
-    told = _VERSION.search(look.file(LOADED).text or "")
     seen = {
-        LOADED: told[1] if told is not None else None,
-        VERSION: (look.file(VERSION).text or "").strip() or None,
+        PROC_VERSION: loaded_version(None, look.file(PROC_VERSION).text),
+        MODULE_VERSION: loaded_version(look.file(MODULE_VERSION).text, None),
         "NVML": snapshot.nvml.driver_version,
     }
     known = {where: version for where, version in seen.items() if version is not None}
     if not known:
-        return unknown(look.file(LOADED).problem or f"neither {LOADED} nor {VERSION} nor NVML tells a version")
+        return unknown(
+            look.file(PROC_VERSION).problem or f"neither {PROC_VERSION} nor {MODULE_VERSION} nor NVML tells a version"
+        )
     libraries = {
         f"{at}/{name}": match[1]
         for at in LIBRARIES
@@ -179,9 +179,9 @@ CHECKS = (
     Check(
         id="driver-version",
         title="NVIDIA's driver and its libraries are of one version",
-        looks_at=f"`{LOADED}`, `{VERSION}`, NVML, `libnvidia-ml.so.VERSION` in `{'`, `'.join(LIBRARIES)}`",
+        looks_at=f"`{PROC_VERSION}`, `{MODULE_VERSION}`, NVML, `libnvidia-ml.so.VERSION` in `{'`, `'.join(LIBRARIES)}`",
         judge=judged_by_host(_version),
-        needs=Needs(files=(LOADED, VERSION), folders=LIBRARIES),
+        needs=Needs(files=(PROC_VERSION, MODULE_VERSION), folders=LIBRARIES),
         explains=("nvml", "nvml-failed", "driver", "partition", "scheduler"),
     ),
     Check(

@@ -21,8 +21,9 @@ from vgpuctl.doctor.gpus import shortened
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.scheduler import SchedulerSpec
 from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.scheduler.driver import MODULE_VERSION, PROC_VERSION, loaded_version
 from vgpuctl.scheduler.limits import runs_on, satisfies
-from vgpuctl.scheduler.modprobe import FOLDERS, PARAMS, VERSION, ModprobeFile, Setting, in_force, loaded, lost, settings
+from vgpuctl.scheduler.modprobe import FOLDERS, PARAMS, ModprobeFile, Setting, in_force, loaded, lost, settings
 from vgpuctl.scheduler.registry import KEY, Generation, decode, generation, suspicion
 from vgpuctl.steps.scheduler import command, words
 
@@ -97,7 +98,7 @@ def _meaning(look: Look, snapshot: Snapshot) -> Finding:
         return unknown(*problems) if problems else ok(f"no {KEY} is set for any GPU")
     kinds = {gpu.address: _generation(look, snapshot, gpu) for gpu, _, _ in given}
     if None in kinds.values():
-        return unknown(f"the driver's version is not known (NVML, {VERSION})")
+        return unknown(f"the driver's version is not known (NVML, {MODULE_VERSION}, {PROC_VERSION})")
     read = [(f"{gpu.address}, {where}", kind, word) for gpu, where, word in given if (kind := kinds[gpu.address])]
     wrong = [f"{what}: {why}" for what, kind, word in read if (why := _why(kind, word)) is not None]
     if wrong:
@@ -127,7 +128,8 @@ def _gpus(snapshot: Snapshot) -> tuple[Gpu, ...]:
 
 def _generation(look: Look, snapshot: Snapshot, gpu: Gpu) -> Generation | None:
     limits = gpu.scheduler.limits if gpu.scheduler is not None else None
-    version = snapshot.nvml.driver_version or (look.file(VERSION).text or "").strip() or None
+    said = loaded_version(look.file(MODULE_VERSION).text, look.file(PROC_VERSION).text)
+    version = snapshot.nvml.driver_version or said
     return generation(version, adaptive=limits.adaptive if limits is not None else None)
 
 
@@ -156,7 +158,7 @@ def modprobe_files(look: Look) -> tuple[tuple[ModprobeFile, ...], list[str]]:
     return tuple(files.values()), problems
 
 
-_MODPROBE = Needs(files=(PARAMS, VERSION), configs=FOLDERS)
+_MODPROBE = Needs(files=(PARAMS, MODULE_VERSION, PROC_VERSION), configs=FOLDERS)
 
 CHECKS = (
     Check(
@@ -164,7 +166,7 @@ CHECKS = (
         title="each GPU runs the scheduler that host.yaml asks for",
         looks_at=f"NVML, `{PARAMS}`, `/etc/vgpuctl/host.yaml`",
         judge=judged_by_host(_asked),
-        needs=Needs(files=(PARAMS, VERSION)),
+        needs=Needs(files=(PARAMS, MODULE_VERSION, PROC_VERSION)),
         explains=("scheduler",),
     ),
     Check(
@@ -178,7 +180,7 @@ CHECKS = (
     Check(
         id="registry-word",
         title=f"{KEY} means on this driver what it was written for",
-        looks_at=f"`{PARAMS}`, `{VERSION}`, `{'/*.conf`, `'.join(FOLDERS)}/*.conf`",
+        looks_at=f"`{PARAMS}`, `{MODULE_VERSION}`, `{PROC_VERSION}`, `{'/*.conf`, `'.join(FOLDERS)}/*.conf`",
         judge=judged_by_host(_meaning),
         needs=_MODPROBE,
         explains=("scheduler",),

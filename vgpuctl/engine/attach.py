@@ -134,9 +134,17 @@ def _is_live(vm: Vm) -> bool:
 
 
 def own_all(
-    world: World, vm: Vm, promise: Promise, held: tuple[HoldClaim, ...], wait_seconds: float
+    world: World,
+    vm: Vm,
+    promise: Promise,
+    held: tuple[HoldClaim, ...],
+    wait_seconds: float,
+    *,
+    leaving: bool = False,
 ) -> tuple[HoldClaim, ...]:
     """Make the claims of the VM's other vGPUs this process's own too, and see that nobody changed the VM meanwhile.
+
+    `leaving`: some of them are going to be removed.
 
     Returns every claim to be undone; on failure those in `held` are given back.
 
@@ -145,7 +153,7 @@ def own_all(
     """
     mine = held
     try:
-        mine = (*held, *reclaim(world, claims_of(world, vm.name, promise), wait_seconds))
+        mine = (*held, *reclaim(world, claims_of(world, vm.name, promise), wait_seconds, leaving=leaving))
         refuse_worked_on(world, vm)
         _, now = look_again(world, vm)
         if _changeable(now) != _changeable(vm):
@@ -191,6 +199,6 @@ def detach(
     if dry_run or not go:
         steps = tuple(s.describe() for s in plan.steps)
         return Outcome(bool(go), vm_value(snapshot, vm), steps, snapshot.warnings, dry_run=dry_run)
-    own_all(world, vm, replace(promise, vgpus=held(snapshot, vm, promise)), (), wait_seconds)
+    own_all(world, vm, replace(promise, vgpus=held(snapshot, vm, promise)), (), wait_seconds, leaving=True)
     carry_out(world, plan, progress)
     return done(world, vm_value(snapshot, vm), (), plan)

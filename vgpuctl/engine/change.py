@@ -146,7 +146,7 @@ def _changed(
         return next(looks, None) or observe(world, _want(wish, fields))
 
     fresh, new, mine = claim_carriers(world, look, choose, claims, wait_seconds)
-    mine = own_all(world, job.vm, owned, mine, wait_seconds)
+    mine = own_all(world, job.vm, owned, mine, wait_seconds, leaving=bool(olds))
     try:
         plan = Plan(_steps(fresh, job, new, olds))
     except BaseException:

@@ -124,11 +124,14 @@ def reclaim(
     *,
     lost: bool = True,
     seen: Snapshot | None = None,
+    leaving: bool = False,
 ) -> tuple[HoldClaim, ...]:
     """Make a VM's claims this process's own; refused while another live process works on it.
 
     A claim that is not there, as after a reboot, is written anew and returned; with `lost` False it is left out.
     `seen`: a look whose types say what the devices will be; without it the claims keep what they say of that.
+    `leaving`: vGPUs of the VM are going to be removed. libvirt's hook refuses to start it from now on; whether it was
+    started before is to be looked at after this.
 
     Raises:
         Busy: another vgpuctl works on this VM.
@@ -138,7 +141,8 @@ def reclaim(
         for claim in claims:
             if claim.carrier in present:
                 _refuse_taken(world, claim, present[claim.carrier])
-        mine = [_with_type(c, present.get(c.carrier), seen) for c in claims if lost or c.carrier in present]
+        wanted = [replace(c, leaving=leaving) for c in claims if lost or c.carrier in present]
+        mine = [_with_type(c, present.get(c.carrier), seen) for c in wanted]
         try:
             for claim in mine:
                 ReleaseClaim(claim.carrier, claim.vm_uuid).perform(world)
@@ -157,14 +161,14 @@ def _with_type(claim: Claim, before: Claim | None, seen: Snapshot | None) -> Cla
 def _refuse_taken(world: World, claim: Claim, other: Claim) -> None:
     if other.vm_uuid != claim.vm_uuid:
         raise Busy(
-            f"{claim.carrier} is claimed for VM {other.vm}",
+            f"{claim.carrier} is claimed for {other.holder}",
             hint="vgpuctl reconcile, then run the command again",
             carrier=claim.carrier,
             vm=other.vm,
         )
     if other.process != claim.process and world.processes.alive(other.process):
         raise Busy(
-            f"process {other.process.pid} works on VM {other.vm}: {other.command}",
+            f"process {other.process.pid} works on {other.holder}: {other.command}",
             hint="wait for it, then run the command again",
             pid=other.process.pid,
             vm=other.vm,

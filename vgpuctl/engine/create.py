@@ -12,6 +12,7 @@ from vgpuctl.engine.facts import gather
 from vgpuctl.engine.guards import require_system, require_writable
 from vgpuctl.engine.observe import looked_for, observe, observe_vm
 from vgpuctl.engine.run import carry_out
+from vgpuctl.engine.working import working_on
 from vgpuctl.errors import Exists, NoCapacity, VgpuctlError
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
@@ -154,7 +155,8 @@ def sources(wish: VmWish) -> Mapping[str, object]:
 def _create(world: World, prepared: Prepared, *, wait_seconds: float, progress: Progress) -> Outcome:
     snapshot, design, held = _claimed(world, prepared, wait_seconds)
     plan = _guarded(world, held, snapshot, prepared, design)
-    carry_out(world, plan, progress, held)
+    with working_on(world, () if held else (design.uuid,)):
+        carry_out(world, plan, progress, held)
     return done(
         world, _unseen(design, present=bool(held)), held, plan, prepared.warnings, sources=sources(prepared.wish)
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.engine.claim import claim_carriers, claims_of, give_back, narrow, on_other_gpus, reclaim
-from vgpuctl.engine.guards import refuse_being_set_up, refuse_worked_on
+from vgpuctl.engine.guards import refuse_being_set_up, refuse_leaving, refuse_worked_on
 from vgpuctl.engine.observe import Want, claimed_gpus, looked_for, observe_devices
 from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import Busy
@@ -37,7 +37,7 @@ def missing_devices(world: World, vm: Vm, promise: Promise) -> bool:
     """Say whether a device of the VM, or a claim on one, is missing or of another type than the VM was given.
 
     Raises:
-        Busy: a process is setting one of its GPUs up.
+        Busy: a process is setting one of its GPUs up, or takes vGPUs from the VM.
     """
     return lacks_devices(look_for(world, (promise,), (vm,)), vm, promise)
 
@@ -59,8 +59,9 @@ def lacks_devices(snapshot: Snapshot, vm: Vm, promise: Promise) -> bool:
     Reads no catalogue of types, for this is the common case: a device's type is compared with what its claim says.
 
     Raises:
-        Busy: a process is setting one of its GPUs up.
+        Busy: a process is setting one of its GPUs up, or takes vGPUs from the VM.
     """
+    refuse_leaving(snapshot, vm)
     carriers = frozenset(v.carrier for v in promise.vgpus)
     refuse_being_set_up(snapshot, frozenset(v.gpu for v in held(snapshot, vm, promise)))
     claimed = {c.carrier: c.type_id for c in snapshot.claims if c.vm_uuid == vm.uuid}
@@ -102,12 +103,13 @@ def look_at(
 ) -> Snapshot:
     """Return the GPUs of these promises with their types, as the kernel has them now.
 
-    What does not change is taken from `known`, a look a moment ago: names, types, and what NVML says of them.
+    What does not change is taken from `known`, a look a moment ago: names, types, what NVML says of them, and the
+    state of VFs of others; what those are claimed for is read again.
     """
     vgpus = tuple(v for promise in promises for v in promise.vgpus)
     want = Want(types=True, models=False, only=frozenset(v.gpu for v in vgpus), named=())
     if known is not None and all(_knows(known, v) for v in vgpus):
-        want = replace(narrow(known, vgpus), named=())
+        want = replace(narrow(known, vgpus), named=(), functions=frozenset(v.function for v in vgpus))
     return observe_devices(world, want, vms=vms, status=UNASKED)
 
 
@@ -209,7 +211,8 @@ def free_devices(world: World, vm: Vm, promise: Promise, wait_seconds: float, pr
     mine = held(observe_devices(world, want, vms=(vm,), status=UNASKED), vm, promise)
     if not mine or promise.state is not PromiseState.READY or _is_saved(world, vm.name):
         return
-    reclaim(world, claims_of(world, vm.name, replace(promise, vgpus=mine)), wait_seconds, lost=False)
+    claims = claims_of(world, vm.name, replace(promise, vgpus=mine))
+    reclaim(world, claims, wait_seconds, lost=False, leaving=True)
     carry_out(world, Plan(freeing_steps(vm, mine), undo_on_failure=False), progress)
 
 

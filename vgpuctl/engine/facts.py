@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.domain.render import compile_template
 from vgpuctl.domain.templates import builtin_names, builtin_template
-from vgpuctl.errors import Failed, NotFound
+from vgpuctl.errors import FileFailed, NotFound
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import ExistingDisk, VmWish
 from vgpuctl.plan.facts import Facts, GpuHolders
@@ -45,7 +45,7 @@ def read_template(world: World, name: str) -> str:
         return world.sysfs.read(path)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-            raise Failed(
+            raise FileFailed(
                 f"the domain template {path} cannot be read: {error.strerror or error}",
                 hint=f"ls -l {path}",
                 errno=error.errno,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.place import stuck_error
-from vgpuctl.errors import Busy, Failed, HostCannot, InvalidInput, NotFound
+from vgpuctl.errors import Busy, FileFailed, HostCannot, InvalidInput, NotFound
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import SETTING_UP, Vm
 from vgpuctl.steps.claims import refuse_others
@@ -117,6 +117,22 @@ def refuse_being_set_up(snapshot: Snapshot, gpus: Iterable[str]) -> None:
             )
 
 
+def refuse_leaving(snapshot: Snapshot, vm: Vm) -> None:
+    """Refuse to start a VM from which a living process takes vGPUs: what is still there goes at any moment.
+
+    Raises:
+        Busy: naming the process.
+    """
+    for claim in snapshot.claims:
+        if claim.vm_uuid == vm.uuid and claim.leaving and claim.carrier in snapshot.live_claims:
+            raise Busy(
+                f"process {claim.process.pid} takes vGPUs from VM {vm.name}: {claim.command}",
+                hint="start the VM again when it has ended",
+                pid=claim.process.pid,
+                vm=vm.name,
+            )
+
+
 def refuse_worked_on(world: World, vm: Vm) -> None:
     """Refuse a VM for which another live process holds a claim; under the host lock the first one wins.
 
@@ -126,9 +142,9 @@ def refuse_worked_on(world: World, vm: Vm) -> None:
     refuse_others(world, vm.name, vm.uuid)
 
 
-def unreadable(path: str, error: OSError) -> Failed:
+def unreadable(path: str, error: OSError) -> FileFailed:
     """Return the error for a file or directory of the host's that is there and cannot be read."""
-    return Failed(
+    return FileFailed(
         f"{path} cannot be read: {error.strerror or error}",
         hint=f"run this as root; ls -ld {path}",
         path=path,

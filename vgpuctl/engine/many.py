@@ -16,6 +16,7 @@ from vgpuctl.engine.ensure import refuse_differences, refuse_incomplete
 from vgpuctl.engine.facts import gather
 from vgpuctl.engine.guards import require_system, require_writable
 from vgpuctl.engine.observe import Want, looked_for, observe
+from vgpuctl.engine.working import working_on
 from vgpuctl.errors import Interrupted, InvalidInput, NoCapacity, PartlyApplied, SomeFailed, SpecDiffers, VgpuctlError
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.snapshot import Snapshot
@@ -69,7 +70,8 @@ def ensure_many(
         return batch.planned(names)
     jobs = batch.claimed(wait_seconds)
     crew = Crew(world, jobs, parallel, progress)
-    crew.work()
+    with working_on(world, () if batch.takes else (uuid for _, uuid in batch.vms)):
+        crew.work()
     _elsewhere(world, wish, crew, start=start, wait_seconds=wait_seconds)
     data, warnings = _now(world, names, crew, batch)
     if crew.failed or crew.stopped is not None:

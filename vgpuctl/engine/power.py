@@ -17,6 +17,7 @@ from vgpuctl.engine.move import check_host, deleted_meanwhile, start_anywhere
 from vgpuctl.engine.observe import Want, observe, observe_devices
 from vgpuctl.engine.observe.vms import read_vm
 from vgpuctl.engine.run import carry_out
+from vgpuctl.engine.working import working_on
 from vgpuctl.errors import Busy, HostCannot, InUse, LibvirtFailed, VgpuctlError
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.records import DomainLeftovers
@@ -160,8 +161,18 @@ def _start_plan(world: World, snapshot: Snapshot, vm: Vm, promise: Promise) -> P
 def stop_vm(world: World, name: str, *, force: bool, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome:
     """Stop a VM; it keeps its vGPU unless it reserves it only while it runs. Without `force` the guest is asked.
 
-    Who asks for it wants it off: it is not started again for a set-mode that was killed before.
+    Who asks for it wants it off: it is not started again for a command that was killed before.
     """
+    stopped = shut_down(world, name, force=force, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+    if not dry_run:
+        world.claims.forget_drained(str(stopped.data["uuid"]))
+    return stopped
+
+
+def shut_down(
+    world: World, name: str, *, force: bool, dry_run: bool, wait_seconds: float, progress: Progress
+) -> Outcome:
+    """Stop a VM as `stop_vm` does, and keep the note that it is to be started again."""
     if not dry_run:
         require_writable(world)
     snapshot = observe(world, Want(models=False))
@@ -170,8 +181,6 @@ def stop_vm(world: World, name: str, *, force: bool, dry_run: bool, wait_seconds
     promise = own_promise(vm, "stop")
     settled(vm, promise)
     if vm.state in OFF:
-        if not dry_run:
-            world.claims.forget_drained(vm.uuid)
         return Outcome(False, vm_value(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
     stop = StopDomain(vm.name, vm.uuid, force, wait_seconds)
     mine = held(snapshot, vm, promise) if promise.lends else ()
@@ -179,9 +188,8 @@ def stop_vm(world: World, name: str, *, force: bool, dry_run: bool, wait_seconds
     if dry_run:
         return Outcome(True, vm_value(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
     if mine:
-        reclaim(world, claims_of(world, vm.name, replace(promise, vgpus=mine)), wait_seconds)
+        reclaim(world, claims_of(world, vm.name, replace(promise, vgpus=mine)), wait_seconds, leaving=True)
     carry_out(world, plan, progress)
-    world.claims.forget_drained(vm.uuid)
     return done(world, vm_value(snapshot, vm), (), plan)
 
 
@@ -232,12 +240,11 @@ def delete_vm(
     leave = not_provably_ours(snapshot, vm, promise)
     plan = removal_plan(vm, promise, leftovers_of(world, vm), keep_disks=keep_disks, leave=leave)
     steps = tuple(s.describe() for s in plan.steps)
-    before = vm_value(snapshot, vm)
     if dry_run:
-        return Outcome(True, before, steps, snapshot.warnings, plan.notes, dry_run=True)
+        return Outcome(True, vm_value(snapshot, vm), steps, snapshot.warnings, plan.notes, dry_run=True)
     running = " It is running." if vm.state is VmState.RUNNING else ""
     confirm(f"Delete VM {vm.name}?{running}", steps)
-    mine = reclaim(world, claims_of(world, vm.name, promise), wait_seconds)
+    mine = reclaim(world, claims_of(world, vm.name, promise), wait_seconds, leaving=True)
     was_off = vm.state in OFF
     try:
         now, vm = look_again(world, vm)
@@ -253,8 +260,9 @@ def delete_vm(
     except BaseException:
         give_back(world, mine)
         raise
-    carry_out(world, plan, progress)
-    data: dict[str, object] = {"name": vm.name, "uuid": vm.uuid, "state": "absent", "vgpus": [], "disks": []}
-    if keep_disks:
-        data["disks"] = [{"path": d.path, "size_bytes": d.capacity_bytes, "base": d.base} for d in promise.own_disks()]
+    with working_on(world, () if promise.vgpus else (vm.uuid,)):
+        carry_out(world, plan, progress)
+    kept = promise.own_disks() if keep_disks else ()
+    disks = [{"path": d.path, "size_bytes": d.capacity_bytes, "base": d.base} for d in kept]
+    data: dict[str, object] = {"name": vm.name, "uuid": vm.uuid, "state": "absent", "vgpus": [], "disks": disks}
     return Outcome(True, data, steps, snapshot.warnings, plan.notes)

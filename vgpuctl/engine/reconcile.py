@@ -17,6 +17,7 @@ from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.observe.vms import read_vm
 from vgpuctl.engine.power import leftovers_of, start_vm
 from vgpuctl.engine.run import carry_out
+from vgpuctl.engine.working import worked_on
 from vgpuctl.errors import InUse, NotFound, VgpuctlError
 from vgpuctl.model.gpu import Owner, Vgpu
 from vgpuctl.model.outcome import Outcome, Progress
@@ -41,9 +42,6 @@ from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
-
-
-NOT_NEEDED = "not-needed"
 
 
 class Finding(Value):
@@ -90,28 +88,33 @@ def _mend(world: World, finding: Finding, wait_seconds: float, progress: Progres
         if finding.vm is not None and finding.start:
             start_vm(world, finding.vm.uuid, dry_run=False, wait_seconds=wait_seconds, progress=progress)
             return None
-        reclaim(world, finding.claims, wait_seconds, lost=finding.vm is not None)
-        if not _still(world, finding):
+        plan = finding.plan or Plan(())
+        removes = any(isinstance(step, ReleaseClaim) for step in plan.steps)
+        reclaim(world, finding.claims, wait_seconds, lost=finding.vm is not None, leaving=removes)
+        if not _still(world, finding, removes=removes):
             return None
-        carry_out(world, finding.plan or Plan(()), progress)
+        carry_out(world, plan, progress)
     except VgpuctlError as error:
         return error
     return None
 
 
-def _still(world: World, finding: Finding) -> bool:
+def _still(world: World, finding: Finding, *, removes: bool) -> bool:
+    """Say whether it is as it was found; a VM that was off and is started since keeps what it has."""
     if finding.vm is None:
         claimed = {c.carrier for c in world.claims.all()}
         if any(world.hypervisor.find_domain(c.vm_uuid) is not None for c in finding.claims):
             return False
         return all(c.carrier in claimed for c in finding.claims)
+    if finding.vm.uuid in worked_on(world):
+        return False
     record = world.hypervisor.find_domain(finding.vm.uuid)
     if record is None:
         for claim in finding.claims:
             world.claims.remove(claim.carrier, claim.vm_uuid)
         return False
     now = read_vm(world, record)
-    if finding.kind == NOT_NEEDED and now.state not in OFF:
+    if removes and finding.vm.state in OFF and now.state not in OFF:
         return False
     return now.promise == finding.vm.promise and now.unreadable_promise == finding.vm.unreadable_promise
 
@@ -122,7 +125,8 @@ def find(world: World, snapshot: Snapshot) -> tuple[Finding, ...]:
     for write in snapshot.stuck:
         text = f"process {write.process.pid} waits in the kernel writing {write.path}"
         found.append(Finding("stuck-write", text, "it ends when the device is released"))
-    for vm in snapshot.vms:
+    busy = worked_on(world)
+    for vm in (v for v in snapshot.vms if v.uuid not in busy):
         found += _of_vm(world, snapshot, vm)
     stuck = {w.gpu for w in snapshot.stuck}
     found += [one for named in snapshot.named for one in _of_named(world, snapshot, named)]
@@ -132,9 +136,13 @@ def find(world: World, snapshot: Snapshot) -> tuple[Finding, ...]:
 
 
 def _drained(world: World, snapshot: Snapshot) -> list[Finding]:
-    """Return the VMs that were shut down to set a GPU up and that nobody is left to start again."""
+    """Return the VMs that were shut down for a while and that nobody is left to start again."""
     found = []
     for gpu, vm in left_off(world, snapshot):
+        if gpu is None:
+            text = f"VM {vm.name} was shut down to be refreshed, and has not been started again"
+            found.append(Finding("drained", text, f"start VM {vm.name}", vm=vm, start=True))
+            continue
         text = f"VM {vm.name} was shut down to set GPU {gpu} up, and has not been started again"
         seen = snapshot.gpu(gpu)
         vgpus = vm.promise.vgpus if vm.promise and not vm.promise.lends else ()
@@ -217,7 +225,7 @@ def _not_needed(world: World, vm: Vm, own: Promise, claims: tuple[Claim, ...]) -
         return []
     text = f"VM {vm.name} is off and still has {', '.join(v.carrier for v in own.vgpus)}, which it reserves only to run"
     plan = Plan(freeing_steps(vm, own.vgpus), undo_on_failure=False)
-    return [Finding(NOT_NEEDED, text, "; ".join(s.describe() for s in plan.steps), plan, claims, vm)]
+    return [Finding("not-needed", text, "; ".join(s.describe() for s in plan.steps), plan, claims, vm)]
 
 
 def _half_refreshed(snapshot: Snapshot, vm: Vm, promise: Promise, claims: tuple[Claim, ...]) -> list[Finding]:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.engine.attach import own_all
 from vgpuctl.engine.create import done
+from vgpuctl.engine.drained import note
 from vgpuctl.engine.guards import find_vm, refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.power import leftovers_of, settled, stop_vm
+from vgpuctl.engine.power import leftovers_of, settled, shut_down
 from vgpuctl.engine.run import as_failure, carry_out
 from vgpuctl.engine.setting_up import Calm, start_one
+from vgpuctl.engine.working import working_on
 from vgpuctl.errors import Interrupted, InUse, NotFound, PartlyApplied, VgpuctlError
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
@@ -124,7 +126,8 @@ def _carry_out(world: World, vm: Vm, image: str, *, runs: bool, wait_seconds: fl
     """Stop the VM where it runs, exchange its disk, and start it again whatever came of that."""
     try:
         if runs:
-            stop_vm(world, vm.uuid, force=False, dry_run=False, wait_seconds=wait_seconds, progress=progress)
+            note(world, None, world.processes.this(), (vm,))
+            shut_down(world, vm.uuid, force=False, dry_run=False, wait_seconds=wait_seconds, progress=progress)
         _exchange(world, vm.uuid, image, wait_seconds, progress)
     except BaseException as error:
         failure = as_failure(error)
@@ -148,12 +151,13 @@ def _exchange(world: World, name: str, image: str, wait_seconds: float, progress
         raise InUse(f"{job.vm.name} was started just now", hint="run the command again", vm=job.vm.name)
     own = replace(job.promise, vgpus=held(job.snapshot, job.vm, job.promise))
     mine = own_all(world, job.vm, own, (), wait_seconds)
-    carry_out(world, job.make, progress, mine)
-    try:
-        carry_out(world, job.drop, progress)
-    except VgpuctlError as error:
-        error.changed = True
-        raise
+    with working_on(world, () if own.vgpus else (job.vm.uuid,)):
+        carry_out(world, job.make, progress, mine)
+        try:
+            carry_out(world, job.drop, progress)
+        except VgpuctlError as error:
+            error.changed = True
+            raise
 
 
 def _start_again(world: World, vm: Vm, failure: VgpuctlError, wait_seconds: float, progress: Progress) -> None:

@@ -11,7 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Exists, Interrupted, InUse, PartlyApplied, Refused, Stuck, Temporary, VgpuctlError
+from vgpuctl.errors import (
+    Exists,
+    FileFailed,
+    Interrupted,
+    InUse,
+    PartlyApplied,
+    Refused,
+    Stuck,
+    Temporary,
+    VgpuctlError,
+)
 from vgpuctl.model.outcome import Progress
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.steps.domain import StartDomain
@@ -78,7 +88,8 @@ def as_failure(error: BaseException) -> VgpuctlError:
     if isinstance(error, KeyboardInterrupt):
         return Interrupted("interrupted", signal_number=2)
     if isinstance(error, OSError):
-        return VgpuctlError(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), errno=error.errno)
+        text = f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")
+        return FileFailed(text, errno=error.errno, path=error.filename)
     return VgpuctlError(f"{type(error).__name__}: {error}", hint="this is a bug in vgpuctl; run again with -v")
 
 

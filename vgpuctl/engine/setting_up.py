@@ -140,7 +140,7 @@ def _look_again(task: Task, claim: Claim) -> Work:
         mine = other.vm_uuid == claim.vm_uuid or other.process == claim.process
         if other.gpu == claim.gpu and not mine and other.carrier in snapshot.live_claims:
             raise Busy(
-                f"process {other.process.pid} works on VM {other.vm}: {other.command}",
+                f"process {other.process.pid} works on {other.holder}: {other.command}",
                 hint="wait for it, then run the command again",
                 pid=other.process.pid,
                 vm=other.vm,

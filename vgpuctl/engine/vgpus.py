@@ -14,7 +14,7 @@ from vgpuctl.errors import Busy, VgpuctlError
 from vgpuctl.model.outcome import Answer, Confirm, Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
-from vgpuctl.model.vm import Claim, PromisedVgpu
+from vgpuctl.model.vm import Claim, NamedVgpu, PromisedVgpu
 from vgpuctl.model.wish import VmWish
 from vgpuctl.plan import vgpus as plans
 from vgpuctl.plan.report import planned_vgpu, vgpu_value
@@ -148,12 +148,13 @@ def delete_vgpu(
 
     Raises:
         InUse: a VM refers to it, or a process holds it; nothing was changed.
+        Busy: another command changed its entry since it was shown.
         VgpuctlError: why not; the same command again removes what is left.
     """
     if not dry_run:
         require_writable(world)
-    snapshot, vgpu = _look_for(world, name)
-    entry, seen = plans.find_named(snapshot, name)
+    snapshot, entry, vgpu = _look_for(world, name)
+    _, seen = plans.find_named(snapshot, name)
     refuse_stuck(snapshot, [entry.gpu])
     leave = plans.somebody_elses(snapshot, entry, vgpu)
     plan = plans.removal_plan(world.machine_id, entry, vgpu, leave)
@@ -163,7 +164,9 @@ def delete_vgpu(
     confirm(f"Delete vGPU {name} ({entry.profile} on GPU {entry.gpu})?", _lines(plan.steps))
     held = reclaim(world, _claims(world, name, vgpu), wait_seconds)
     try:
-        _, vgpu = _look_for(world, name)
+        _, now, vgpu = _look_for(world, name)
+        if now != entry:
+            raise Busy(f"vGPU {name} of host.yaml was changed just now", hint="run the command again", vgpu=name)
         plan = plans.removal_plan(world.machine_id, entry, vgpu, leave)
     except BaseException:
         give_back(world, held)
@@ -172,11 +175,11 @@ def delete_vgpu(
     return Outcome(True, gone, _lines(plan.steps), snapshot.warnings, plan.notes)
 
 
-def _look_for(world: World, name: str) -> tuple[Snapshot, PromisedVgpu]:
-    """Look at the host and return the vGPU of that name, which nobody uses."""
+def _look_for(world: World, name: str) -> tuple[Snapshot, NamedVgpu, PromisedVgpu]:
+    """Look at the host and return the vGPU of that name, which nobody uses: its entry, and as steps want it."""
     snapshot = observe(world, LOOK)
     require_system(snapshot)
     plans.refuse_unread(snapshot)
     entry, seen = plans.find_named(snapshot, name)
     plans.refuse_used(snapshot, entry)
-    return snapshot, plans.promised(entry, seen)
+    return snapshot, entry, plans.promised(entry, seen)

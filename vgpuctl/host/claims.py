@@ -21,14 +21,14 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.lock import HostLock, make_private
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.records import ClaimsRead
-from vgpuctl.model.vm import Claim, DrainedVm, ProcessId, StuckWrite
-from vgpuctl.value import as_dict, field_names
+from vgpuctl.model.vm import Claim, DrainedVm, ProcessId, StuckWrite, WorkedOn
+from vgpuctl.value import Value, as_dict, field_names
 
 if TYPE_CHECKING:
     from vgpuctl.model.seams import Clock, Processes
@@ -40,10 +40,10 @@ _KINDS: tuple[tuple[str, type | tuple[type, ...]], ...] = (
     ("profile", (str, type(None))),
     ("framebuffer_mib", (int, type(None))),
 )
-_CLAIM, _PROCESS, _WRITE, _DRAINED = (
-    frozenset(field_names(kind)) for kind in (Claim, ProcessId, StuckWrite, DrainedVm)
-)
+_CLAIM, _PROCESS = frozenset(field_names(Claim)), frozenset(field_names(ProcessId))
 _counter = itertools.count()
+
+Note = TypeVar("Note", bound=Value)
 
 
 class ClaimStore:
@@ -66,6 +66,7 @@ class ClaimStore:
         self._claims = run_dir / "claims"
         self._stuck = run_dir / "stuck"
         self._drained = run_dir / "drained"
+        self._working = run_dir / "working"
         self._processes = processes
         self._read_only = read_only
         self._seen: dict[str, tuple[bytes, Claim | None]] = {}
@@ -143,7 +144,7 @@ class ClaimStore:
         Raises:
             OSError: they cannot be listed.
         """
-        return tuple(vm for _, text in _files(self._drained) if (vm := _drained_vm(_parsed(text))) is not None)
+        return tuple(vm for _, text in _files(self._drained) if (vm := _note(DrainedVm, text)) is not None)
 
     def note_drained(self, vm: DrainedVm) -> None:
         """Keep that a VM is about to be shut down for a while."""
@@ -157,6 +158,33 @@ class ClaimStore:
         """Drop that it is to be started again."""
         self._drop(self._drained / vm_uuid)
 
+    def working(self) -> frozenset[str]:
+        """Return the uuids of the VMs that a living process works on, after dropping what others left.
+
+        Raises:
+            OSError: they cannot be listed.
+        """
+        found = set()
+        for name, text in _files(self._working):
+            work = _note(WorkedOn, text)
+            if work is not None and self._processes.alive(work.process):
+                found.add(work.vm_uuid)
+            elif work is not None:
+                self.forget_working(name)
+        return frozenset(found)
+
+    def note_working(self, work: WorkedOn) -> None:
+        """Keep that a process works on a VM; what an earlier one left gives way."""
+        _check_name(work.vm_uuid)
+        self._refuse_capture()
+        make_private(self._working.parent, self._working)
+        self.forget_working(work.vm_uuid)
+        _write_new(self._working / work.vm_uuid, as_dict(work))
+
+    def forget_working(self, vm_uuid: str) -> None:
+        """Drop that a process works on a VM."""
+        self._drop(self._working / vm_uuid)
+
     def stuck(self) -> tuple[StuckWrite, ...]:
         """Return the writes that still wait in the kernel, after dropping those whose process is gone.
 
@@ -165,7 +193,7 @@ class ClaimStore:
         """
         found: list[StuckWrite] = []
         for name, text in _files(self._stuck):
-            write = _stuck_write(_parsed(text))
+            write = _note(StuckWrite, text)
             if write is not None and self._processes.alive(write.process):
                 found.append(write)
             elif write is not None:
@@ -210,25 +238,20 @@ def _claim(name: str, text: bytes) -> Claim | None:
             return None
         if not (isinstance(data.get("type_id"), str | None) and isinstance(data.get("placement_id"), int | None)):
             return None
+        if not isinstance(data.get("leaving", False), bool):
+            return None
         return Claim(**{**data, "backend": Backend(data["backend"]), "process": _process(data["process"])})
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _stuck_write(data: object) -> StuckWrite | None:
+def _note(kind: type[Note], text: bytes) -> Note | None:
+    """Return the record of a process's work in a file, or None when it cannot be understood."""
+    data = _parsed(text)
     if not isinstance(data, dict):
         return None
     try:
-        return StuckWrite(**{**_known(data, _WRITE), "process": _process(data["process"])})
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def _drained_vm(data: object) -> DrainedVm | None:
-    if not isinstance(data, dict):
-        return None
-    try:
-        return DrainedVm(**{**_known(data, _DRAINED), "process": _process(data["process"])})
+        return kind(**{**_known(data, frozenset(field_names(kind))), "process": _process(data["process"])})
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -297,7 +320,7 @@ def _parsed(text: bytes) -> object:
 
 
 def _write_new(path: Path, data: dict[str, object]) -> None:
-    """Make a whole file, or raise FileExistsError; nobody ever sees half of it."""
+    """Make a whole file, or raise FileExistsError or another OSError with its path; nobody ever sees half of it."""
     temporary = path.parent / f".{os.getpid()}-{next(_counter)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
@@ -305,13 +328,12 @@ def _write_new(path: Path, data: dict[str, object]) -> None:
         try:
             text = json.dumps(data).encode()
             if os.write(descriptor, text) != len(text):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(descriptor)
-        try:
-            os.link(temporary, path)
-        except FileExistsError as error:
-            raise FileExistsError(error.errno, error.strerror, str(path)) from None
+        os.link(temporary, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None  # people know the file by its own name
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary)

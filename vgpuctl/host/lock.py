@@ -18,7 +18,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import HostCannot, Locked
+from vgpuctl.errors import FileFailed, HostCannot, Locked
 
 if TYPE_CHECKING:
     from vgpuctl.model.seams import Clock, Processes
@@ -63,7 +63,8 @@ class HostLock:
 
         Raises:
             Locked: after `wait_seconds`, naming the holder.
-            HostCannot: the lock file cannot be opened.
+            FileFailed: there is no room for the lock file.
+            HostCannot: it cannot be opened.
         """
         if self._held:
             raise AssertionError("the host lock is held already")
@@ -150,12 +151,10 @@ def _opened(path: Path) -> int:
         make_private(path.parent)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EROFS, errno.EDQUOT)
-        place = path.parent.parent
+        text, place = f"cannot open {path}: {error.strerror}", path.parent.parent
+        if error.errno in (errno.ENOSPC, errno.EROFS, errno.EDQUOT):
+            hint = f"is it full, or mounted read-only? df -h {place}; df -i {place}"
+            raise FileFailed(text, hint=hint, path=str(path), errno=error.errno) from error
         raise HostCannot(
-            f"cannot open {path}: {error.strerror}",
-            hint=f"is it full, or mounted read-only? df -h {place}; df -i {place}" if full else "run it as root",
-            check="run-directory",
-            path=str(path),
-            errno=error.errno,
+            text, hint="run it as root", check="run-directory", path=str(path), errno=error.errno
         ) from error

@@ -39,7 +39,7 @@ from vgpuctl.model.records import (
     VolumeRecord,
 )
 from vgpuctl.model.scheduler import SchedulerSpec
-from vgpuctl.model.vm import Claim, DrainedVm, ProcessId, StuckWrite
+from vgpuctl.model.vm import Claim, DrainedVm, ProcessId, StuckWrite, WorkedOn
 
 
 class Sysfs(Protocol):
@@ -344,6 +344,23 @@ class Claims(Protocol):
 
     def forget_drained(self, vm_uuid: str) -> None:
         """Drop that: the VM runs again. A missing one is no error, and one that cannot be dropped neither."""
+
+    def working(self) -> frozenset[str]:
+        """Return the uuids of the VMs without a place that a living process works on, dropping what others left.
+
+        Raises:
+            OSError: they cannot be listed, as without root.
+        """
+
+    def note_working(self, work: WorkedOn) -> None:
+        """Keep, until it is forgotten or its process has ended, that a process works on a VM.
+
+        Raises:
+            OSError: with the kernel's errno.
+        """
+
+    def forget_working(self, vm_uuid: str) -> None:
+        """Drop that. A missing one is no error, and one that cannot be dropped neither."""
 
     def set_mode(self, mode: int) -> None:
         """Set the permission bits of /run/vgpuctl itself.

@@ -174,6 +174,10 @@ SETTING_UP = "set-mode"
 """Stands for the VM in the claim on a GPU whose mode is being set."""
 
 
+WITHOUT_VM = "vgpu "
+"""Begins what a claim on a vGPU without a VM has in the VM's place; the name follows. No VM of ours has such a name."""
+
+
 class ProcessId(Value):
     """A process that no later one is mistaken for: pid, and start time in clock ticks since boot."""
 
@@ -186,6 +190,7 @@ class Claim(Value):
 
     `type_id`: the type that its device is given, by the driver's number; None when it was not known. `placement_id`:
     where it goes on a mixed-size GPU, None where the driver chooses.
+    `leaving`: its process takes vGPUs of the VM away, so that nobody may start the VM with what is still there.
     """
 
     carrier: str
@@ -200,13 +205,30 @@ class Claim(Value):
     command: str
     type_id: str | None = None
     placement_id: int | None = None
+    leaving: bool = False
+
+    @property
+    def holder(self) -> str:
+        """Who has it, in words."""
+        name = self.vm.removeprefix(WITHOUT_VM)
+        return f"VM {name}" if name == self.vm else f"vGPU {name}"
 
 
 class DrainedVm(Value):
-    """The file /run/vgpuctl/drained/<uuid>: a VM that was shut down to set its GPU up, and is to be started again."""
+    """The file /run/vgpuctl/drained/<uuid>: a VM that was shut down for a while, and is to be started again.
+
+    `gpu`: the GPU that was to be set up; None when the VM itself was to be refreshed.
+    """
 
     vm_uuid: str
-    gpu: str
+    gpu: str | None
+    process: ProcessId
+
+
+class WorkedOn(Value):
+    """The file /run/vgpuctl/working/<uuid>: a process works on a VM that has no place, so that no claim tells of it."""
+
+    vm_uuid: str
     process: ProcessId
 
 

@@ -11,8 +11,10 @@ from vgpuctl.errors import Busy, InUse
 from vgpuctl.model.gpu import Gpu, Owner, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
-from vgpuctl.model.vm import OFF_OR_CRASHED, Promise, PromisedVgpu, PromiseState, Vm
+from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm
+from vgpuctl.plan.layout import refuse_crashed
 from vgpuctl.plan.vgpus import promised
+from vgpuctl.steps.domain import OFF
 from vgpuctl.steps.scheduler import LendDevice
 from vgpuctl.value import Value, replace
 
@@ -44,7 +46,7 @@ def emptied(snapshot: Snapshot, gpu: Gpu, steps: tuple[Step, ...], why: Reason) 
     """Return the steps with every device of the GPU removed before and made again after.
 
     Raises:
-        InUse: vGPUs exist on it, and may not be removed meanwhile, or are not vgpuctl's to remove.
+        InUse: vGPUs exist on it, and may not be removed meanwhile, or are not vgpuctl's to remove; or a VM crashed.
         Busy: a VM on it is half made or half removed.
     """
     lent = _lent(snapshot, gpu, why)
@@ -56,7 +58,8 @@ def emptied(snapshot: Snapshot, gpu: Gpu, steps: tuple[Step, ...], why: Reason) 
             gpu=gpu.address,
             vms=names,
         )
-    stops = {one.vm.uuid: one.vm for one in lent if one.vm is not None and one.vm.state not in OFF_OR_CRASHED}
+    stops = {one.vm.uuid: one.vm for one in lent if one.vm is not None and one.vm.state not in OFF}
+    refuse_crashed(gpu, stops.values())
     made = [step for one in lent for step in one.make()]
     lend = [
         LendDevice(remove, again)
@@ -103,7 +106,7 @@ def _lent(snapshot: Snapshot, gpu: Gpu, why: Reason) -> list[_Lent]:
 def _lendable(snapshot: Snapshot, gpu: Gpu, vgpu: Vgpu, why: Reason) -> _Lent:
     vm = snapshot.vm(vgpu.vm_uuid or "")
     named = next((n for n in snapshot.named if n.name == vgpu.name and n.carrier == vgpu.carrier), None)
-    if named is not None and vgpu.reason is None and (vm is None or vm.state in OFF_OR_CRASHED):
+    if named is not None and vgpu.reason is None and (vm is None or vm.state in OFF):
         return _Lent(vgpu.holder, None, promised(named, vgpu), vgpu.type_id)
     kept = None if vm is None or vm.promise is None else vm.promise.vgpus
     mine = next((p for p in kept or () if p.carrier == vgpu.carrier), None)
@@ -114,7 +117,8 @@ def _lendable(snapshot: Snapshot, gpu: Gpu, vgpu: Vgpu, why: Reason) -> _Lent:
             vm=vm.name,
         )
     if vgpu.owner is Owner.OURS and vm is not None and mine is not None:
-        return _Lent(vm.name, vm, replace(mine, gpu=vgpu.gpu, function=vgpu.function), vgpu.type_id)
+        back = replace(mine, gpu=vgpu.gpu, function=vgpu.function, placement_id=vgpu.placement_id)
+        return _Lent(vm.name, vm, back, vgpu.type_id)
     if named is not None:
         hint = f"shut {vm.name if vm else 'the VM'} down first{why.otherwise}"
     elif vgpu.owner is Owner.LEAKED:

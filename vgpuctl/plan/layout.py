@@ -10,7 +10,8 @@ from vgpuctl.errors import HostCannot, InUse, InvalidInput
 from vgpuctl.layout.sriov import FIXED_HINT
 from vgpuctl.model.gpu import Backend, Gpu, Owner, Vgpu
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import OFF_OR_CRASHED, Vm, VmState
+from vgpuctl.model.vm import Vm, VmState
+from vgpuctl.steps.domain import OFF
 
 _VGPU = (Backend.MDEV_PF, Backend.MDEV_VF, Backend.VENDOR_VF)
 FITTING: dict[str, tuple[Backend, ...]] = {
@@ -114,7 +115,7 @@ def users_to_drain(snapshot: Snapshot, gpu: Gpu, number: int) -> tuple[Vm, ...]:
     that takes it away from doing so.
 
     Raises:
-        InUse: something on the GPU would lose its carrier for good, or is not vgpuctl's to drain.
+        InUse: something on the GPU would lose its carrier for good, or is not vgpuctl's to drain; or a VM crashed.
     """
     taken = snapshot.taken_on(gpu.address)
     if number == gpu.vfs_enabled or not gpu.vfs_enabled:
@@ -130,9 +131,26 @@ def users_to_drain(snapshot: Snapshot, gpu: Gpu, number: int) -> tuple[Vm, ...]:
     strange = [v for v in taken if v.name is None and (_not_ours(v) or snapshot.vm(v.vm_uuid or "") is None)]
     if strange:
         raise _in_use(gpu, strange, "which vgpuctl did not make and cannot drain")
-    off = OFF_OR_CRASHED if snapshot.hypervisor.available else (*OFF_OR_CRASHED, VmState.UNKNOWN)
+    off = OFF if snapshot.hypervisor.available else (*OFF, VmState.UNKNOWN)
     vms = {vm.uuid: vm for v in taken if (vm := snapshot.vm(v.vm_uuid or "")) is not None and vm.state not in off}
+    refuse_crashed(gpu, vms.values())
     return tuple(sorted(vms.values(), key=lambda vm: vm.name))
+
+
+def refuse_crashed(gpu: Gpu, vms: Iterable[Vm]) -> None:
+    """Refuse to drain VMs that crashed: their QEMU holds its devices and is kept for a look, and no guest shuts down.
+
+    Raises:
+        InUse: naming the VMs.
+    """
+    names = sorted(vm.name for vm in vms if vm.state is VmState.CRASHED)
+    if names:
+        raise InUse(
+            f"{', '.join(names)} crashed, and QEMU still holds the vGPU on {gpu.address}: on_crash preserves it",
+            hint=f"virsh dump {names[0]} FILE keeps what it was doing; then: vgpuctl stop-vm {names[0]} --force",
+            gpu=gpu.address,
+            vms=names,
+        )
 
 
 def refuse_running(gpu: Gpu, vms: Iterable[Vm]) -> None:

@@ -9,7 +9,8 @@ from vgpuctl.errors import HostCannot
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.scheduler import SchedulerSpec
 from vgpuctl.model.step import Step
-from vgpuctl.scheduler.modprobe import EACH, EVERYWHERE, VERSION, ModprobeFile, in_force, lost, merged, settings
+from vgpuctl.scheduler.driver import MODULE_VERSION, PROC_VERSION
+from vgpuctl.scheduler.modprobe import EACH, EVERYWHERE, ModprobeFile, in_force, lost, merged, settings
 from vgpuctl.scheduler.registry import KEY, encode, generation, weights_since
 from vgpuctl.steps.modprobe import PutModprobeFile
 from vgpuctl.steps.scheduler import words
@@ -35,7 +36,7 @@ def word_for(gpu: Gpu, wanted: SchedulerSpec, driver: str | None, before: int | 
     if kind is None:
         raise HostCannot(
             f"the version of the driver of {gpu.address} is not known, and the word {KEY} differs between versions",
-            hint=f"cat {VERSION}",
+            hint=f"cat {MODULE_VERSION} {PROC_VERSION}",
             **facts,
         )
     try:

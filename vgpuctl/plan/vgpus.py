@@ -17,7 +17,7 @@ from vgpuctl.model.address import is_pci
 from vgpuctl.model.gpu import MDEV, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
-from vgpuctl.model.vm import NamedVgpu, Promise, PromisedVgpu, PromiseState, Vm, VmState
+from vgpuctl.model.vm import WITHOUT_VM, NamedVgpu, Promise, PromisedVgpu, PromiseState, Vm, VmState
 from vgpuctl.model.wish import VmWish
 from vgpuctl.plan.choose import choose, make_steps
 from vgpuctl.plan.remove import not_provably_ours
@@ -30,7 +30,7 @@ def holder_of(machine_id: str, name: str, vgpu: PromisedVgpu) -> tuple[Vm, Promi
     """Return who has a vGPU without a VM, as claims and devices want it: nobody that libvirt knows, and its promise."""
     owner = named_owner(machine_id, name)
     promise = Promise(PromiseState.READY, owner, machine_id, (vgpu,), (), "{}")
-    return Vm(f"vgpu {name}", owner, VmState.UNKNOWN, 0, 0, promise=promise), promise
+    return Vm(f"{WITHOUT_VM}{name}", owner, VmState.UNKNOWN, 0, 0, promise=promise), promise
 
 
 def promised(named: NamedVgpu, seen: Vgpu | None = None) -> PromisedVgpu:
@@ -62,7 +62,7 @@ def refuse_unread(snapshot: Snapshot) -> None:
 
 
 def conflicts(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return a sentence for each vGPU of host.yaml whose carrier is the vGPU of a VM, or of another entry."""
+    """Return a sentence for each vGPU of host.yaml whose carrier is the vGPU of a VM."""
     seen = {v.carrier: v for v in snapshot.vgpus}
     return tuple(
         f"vGPU {n.name} of host.yaml has no place of its own: {n.carrier} is the vGPU of {seen[n.carrier].holder}"

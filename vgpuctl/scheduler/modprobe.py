@@ -22,7 +22,6 @@ OWN = "/etc/modprobe.d"
 FOLDERS = (OWN, "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
 NEW_FILE = f"{OWN}/vgpuctl-nvidia.conf"
 PARAMS = "/proc/driver/nvidia/params"
-VERSION = "/sys/module/nvidia/version"
 EVERYWHERE, EACH = "NVreg_RegistryDwords", "NVreg_RegistryDwordsPerDevice"
 _HEAD = "# The scheduler of NVIDIA's vGPUs; vgpuctl set-scheduler --via modprobe changes it.\n"
 _OPTIONS = re.compile(r"\s*options\s+nvidia\s")

@@ -129,6 +129,14 @@ def _gpus(value: object) -> dict[str, GpuSpec]:
 
 def _vgpus(value: object) -> dict[str, VgpuSpec]:
     given: Any = by_name(rules.name, VGPU)(value)
+    first: dict[object, str] = {}
+    twice: list[rules.Problem] = []
+    for name, entry in given.items():
+        other = first.setdefault(entry["carrier"], name)
+        if other != name:
+            twice.append(rules.Problem((name, "carrier"), f"{entry['carrier']} is the carrier of vGPU {other} too"))
+    if twice:
+        raise rules.Refused(tuple(twice))
     return {name: VgpuSpec(**entry) for name, entry in given.items()}
 
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from vgpuctl.errors import Busy, Failed, InUse, VerifyFailed
+from vgpuctl.errors import Busy, FileFailed, InUse, VerifyFailed
 from vgpuctl.model.records import ClaimsRead
 from vgpuctl.model.vm import SETTING_UP, Claim
 from vgpuctl.model.world import World
 from vgpuctl.value import Value
 
 
-def _failed(carrier: str, what: str, error: OSError) -> Failed:
-    return Failed(
+def _failed(carrier: str, what: str, error: OSError) -> FileFailed:
+    return FileFailed(
         f"the claim on {carrier} cannot be {what}: {error.strerror or error}",
         hint="is /run full, or mounted read-only? df -h /run; df -i /run",
         carrier=carrier,
         errno=error.errno,
+        path=error.filename,
     )
 
 
@@ -33,7 +34,7 @@ def _taken(world: World, wanted: Claim, path: str) -> InUse | None:
         return None
     if holder is not None:
         return InUse(
-            f"{carrier} is claimed for VM {holder.vm}, by process {holder.process.pid}: {holder.command}",
+            f"{carrier} is claimed for {holder.holder}, by process {holder.process.pid}: {holder.command}",
             hint="vgpuctl reconcile, then run the command again",
             carrier=carrier,
             path=path,

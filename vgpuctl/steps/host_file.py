@@ -7,14 +7,14 @@ import errno
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from vgpuctl.errors import Busy, Exists, Failed, HostCannot, VerifyFailed, VgpuctlError
+from vgpuctl.errors import Busy, Exists, FileFailed, HostCannot, VerifyFailed, VgpuctlError
 from vgpuctl.model.vm import NamedVgpu
 from vgpuctl.value import NOTHING, Value
 
 if TYPE_CHECKING:
     from vgpuctl.model.seams import HostFile
     from vgpuctl.model.world import World
-    from vgpuctl.spec.host import HostSpec
+    from vgpuctl.spec.host import HostSpec, VgpuSpec
 
 PATH = "/etc/vgpuctl/host.yaml"
 WRITES = 100
@@ -83,7 +83,7 @@ class PutHostFile(Value):
 
         Raises:
             Busy: it is not the text before any more.
-            HostCannot, Failed: it cannot be written here.
+            HostCannot, FileFailed: it cannot be written here.
         """
         try:
             _file(world).replace(self.text, self.was)
@@ -155,9 +155,7 @@ class KeepVgpu(Value):
 
     def _there(self, world: World) -> bool:
         said = _read(world).vgpus.get(self.vgpu.name)
-        return said is not None and (said.profile, said.gpu, said.carrier) == (
-            self.vgpu.profile, self.vgpu.gpu, self.vgpu.carrier,
-        )  # fmt: skip
+        return said is not None and _is(said, self.vgpu)
 
     def undo(self, world: World) -> None:
         """Take the entry out again, if it still says what was written."""
@@ -178,9 +176,24 @@ class DropVgpu(Value):
         """Remove the entry; one that is gone is no error.
 
         Raises:
+            Busy: the name is another vGPU's by now, which stays.
             InvalidInput, Busy, HostCannot: as `SetGpuKeys`.
         """
-        _write(world, lambda was: was and _edit_vgpu(was, self.vgpu.name, dict.fromkeys(_entry(self.vgpu))))
+
+        def without(was: str | None) -> str | None:
+            said = _parsed(was).vgpus.get(self.vgpu.name) if was is not None else None
+            if was is None or said is None:
+                return was
+            if not _is(said, self.vgpu):
+                raise Busy(
+                    f"{PATH} names another vGPU {self.vgpu.name} by now: {said.profile} on {said.carrier}",
+                    hint="run the command again",
+                    vgpu=self.vgpu.name,
+                    carrier=said.carrier,
+                )
+            return _edit_vgpu(was, self.vgpu.name, dict.fromkeys(_entry(self.vgpu)))
+
+        _write(world, without)
 
     def verify(self, world: World) -> None:
         """See that it is gone."""
@@ -189,6 +202,11 @@ class DropVgpu(Value):
 
     def undo(self, world: World) -> None:
         """Nothing: a removal is finished by running it again, not taken back."""
+
+
+def _is(said: VgpuSpec, vgpu: NamedVgpu) -> bool:
+    """Say whether an entry is this vGPU's, and not one that was made under its name since."""
+    return (said.profile, said.gpu, said.carrier) == (vgpu.profile, vgpu.gpu, vgpu.carrier)
 
 
 def _entry(vgpu: NamedVgpu) -> dict[str, object]:
@@ -206,9 +224,13 @@ def _write(world: World, edit: Callable[[str | None], str | None]) -> None:
     for left in reversed(range(WRITES)):
         try:
             was = file.read()
-            text = edit(was)
-            if text is not None and text != was:
-                file.replace(text, was)
+        except OSError as error:
+            raise _failed(error) from error
+        text = edit(was)
+        if text is None or text == was:
+            return
+        try:
+            file.replace(text, was)
             return
         except Busy:
             if not left:
@@ -266,4 +288,4 @@ def _failed(error: OSError) -> VgpuctlError:
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         hint = "a host whose /etc is read-only gets this file from its image; else run this as root, lsattr " + PATH
         return HostCannot(why, hint=hint, check="host-file", **facts)
-    return Failed(why, hint="df /etc; ls -ld /etc/vgpuctl", **facts)
+    return FileFailed(why, hint="df /etc; ls -ld /etc/vgpuctl", **facts)

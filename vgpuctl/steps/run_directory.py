@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from vgpuctl.errors import Failed, VerifyFailed
+from vgpuctl.errors import FileFailed, VerifyFailed
 from vgpuctl.model.world import World
 from vgpuctl.value import Value
 
@@ -41,7 +41,7 @@ class MakePrivate(Value):
         try:
             world.claims.set_mode(mode)
         except OSError as error:
-            raise Failed(
+            raise FileFailed(
                 f"the mode of {RUN} cannot be changed: {error.strerror or error}",
                 hint="run it as root",
                 path=RUN,

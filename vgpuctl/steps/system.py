@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Failed, HostCannot, VerifyFailed
+from vgpuctl.errors import FileFailed, HostCannot, VerifyFailed
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def _look(path: str, number: int | None) -> str:
     return f"run this as root; {look}" if number in (errno.EACCES, errno.EPERM) else look
 
 
-def _failed(path: str, what: str, error: OSError) -> Failed:
-    return Failed(
+def _failed(path: str, what: str, error: OSError) -> FileFailed:
+    return FileFailed(
         f"{path} cannot be {what}: {error.strerror or error}",
         hint=_look(path, error.errno),
         path=path,

@@ -57,7 +57,7 @@ def test_a_claim_whose_vm_and_process_are_gone_is_leaked_and_says_so():
     gpu = _carrying()
     (found,) = join((gpu,), (), (claim(promised(gpu, A4C), 1),), NOBODY)
     assert (found.owner, found.present) == (Owner.LEAKED, True)
-    assert found.reason == "claimed for vdi-001 by process 100, both are gone"
+    assert found.reason == "claimed for VM vdi-001 by process 100, both are gone"
 
 
 def test_without_libvirt_no_claim_is_called_leaked():

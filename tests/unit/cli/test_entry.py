@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
 
+import vgpuctl
 from tests.unit.cli.conftest import Ran, child
 from vgpuctl import __version__
 from vgpuctl.cli import docs
@@ -165,11 +168,36 @@ def test_an_undecodable_word_is_no_traceback() -> None:
     assert "Traceback" not in ran.stderr
 
 
-@pytest.mark.parametrize(("program", "quiet"), [("/usr/bin/vgpuctl", True), ("/usr/bin/pytest", False)])
-def test_ctrl_c_while_the_program_is_still_loading_is_no_traceback(program: str, quiet: bool) -> None:
-    code = (
-        f"import sys; sys.argv[0] = {program!r}; import vgpuctl.cli.entry, signal; "
-        "print(signal.getsignal(signal.SIGINT) is signal.SIG_DFL)"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout == f"{quiet}\n"
+PROGRAM = Path(vgpuctl.__file__).parent / "_program/vgpuctl"
+SPY = """
+import runpy, sys, _signal
+
+class Spy:
+    def find_spec(self, name, path=None, target=None):
+        if name == "vgpuctl.cli":
+            print(_signal.getsignal(_signal.SIGINT) is _signal.SIG_DFL)
+            sys.exit(0)
+
+sys.meta_path.insert(0, Spy())
+_signal.signal(_signal.SIGINT, _signal.default_int_handler)  # as at a terminal; in the background it may be ignored
+"""
+
+
+@pytest.mark.parametrize(
+    "run",
+    [f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__')", "runpy.run_module('vgpuctl', run_name='__main__')"],
+    ids=["vgpuctl", "python-m"],
+)
+def test_ctrl_c_before_anything_of_the_program_is_loaded_is_no_traceback(run: str) -> None:
+    ran = subprocess.run([sys.executable, "-c", SPY + run], capture_output=True, text=True, check=True)
+    assert ran.stdout == "True\n"
+
+
+def test_the_program_is_what_is_installed() -> None:
+    with (Path(__file__).parents[3] / "pyproject.toml").open("rb") as file:
+        built = tomllib.load(file)["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert built["shared-scripts"] == {"vgpuctl/_program/vgpuctl": "vgpuctl"}
+    assert PROGRAM.read_text().startswith("#!python\n"), "installers put their own interpreter there"
+    assert PROGRAM.stat().st_mode & 0o111 == 0o111
+    ran = subprocess.run([sys.executable, PROGRAM, "--version"], capture_output=True, text=True, check=True)
+    assert ran.stdout == f"vgpuctl {__version__}\n"

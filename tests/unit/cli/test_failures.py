@@ -7,13 +7,17 @@ import errno
 import json
 import os
 import stat
+from pathlib import Path
 
 import click
 import pytest
 
+from tests.faults import counted, failing, outcome
+from tests.worlds import create, open_host, wish
 from vgpuctl.cli import failures
 from vgpuctl.cli.settings import Settings
-from vgpuctl.errors import Interrupted, NoCapacity, PartlyApplied, Refused
+from vgpuctl.errors import FileFailed, Interrupted, NoCapacity, PartlyApplied, Refused
+from vgpuctl.model.world import World
 
 
 def told(exc: BaseException, capsys: pytest.CaptureFixture[str], **settings: bool) -> tuple[int, str, str]:
@@ -194,6 +198,25 @@ def test_what_the_system_refuses_without_a_path(capsys: pytest.CaptureFixture[st
     assert (status, error["code"], error["facts"]["path"]) == (1, "os-error", None)
     assert "df -h" in error["hint"]
     assert failures.explain(OSError(errno.EBADF, "Bad file descriptor"), Settings()).code == "bug"
+
+
+def test_a_full_run_directory_has_the_code_of_a_full_disk_wherever_it_is_met(tmp_path: Path) -> None:
+    def make(world: World, **how: object) -> object:
+        return create(world, wish("A100-4C", name="vm", **how), start=False)
+
+    for number, how in enumerate(({}, {"reserve": "running"})):
+        calls = counted(open_host(tmp_path / f"{number}").world, lambda w, how=how: make(w, **how))
+        writes = [n for n, call in enumerate(calls, 1) if call in ("claims.add", "claims.note_working")]
+        assert writes
+        for at in writes:
+            world = open_host(tmp_path / f"{number}-{at}").world
+            error = outcome(lambda world=world, at=at, how=how: make(failing(world, at), **how))
+            assert error is not None
+            failure = failures.explain(error, Settings())
+            assert (failure.status, failure.code, failure.facts["errno"]) == (1, "os-error", errno.ENOSPC)
+            assert "/run" in str(failure.hint)
+    full = FileFailed("the claim cannot be written", errno=errno.ENOSPC, path="/proc/vgpuctl/claims/x")
+    assert failures.explain(full, Settings()).facts["file_system"] == "/proc"
 
 
 def test_exit_in_library_code_is_a_bug(capsys: pytest.CaptureFixture[str]) -> None:

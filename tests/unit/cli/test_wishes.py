@@ -96,3 +96,22 @@ def test_line_ends_of_windows_are_read_as_line_ends(tmp_path: Path) -> None:
     user_data = wishes.from_options(world(), typed).cloud_init
     assert user_data is not None
     assert user_data.text == "#cloud-config\nusers: []\n"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory", "link to a pipe"])
+def test_user_data_that_is_no_regular_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "user-data"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "device":
+        path = Path("/dev/zero")
+    else:
+        os.mkfifo(tmp_path / "pipe")
+        path = tmp_path / "pipe"
+        if kind == "link to a pipe":
+            path = tmp_path / "link"
+            path.symlink_to("pipe")
+    typed = {"profile": ("A100-4C",), "image": "/a.qcow2", "cloud_init": os.fspath(path)}
+    with pytest.raises(InvalidInput, match="is no regular file, and user-data is read from nothing else") as raised:
+        wishes.from_options(world(), typed)
+    assert f"ls -ld {path}" in str(raised.value.hint)

@@ -8,11 +8,12 @@ import pytest
 from tests.unit.doctor.looks import judge, said
 from tests.values import a100, snapshot, t4
 from vgpuctl.doctor.check import Folder, Text, Verdict
-from vgpuctl.doctor.nvidia import LOADED, SLICES
+from vgpuctl.doctor.nvidia import SLICES
 from vgpuctl.model.gpu import Backend, Mode
 from vgpuctl.model.partition import Mig, MigSpec
 from vgpuctl.model.records import Ecc, Holder, NvmlStatus
-from vgpuctl.scheduler.modprobe import PARAMS, VERSION
+from vgpuctl.scheduler.driver import MODULE_VERSION, PROC_VERSION
+from vgpuctl.scheduler.modprobe import PARAMS
 
 GPU = a100()
 AMD = a100(vendor_id="1002", driver="gim", backend=Backend.SRIOV_VF)
@@ -83,7 +84,7 @@ def test_services_that_cannot_be_seen_are_unknown():
 def test_one_version_everywhere_is_in_order(text):
     host = snapshot(GPU, nvml=NvmlStatus(available=True, driver_version="550.90.05"))
     libraries = {"/usr/lib64": ["libnvidia-ml.so", "libnvidia-ml.so.1", "libnvidia-ml.so.550.90.05"]}
-    found = judge("driver-version", host, {LOADED: text, VERSION: "550.90.05\n"}, libraries)
+    found = judge("driver-version", host, {PROC_VERSION: text, MODULE_VERSION: "550.90.05\n"}, libraries)
     assert found.verdict is Verdict.OK
     assert "/usr/lib64/libnvidia-ml.so.550.90.05: 550.90.05" in found.evidence
 
@@ -91,25 +92,25 @@ def test_one_version_everywhere_is_in_order(text):
 @pytest.mark.parametrize(
     ("files", "libraries"),
     [
-        ({LOADED: OPEN}, {"/usr/lib/x86_64-linux-gnu": ["libnvidia-ml.so.550.144.02"]}),
-        ({LOADED: OPEN, VERSION: "550.144.02\n"}, {}),
+        ({PROC_VERSION: OPEN}, {"/usr/lib/x86_64-linux-gnu": ["libnvidia-ml.so.550.144.02"]}),
+        ({PROC_VERSION: OPEN, MODULE_VERSION: "550.144.02\n"}, {}),
     ],
 )
 def test_two_versions_fail_with_where_each_is(files, libraries):
     found = judge("driver-version", snapshot(GPU), files, libraries)
     assert found.verdict is Verdict.FAIL
-    assert f"{LOADED}: 550.90.05" in found.evidence
+    assert f"{PROC_VERSION}: 550.90.05" in found.evidence
     assert "550.144.02" in said(found)
     assert "reboot" in found.fix
 
 
 def test_a_second_library_beside_the_drivers_own_is_in_order():
     libraries = {"/usr/lib64": ["libnvidia-ml.so.535.230.02"], "/usr/lib": ["libnvidia-ml.so.550.90.05"]}
-    assert judge("driver-version", snapshot(GPU), {LOADED: OPEN}, libraries).verdict is Verdict.OK
+    assert judge("driver-version", snapshot(GPU), {PROC_VERSION: OPEN}, libraries).verdict is Verdict.OK
 
 
 def test_a_driver_that_tells_no_version_is_unknown():
-    closed = {LOADED: Text(problem=f"{LOADED}: Permission denied")}
+    closed = {PROC_VERSION: Text(problem=f"{PROC_VERSION}: Permission denied")}
     assert judge("driver-version", snapshot(GPU), closed).verdict is Verdict.UNKNOWN
 
 

@@ -8,9 +8,9 @@ import pytest
 from tests.unit.doctor.looks import judge, said
 from tests.values import a100, snapshot
 from vgpuctl.doctor.check import Folder, Text, Verdict
-from vgpuctl.doctor.scheduler import VERSION
 from vgpuctl.model.records import NvmlStatus
 from vgpuctl.model.scheduler import GpuScheduler, Policy, SchedulerSpec, SchedulerState
+from vgpuctl.scheduler.driver import MODULE_VERSION
 from vgpuctl.scheduler.modprobe import EACH, PARAMS
 
 FIXED = SchedulerSpec(Policy.FIXED_SHARE, 2)
@@ -49,7 +49,7 @@ def test_what_runs_otherwise_is_a_warning():
 def test_without_nvml_the_words_of_the_loaded_driver_tell(word, verdict):
     params = "" if word is None else f'RegistryDwords: "RmPVMRL={word}"\n'
     found = judge(
-        "scheduler", host(driver=None, desired_scheduler=FIXED), files={PARAMS: params, VERSION: "550.90.05\n"}
+        "scheduler", host(driver=None, desired_scheduler=FIXED), files={PARAMS: params, MODULE_VERSION: "550.90.05\n"}
     )
     assert found.verdict is verdict
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A set-mode that is killed while VMs are off for it leaves word of them, and nobody who runs is told of."""
+"""A command that is killed while VMs are off for it leaves word of them, and nobody who runs is told of."""
 
 from __future__ import annotations
 

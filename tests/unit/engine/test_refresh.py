@@ -295,15 +295,18 @@ def _die(directory: str, act: str, number: int, done: bool) -> None:
     refresh(dying(host.world, number, done=done), act)
 
 
-def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(tmp_path: Path, spawn) -> None:
+@pytest.mark.parametrize("reserve", ["always", "running"])
+def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole_and_starts_it(
+    tmp_path: Path, spawn, reserve: str
+) -> None:
     act = "drain"
-    calls = counted(prepared(tmp_path / "dry", act).world, lambda w: refresh(w, act))
+    calls = counted(prepared(tmp_path / "dry", act, reserve=reserve).world, lambda w: refresh(w, act))
     switched = calls.index("hypervisor.redefine") + 1
     found = 0
     for number, done in [(n, d) for n, c in enumerate(calls, 1) if c in CHANGING for d in (False, True)]:
         where = f"{act}, killed in call {number} {calls[number - 1]}, done={done}"
         directory = tmp_path / f"{number}{done}"
-        prepared(directory, act)
+        before = picture(prepared(directory, act, reserve=reserve)).running
         child = spawn.Process(target=_die, args=(str(directory), act, number, done))
         child.start()
         child.join(30)
@@ -311,6 +314,8 @@ def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(tmp_path: Path
         later = open_host(directory, text=SCENARIO, later=2)
         found += bool(mend(later.world, dry_run=True).data["findings"])
         mend(later.world)
+        assert not mend(later.world, dry_run=True).data["findings"], where
+        assert picture(later).running == before, where
         new = number > switched or (number == switched and done)
         assert sound(later, where) == ("/new.qcow2" if new else "/old.qcow2"), where
     assert found >= 4

@@ -106,6 +106,43 @@ def with_unbound_vf(tmp_path, clock: EagerClock) -> Host:
     return host
 
 
+def test_what_a_vgpu_costs_does_not_grow_with_the_vfs_of_its_gpu(tmp_path):
+    reads = []
+    for vfs in (4, 16):
+        text = f"version: 1\ngpus: [{{model: A100, vfs: {{total: {vfs}, enabled: {vfs}}}}}]\n"
+        host = open_host(tmp_path / str(vfs), text=text)
+        seen = []
+        for count in (1, 3):
+            for number in range(len(seen), count):
+                create(host.world, wish("A100-4C", name=f"vm-{number}"), start=False)
+            host.sim.reboot()
+            host = host.again()
+            watch = Watch()
+            restore(replace(host, world=watch.watch(host.world)))
+            seen.append(sum(call.startswith("sysfs.") for call in watch.calls))
+        reads.append(seen[1] - seen[0])
+    assert reads[0] == reads[1] > 0
+
+
+def test_a_vf_that_is_taken_after_the_first_look_is_not_written_over(tmp_path):
+    host = open_host(tmp_path)
+    create(host.world, wish("A100-4C", name="vm"), start=False)
+    host.sim.reboot()
+    host = host.again()
+
+    class Takes:
+        """Claims that are read just after somebody set a type on the VF."""
+
+        def __getattr__(self, name):
+            if name == "lock" and host.world.sysfs.read(TYPE_FILE) == "0\n":
+                host.world.sysfs.write(TYPE_FILE, "469\n")
+            return getattr(host.world.claims, name)
+
+    with pytest.raises(Failed, match=r"0000:3b:00\.4 carries A100-5C"):
+        restore(replace(host, world=replace(host.world, claims=Takes())))
+    assert host.world.sysfs.read(TYPE_FILE) == "469\n"
+
+
 def test_a_driver_that_comes_late_is_waited_for(tmp_path):
     clock = TurnsOn(after=7)
     host = with_unbound_vf(tmp_path, clock)

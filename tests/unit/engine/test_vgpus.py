@@ -7,17 +7,21 @@ import pytest
 
 from tests.unit.engine.test_restore import restore
 from tests.vgpus import drop, found, make, spec_of
-from tests.worlds import Host, Silent, create, mend, open_host, picture, wish
+from tests.worlds import WAIT_SECONDS, Host, Silent, create, mend, open_host, picture, wish
 from vgpuctl.engine import queries
+from vgpuctl.engine.claim import reclaim
 from vgpuctl.engine.cordon import cordon
 from vgpuctl.engine.devices import make_devices
 from vgpuctl.engine.layout import Job, set_mode
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.restore import read_domain_files
+from vgpuctl.engine.setting_up import Task
+from vgpuctl.engine.setting_up import _look_again as look_again
 from vgpuctl.engine.vgpus import list_vgpus
 from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NeedsConfirmation, NoCapacity, NotFound
 from vgpuctl.model.vm import ProcessId
 from vgpuctl.steps.claims import HoldClaim
+from vgpuctl.steps.host_file import DropVgpu
 from vgpuctl.value import replace
 
 PROFILES = {"a100-40": "A100-4C", "t4": "T4-2Q", "a16": "A16-2Q"}
@@ -246,14 +250,16 @@ def test_a_place_that_a_vm_was_promised_is_not_made_for_it(tmp_path):
         restore(host.again(), spec_of(host))
 
 
-def test_entries_with_one_place_between_them_are_all_told(tmp_path):
+def test_two_entries_with_one_place_are_refused_before_anything_is_done(tmp_path):
     host = open_host(tmp_path)
     entry = '{profile: A100-4C, gpu: "0000:3b:00.0", carrier: "0000:3b:00.4"}'
     host.sim.host_file.write_text(f"version: 1\nvgpus:\n  one: {entry}\n  two: {entry}\n")
-    answer = list_vgpus(host.again().world)
-    shown = {row["name"] for row in answer.data}
-    (other,) = {"one", "two"} - shown
-    assert f"vGPU {other} of host.yaml has no place of its own: 0000:3b:00.4 is the vGPU of vGPU" in answer.warnings[0]
+    before = picture(host)
+    says = r"host\.yaml:4:57: vgpus\.two\.carrier: 0000:3b:00\.4 is the carrier of vGPU one too"
+    for act in (lambda: list_vgpus(host.world), lambda: make(host.world), lambda: drop(host.world, "one")):
+        with pytest.raises(InvalidInput, match=says):
+            act()
+    assert picture(host) == before
 
 
 def test_a_name_of_which_a_claim_is_left_is_not_given_before_reconcile(tmp_path):
@@ -299,3 +305,52 @@ def test_a_claim_that_a_vm_left_on_it_does_not_take_it_away(tmp_path):
     assert not mend(host.world).changed
     assert picture(host).types == before
     assert {c.carrier: c.vm for c in host.world.claims.all()}[spare.carrier] == "vgpu spare"
+
+
+def test_one_that_was_made_anew_while_its_deletion_was_asked_about_stays(tmp_path):
+    host = open_host(tmp_path)
+    make(host.world)
+
+    def made_anew(question, details):
+        other = host.again()
+        drop(other.world)
+        make(other.world, "A100-8C")
+
+    with pytest.raises(Busy, match=r"vGPU spare of host\.yaml was changed just now"):
+        drop(host.again().world, confirm=made_anew)
+    assert spec_of(host).vgpus["spare"].profile == "A100-8C"
+    assert found(host.again()) == []
+
+
+def test_an_entry_that_is_anothers_when_the_file_is_edited_stays_in_it(tmp_path):
+    host = open_host(tmp_path)
+    make(host.world)
+    (mine,) = observe(host.world, Want()).named
+    drop(host.world)
+    make(host.world, "A100-8C")
+    before = host.world.host_file.read()
+    with pytest.raises(Busy, match="names another vGPU spare by now: A100-8C"):
+        DropVgpu(mine).perform(host.world)
+    assert host.world.host_file.read() == before
+
+
+def test_messages_call_it_a_vgpu_and_no_vm(tmp_path):
+    host = open_host(tmp_path)
+    carrier = make(host.world).data["carrier"]
+    (claim,) = host.world.claims.all()
+    other = replace(claim, vm="vm", vm_uuid="11111111-2222-4333-8444-555555555555")
+    with pytest.raises(InUse, match="is claimed for vGPU spare, by process"):
+        HoldClaim(other).perform(host.world)
+    for taker, says in ((other, f"{carrier} is claimed for vGPU spare$"), (claim, "works on vGPU spare: vgpuctl test")):
+        later = replace(taker, process=ProcessId(1, 1))
+        with pytest.raises(Busy, match=says):
+            reclaim(host.world, (later,), WAIT_SECONDS)
+    with pytest.raises(Busy, match="works on vGPU spare"):
+        _look_again_at(host, claim)
+
+
+def _look_again_at(host, claim):
+    """See what another process that sets the GPU up is told."""
+    snapshot = observe(host.world, Want())
+    mine = replace(claim, vm_uuid="other", process=ProcessId(1, 1))
+    look_again(Task(claim.gpu, 0, lambda: snapshot, lambda s: None, lambda s: None), mine)

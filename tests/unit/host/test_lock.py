@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from vgpuctl.errors import HostCannot, Locked
+from vgpuctl.errors import FileFailed, HostCannot, Locked
 from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.processes import HostProcesses
 
@@ -161,9 +161,10 @@ def test_a_run_directory_that_is_full_says_how_to_see_it_also_when_only_inodes_a
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "open", full)
-    with pytest.raises(HostCannot, match="No space left on device") as caught, store_in(tmp_path / "run").lock(0):
+    with pytest.raises(FileFailed, match="No space left on device") as caught, store_in(tmp_path / "run").lock(0):
         pass
     assert f"df -i {tmp_path}" in caught.value.hint
+    assert (caught.value.code, caught.value.facts["errno"]) == ("os-error", errno.ENOSPC)
 
 
 def _count(directory, locked, barrier, rounds):

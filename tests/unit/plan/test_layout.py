@@ -78,6 +78,14 @@ def test_running_vms_are_drained_and_stopped_ones_stay_as_they_are():
     refuse_running(PLAIN, ())
 
 
+def test_a_crashed_vm_whose_qemu_is_preserved_is_not_off_and_not_drained():
+    look = snapshot(PLAIN, vms=[plain_vm(2, state=VmState.CRASHED), plain_vm(1)])
+    with pytest.raises(InUse, match="vdi-002 crashed, and QEMU still holds the vGPU on 0000:3b") as raised:
+        users_to_drain(look, PLAIN, 8)
+    assert "vgpuctl stop-vm vdi-002 --force" in raised.value.hint
+    assert raised.value.facts["vms"] == ["vdi-002"]
+
+
 def test_a_vm_of_which_nobody_knows_whether_it_runs_is_drained_only_when_libvirt_was_asked():
     asked = snapshot(PLAIN, vms=[plain_vm(1, state=VmState.UNKNOWN), plain_vm(2)])
     unasked = replace(asked, hypervisor=HypervisorStatus(available=False, uri="", reason="not asked"))

@@ -62,6 +62,14 @@ def test_devices_go_in_reverse_and_come_back_in_order():
     assert all(carrier in line for carrier, line in zip(carriers, words(work)[3:], strict=True))
 
 
+def test_the_device_of_a_crashed_vm_whose_qemu_is_preserved_is_not_lent():
+    gpu = a100(scheduler=ABLE)
+    crashed = vm(1, promised(gpu, A4C, 0), state=VmState.CRASHED)
+    look = snapshot(gpu, vms=[crashed], vgpus=[taken(gpu, A4C, 0, vm=crashed.name, vm_uuid=crashed.uuid)])
+    with pytest.raises(InUse, match="vdi-001 crashed, and QEMU still holds the vGPU"):
+        scheduler_work(gpu, FIXED, look, drain=True)
+
+
 @pytest.mark.parametrize(("owner", "hint"), [(Owner.FOREIGN, "modprobe"), (Owner.LEAKED, "reconcile")])
 def test_what_is_not_ours_is_never_removed(owner, hint):
     gpu = a100(scheduler=ABLE)

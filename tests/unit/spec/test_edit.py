@@ -210,7 +210,7 @@ def test_a_vgpu_comes_and_goes_and_everything_else_stays_as_it_is(text, name):
     added = edit_vgpu(text, name, VGPU, NAME)
     assert dict(parse_host_spec(added, NAME).vgpus) == {name: VgpuSpec(**VGPU)}
     assert edit_vgpu(added, name, VGPU, NAME) == added
-    both = edit_vgpu(added, "other", {**VGPU, "vgpu_params": None}, NAME)
+    both = edit_vgpu(added, "other", {**VGPU, "carrier": "0000:3b:00.5", "vgpu_params": None}, NAME)
     assert list(parse_host_spec(both, NAME).vgpus) == [name, "other"]
     gone = edit_vgpu(edit_vgpu(both, name, dict.fromkeys(VGPU), NAME), "other", dict.fromkeys(VGPU), NAME)
     assert parse_host_spec(gone, NAME) == parse_host_spec(text or "version: 1\n", NAME)

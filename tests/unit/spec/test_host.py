@@ -81,6 +81,11 @@ boot: {deadline_seconds: 60}
         ("gpus:\n  '3b:00.0': {mode: vgpus}", f"{NAME}:3:21: gpus.3b:00.0.mode: 'vgpus' is not vgpu, sriov"),
         ("gpus:\n  '3b:00.0': {vfs: -1}", f"{NAME}:3:20: gpus.3b:00.0.vfs: -1 is not between 0 and 256"),
         ("gpus:\n  '3b:00.0':\n  '0000:3b:00.0':", f"{NAME}:4:3: gpus.0000:3b:00.0: '0000:3b:00.0' is there twice"),
+        (
+            "vgpus:\n  a: {profile: P, gpu: '0:3b:0.0', carrier: '0:3b:0.4'}\n"
+            "  b: {profile: Q, gpu: '0:3b:0.0', carrier: '0000:3B:00.4'}",
+            f"{NAME}:4:45: vgpus.b.carrier: 0000:3b:00.4 is the carrier of vGPU a too",
+        ),
         ("vgpus:\n  a: {profile: P}", f"{NAME} has 2 problems\n{NAME}:3:6: vgpus.a.gpu: it is missing"),
         ("boot: {deadline_seconds: 0}", f"{NAME}:2:26: boot.deadline_seconds: 0 is not between 1 and 3600"),
     ],

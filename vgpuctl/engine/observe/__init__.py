@@ -11,7 +11,7 @@ from __future__ import annotations
 from vgpuctl.capacity.ownership import join
 from vgpuctl.engine.observe.host_file import HostFileRead, read_host_file
 from vgpuctl.engine.observe.pci import Found, read_gpus
-from vgpuctl.errors import Failed
+from vgpuctl.errors import FileFailed
 from vgpuctl.model.address import normal_pci
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.records import ClaimsRead, HypervisorStatus, NvmlStatus
@@ -31,6 +31,8 @@ class Want(Value):
     `profiles`: read what can be made now only of types that one of these texts names.
     `known`: GPUs seen a moment ago; what does not change is taken from them (names, types, NVML), and of the
     availability files only those of `type_ids` are read. This is the look under the host lock: milliseconds.
+    `functions`: of the VFs of a GPU in `known` that have NVIDIA's vendor-specific VFIO, these alone are read again: who
+    makes a device needs its own VF as it is now, and of the others what is claimed. A card may have 48 of them.
     `carriers`: the claims on these alone.
     `named`: the vGPUs that host.yaml keeps, seen a moment ago; then the file is not read, which takes most of a short
     command's time. None: it is read. Who neither places anything nor shows GPUs, as mostly libvirt's hook, gives none:
@@ -44,6 +46,7 @@ class Want(Value):
     type_ids: frozenset[str] | None = None
     known: tuple[Gpu, ...] = ()
     profiles: frozenset[str] | None = None
+    functions: frozenset[str] | None = None
     carriers: frozenset[str] | None = None
     named: tuple[NamedVgpu, ...] | None = None
 
@@ -154,7 +157,7 @@ def _records(world: World, want: Want) -> tuple[ClaimsRead, tuple[StuckWrite, ..
         except PermissionError as error:
             closed.append(f"{what} ({error.filename})")
     except OSError as error:
-        raise Failed(
+        raise FileFailed(
             f"{what} cannot be read: {error.strerror or error} ({error.filename})",
             hint=f"nothing counts as free before they can be; look at it: ls -la {error.filename}",
             errno=error.errno,
@@ -185,7 +188,7 @@ def _found(world: World, want: Want) -> Found:
     try:
         return read_gpus(world, want)
     except OSError as error:
-        raise Failed(
+        raise FileFailed(
             f"the devices of this host cannot be read: {error.strerror or error} ({error.filename})",
             hint="the kernel log says more: journalctl -k -n 20",
             errno=error.errno,

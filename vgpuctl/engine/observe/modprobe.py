@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.engine.guards import unreadable
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.scheduler.modprobe import FOLDERS, PARAMS, VERSION, ModprobeFile
+from vgpuctl.scheduler.driver import MODULE_VERSION, PROC_VERSION, loaded_version
+from vgpuctl.scheduler.modprobe import FOLDERS, PARAMS, ModprobeFile
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
@@ -31,7 +32,8 @@ def driver_version(world: World, snapshot: Snapshot) -> str | None:
     """Return the version of NVIDIA's driver that is loaded, None when that is not known."""
     if snapshot.nvml.driver_version is not None:
         return snapshot.nvml.driver_version
-    return (_text(world, VERSION) or "").strip() or None
+    module = _text(world, MODULE_VERSION)
+    return loaded_version(module, None) or loaded_version(None, _text(world, PROC_VERSION))
 
 
 def loaded_parameters(world: World) -> str | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.model.gpu import MDEV, Backend, Gpu, Mode, VgpuType
 from vgpuctl.model.records import NvmlGpu, NvmlStatus, NvmlVgpuType
 from vgpuctl.model.world import World
+from vgpuctl.scheduler.driver import MODULE_VERSION, PROC_VERSION, loaded_version
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def add_names(world: World, gpus: tuple[Gpu, ...], want: Want) -> tuple[tuple[Gp
         return tuple(_in_mode(_with_known(g, known.get(g.address))) for g in gpus), NvmlStatus(available=False)
     status = world.nvml.status()
     mine = frozenset(g.address for g in gpus if g.nvidia_driver)
-    one_type = bool(mine) and want.types and _is_old(status.driver_version or _module_version(world.sysfs))
+    one_type = bool(mine) and want.types and _is_old(status.driver_version or _loaded_version(world.sysfs))
     done: list[Gpu] = []
     for gpu in gpus:
         seen = world.nvml.gpu(gpu.address) if status.available and gpu.address in mine else None
@@ -43,14 +44,17 @@ def add_names(world: World, gpus: tuple[Gpu, ...], want: Want) -> tuple[tuple[Gp
     return tuple(done), status
 
 
-def _module_version(sysfs: Sysfs) -> str:
-    """Return the version of the loaded driver, "" when its module does not say."""
-    from vgpuctl.scheduler.modprobe import VERSION  # only where NVML does not answer
+def _loaded_version(sysfs: Sysfs) -> str:
+    """Return the version of the loaded driver, "" when it does not say."""
+    module = _read(sysfs, MODULE_VERSION)
+    return loaded_version(module, None) or loaded_version(None, _read(sysfs, PROC_VERSION)) or ""
 
+
+def _read(sysfs: Sysfs, path: str) -> str | None:
     try:
-        return sysfs.read(VERSION).strip()
+        return sysfs.read(path)
     except OSError:
-        return ""
+        return None
 
 
 def _is_old(version: str) -> bool:

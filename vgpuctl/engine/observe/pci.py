@@ -72,7 +72,29 @@ def _candidates(sysfs: Sysfs, want: Want, warnings: list[str]) -> tuple[str, ...
         return ()
 
 
+def _read_again(sysfs: Sysfs, address: str, want: Want) -> Gpu | None:
+    """Return a GPU seen a moment ago with those of its VFs read that are asked for; None when all are to be read."""
+    known = next((g for g in want.known if g.address == address and g.backend is Backend.VENDOR_VF), None)
+    if known is None or want.functions is None:
+        return None
+    try:
+        functions = tuple(
+            _offered(sysfs, f.address, want) if f.address in want.functions else f for f in known.functions
+        )
+    except OSError:
+        return None  # a VF is gone: how many there are is to be read again
+    return replace(known, functions=functions)
+
+
+def _offered(sysfs: Sysfs, address: str, want: Want) -> Function:
+    function, entries = _read_vf(sysfs, address)
+    return vendor.read_function(sysfs, function, {}, want, offers="nvidia" in entries)
+
+
 def _read_pci(sysfs: Sysfs, address: str, want: Want, parents: tuple[str, ...]) -> Gpu | None:
+    again = _read_again(sysfs, address, want)
+    if again is not None:
+        return again
     path = f"{PCI}/{address}"
     pci_class = sysfs.read(f"{path}/class").strip()
     display = pci_class.startswith(_GPU_CLASSES)
@@ -173,14 +195,20 @@ def _read_vfs(
     for number in numbers:
         try:
             address = _link(sysfs, f"{path}/virtfn{number}")
-            vf = f"{PCI}/{address}"
-            names_ = frozenset(sysfs.listdir(vf))
-            driver = _link(sysfs, f"{vf}/driver") if "driver" in names_ else None
-            functions.append(_function(address, names_, driver, _group(sysfs, vf, names_)))
+            function, names_ = _read_vf(sysfs, address)
+            functions.append(function)
             listings.append(names_)
         except OSError as error:
             problems.append(f"virtfn{number} is left out: {error.strerror or error} ({error.filename or path})")
     return tuple(functions), tuple(listings), tuple(problems)
+
+
+def _read_vf(sysfs: Sysfs, address: str) -> tuple[Function, frozenset[str]]:
+    """Return a VF and the names in its directory."""
+    path = f"{PCI}/{address}"
+    entries = frozenset(sysfs.listdir(path))
+    driver = _link(sysfs, f"{path}/driver") if "driver" in entries else None
+    return _function(address, entries, driver, _group(sysfs, path, entries)), entries
 
 
 def _function(address: str, entries: frozenset[str], driver: str | None, group: int | None) -> Function:

@@ -25,14 +25,15 @@ _LINE = re.compile(r"^\s*(\d+)\s*:\s*(\S.*?)\s*$", re.MULTILINE)
 def add_types(sysfs: Sysfs, gpu: Gpu, offering: tuple[tuple[Function, bool], ...], want: Want) -> Gpu:
     """Return the GPU with its VFs' current types, and with the types they list when those are wanted."""
     names: dict[str, str] = {}
-    functions = tuple(_read_function(sysfs, f, names, want, offers=offers) for f, offers in offering)
+    functions = tuple(read_function(sysfs, f, names, want, offers=offers) for f, offers in offering)
     types = tuple(
         VgpuType(type_id=t, name=n, profile=n.split()[-1]) for t, n in sorted(names.items(), key=lambda x: int(x[0]))
     )
     return replace(gpu, functions=functions, types=types)
 
 
-def _read_function(sysfs: Sysfs, function: Function, names: dict[str, str], want: Want, *, offers: bool) -> Function:
+def read_function(sysfs: Sysfs, function: Function, names: dict[str, str], want: Want, *, offers: bool) -> Function:
+    """Return a VF with what it carries; the types that it lists are added to `names`."""
     if not offers:
         return replace(function, problem="no nvidia directory: the vGPU driver does not serve this VF")
     base = f"{function.path}/nvidia"

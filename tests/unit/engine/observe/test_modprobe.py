@@ -7,9 +7,10 @@ import pytest
 
 from tests.worlds import open_host
 from vgpuctl.engine.cordon import WANT
-from vgpuctl.engine.observe import observe
+from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.observe.modprobe import driver_version, loaded_parameters, names_in_etc, read_modprobe
 from vgpuctl.errors import Failed
+from vgpuctl.scheduler.driver import MODULE_VERSION
 from vgpuctl.value import replace
 
 
@@ -64,3 +65,27 @@ def test_the_drivers_version_comes_from_the_module_when_nvml_is_silent(tmp_path)
     bare = open_host(tmp_path / "bare", "empty")
     assert driver_version(bare.world, observe(bare.world, WANT)) is None
     assert loaded_parameters(bare.world) is None
+
+
+class WithoutModuleVersion:
+    """The files of a host whose modules do not say their version."""
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def read(self, path):
+        if path == MODULE_VERSION:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return self._inner.read(path)
+
+
+def test_the_drivers_version_comes_from_proc_when_the_module_is_silent_too(tmp_path):
+    text = 'version: 1\nnvidia: {driver: "535.161.05", nvml: absent}\ngpus: [{model: A100}]\n'
+    host = open_host(tmp_path, text=text)
+    world = replace(host.world, sysfs=WithoutModuleVersion(host.world.sysfs))
+    snapshot = observe(world, Want(types=True))
+    assert driver_version(world, snapshot) == "535.161.05"
+    assert snapshot.gpus[0].one_type, "a driver before 550 takes one type at a time"
