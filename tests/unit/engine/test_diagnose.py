@@ -95,7 +95,7 @@ def test_claims_that_may_not_be_read_are_unknown(tmp_path):
         def read(self, carriers=None):
             raise PermissionError(13, "Permission denied", "/run/vgpuctl/claims")
 
-        stuck = drained = read
+        stuck = drained = working = read
 
     found = verdicts(diagnose(replace(host.world, claims=Closed())))
     assert found["claims"] == found["leftovers"] == found["stuck-writes"] == "unknown"
