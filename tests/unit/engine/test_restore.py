@@ -245,7 +245,7 @@ def test_a_gpu_that_can_never_be_so_is_not_waited_for(tmp_path):
 
 
 class Unforeseen:
-    """A sysfs in which reading one attribute is met by a bug."""
+    """Claims in which asking for what was drained, as each GPU's plan does, is met by a bug."""
 
     def __init__(self, real):
         self.real = real
@@ -253,10 +253,8 @@ class Unforeseen:
     def __getattr__(self, name):
         return getattr(self.real, name)
 
-    def read(self, path):
-        if path.endswith("sriov_drivers_autoprobe"):
-            raise RuntimeError("unforeseen")
-        return self.real.read(path)
+    def drained(self):
+        raise RuntimeError("unforeseen")
 
 
 def test_a_bug_that_one_gpu_meets_keeps_no_vm_from_its_vgpus(tmp_path):
@@ -265,7 +263,7 @@ def test_a_bug_that_one_gpu_meets_keeps_no_vm_from_its_vgpus(tmp_path):
     before = picture(host).types
     host.sim.reboot()
     host = host.again()
-    host = replace_world(host, sysfs=Unforeseen(host.world.sysfs))
+    host = replace_world(host, claims=Unforeseen(host.world.claims))
     with pytest.raises(Failed, match="RuntimeError: unforeseen"):
         restore(host, parse_host_spec('version: 1\ngpus: {"0000:3b:00.0": {mode: vgpu}}', "host.yaml"))
     assert picture(host).types == before
