@@ -31,7 +31,7 @@ def uuid(site: Site) -> Iterator[str]:
 
 
 def define(site: Site, uuid: str, devices: str) -> DomainRecord:
-    return site.world.hypervisor.define(DOMAIN.format(name=f"guest-{uuid[:8]}", uuid=uuid, devices=devices))
+    return site.world.hypervisor.define(DOMAIN.format(name=f"guest-{uuid[:8]}", uuid=uuid, devices=devices, cpu=""))
 
 
 def test_a_domain_that_is_off_has_no_addresses_to_ask_for(site: Site, uuid: str) -> None:

@@ -24,7 +24,7 @@ def test_threads_define_and_undefine_at_the_same_time_and_each_sees_its_own(site
         for number in range(EACH):
             name, uuid = f"contract-t{thread}-{number}", new_uuid()
             try:
-                hypervisor.define(DOMAIN.format(name=name, uuid=uuid, devices=""))
+                hypervisor.define(DOMAIN.format(name=name, uuid=uuid, devices="", cpu=""))
                 found = hypervisor.find_domain(name)
                 if found is None or found.uuid != uuid or name not in [d.name for d in hypervisor.domains()]:
                     wrong.append((name, found))
