@@ -370,3 +370,17 @@ def places_read(host: Host) -> int:
 
     queries.list_gpus(replace(host.world, sysfs=Counting()))
     return read.count("placement_id") + read.count("gpu_instance_id")
+
+
+def test_one_made_without_mixed_sizes_takes_at_a_boot_nobodys_place(tmp_path):
+    host = open_host(tmp_path, PRO)
+    create(host.world, wish(Q24, name="before"), start=False)
+    for name in ("with", ""):
+        host.sim.reboot()
+        host = host.again()
+        switch(host)
+        if name:
+            create(host.world, wish(Q24, name=name), start=False)
+    assert [v.placement_id for v in seen(host)] == [None, 0]
+    restore(host)
+    assert (placed(host)["with"], overlapping(host)) == (0, [])

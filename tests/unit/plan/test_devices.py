@@ -54,7 +54,7 @@ def test_it_is_made_where_it_was_promised_while_that_means_something():
         (a100(types=(kind,), mixed_size=True), 8),
         (a100(types=(kind,), mixed_size=None), 8),
         (a100(types=(kind,), mixed_size=False), None),
-        (a100(types=(replace(kind, placement_ids=(0, 4)),), mixed_size=True), None),
+        (a100(types=(replace(kind, placement_ids=(0, 4)),), mixed_size=True), 0),
         (a100(types=(replace(kind, placement_ids=None, placement_size=None),), mixed_size=True), 8),
     ):
         (step,) = device_steps(snapshot(gpu, vms=(mine,)), mine, mine.promise)
@@ -68,3 +68,13 @@ def test_a_place_that_another_device_has_is_refused_with_its_name():
     assert mine.promise is not None
     with pytest.raises(InUse, match=r"placement 8 of 0000:3b:00.0.*taken by foreign 0000:3b:01.1"):
         device_steps(snapshot(gpu, vms=(mine,)), mine, mine.promise)
+
+
+def test_one_without_a_place_in_its_record_goes_beside_what_others_are_promised():
+    kind = replace(A4C, placement_ids=(0, 4, 8), placement_size=4)
+    gpu = a100(types=(kind,), mixed_size=True)
+    mine, other = vm(), vm(1, placement_id=0)
+    other = replace(other, promise=replace(other.promise, vgpus=(promised(GPU, A4C, 1, placement_id=0),)))
+    assert mine.promise is not None
+    (step,) = device_steps(snapshot(gpu, vms=(mine, other)), mine, mine.promise)
+    assert step.vgpu.placement_id == 4
