@@ -296,7 +296,8 @@ def type_id_now(snapshot: Snapshot, vgpu: PromisedVgpu) -> str | None:
             f"{vgpu.gpu} does not offer {vgpu.profile} now", hint=f"vgpuctl explain {vgpu.profile}", gpu=vgpu.gpu
         )
     others = tuple(v for v in snapshot.taken_on(vgpu.gpu) if v.carrier != vgpu.carrier and not v.awaited)
-    if gpu.mixed_size or gpu.mode is Mode.MIG_VGPU:
+    unknown = gpu.mixed_size is None and gpu.backend is Backend.MDEV_VF  # as for libvirt's hook: sizes may differ
+    if gpu.mixed_size or gpu.mode is Mode.MIG_VGPU or unknown:
         others = tuple(v for v in others if v.present)  # each has a place of its own, wherever the driver puts it
     space = room(gpu, others, known)
     if vgpu.function not in space.functions and not space.some:

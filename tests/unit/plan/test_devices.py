@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.values import A4C, MACHINE, a100, changed, promised, snapshot, vm_uuid
-from vgpuctl.errors import InUse
+from tests.values import A4C, A5C, MACHINE, a100, changed, promised, snapshot, taken, vm_uuid
+from vgpuctl.errors import InUse, NoCapacity
+from vgpuctl.model.gpu import Backend
 from vgpuctl.model.vm import Promise, PromiseState, Vm, VmState
+from vgpuctl.plan.choose import type_id_now
 from vgpuctl.plan.devices import device_steps, force_console
 from vgpuctl.value import replace
 
@@ -78,3 +80,12 @@ def test_one_without_a_place_in_its_record_goes_beside_what_others_are_promised(
     assert mine.promise is not None
     (step,) = device_steps(snapshot(gpu, vms=(mine, other)), mine, mine.promise)
     assert step.vgpu.placement_id == 4
+
+
+def test_where_sizes_may_differ_another_one_that_is_just_being_made_is_in_nobodys_way():
+    being_made = taken(GPU, A5C, 1, present=False)
+    gpu = a100(backend=Backend.MDEV_VF)
+    assert type_id_now(replace(snapshot(gpu), vgpus=(being_made,)), promised(gpu, A4C)) == A4C.type_id
+    gpu = replace(gpu, mixed_size=False)
+    with pytest.raises(NoCapacity, match="another size"):
+        type_id_now(replace(snapshot(gpu), vgpus=(being_made,)), promised(gpu, A4C))
