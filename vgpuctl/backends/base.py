@@ -31,6 +31,9 @@ class BackendKind(Protocol):
     def make(self, vgpu: PromisedVgpu, type_id: str | None) -> tuple[Step, ...]:
         """Return the steps that make the carrier's device."""
 
+    def move(self, vgpu: PromisedVgpu) -> tuple[Step, ...]:
+        """Return the steps that bring a made device to its placement; none where the driver chose for good."""
+
     def remove(self, vgpu: PromisedVgpu) -> tuple[Step, ...]:
         """Return the steps that remove it."""
 

@@ -143,6 +143,10 @@ class MdevKind:
         """One create."""
         return (MakeMdev(vgpu, type_id or ""),)
 
+    def move(self, vgpu: PromisedVgpu) -> tuple[Step, ...]:
+        """Nothing: it has no placement that could be written."""
+        return ()
+
     def remove(self, vgpu: PromisedVgpu) -> tuple[Step, ...]:
         """One remove."""
         return (RemoveMdev(vgpu),)

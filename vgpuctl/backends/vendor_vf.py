@@ -75,6 +75,38 @@ def current_place(world: World, vgpu: PromisedVgpu) -> int | None:
         ) from error
 
 
+def _move(world: World, vgpu: PromisedVgpu, place: int) -> None:
+    """Write the placement, where the vGPU has one that can be written and it is another."""
+    if current_place(world, vgpu) in (None, place):
+        return
+    path = f"{_base(vgpu)}/placement_id"
+    try:
+        world.sysfs.write(path, f"{place}\n")
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise write_failed(error, f"moving {vgpu.carrier} to placement {place}", path) from error
+        raise NoCapacity(
+            f"no room for {vgpu.profile} at placement {place} of {vgpu.gpu}: the driver refused to move "
+            f"{vgpu.carrier} there",
+            hint=f"vgpuctl show-gpu {vgpu.gpu} tells who is where",
+            gpu=vgpu.gpu,
+            placement_id=place,
+            errno=error.errno,
+            path=path,
+        ) from error
+
+
+def _verify_place(world: World, vgpu: PromisedVgpu) -> None:
+    place = current_place(world, vgpu) if vgpu.placement_id is not None else None
+    if place not in (None, vgpu.placement_id):
+        raise VerifyFailed(
+            f"{vgpu.carrier} was moved to placement {vgpu.placement_id} but reads back {place}",
+            hint="journalctl -k -n 20",
+            wanted=vgpu.placement_id,
+            found=place,
+        )
+
+
 class SetType(Value):
     """Give a VF its vGPU type, its placement on a mixed-size GPU, and its parameters."""
 
@@ -93,7 +125,7 @@ class SetType(Value):
         else:
             with world.claims.turn(self.vgpu.gpu, TURN_SECONDS):
                 self._set_type(world)
-                self._move(world, self.vgpu.placement_id)
+                _move(world, self.vgpu, self.vgpu.placement_id)
         if self.vgpu.params:
             params = f"{_base(self.vgpu)}/vgpu_params"
             try:
@@ -107,26 +139,6 @@ class SetType(Value):
             world.sysfs.write(path, f"{self.type_id}\n")
         except OSError as error:
             raise self._refusal(error, path) from error
-
-    def _move(self, world: World, place: int) -> None:
-        """Write the placement, where the vGPU has one that can be written and it is another."""
-        if current_place(world, self.vgpu) in (None, place):
-            return
-        path = f"{_base(self.vgpu)}/placement_id"
-        try:
-            world.sysfs.write(path, f"{place}\n")
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise write_failed(error, f"moving {self.vgpu.carrier} to placement {place}", path) from error
-            raise NoCapacity(
-                f"no room for {self.vgpu.profile} at placement {place} of {self.vgpu.gpu}: the driver refused to move "
-                f"{self.vgpu.carrier} there",
-                hint=f"vgpuctl show-gpu {self.vgpu.gpu} tells who is where",
-                gpu=self.vgpu.gpu,
-                placement_id=place,
-                errno=error.errno,
-                path=path,
-            ) from error
 
     def _refusal(self, error: OSError, path: str) -> Exception:
         if error.errno == errno.EIO:
@@ -157,14 +169,7 @@ class SetType(Value):
                 wanted=self.type_id,
                 found=found,
             )
-        place = current_place(world, self.vgpu) if self.vgpu.placement_id is not None else None
-        if place not in (None, self.vgpu.placement_id):
-            raise VerifyFailed(
-                f"{self.vgpu.carrier} was moved to placement {self.vgpu.placement_id} but reads back {place}",
-                hint="journalctl -k -n 20",
-                wanted=self.vgpu.placement_id,
-                found=place,
-            )
+        _verify_place(world, self.vgpu)
         check_params(world, self.vgpu, f"{_base(self.vgpu)}/vgpu_params")
 
     def undo(self, world: World) -> None:
@@ -173,6 +178,29 @@ class SetType(Value):
             clear = ClearType(self.vgpu)
             clear.perform(world)
             clear.verify(world)
+
+
+class MoveType(Value):
+    """Move a vGPU that is made, and in no running VM, to its placement: who made it was killed before it did so."""
+
+    vgpu: PromisedVgpu
+
+    def describe(self) -> str:
+        """Say what is moved, and where to."""
+        return f"move vGPU {self.vgpu.profile} on {self.vgpu.function} to placement {self.vgpu.placement_id}"
+
+    def perform(self, world: World) -> None:
+        """Write the placement."""
+        if self.vgpu.placement_id is not None:
+            with world.claims.turn(self.vgpu.gpu, TURN_SECONDS):
+                _move(world, self.vgpu, self.vgpu.placement_id)
+
+    def verify(self, world: World) -> None:
+        """Read it back."""
+        _verify_place(world, self.vgpu)
+
+    def undo(self, world: World) -> None:
+        """Nothing: where it is now its record says that it is."""
 
 
 class ClearType(Value):
@@ -254,6 +282,10 @@ class VendorVfKind:
     def make(self, vgpu: PromisedVgpu, type_id: str | None) -> tuple[Step, ...]:
         """One type."""
         return (SetType(vgpu, type_id or ""),)
+
+    def move(self, vgpu: PromisedVgpu) -> tuple[Step, ...]:
+        """One move."""
+        return (MoveType(vgpu),)
 
     def remove(self, vgpu: PromisedVgpu) -> tuple[Step, ...]:
         """One clearing."""

@@ -29,6 +29,10 @@ class SriovVfKind:
         """Nothing: libvirt binds it at start."""
         return ()
 
+    def move(self, vgpu: PromisedVgpu) -> tuple[Step, ...]:
+        """Nothing: it has no placement that could be written."""
+        return ()
+
     def remove(self, vgpu: PromisedVgpu) -> tuple[Step, ...]:
         """Nothing: libvirt gives it back at stop."""
         return ()

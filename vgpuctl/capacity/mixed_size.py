@@ -98,7 +98,9 @@ def _seen(gpu: Gpu, taken: Sequence[Vgpu]) -> _Seen:
     for vgpu in taken:
         kind = type_on(gpu, vgpu)
         size = kind.placement_size if kind is not None else None
-        starts = {n for n in (vgpu.placement_id, vgpu.due_placement_id) if n is not None}
+        ids = kind.placement_ids if kind is not None else None
+        due = vgpu.due_placement_id if ids is None or vgpu.due_placement_id in ids else None  # else it is never moved
+        starts = {n for n in (vgpu.placement_id, due) if n is not None}
         if starts and size:
             spans += [Span(start, size) for start in sorted(starts)]
         else:

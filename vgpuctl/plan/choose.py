@@ -7,7 +7,7 @@ from vgpuctl.backends import of
 from vgpuctl.backends.whole import HARMLESS_DRIVERS, vfs_on_hint
 from vgpuctl.capacity.closed import why_closed
 from vgpuctl.capacity.left import who
-from vgpuctl.capacity.mixed_size import is_free
+from vgpuctl.capacity.mixed_size import cheapest, is_free
 from vgpuctl.capacity.ownership import carrier_uuid
 from vgpuctl.capacity.place import place, select_gpus, stuck_error
 from vgpuctl.capacity.room import room
@@ -246,12 +246,17 @@ def make_steps(snapshot: Snapshot, vgpu: PromisedVgpu) -> tuple[Step, ...]:
 
 
 def _placement_now(snapshot: Snapshot, gpu: Gpu, vgpu: PromisedVgpu) -> int | None:
-    """Return where a vGPU is made; None, the driver's choice, in another mode or where its driver has no such place."""
+    """Return where a vGPU is made; None, the driver's choice, in another mode.
+
+    One whose record has no place that the driver knows, as of a time without mixed sizes, goes beside what others are
+    promised: where the driver puts it, theirs may be.
+    """
     known = next((t for t in gpu.types if t.profile == vgpu.profile), None)
-    if not gpu.mixed_size or vgpu.placement_id is None or known is None:
+    if not gpu.mixed_size or known is None:
         return None
-    if known.placement_ids is not None and vgpu.placement_id not in known.placement_ids:
-        return None
+    ids = known.placement_ids
+    if vgpu.placement_id is None or (ids is not None and vgpu.placement_id not in ids):
+        return cheapest(gpu, [v for v in snapshot.taken_on(gpu.address) if v.carrier != vgpu.carrier], known)
     others = [v for v in snapshot.taken_on(gpu.address) if v.carrier != vgpu.carrier and v.present]
     there = [v for v in others if not is_free(gpu, (v,), known, vgpu.placement_id)]
     if there and known.placement_ids is not None:
@@ -291,7 +296,8 @@ def type_id_now(snapshot: Snapshot, vgpu: PromisedVgpu) -> str | None:
             f"{vgpu.gpu} does not offer {vgpu.profile} now", hint=f"vgpuctl explain {vgpu.profile}", gpu=vgpu.gpu
         )
     others = tuple(v for v in snapshot.taken_on(vgpu.gpu) if v.carrier != vgpu.carrier and not v.awaited)
-    if gpu.mixed_size or gpu.mode is Mode.MIG_VGPU:
+    unknown = gpu.mixed_size is None and gpu.backend is Backend.MDEV_VF  # as for libvirt's hook: sizes may differ
+    if gpu.mixed_size or gpu.mode is Mode.MIG_VGPU or unknown:
         others = tuple(v for v in others if v.present)  # each has a place of its own, wherever the driver puts it
     space = room(gpu, others, known)
     if vgpu.function not in space.functions and not space.some:

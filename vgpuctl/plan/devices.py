@@ -9,12 +9,16 @@ from __future__ import annotations
 import json
 
 from vgpuctl.backends import of
+from vgpuctl.capacity.left import type_on
+from vgpuctl.capacity.mixed_size import is_free
 from vgpuctl.errors import InUse
 from vgpuctl.model.gpu import Owner, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
 from vgpuctl.model.vm import Promise, PromisedVgpu, Vm
 from vgpuctl.plan.choose import make_steps
+from vgpuctl.steps.domain import OFF
+from vgpuctl.value import replace
 
 
 def force_console(promise: Promise) -> bool:
@@ -53,6 +57,7 @@ def device_steps(snapshot: Snapshot, vm: Vm, promise: Promise) -> tuple[Step, ..
         if any(v.carrier == promised.carrier and v.present for v in snapshot.vgpus):
             taker = next(v for v in snapshot.vgpus if v.carrier == promised.carrier)
             _refuse_changed(snapshot, vm, promised, taker)
+            steps += _moved(snapshot, vm, promised, taker)
             continue
         others = [v for v in snapshot.vgpus if v.function == promised.function and v.vm_uuid != vm.uuid]
         single = [v for v in others if (v.owner is not Owner.OURS or v.present) and promised.function != promised.gpu]
@@ -65,6 +70,20 @@ def device_steps(snapshot: Snapshot, vm: Vm, promise: Promise) -> tuple[Step, ..
             )
         steps += make_steps(snapshot, promised)
     return tuple(steps)
+
+
+def _moved(snapshot: Snapshot, vm: Vm, promised: PromisedVgpu, device: Vgpu) -> tuple[Step, ...]:
+    """Return the step that moves a device to the placement where it was to go, while no VM runs with it.
+
+    Where something is in the way it stays. Libvirt's hook and the restore after a boot do not know whether the VM runs.
+    """
+    gpu, due = snapshot.gpu(device.gpu), device.due_placement_id
+    known = type_on(gpu, device) if gpu is not None else None
+    if gpu is None or known is None or due is None or vm.state not in OFF:
+        return ()
+    others = [v for v in snapshot.taken_on(gpu.address) if v.carrier != device.carrier]
+    own = replace(promised, placement_id=due)
+    return of(promised.backend).move(own) if is_free(gpu, others, known, due) else ()
 
 
 def _refuse_changed(snapshot: Snapshot, vm: Vm, promised: PromisedVgpu, device: Vgpu) -> None:

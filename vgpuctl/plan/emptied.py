@@ -42,8 +42,12 @@ class EmptiedWork(Value):
     keeps: tuple[tuple[str, Promise], ...] = ()
 
 
-def emptied(snapshot: Snapshot, gpu: Gpu, steps: tuple[Step, ...], why: Reason) -> EmptiedWork:
+def emptied(
+    snapshot: Snapshot, gpu: Gpu, steps: tuple[Step, ...], why: Reason, mixed_size: bool | None = None
+) -> EmptiedWork:
     """Return the steps with every device of the GPU removed before and made again after.
+
+    `mixed_size`: whether vGPUs may have several sizes after the steps, None where these do not change that.
 
     Raises:
         InUse: vGPUs exist on it, and may not be removed meanwhile, or are not vgpuctl's to remove; or a VM crashed.
@@ -60,7 +64,8 @@ def emptied(snapshot: Snapshot, gpu: Gpu, steps: tuple[Step, ...], why: Reason) 
         )
     stops = {one.vm.uuid: one.vm for one in lent if one.vm is not None and one.vm.state not in OFF}
     refuse_crashed(gpu, stops.values())
-    made = [step for one in lent for step in one.make()]
+    back = lent if mixed_size is None else _placed(snapshot, lent, mixed_size=mixed_size)
+    made = [step for one in back for step in one.make()]
     lend = [
         LendDevice(remove, again)
         for one in reversed(lent)
@@ -90,6 +95,26 @@ class _Lent(Value):
     def make(self) -> tuple[Step, ...]:
         """Return the steps that make it again."""
         return of(self.vgpu.backend).make(self.vgpu, self.type_id)
+
+
+def _placed(snapshot: Snapshot, lent: list[_Lent], *, mixed_size: bool) -> list[_Lent]:
+    """Return what comes back in another mode: where it is recorded to be with mixed sizes, the rest after that.
+
+    A device that is somewhere else than its record says would count at both places. Which places a type has the driver
+    tells only with mixed sizes on, so those without a record get the driver's choice of what is left.
+    """
+    found = []
+    for one in lent:
+        place = _recorded(snapshot, one) if mixed_size else None
+        found.append(replace(one, vgpu=replace(one.vgpu, placement_id=place)))
+    return sorted(found, key=lambda one: one.vgpu.placement_id is None)
+
+
+def _recorded(snapshot: Snapshot, lent: _Lent) -> int | None:
+    """Return the placement that the record keeps: the VM's, or the claim where the record says less."""
+    promise = lent.vm.promise if lent.vm is not None else None
+    kept = promise.vgpus if promise is not None and not promise.lends else snapshot.claims
+    return next((one.placement_id for one in kept if one.carrier == lent.vgpu.carrier), None)
 
 
 def _lent(snapshot: Snapshot, gpu: Gpu, why: Reason) -> list[_Lent]:

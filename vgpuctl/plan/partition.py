@@ -175,7 +175,7 @@ def warm_work(
     sizes_change = "the driver changes mixed sizes of a GPU without vGPUs only"
     moved = "GPU instances go in which they may be"
     because = moved if change.mixed_size is None else sizes_change
-    return emptied(snapshot, gpu, inner, Reason(because, None if drain else "--drain"))
+    return emptied(snapshot, gpu, inner, Reason(because, None if drain else "--drain"), change.mixed_size)
 
 
 def lost_with_vfs(gpu: Gpu) -> tuple[Step, ...]:

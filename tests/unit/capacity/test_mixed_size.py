@@ -96,6 +96,13 @@ def test_a_promise_counts_where_it_is_to_be_and_a_device_also_where_it_is():
     assert is_free(host, (on(host, Q24, 0, 24, present=False),), Q24, 0)
 
 
+def test_a_device_is_not_on_its_way_to_a_place_that_its_driver_does_not_know_any_more():
+    host = gpu()
+    renumbered = on(host, Q24, 0, 0, due_placement_id=22)
+    assert is_free(host, (renumbered,), Q24, 24)
+    assert room(host, (renumbered,), Q24).free == 1
+
+
 def test_what_is_at_an_unknown_place_is_taken_to_be_at_the_worst_and_the_driver_knows_better():
     host = gpu(backend=Backend.MDEV_VF)
     assert left(host, (on(host, Q4, 0, None),), Q24).free == 1

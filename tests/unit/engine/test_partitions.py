@@ -370,3 +370,35 @@ def places_read(host: Host) -> int:
 
     queries.list_gpus(replace(host.world, sysfs=Counting()))
     return read.count("placement_id") + read.count("gpu_instance_id")
+
+
+def test_one_made_without_mixed_sizes_takes_at_a_boot_nobodys_place(tmp_path):
+    host = open_host(tmp_path, PRO)
+    create(host.world, wish(Q24, name="before"), start=False)
+    for name in ("with", ""):
+        host.sim.reboot()
+        host = host.again()
+        switch(host)
+        if name:
+            create(host.world, wish(Q24, name=name), start=False)
+    assert [v.placement_id for v in seen(host)] == [None, 0]
+    restore(host)
+    assert (placed(host)["with"], overlapping(host)) == (0, [])
+
+
+def test_one_that_was_not_moved_any_more_is_moved_at_the_next_start_where_nothing_is_in_the_way(tmp_path):
+    host = mixed(tmp_path)
+    for name in ("first", "second"):
+        create(host.world, wish(Q24, name=name), start=False)
+    before = placed(host)
+    host.sim.reboot()
+    host = host.again()
+    gpu = switch(host)
+    second = next(v for v in seen(host) if v.vm == "second")
+    (number,) = (t.type_id for t in observe(host.world, Want(types=True)).gpu(gpu).types if t.profile == Q24)
+    host.world.sysfs.write(f"/sys/bus/pci/devices/{second.function}/nvidia/current_vgpu_type", f"{number}\n")
+    assert [(v.vm, v.placement_id, v.present) for v in seen(host)] == [("first", 0, False), ("second", 0, True)]
+    start(host.world, "second")
+    start(host.world, "first")
+    assert placed(host) == before
+    assert [v.due_placement_id for v in seen(host)] == [None, None]

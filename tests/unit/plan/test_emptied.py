@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.values import A4C, a100, promised, snapshot, taken, vm
+from tests.values import A4C, a100, claim, promised, snapshot, taken, vm
 from vgpuctl.errors import Busy, InUse
 from vgpuctl.model.gpu import Owner
 from vgpuctl.model.vm import PromiseState, VmState
@@ -50,3 +50,24 @@ def test_what_is_foreign_or_half_way_stays():
     assert raised.value.hint == "remove it with what made it, or do without"
     with pytest.raises(Busy, match="half-way"):
         emptied(looked(VmState.RUNNING, record=PromiseState.MAKING), GPU, (STEP,), Reason(WHY.because))
+
+
+def test_with_mixed_sizes_those_with_a_place_in_their_record_come_back_first_and_there():
+    seen = looked(VmState.STOPPED, VmState.STOPPED)
+    first, second = seen.vms
+    recorded = replace(second, promise=replace(second.promise, vgpus=(promised(GPU, A4C, 1, placement_id=8),)))
+    seen = replace(seen, vms=(first, recorded))
+    for mixed, wanted in ((True, [("vdi-001", 8), ("vdi-000", None)]), (False, [("vdi-000", None), ("vdi-001", None)])):
+        steps = emptied(seen, GPU, (STEP,), Reason(WHY.because), mixed).steps
+        made = [step.vgpu for step in steps[steps.index(STEP) + 1 :]]
+        names = {v.carrier: one.name for one in seen.vms for v in one.promise.vgpus}
+        assert [(names[v.carrier], v.placement_id) for v in made] == wanted
+
+
+def test_what_reserves_only_to_run_comes_back_where_its_claim_says():
+    seen = looked(VmState.RUNNING)
+    lender = replace(seen.vms[0], promise=replace(seen.vms[0].promise, reserve="running"))
+    held = replace(claim(lender.promise.vgpus[0], 0), placement_id=12)
+    seen = replace(seen, vms=(lender,), claims=(held,))
+    steps = emptied(seen, GPU, (STEP,), Reason(WHY.because), mixed_size=True).steps
+    assert steps[-1].vgpu.placement_id == 12
