@@ -45,7 +45,7 @@ class Value:
         if not once or not kind._known.issuperset(given) or not kind._required.issubset(given):
             words = ", ".join([*kind._fields[: len(args)], *named])
             raise TypeError(f"{kind.__name__} takes each of {', '.join(kind._fields)} once; given: {words}")
-        self.__dict__.update(given)
+        object.__setattr__(self, "__dict__", given)  # a dict of this call's own, so it need not be copied
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__}.{name} cannot be set: use replace()")

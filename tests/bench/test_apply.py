@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`apply` on a host that is as host.yaml says, beside `list-gpus`: it looks once, changes nothing, and says so."""
+"""`apply` on a host that is as host.yaml says, beside `list-gpus`: it looks once, changes nothing, and says so.
+
+Once on a host of several makers' GPUs, once on eight of NVIDIA with MIG, mixed sizes and schedulers in host.yaml.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +13,41 @@ from pathlib import Path
 
 from tests.bench.conftest import Tell
 from tests.bench.paired import environment, paired, runs, seconds, vgpuctl
+from tests.bench.test_restore_partitions import GPUS, HOST, SPEC
 
 LIMIT = 1.5
-HOST = ("--host", "sim:mixed", "--json")
 
 
 def test_apply_on_a_host_that_is_right(bench: Tell, tmp_path: Path) -> None:
     env = environment(tmp_path / "cache", XDG_STATE_HOME=str(tmp_path / "state"))
-    text = document(["export"], env)["data"]["text"]
+    host = ("--host", "sim:mixed", "--json")
     file = tmp_path / "host.yaml"
-    file.write_text(text)
-    assert document(["apply", "-f", str(file)], env)["changed"] is True
-    assert document(["apply"], env)["changed"] is False
-    gpus = document(["list-gpus"], env)["data"]
-    assert len(document(["apply"], env)["data"]["gpus"]) == len([g for g in gpus if g["desired_mode"]]) > 3
-    ours, theirs = vgpuctl(*HOST, "apply"), vgpuctl(*HOST, "list-gpus")
+    file.write_text(document([*host, "export"], env)["data"]["text"])
+    compare("apply, nothing to do", host, file, env, bench)
+
+
+def test_apply_on_a_host_with_mig_and_mixed_sizes_that_is_right(bench: Tell, tmp_path: Path) -> None:
+    env = environment(tmp_path / "cache", XDG_STATE_HOME=str(tmp_path / "state"))
+    scenario, file = tmp_path / "eight.yaml", tmp_path / "host.yaml"
+    scenario.write_text(HOST)
+    file.write_text(SPEC)
+    host = ("--host", f"sim:{scenario}", "--json")
+    compare("apply, nothing to do, MIG, mixed sizes and schedulers", host, file, env, bench)
+    assert len(document([*host, "apply"], env)["data"]["gpus"]) == GPUS
+
+
+def compare(name: str, host: tuple[str, ...], file: Path, env: Mapping[str, str], bench: Tell) -> None:
+    """Make the host as the file says, and time what does it again beside a listing."""
+    assert document([*host, "apply", "-f", str(file)], env)["changed"] is True
+    assert document([*host, "apply"], env)["changed"] is False
+    gpus = document([*host, "list-gpus"], env)["data"]
+    assert len(document([*host, "apply"], env)["data"]["gpus"]) == len([g for g in gpus if g["desired_mode"]]) > 3
+    ours, theirs = vgpuctl(*host, "apply"), vgpuctl(*host, "list-gpus")
     pair = paired(lambda: seconds(ours, env), lambda: seconds(theirs, env), runs(3, 21))
-    bench("apply, nothing to do", pair.ratio, LIMIT, f"{pair.medians()} of list-gpus, {len(gpus)} GPUs")
+    bench(name, pair.ratio, LIMIT, f"{pair.medians()} of list-gpus, {len(gpus)} GPUs")
 
 
 def document(words: list[str], env: Mapping[str, str]) -> dict:
     """Return what a command prints."""
-    ran = subprocess.run(vgpuctl(*HOST, *words), env=env, capture_output=True, text=True, check=True)
+    ran = subprocess.run(vgpuctl(*words), env=env, capture_output=True, text=True, check=True)
     return json.loads(ran.stdout)

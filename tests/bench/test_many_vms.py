@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -73,12 +74,18 @@ def test_the_last_vms_cost_what_the_first_cost(hosts: tuple[str, str], bench: Te
     in_a_process(["--host", few, "list-vms"], env)
     first: list[float] = []
     last: list[float] = []
+    first_cpu: list[float] = []
+    last_cpu: list[float] = []
     for number in range(COMPARED):
-        sides = [(first, create(few, number)), (last, create(many, VMS - COMPARED + number))]
-        for took, words in sides[:: -1 if number % 2 else 1]:
-            begun = time.perf_counter()
+        sides = [
+            (first, first_cpu, create(few, number)),
+            (last, last_cpu, create(many, VMS - COMPARED + number)),
+        ]
+        for took, cpu, words in sides[:: -1 if number % 2 else 1]:
+            begun, busy = time.perf_counter(), children_seconds()
             in_a_process(words, env)
             took.append(time.perf_counter() - begun)
+            cpu.append(children_seconds() - busy)
     check_vms(in_a_process(["--host", few, "--json", "list-vms"], env), COMPARED)
     check_vms(in_a_process(["--host", many, "--json", "list-vms"], env), VMS)
     pair = Pair(tuple(last), tuple(first))
@@ -87,8 +94,16 @@ def test_the_last_vms_cost_what_the_first_cost(hosts: tuple[str, str], bench: Te
         pair.ratio,
         GROWTH_LIMIT,
         f"a VM at {VMS - COMPARED + 1}..{VMS} against one at 1..{COMPARED}, means "
-        f"{statistics.fmean(last) * 1000:.0f} ms and {statistics.fmean(first) * 1000:.0f} ms",
+        f"{statistics.fmean(last) * 1000:.0f} ms and {statistics.fmean(first) * 1000:.0f} ms; of CPU "
+        f"{statistics.fmean(last_cpu) * 1000:.0f} ms and {statistics.fmean(first_cpu) * 1000:.0f} ms, ratio "
+        f"{Pair(tuple(last_cpu), tuple(first_cpu)).ratio:.2f}",
     )
+
+
+def children_seconds() -> float:
+    """The CPU time of this process's children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def create(host: str, number: int) -> list[str]:

@@ -86,7 +86,7 @@ def join(
         if known is not None:
             by_carrier[carrier] = replace(known, reason="its claim cannot be read")
     plain = {gpu.address for gpu in gpus if gpu.mixed_size is False}
-    vgpus = (replace(v, placement_id=None, due_placement_id=None) if v.gpu in plain else v for v in by_carrier.values())
+    vgpus = (_without_place(v) if v.gpu in plain else v for v in by_carrier.values())
     return tuple(sorted(vgpus, key=lambda v: (v.gpu, v.function, v.carrier)))
 
 
@@ -153,11 +153,17 @@ def _placed(vgpu: Vgpu, device: Vgpu | None, promised: int | None) -> Vgpu:
 
     The driver gives a vGPU the first place that is free; a moment later it is moved to its own, where the driver can.
     """
-    if device is None:
-        return replace(vgpu, placement_id=promised)
-    at = device.placement_id
+    at = promised if device is None else device.placement_id
+    inside = None if device is None else device.gi_id
+    if at is None and inside is None:
+        return vgpu
     due = promised if at not in (None, promised) else None
-    return replace(vgpu, placement_id=at, due_placement_id=due, gi_id=device.gi_id)
+    return replace(vgpu, placement_id=at, due_placement_id=due, gi_id=inside)
+
+
+def _without_place(vgpu: Vgpu) -> Vgpu:
+    """Return a vGPU of a GPU whose vGPUs are all of one size: where it is does not matter there."""
+    return vgpu if vgpu.placement_id is None else replace(vgpu, placement_id=None, due_placement_id=None)
 
 
 def _has(vm: Vm, promised: PromisedVgpu, claim: Claim | None, present: Mapping[str, Vgpu]) -> bool:

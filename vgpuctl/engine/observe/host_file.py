@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InvalidInput
@@ -45,7 +46,9 @@ def read_host_spec(world: World) -> HostSpec | None:
     return None if text is None else _parsed(text)
 
 
+@lru_cache(maxsize=1)
 def _parsed(text: str) -> HostSpec | None:
+    """Return what a text says. A command looks at its host again and again, and the text is mostly the same."""
     from vgpuctl.spec.host import parse_host_spec, says_nothing
 
     return None if says_nothing(text) else parse_host_spec(text, PATH)
