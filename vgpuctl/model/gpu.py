@@ -157,10 +157,11 @@ class Gpu(Value):
     desired_mixed_size: bool | None = None
 
     def called(self, words: str) -> bool:
-        """Say whether a model is called so: by its whole name, by a word of it, or by one without a memory suffix."""
-        whole = self.model.casefold()
-        names = set(whole.replace("[", " ").replace("]", " ").split())
-        return words.casefold() in {whole, *names, *(name.split("-")[0] for name in names)}
+        """Say whether a model is called so: by its whole name, by words of it in a row, or by one without memory suffix."""
+        has = self.model.casefold().replace("[", " ").replace("]", " ").split()
+        wanted = words.casefold().replace("[", " ").replace("]", " ").split()
+        rows = (has[n : n + len(wanted)] for n in range(len(has)))
+        return bool(wanted) and (wanted in rows or wanted in [[name.split("-")[0]] for name in has])
 
     @property
     def nvidia_driver(self) -> bool:
