@@ -157,7 +157,7 @@ class Gpu(Value):
     desired_mixed_size: bool | None = None
 
     def called(self, words: str) -> bool:
-        """Say whether a model is called so: by its whole name, by words of it in a row, or by one without memory suffix."""
+        """Say whether a model is called so: by its name, by words of it in a row, or one without its memory suffix."""
         has = self.model.casefold().replace("[", " ").replace("]", " ").split()
         wanted = words.casefold().replace("[", " ").replace("]", " ").split()
         rows = (has[n : n + len(wanted)] for n in range(len(has)))
