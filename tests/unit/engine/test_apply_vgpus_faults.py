@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""apply with new vGPUs: every call fails once, fails for good, or is the last one of a killed process."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.faults import CHANGING, Trial
+from tests.unit.engine.test_apply import run
+from tests.unit.engine.test_faults import HOSTS, spawn
+from tests.vgpus import spec_of
+from tests.worlds import Host, mend, open_host, picture
+from vgpuctl.model.world import World
+
+__all__ = ["spawn"]
+UUIDS = ("83b8f4f2-509f-382f-3c1e-e6bfe0fa1001", "83b8f4f2-509f-382f-3c1e-e6bfe0fa1002")
+
+
+def text_of(kind: str, card: str, carriers: tuple[str, ...]) -> str:
+    lines = [f'  v{n}: {{profile: {HOSTS[kind][1]}, gpu: "{card}", carrier: "{c}"}}\n' for n, c in enumerate(carriers)]
+    return f"version: 1\nvgpus:\n{''.join(lines)}"
+
+
+def prepared(directory: Path, kind: str) -> Host:
+    return open_host(directory, text=HOSTS[kind][0]).again()
+
+
+def do(world: World, text: str) -> object:
+    return run(world, file=text)
+
+
+def whole(host: Host, where: str, text: str) -> None:
+    """See that there is what host.yaml says and nothing else, and that the command again makes all of it."""
+    assert not mend(host.world, dry_run=True).data["findings"], where
+    now = picture(host)
+    kept = {v.carrier for v in spec_of(host).vgpus.values()}
+    assert set(now.mdevs) | set(now.types) == kept == set(now.claims), where
+    run(host.world, file=text)
+    now = picture(host)
+    assert len(set(now.mdevs) | set(now.types)) == 2 == len(now.claims), where
+    assert not mend(host.world, dry_run=True).data["findings"], where
+
+
+def trial_of(directory: Path, kind: str) -> Trial:
+    from vgpuctl.engine.observe import Want, observe
+
+    (gpu,) = observe(open_host(directory / "look", text=HOSTS[kind][0]).world, Want()).gpus
+    carriers = tuple(f.address for f in gpu.functions) if kind == "vendor-vf" else UUIDS
+    text = text_of(kind, gpu.address, carriers)
+    return Trial(directory, partial(prepared, kind=kind), partial(do, text=text), partial(whole, text=text))
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+def test_whatever_call_fails_it_is_undone_or_reconcile_makes_it_whole(tmp_path: Path, kind: str) -> None:
+    trial = trial_of(tmp_path, kind)
+    calls = trial.calls()
+    assert len([c for c in calls if c in CHANGING]) >= 5
+    assert trial.failures(calls) >= 10
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(tmp_path: Path, kind: str, spawn) -> None:
+    trial = trial_of(tmp_path, kind)
+    assert trial.deaths(trial.calls(), spawn) >= 2
