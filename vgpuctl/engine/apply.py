@@ -87,7 +87,8 @@ def apply_host(world: World, asked: Asked, how: How, *, dry_run: bool, progress:
     refuse_lost_vgpus(asked.spec, asked.now, asked.source)
     planned = plan_host(world, snapshot, asked, how)
     kept, unknown = plan_vgpus(world, snapshot, asked, planned)
-    refuse_all(*([one.refusal for one in some if one.refusal is not None] for some in (planned, kept)))
+    of_gpus, of_vgpus = ([one.refusal for one in some if one.refusal is not None] for some in (planned, kept))
+    refuse_all(of_gpus, of_vgpus)
     settings = _settings(asked, kept)
     steps = _lines(planned, kept) + tuple(step.describe() for step in asked.record)
     warnings = snapshot.warnings

@@ -185,8 +185,11 @@ def task_of(world: World, job: AnyJob, said: GpuSpec) -> Task:
     return scheduler_task(world, job, look(SCHEDULER_WANT))
 
 
-def refuse_all(gpus: list[VgpuctlError], vgpus: list[VgpuctlError]) -> None:
-    """Raise what stands against it: alone as it is, of several the first kind with the sentences of all."""
+def refuse_all(gpus: list[VgpuctlError], vgpus: list[VgpuctlError], so: str = "nothing was changed") -> None:
+    """Raise what stands against it: alone as it is, of several the first kind with the sentences of all.
+
+    `so`: what came of it.
+    """
     refusals = [*gpus, *vgpus]
     if len(refusals) == 1:
         raise refusals[0]
@@ -196,7 +199,7 @@ def refuse_all(gpus: list[VgpuctlError], vgpus: list[VgpuctlError]) -> None:
         what = [f"{len(gpus)} GPUs cannot be set up"] if gpus else []
         what += [f"{len(vgpus)} vGPUs cannot be made"] if vgpus else []
         raise kind(
-            "\n".join([f"{' and '.join(what)}, so nothing was changed:", *(one.message for one in refusals)]),
+            "\n".join([f"{' and '.join(what)}, so {so}:", *(one.message for one in refusals)]),
             hint=first.hint,
             refused=[{"code": one.code, "message": one.message, "hint": one.hint} for one in refusals],
         )

@@ -125,7 +125,7 @@ def _now(world: World, asked: Asked) -> tuple[Snapshot, tuple[Kept, ...]]:
     seen = observe(world, LOOK)
     require_system(seen)
     kept = keep(seen, missing_vgpus(seen, asked), frozenset())
-    refuse_all([], [one.refusal for one in kept if one.refusal is not None])
+    refuse_all([], [one.refusal for one in kept if one.refusal is not None], so="none was made")
     return seen, kept
 
 

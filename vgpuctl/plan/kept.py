@@ -56,7 +56,7 @@ def keep(snapshot: Snapshot, entries: Sequence[NamedVgpu], later: frozenset[str]
         if one.refusal is None and not one.there:
             taken = as_taken(one.promise.vgpus[0], one.vm.name, one.vm.uuid)
             others = tuple(v for v in seen.vgpus if v.carrier != entry.carrier)
-            seen = replace(seen, vgpus=(*others, replace(taken, name=entry.name)))
+            seen = replace(seen, vgpus=(*others, replace(taken, vm=None, name=entry.name)))
     return tuple(found)
 
 

@@ -151,6 +151,41 @@ def test_a_vgpu_that_fits_not_after_its_gpu_was_set_up_leaves_that_gpu_so_and_ho
     run(host.world, file=text.replace(f'  v1: {{profile: A100-40C, gpu: "{CARD}", carrier: "{VFS[1]}"}}\n', ""))
 
 
+def with_gpu(said, *profiles):
+    """Return a host.yaml that sets the card up so and keeps one vGPU of each profile on its first VFs."""
+    lines = [
+        f'  v{n}: {{profile: {p}, gpu: "{CARD}", carrier: "0000:3b:00.{n + 4}"}}\n' for n, p in enumerate(profiles)
+    ]
+    return f'version: 1\ngpus: {{"{CARD}": {{{said}}}}}\nvgpus:\n{"".join(lines)}'
+
+
+@pytest.mark.parametrize(
+    ("scenario", "said", "profiles"),
+    [
+        ("h100-mig", "mode: vgpu", ("H100-1-10C", "H100-1-10C", "H100-3-40C")),
+        ("h100-mig", "mode: vgpu, mig: {H100-2-20C: 2}", ("H100-2-20C", "H100-2-20C")),
+        ("rtx-pro-6000", "mode: vgpu, mixed_size: true", ("DC-2B", "DC-3Q")),
+    ],
+)
+def test_gpu_instances_and_mixed_sizes_have_room_for_what_was_counted(tmp_path, scenario, said, profiles):
+    host = open_host(tmp_path, scenario)
+    run(host.world, file=with_gpu(said, *profiles))
+    assert sorted(c.profile for c in host.world.claims.all()) == sorted(profiles)
+    assert (len(devices(host)), found(host.again()), run(host.world).changed) == (len(profiles), [], False)
+
+
+def test_one_gpu_instance_too_few_is_refused_and_several_refusals_after_a_gpu_was_set_up_say_so(tmp_path):
+    host = open_host(tmp_path, "h100-mig")
+    with pytest.raises(NoCapacity, match=r"no room for vGPU v2 .*: vGPU v0, vGPU v1"):
+        run(host.world, file=with_gpu("mode: vgpu", *["H100-1-10C"] * 3))
+    with pytest.raises(
+        PartlyApplied, match=r"2 vGPUs cannot be made, so none was made:\nno room for vGPU v1"
+    ) as raised:
+        run(host.world, file=with_gpu("mode: vgpu, mig: off", "H100-4C", "H100-5C", "H100-8C"))
+    assert raised.value.facts["cause"] == "no-capacity"
+    assert (devices(host), picture(host).claims, host.world.host_file.read()) == (set(), {}, None)
+
+
 def test_what_is_taken_while_the_claims_are_written_is_seen(tmp_path):
     host = open_host(tmp_path, text=SMALL)
     text, taken = keeping("A100-40C", VFS[0]), []
