@@ -16,6 +16,7 @@ def _applied(data: Data) -> Page:
     if not data["steps"]:
         return Page(["the host is as host.yaml says; nothing to do"])
     lines = [f"{gpu['address']}: {_words(gpu['after'])}" for gpu in data["gpus"] if gpu["steps"] or gpu["differences"]]
+    lines += [f"{row['key']}: {_value(row['wanted'])}" for row in data["settings"]]
     return Page([*lines, f"the host is as host.yaml says; steps done: {len(data['steps'])}"])
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make a host as host.yaml says: GPU by GPU in the order of their addresses, with set-mode's and set-scheduler's tasks.
 
-What stands against it on any GPU is told before the first write. What is asked for is written to host.yaml by the
-last GPU's last step, so that it says what is true. A GPU that fails is as it was; those before it stay set up.
+Then the vGPUs of host.yaml that are missing. What stands against it on any GPU is told before the first write. What is
+asked for is written to host.yaml by the last step of the last of these, so that it says what is true. A GPU that fails
+is as it was; those before it stay set up, and so do all of them when a vGPU fails.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from vgpuctl.engine.cordon import WANT
 from vgpuctl.engine.guards import require_system, require_writable
 from vgpuctl.engine.host_plan import How, Planned, look_for, plan_host, refuse_all, task_of
 from vgpuctl.engine.host_wish import Asked
+from vgpuctl.engine.kept import lost_again, make_vgpus, plan_vgpus
 from vgpuctl.engine.observe import observe
 from vgpuctl.engine.run import carry_out
 from vgpuctl.engine.setting_up import apply
@@ -20,7 +22,16 @@ from vgpuctl.errors import Interrupted, PartlyApplied, Temporary, VerifyFailed, 
 from vgpuctl.model.gpu import Mode
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.step import Plan, Step
-from vgpuctl.plan.host_diff import Difference, as_it_is, not_as_set, refuse_lost_vgpus, said_value, settings_differ
+from vgpuctl.plan.host_diff import (
+    Difference,
+    as_it_is,
+    no_device,
+    not_as_set,
+    refuse_lost_vgpus,
+    said_value,
+    settings_differ,
+)
+from vgpuctl.plan.kept import Kept
 from vgpuctl.spec.host import GpuSpec
 from vgpuctl.value import replace
 
@@ -36,13 +47,28 @@ def diff_host(world: World, asked: Asked, how: How) -> Outcome:
     """
     snapshot, notes = look_for(world, asked)
     planned = plan_host(world, snapshot, asked, how)
-    settings = settings_differ(asked.spec, asked.now)
-    lines = tuple(line for one in planned for line in one.lines)
+    kept, unknown = plan_vgpus(world, snapshot, asked, planned)
+    settings = _settings(asked, kept)
+    lines = _lines(planned, kept)
     changed = bool(settings or lines) or any(one.differences for one in planned)
     record = tuple(step.describe() for step in asked.record)
-    refused = tuple(f"{one.gpu.address}: {one.refusal}" for one in planned if one.refusal is not None)
+    refused = [f"{one.gpu.address}: {one.refusal}" for one in planned if one.refusal is not None]
+    refused += [f"vGPU {one.entry.name}: {one.refusal}" for one in kept if one.refusal is not None]
     data = _data(planned, settings)
-    return Outcome(changed, data, (*lines, *record), (*snapshot.warnings, *refused), notes, dry_run=True)
+    warnings = (*snapshot.warnings, *refused)
+    return Outcome(changed, data, (*lines, *record), warnings, (*notes, *unknown), dry_run=True)
+
+
+def _lines(planned: tuple[Planned, ...], kept: tuple[Kept, ...]) -> tuple[str, ...]:
+    """Return what is done, a line each; of what is refused none."""
+    vgpus = tuple(one.line for one in kept if one.refusal is None)
+    return (*(line for one in planned for line in one.lines), *vgpus)
+
+
+def _settings(asked: Asked, kept: tuple[Kept, ...]) -> tuple[Difference, ...]:
+    """Return what the other sections say otherwise, and the vGPUs that host.yaml keeps and that have no device."""
+    missing = [one.entry.name for one in kept if one.entry.name in asked.now.vgpus]
+    return (*settings_differ(asked.spec, asked.now), *(no_device(name, asked.spec.vgpus[name]) for name in missing))
 
 
 def apply_host(world: World, asked: Asked, how: How, *, dry_run: bool, progress: Progress) -> Outcome:
@@ -50,6 +76,7 @@ def apply_host(world: World, asked: Asked, how: How, *, dry_run: bool, progress:
 
     Raises:
         NotFound, InvalidInput, HostCannot, InUse, Busy: with every GPU on which something stands against it.
+        NoCapacity: a vGPU of host.yaml that is missing has no room.
         PartlyApplied: a GPU failed after others were set up.
         VgpuctlError: a step failed; what was done on that GPU is undone.
     """
@@ -59,22 +86,40 @@ def apply_host(world: World, asked: Asked, how: How, *, dry_run: bool, progress:
     require_system(snapshot)
     refuse_lost_vgpus(asked.spec, asked.now, asked.source)
     planned = plan_host(world, snapshot, asked, how)
-    refuse_all([one.refusal for one in planned if one.refusal is not None])
-    settings = settings_differ(asked.spec, asked.now)
-    steps = tuple(line for one in planned for line in one.lines) + tuple(step.describe() for step in asked.record)
+    kept, unknown = plan_vgpus(world, snapshot, asked, planned)
+    of_gpus, of_vgpus = ([one.refusal for one in some if one.refusal is not None] for some in (planned, kept))
+    refuse_all(of_gpus, of_vgpus)
+    settings = _settings(asked, kept)
+    steps = _lines(planned, kept) + tuple(step.describe() for step in asked.record)
     warnings = snapshot.warnings
     if steps and not dry_run:
-        _carry_out_all(world, planned, asked.record, progress)
-        warnings = _seen_after(world, asked, planned)
-    return Outcome(bool(steps), _data(planned, settings), steps, warnings, notes, dry_run=dry_run)
+        done = _set_up_all(world, planned, () if kept else asked.record, progress)
+        if kept:
+            _make_all(world, asked, how, done, progress)
+        warnings = _seen_after(world, planned, kept)
+    return Outcome(bool(steps), _data(planned, settings), steps, warnings, (*notes, *unknown), dry_run=dry_run)
 
 
-def _carry_out_all(world: World, planned: tuple[Planned, ...], record: tuple[Step, ...], progress: Progress) -> None:
-    """Set the GPUs up one after the other; the last of their tasks writes host.yaml too, and takes all back with it."""
+def _make_all(world: World, asked: Asked, how: How, done: list[str], progress: Progress) -> None:
+    """Make the vGPUs and write host.yaml, after the GPUs were set up."""
+    try:
+        make_vgpus(world, asked, how.wait_seconds, progress)
+    except VgpuctlError as error:
+        if not done:
+            raise
+        raise _partly(error, done, asked.record) from error
+
+
+def _set_up_all(world: World, planned: tuple[Planned, ...], record: tuple[Step, ...], progress: Progress) -> list[str]:
+    """Set the GPUs up one after the other, and return what was done.
+
+    The last of their tasks does `record` too, and takes all back with it.
+    """
     todo = [(one.said, job, work) for one in planned for job, work in one.tasks]
     if not todo:
-        carry_out(world, Plan(steps=record), progress)
-        return
+        if record:
+            carry_out(world, Plan(steps=record), progress)
+        return []
     said, job, work = todo[-1]
     todo[-1] = (said, replace(job, after=record), replace(work, after=(*work.after, *record)))
     done: list[str] = []
@@ -86,10 +131,11 @@ def _carry_out_all(world: World, planned: tuple[Planned, ...], record: tuple[Ste
                 raise
             raise _partly(error, done, record) from error
         done += [f"GPU {job.gpu}: {line}" for line in work.lines]
+    return done
 
 
 def _partly(error: VgpuctlError, done: list[str], record: tuple[Step, ...]) -> VgpuctlError:
-    """Return the failure of a GPU after others were set up; those stay so, and are listed."""
+    """Return the failure of a GPU, or of the vGPUs, after others were set up; those stay so, and are listed."""
     error.left += done
     unsaid = ", which host.yaml does not say yet" if record else ""
     hint = f"the GPUs before it are set up{unsaid}: run the command again"
@@ -103,7 +149,7 @@ def _partly(error: VgpuctlError, done: list[str], record: tuple[Step, ...]) -> V
     return partly
 
 
-def _seen_after(world: World, asked: Asked, planned: tuple[Planned, ...]) -> tuple[str, ...]:
+def _seen_after(world: World, planned: tuple[Planned, ...], kept: tuple[Kept, ...]) -> tuple[str, ...]:
     """Look again: what was read back as set may have been taken away by a later step, or by the driver.
 
     Raises:
@@ -113,7 +159,7 @@ def _seen_after(world: World, asked: Asked, planned: tuple[Planned, ...]) -> tup
         snapshot = observe(world, WANT)
     except VgpuctlError as error:
         return (f"it is done, but the host could not be looked at again: {error}",)
-    wrong: list[str] = []
+    wrong = lost_again(snapshot, kept)
     for one in planned:
         gpu = snapshot.gpu(one.gpu.address)
         wrong += not_as_set(gpu, one.said) if gpu is not None and one.tasks else ()

@@ -185,16 +185,21 @@ def task_of(world: World, job: AnyJob, said: GpuSpec) -> Task:
     return scheduler_task(world, job, look(SCHEDULER_WANT))
 
 
-def refuse_all(refusals: list[VgpuctlError]) -> None:
-    """Raise what stands against it: alone as it is, of several the first kind with the sentences of all."""
+def refuse_all(gpus: list[VgpuctlError], vgpus: list[VgpuctlError], so: str = "nothing was changed") -> None:
+    """Raise what stands against it: alone as it is, of several the first kind with the sentences of all.
+
+    `so`: what came of it.
+    """
+    refusals = [*gpus, *vgpus]
     if len(refusals) == 1:
         raise refusals[0]
     if refusals:
         first = refusals[0]
         kind = type(first) if all(type(one) is type(first) for one in refusals) else Refused
-        lines = [one.message for one in refusals]
+        what = [f"{len(gpus)} GPUs cannot be set up"] if gpus else []
+        what += [f"{len(vgpus)} vGPUs cannot be made"] if vgpus else []
         raise kind(
-            "\n".join([f"{len(lines)} GPUs cannot be set up, so nothing was changed:", *lines]),
+            "\n".join([f"{' and '.join(what)}, so {so}:", *(one.message for one in refusals)]),
             hint=first.hint,
             refused=[{"code": one.code, "message": one.message, "hint": one.hint} for one in refusals],
         )

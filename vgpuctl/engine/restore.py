@@ -12,8 +12,6 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.mixed_size import cheapest
-from vgpuctl.capacity.room import room
 from vgpuctl.domain.parse import parse
 from vgpuctl.engine.devices import (
     DOMAINS,
@@ -34,16 +32,15 @@ from vgpuctl.errors import (
     Interrupted,
     InvalidInput,
     LibvirtFailed,
-    NoCapacity,
     NotFound,
     Temporary,
     VgpuctlError,
 )
-from vgpuctl.model.gpu import MDEV, Backend, Gpu
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.records import HypervisorStatus
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import NamedVgpu, Promise, PromisedVgpu, PromiseState, Vm, VmState
+from vgpuctl.plan.kept import gpu_lacks, where_made
 from vgpuctl.plan.vgpus import holder_of, promised, refuse_promised
 from vgpuctl.value import Value, replace
 
@@ -285,27 +282,9 @@ def _lacks(snapshot: Snapshot, part: _Part) -> bool:
 def _not_ready(snapshot: Snapshot, part: _Part) -> str | None:
     """Say what a part's GPUs still lack, or None when its vGPUs can be made, or refused, now."""
     for vgpu in part.promise.vgpus:
-        why = _gpu_lacks(snapshot, snapshot.gpu(vgpu.gpu), vgpu)
+        why = gpu_lacks(snapshot, vgpu)
         if why is not None:
             return why
-    return None
-
-
-def _gpu_lacks(snapshot: Snapshot, gpu: Gpu | None, promised: PromisedVgpu) -> str | None:
-    if gpu is None:
-        return f"the GPU {promised.gpu} is not there"
-    wanted = MDEV if promised.backend in MDEV else (promised.backend,)
-    if gpu.backend not in wanted:
-        vfs = f", {gpu.vfs_enabled} of {gpu.vfs_total} VFs" if gpu.vfs_total else ""
-        return f"the GPU {gpu.address} offers no vGPUs yet (driver {gpu.driver or 'none'}{vfs})"
-    if gpu.backend is promised.backend and promised.function != gpu.address:
-        function = gpu.function_at(promised.function)
-        if function is None:
-            return f"the VF {promised.function} is not there"
-        if function.problem is not None:
-            return f"{function.address}: {function.problem}"
-    if not gpu.types and not any(v.present for v in snapshot.taken_on(gpu.address)):
-        return f"the driver of {gpu.address} lists no vGPU types"
     return None
 
 
@@ -319,27 +298,7 @@ def _on_a_function(world: World, part: _Part, vms: tuple[Vm, ...]) -> _Part:
     if part.named is None:
         return part
     refuse_promised(vms, part.named)
-    snapshot = look_at(world, (part.promise,), vms)
-    wanted = part.promise.vgpus[0]
-    gpu = snapshot.gpu(wanted.gpu)
-    known = next((t for t in gpu.types if t.profile == wanted.profile), None) if gpu is not None else None
-    if gpu is None or known is None:
-        return part
-    wanted = replace(wanted, framebuffer_mib=known.framebuffer_mib)
-    others = tuple(v for v in snapshot.taken_on(gpu.address) if v.carrier != wanted.carrier)
-    if gpu.backend is not Backend.MDEV_VF:
-        made = any(v.carrier == wanted.carrier and v.present for v in snapshot.vgpus)
-        wanted = wanted if made else replace(wanted, placement_id=cheapest(gpu, others, known))
-        return _named_part(world, part.named, wanted)
-    there = [f.address for f in gpu.functions if any(m.uuid == wanted.carrier for m in f.mdevs)]
-    functions = there or room(gpu, others, known).functions
-    if not functions:
-        raise NoCapacity(
-            f"no room for {wanted.profile} on {gpu.address}",
-            hint=f"vgpuctl explain {wanted.profile}",
-            gpu=gpu.address,
-        )
-    return _named_part(world, part.named, replace(wanted, backend=Backend.MDEV_VF, function=functions[0]))
+    return _named_part(world, part.named, where_made(look_at(world, (part.promise,), vms), part.named))
 
 
 def _make(

@@ -193,6 +193,11 @@ def settings_differ(wanted: HostSpec, now: HostSpec) -> tuple[Difference, ...]:
     return tuple(found)
 
 
+def no_device(name: str, entry: VgpuSpec) -> Difference:
+    """Return the difference of a vGPU that host.yaml keeps and whose device is missing."""
+    return Difference(f"vgpus.{name}", _vgpu(entry), None)
+
+
 def _vgpu(entry: VgpuSpec | None) -> Mapping[str, object] | None:
     return None if entry is None else {key: value for key, value in as_dict(entry).items() if value}
 

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from vgpuctl.capacity.profiles import parse_name
 from vgpuctl.errors import InvalidInput, NotFound
 from vgpuctl.model.address import address_key, is_pci, normal_pci
@@ -31,7 +34,7 @@ def imported(foreign: Foreign, snapshot: Snapshot) -> Imported:
         InvalidInput: it says two things of one GPU.
     """
     left: list[str] = []
-    vgpus = dict(entry for one in foreign.definitions if (entry := _vgpu(one, snapshot, left)) is not None)
+    vgpus = _vgpus(foreign.definitions, snapshot, left)
     gpus: dict[str, GpuSpec] = {}
     for one in foreign.carvings:
         left += [f"{one.where}: {text}" for text in one.unsaid]
@@ -41,7 +44,14 @@ def imported(foreign: Foreign, snapshot: Snapshot) -> Imported:
     return Imported(HostSpec(VERSION, gpus=gpus or NOTHING, vgpus=vgpus or NOTHING), tuple(left))
 
 
-def _vgpu(one: Definition, snapshot: Snapshot, left: list[str]) -> tuple[str, VgpuSpec] | None:
+def _vgpus(definitions: Sequence[Definition], snapshot: Snapshot, left: list[str]) -> dict[str, VgpuSpec]:
+    """Return the vGPUs by the beginning of their UUIDs, or by all of it where two begin alike."""
+    found = [entry for one in definitions if (entry := _vgpu(one, snapshot, left)) is not None]
+    alike = Counter(entry.carrier[:8] for entry in found)
+    return {f"mdev-{v.carrier[:8] if alike[v.carrier[:8]] == 1 else v.carrier}": v for v in found}
+
+
+def _vgpu(one: Definition, snapshot: Snapshot, left: list[str]) -> VgpuSpec | None:
     if not one.auto:
         left.append(f"{one.where}: {one.uuid} is not started at boot; every vGPU of host.yaml is")
         return None
@@ -57,8 +67,7 @@ def _vgpu(one: Definition, snapshot: Snapshot, left: list[str]) -> tuple[str, Vg
             parent=parent,
         )
     left += [f"{one.where}: the attribute {name} is not set by vgpuctl" for name in one.others]
-    name = f"mdev-{one.uuid[:8]}"
-    return name, VgpuSpec(_profile(one, gpu), gpu.address, one.uuid, _params(one))
+    return VgpuSpec(_profile(one, gpu), gpu.address, one.uuid, _params(one))
 
 
 def _profile(one: Definition, gpu: Gpu) -> str:

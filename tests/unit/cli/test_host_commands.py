@@ -106,3 +106,21 @@ def test_other_programs_files_are_printed_as_host_yaml(mixed: Run, tmp_path: Pat
     assert "profiles: [T4-2Q]" in document["data"]["text"]
     assert document["data"]["left_out"] == [w.removeprefix("left out: ") for w in document["warnings"]]
     assert "none of the formats" in mixed("import -", "version: 1\n").err
+
+
+def test_what_mdevctl_prints_becomes_vgpus_through_import_and_apply(mixed: Run) -> None:
+    uuid, card = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001", "0000:5e:00.0"
+    dump = f'[{{"{card}": [{{"{uuid}": {{"mdev_type": "nvidia-232", "start": "auto"}}}}]}}]'
+    text = mixed("import -", dump).out
+    assert mixed("assert -f -", text).status == 7
+    ran = mixed("diff -f -", text)
+    assert (ran.status, f"make vGPU mdev-{uuid[:8]} (T4-4Q on GPU {card})" in ran.out) == (7, True)
+    ran = mixed("apply -f -", text)
+    assert (ran.status, f"vgpus.mdev-{uuid[:8]}: profile T4-4Q" in ran.out) == (0, True)
+    assert uuid in mixed("list-vgpus").out
+    assert mixed("assert").status == 0
+    full = text.replace(f"mdev-{uuid[:8]}:", "other:").replace("T4-4Q", "T4-16Q").replace(uuid, f"{uuid[:-1]}2")
+    both = text + full.partition("vgpus:\n")[2]
+    ran = mixed("apply -f -", both)
+    assert (ran.status, "no room for vGPU other (T4-16Q)" in ran.err) == (4, True)
+    assert mixed("diff").status == 0

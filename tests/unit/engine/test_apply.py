@@ -174,7 +174,7 @@ def test_what_a_gpu_cannot_be_is_refused_before_host_yaml_says_it(tmp_path, sets
 def test_a_file_that_drops_a_vgpu_without_a_vm_is_refused(tmp_path):
     host = open_host(tmp_path, "mixed")
     carrier = "0d77c06c-0000-5c06-ab36-267c38df4355"
-    entry = f'version: 1\nvgpus:\n  one: {{profile: T4-2Q, gpu: "{T4}", carrier: {carrier}}}\n'
+    entry = f'version: 1\nvgpus:\n  one: {{profile: T4-4Q, gpu: "{T4}", carrier: {carrier}}}\n'
     host.sim.host_file.write_text(entry)
     with pytest.raises(Refused, match="vGPU one"):
         run(host.world, file="version: 1\n")

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
             "vgpuctl --host sim:mixed apply --set 'gpus[0000:17:00.0].mode=vgpu' --set 'gpus[A100].cordoned=true'",
             "changes the host, and host.yaml with it",
         ),
+        (
+            "mdevctl list -d --dumpjson | vgpuctl import - | vgpuctl apply -f -",
+            "mdevctl's vGPUs are vgpuctl's from now on",
+        ),
         ("vgpuctl export | vgpuctl apply -f - --dry-run", "only the file would be written: the host is as it is"),
     ),
 )
@@ -31,11 +35,12 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.pass_obj
 def command(settings: Settings, path: str | None, sets: tuple[str, ...], drain: bool, dry_run: bool) -> int:
-    """Make this host as /etc/vgpuctl/host.yaml says: each GPU's mode, virtual functions and scheduler.
+    """Make this host as /etc/vgpuctl/host.yaml says: each GPU's mode, virtual functions and scheduler, and its vGPUs.
 
-    GPU by GPU, each as set-mode and set-scheduler do it. What stands against it on any GPU is told before anything is
-    changed. With -f FILE that file becomes host.yaml, as it is, when the GPUs are as it says; with --set host.yaml is
-    edited and its comments stay. A GPU that host.yaml does not name is left alone. docs/host-file.md tells the format.
+    GPU by GPU, each as set-mode and set-scheduler do it; then the vGPUs without a VM that are missing, all or none.
+    What stands against it is told before anything is changed. With -f FILE that file becomes host.yaml, as it is, when
+    the host is as it says; with --set host.yaml is edited and its comments stay. A GPU that host.yaml does not name is
+    left alone. docs/host-file.md tells the format.
     """
 
     def act(work: Work) -> Outcome:
