@@ -86,6 +86,11 @@ CASES = {
         vms=(vm("on", "H100-10C", SECOND), vm("off", "H100-10C", SECOND), vm("beside-on", "H100-1-10C")),
         named=("H100-10C", SECOND),
     ),
+    "mixed-on-lent": Case(
+        H100,
+        partition(SECOND, None, mixed=True),
+        (partial(create, wanted=wish("H100-10C", name="on", gpu=SECOND, reserve="running")),),
+    ),
     "mixed-off": Case(
         H100,
         partition(SECOND, None, mixed=False),
@@ -169,8 +174,8 @@ def whole(host: Host, where: str, case: str, wanted: dict[str, object]) -> None:
     assert not [c for c in host.world.claims.all() if c.vm == SETTING_UP], where
     what.do(host.world)
     restore(host.world)
-    if any(name == "on" for name, _, _ in what.vms):
-        assert "on" in {name_of(host, uuid) for uuid in picture(host).running}, where
+    assert {name_of(host, uuid) for uuid in picture(host).running} == set(wanted["running"]), where  # type: ignore[call-overload]
+    if "on" in wanted["running"]:  # type: ignore[operator]
         start(host.world, "on")  # it runs: killed after the start, its note is still there
     if any(name == "off" for name, _, _ in what.vms):
         start(host.world, "off")
@@ -243,6 +248,24 @@ def test_a_gpu_that_a_killed_set_mig_left_without_vfs_is_told_of_and_brought_bac
     restore(later.world)
     assert seen(later) == before
     assert diagnose(later.world, ("partition",))["checks"][0]["verdict"] == "ok"
+
+
+def test_a_drained_vm_whose_instance_is_gone_is_told_of_until_the_gpu_is_set_up(tmp_path: Path) -> None:
+    host = prepared(tmp_path, "warm-moved")
+    assert killed(lambda: CASES["warm-moved"].do(replace(host.world, nvml=Deadly(host.world.nvml, makes_instance))))
+    later = host.again()
+    for _ in range(2):
+        told = {f["kind"]: f["action"] for f in mend(later.world).data["findings"]}
+        assert told["drained"].startswith("nothing before the GPU is set up: no room for H100-1-10C")
+        assert told["drained"].endswith("or vgpuctl apply, starts on too")
+    assert set(told) == {"drained"}
+    CASES["warm-moved"].do(later.world)
+    assert not mend(later.world, dry_run=True).data["findings"]
+    assert len(picture(later).running) == 2
+
+
+def makes_instance(name: str, _: tuple[object, ...]) -> bool:
+    return name == "make_instance"
 
 
 def sets_mig(name: str, _: tuple[object, ...]) -> bool:
