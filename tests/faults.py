@@ -58,6 +58,7 @@ CHANGING = {
     "storage.put_volume",
     "storage.remove_volume",
     "claims.add",
+    "claims.renew",
     "claims.remove",
     "claims.note_drained",
     "claims.note_working",

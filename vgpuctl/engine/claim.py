@@ -17,7 +17,7 @@ from vgpuctl.errors import Busy, NoCapacity, NotFound
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, Promise, PromisedVgpu
 from vgpuctl.plan.claims import claims_for, typed
-from vgpuctl.steps.claims import HoldClaim, ReleaseClaim
+from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -145,8 +145,7 @@ def reclaim(
         mine = [_with_type(c, present.get(c.carrier), seen) for c in wanted]
         try:
             for claim in mine:
-                ReleaseClaim(claim.carrier, claim.vm_uuid).perform(world)
-                HoldClaim(claim).perform(world)
+                HoldClaim(claim).renew(world)
         except BaseException:
             _put_back(world, mine, present)
             raise
@@ -179,6 +178,7 @@ def _put_back(world: World, mine: Sequence[Claim], before: Mapping[str, Claim]) 
     """Leave the claims as they were when they could not all be taken over."""
     for claim in mine:
         with suppress(OSError):
-            world.claims.remove(claim.carrier, claim.vm_uuid)
             if claim.carrier in before:
-                world.claims.add(before[claim.carrier])
+                world.claims.renew(before[claim.carrier])
+            else:
+                world.claims.remove(claim.carrier, claim.vm_uuid)

@@ -18,7 +18,7 @@ from vgpuctl.engine.observe import Want, observe, observe_devices
 from vgpuctl.engine.observe.vms import read_vm
 from vgpuctl.engine.run import carry_out
 from vgpuctl.engine.working import working_on
-from vgpuctl.errors import Busy, HostCannot, InUse, LibvirtFailed, VgpuctlError
+from vgpuctl.errors import Busy, HostCannot, InUse, LibvirtFailed, NoCapacity, VgpuctlError
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.records import DomainLeftovers
 from vgpuctl.model.snapshot import Snapshot
@@ -156,6 +156,24 @@ def _start_plan(world: World, snapshot: Snapshot, vm: Vm, promise: Promise) -> P
     check_host(world, snapshot, promise)
     steps = [*device_steps(snapshot, vm, promise), StartDomain(vm.name, vm.uuid)]
     return Plan(steps=tuple(steps))
+
+
+def lacks_place(world: World, snapshot: Snapshot, vm: Vm) -> str | None:
+    """Return why a VM that is off could not start where its record says it is; None where it can, or goes elsewhere.
+
+    A GPU that is half set up has no VFs, or no GPU instance for it.
+    """
+    if vm.promise is None or vm.promise.lends:
+        return None
+    for vgpu in vm.promise.vgpus:
+        gpu = snapshot.gpu(vgpu.gpu)
+        if gpu is not None and gpu.function_at(vgpu.function) is None:
+            return f"{vgpu.gpu} has no {vgpu.function}"
+    try:
+        _start_plan(world, _with_types(world, snapshot, vm, vm.promise), vm, vm.promise)
+    except (HostCannot, NoCapacity) as error:
+        return error.message
+    return None
 
 
 def stop_vm(world: World, name: str, *, force: bool, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome:

@@ -15,7 +15,7 @@ from vgpuctl.engine.drained import left_off
 from vgpuctl.engine.guards import require_system, require_writable
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.observe.vms import read_vm
-from vgpuctl.engine.power import leftovers_of, start_vm
+from vgpuctl.engine.power import lacks_place, leftovers_of, start_vm
 from vgpuctl.engine.run import carry_out
 from vgpuctl.engine.working import worked_on
 from vgpuctl.errors import InUse, NotFound, VgpuctlError
@@ -23,7 +23,7 @@ from vgpuctl.model.gpu import Owner, Vgpu
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan
-from vgpuctl.model.vm import Claim, NamedVgpu, Promise, PromiseState, Vm
+from vgpuctl.model.vm import SETTING_UP, Claim, NamedVgpu, Promise, PromiseState, Vm
 from vgpuctl.plan.change import ADOPTED, detach_steps, unreferenced
 from vgpuctl.plan.refresh import dropping
 from vgpuctl.plan.remove import (
@@ -144,12 +144,13 @@ def _drained(world: World, snapshot: Snapshot) -> list[Finding]:
             found.append(Finding("drained", text, f"start VM {vm.name}", vm=vm, start=True))
             continue
         text = f"VM {vm.name} was shut down to set GPU {gpu} up, and has not been started again"
-        seen = snapshot.gpu(gpu)
-        vgpus = vm.promise.vgpus if vm.promise and not vm.promise.lends else ()
-        if seen is None or all(seen.function_at(v.function) is not None for v in vgpus if v.gpu == gpu):
+        stuck = any(w.gpu == gpu for w in snapshot.stuck)  # the start says so, and reads nothing there
+        lacks = None if stuck else lacks_place(world, snapshot, vm)
+        if lacks is None:
             found.append(Finding("drained", text, f"start VM {vm.name}", vm=vm, start=True))
         else:
-            action = f"nothing before the GPU has its VFs again: vgpuctl set-mode {gpu} MODE starts {vm.name} too"
+            again = f"the same command again, or vgpuctl set-mode {gpu} MODE or vgpuctl apply, starts {vm.name} too"
+            action = f"nothing before the GPU is set up: {lacks}; {again}"
             found.append(Finding("drained", text, action, vm=vm))
     return found
 
@@ -337,4 +338,10 @@ def _leak(world: World, snapshot: Snapshot, vgpu: Vgpu) -> Finding:
         if c.carrier == vgpu.carrier
     )
     plan = orphan_plan(vgpu)
-    return Finding("leaked", f"{where}: {vgpu.reason}", "; ".join(s.describe() for s in plan.steps), plan, claims)
+    action = "; ".join(s.describe() for s in plan.steps)
+    asked = [c.command for c in snapshot.claims if c.carrier == vgpu.carrier and c.vm == SETTING_UP]
+    if asked:  # only the claim knows what the GPU was to be: host.yaml says it when it is true
+        text = f"GPU {vgpu.gpu} is half set up: its virtual functions, GPU instances, mixed sizes or scheduler may be"
+        again = f"to finish it, run it again: {asked[0]}; vgpuctl apply makes it as host.yaml says instead"
+        return Finding("half-set-up", f"{text} as before, as asked, or gone", f"{action}; {again}", plan, claims)
+    return Finding("leaked", f"{where}: {vgpu.reason}", action, plan, claims)

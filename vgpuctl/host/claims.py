@@ -122,6 +122,18 @@ class ClaimStore:
         with _directory_locked(self._claims):
             _write_new(self._claims / claim.carrier, as_dict(claim))
 
+    def renew(self, claim: Claim) -> None:
+        """Write a claim in the place of its VM's own, or where there is none; FileExistsError as `add`."""
+        _check_name(claim.carrier)
+        self._refuse_capture()
+        path = self._claims / claim.carrier
+        with _directory_locked(self._claims):
+            if path.exists():
+                there = _claim(claim.carrier, _text(path))
+                if there is None or there.vm_uuid != claim.vm_uuid:
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+            _write_new(path, as_dict(claim), over=True)
+
     def set_mode(self, mode: int) -> None:
         """Set the permission bits of the directory itself."""
         self._refuse_capture()
@@ -319,8 +331,11 @@ def _parsed(text: bytes) -> object:
         return None
 
 
-def _write_new(path: Path, data: dict[str, object]) -> None:
-    """Make a whole file, or raise FileExistsError or another OSError with its path; nobody ever sees half of it."""
+def _write_new(path: Path, data: dict[str, object], *, over: bool = False) -> None:
+    """Make a whole file, or raise FileExistsError or another OSError with its path; nobody ever sees half of it.
+
+    `over`: in the place of the one that is there, in one step.
+    """
     temporary = path.parent / f".{os.getpid()}-{next(_counter)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
@@ -331,7 +346,7 @@ def _write_new(path: Path, data: dict[str, object]) -> None:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(descriptor)
-        os.link(temporary, path)
+        (os.replace if over else os.link)(temporary, path)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None  # people know the file by its own name
     finally:

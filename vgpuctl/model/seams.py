@@ -318,6 +318,13 @@ class Claims(Protocol):
             FileExistsError: the carrier is claimed already; its `filename` is the claim's file.
         """
 
+    def renew(self, claim: Claim) -> None:
+        """Write a claim over its VM's own in one step, so that a kill leaves one of the two; a missing one is written.
+
+        Raises:
+            FileExistsError: another VM has claimed the carrier, or for whom cannot be read.
+        """
+
     def remove(self, carrier: str, vm_uuid: str) -> None:
         """Remove a claim if it still is this VM's; a missing one is no error."""
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from vgpuctl.errors import Busy, FileFailed, InUse, VerifyFailed
@@ -72,8 +73,19 @@ class HoldClaim(Value):
         Raises:
             InUse: another VM has claimed the carrier, or whose the claim is cannot be read; nothing was written.
         """
+        self._write(world, world.claims.add)
+
+    def renew(self, world: World) -> None:
+        """Write it over the one that its VM has, as another process's, in one step: never is there none.
+
+        Raises:
+            InUse: as `perform`.
+        """
+        self._write(world, world.claims.renew)
+
+    def _write(self, world: World, write: Callable[[Claim], None]) -> None:
         try:
-            world.claims.add(self.claim)
+            write(self.claim)
         except FileExistsError as error:
             taken = _taken(world, self.claim, str(error.filename))
             if taken is not None:

@@ -67,6 +67,21 @@ def test_a_claim_is_read_back_as_written(store):
     assert store.read() == ClaimsRead(store.all(), ())
 
 
+def test_a_claim_is_renewed_in_one_step_and_never_over_that_of_another_vm(tmp_path, store):
+    store.renew(claim_of("a"))
+    store.renew(replace(claim_of("a"), placement_id=24, command="vgpuctl start-vm"))
+    (now,) = store.all()
+    assert (now.placement_id, now.command) == (24, "vgpuctl start-vm")
+    with pytest.raises(FileExistsError) as raised:
+        store.renew(claim_of("b"))
+    assert raised.value.filename == str(tmp_path / f"run/claims/{CARRIER}")
+    assert store.all() == (now,)
+    assert os.listdir(tmp_path / "run/claims") == [CARRIER]
+    rewritten(tmp_path, vm_uuid=None)
+    with pytest.raises(FileExistsError):
+        store.renew(claim_of("a"))
+
+
 def test_files_are_for_root_alone(tmp_path, store):
     store.add(claim_of("a"))
     modes = {p: stat.S_IMODE(os.stat(tmp_path / p).st_mode) for p in ("run", "run/claims", f"run/claims/{CARRIER}")}

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partitioning a GPU is killed, and reconcile and the same command again make it whole; or a call of it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.faults import CHANGING, Trial, counted, failing, fault_points, outcome
+from tests.partitions import FIRST, OFF, SECOND, act, mig, stands
+from tests.unit.engine.test_drained import Deadly, killed
+from tests.unit.engine.test_faults import spawn
+from tests.worlds import WAIT_SECONDS, Host, Silent, create, mend, open_host, picture, start, stop, wish
+from vgpuctl.engine.apply import apply_host, diff_host
+from vgpuctl.engine.diagnose import diagnose
+from vgpuctl.engine.host_plan import How
+from vgpuctl.engine.host_wish import ask
+from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.restore import restore_host
+from vgpuctl.engine.scheduler import SchedulerJob, set_scheduler
+from vgpuctl.engine.vgpus import create_vgpu
+from vgpuctl.layout.sriov import PCI, number_of, vfs_of
+from vgpuctl.model.partition import MigSpec
+from vgpuctl.model.scheduler import Policy, SchedulerSpec
+from vgpuctl.model.vm import SETTING_UP
+from vgpuctl.model.world import World
+from vgpuctl.spec.host import parse_host_spec
+from vgpuctl.value import replace
+
+__all__ = ["spawn"]
+H100, PRO = "h100-mig", "rtx-pro-6000"
+LARGE = MigSpec(vgpus=(("DC-2-24Q", 4),))
+
+
+class Case(NamedTuple):
+    """What is done, on which host, and what is on it before. A VM's name says whether it is `on` or `off` then."""
+
+    scenario: str
+    do: Callable[[World], object]
+    before: tuple[Callable[[World], object], ...] = ()
+    vms: tuple[tuple[str, str, str], ...] = ()
+    named: tuple[str, str] | None = None
+
+
+def vm(name: str, profile: str, gpu: str = FIRST) -> tuple[str, str, str]:
+    return name, profile, gpu
+
+
+def scheduled(world: World, policy: Policy) -> object:
+    job = SchedulerJob(FIRST, SchedulerSpec(policy), drain=True, wait_seconds=WAIT_SECONDS)
+    return set_scheduler(world, job, dry_run=False, progress=Silent())
+
+
+def applied(world: World, sets: tuple[str, ...]) -> object:
+    return apply_host(world, ask(world, None, sets), How(True, WAIT_SECONDS), dry_run=False, progress=Silent())
+
+
+def partition(gpu: str, wanted: MigSpec | None = None, mixed: bool | None = None, mode: str | None = None):
+    return partial(act, gpu=gpu, wanted=wanted, mixed=mixed, mode=mode, drain=True)
+
+
+BOTH = (
+    f"gpus[{FIRST}].mode=vgpu",
+    f"gpus[{FIRST}].mig=off",
+    f"gpus[{FIRST}].mixed_size=true",
+    f"gpus[{SECOND}].mode=vgpu",
+    f"gpus[{SECOND}].mig=[3g.40gb, 1g.10gb]",
+)
+BESIDE = (vm("beside-on", "H100-10C", SECOND),)
+CASES = {
+    "mig-on": Case(H100, partition(SECOND, mig("3g.40gb", "1g.10gb")), vms=(vm("beside-on", "H100-1-10C"),)),
+    "mig-off": Case(H100, partition(FIRST, OFF), vms=BESIDE),
+    "warm-beside": Case(H100, partition(FIRST, mig("4g.40gb", "1g.10gb")), vms=(vm("on", "H100-1-10C"), *BESIDE)),
+    "warm-moved": Case(
+        H100,
+        partition(FIRST, mig("4g.40gb", "2g.20gb", "1g.10gb")),
+        vms=(vm("on", "H100-1-10C"), *BESIDE),
+    ),
+    "mixed-on": Case(
+        H100,
+        partition(SECOND, None, mixed=True),
+        vms=(vm("on", "H100-10C", SECOND), vm("off", "H100-10C", SECOND), vm("beside-on", "H100-1-10C")),
+        named=("H100-10C", SECOND),
+    ),
+    "mixed-on-lent": Case(
+        H100,
+        partition(SECOND, None, mixed=True),
+        (partial(create, wanted=wish("H100-10C", name="on", gpu=SECOND, reserve="running")),),
+    ),
+    "mixed-off": Case(
+        H100,
+        partition(SECOND, None, mixed=False),
+        (partition(SECOND, None, mixed=True),),
+        (vm("on", "H100-10C", SECOND), vm("off", "H100-10C", SECOND), vm("beside-on", "H100-1-10C")),
+    ),
+    "to-passthrough": Case(H100, partition(FIRST, mode="passthrough"), vms=BESIDE),
+    "to-vgpu": Case(
+        H100,
+        partition(FIRST, mode="vgpu"),
+        (partition(FIRST, mig("3g.40gb", "1g.10gb")), partition(FIRST, mode="passthrough")),
+        BESIDE,
+    ),
+    "apply-two": Case(H100, partial(applied, sets=BOTH)),
+    "gb-mig-on": Case(PRO, partition(FIRST, LARGE)),
+    "gb-scheduler": Case(
+        PRO,
+        partial(scheduled, policy=Policy.FIXED_SHARE),
+        (partition(FIRST, LARGE),),
+        (vm("on", "DC-2-24Q"), vm("off", "DC-2-24Q")),
+    ),
+    "gb-mixed-on": Case(PRO, partition(FIRST, None, mixed=True), vms=(vm("on", "DC-24Q"), vm("off", "DC-24Q"))),
+}
+
+
+def prepared(directory: Path, case: str) -> Host:
+    """Return the host on which it is due."""
+    what = CASES[case]
+    host = open_host(directory, what.scenario)
+    for step in what.before:
+        step(host.world)
+    for name, profile, gpu in what.vms:
+        create(host.world, wish(profile, name=name, gpu=gpu))
+        if name == "off":
+            stop(host.world, name)
+    if what.named is not None:
+        profile, gpu = what.named
+        wanted = wish(profile, name="named", gpu=gpu)
+        create_vgpu(host.world, wanted, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    if any(name == "beside-on" for name, _, _ in what.vms):
+        beside(host)
+    return host.again()
+
+
+def beside(host: Host) -> None:
+    """Put somebody else's vGPU beside the VM that is on the other GPU."""
+    (carrier,) = next(held for uuid, held in picture(host).running.items() if name_of(host, uuid) == "beside-on")
+    gpu = next(v.gpu for v in observe(host.world, Want(models=False)).vgpus if v.carrier == carrier)
+    last = vfs_of(host.world, gpu)[-1]
+    host.world.sysfs.write(f"{PCI}/{last}/nvidia/current_vgpu_type", f"{picture(host).types[carrier]}\n")
+
+
+def name_of(host: Host, uuid: str) -> str:
+    """Return the name of a VM; `named` for the owner of a vGPU without one."""
+    found = host.world.hypervisor.find_domain(uuid)
+    return found.name if found is not None else "named"
+
+
+def seen(host: Host) -> dict[str, object]:
+    """Return all that the change of a partition could leave behind, with VMs by their names."""
+    now = picture(host)
+    gpus = [gpu.address for gpu in observe(host.world, Want(models=False)).gpus]
+    told = {gpu: host.sim.nvml.gpu(gpu) for gpu in gpus}
+    return {
+        "partitions": {gpu: (number_of(host.world, gpu), *stands(host, gpu)) for gpu in gpus},
+        "schedulers": {gpu: (one.scheduler, sorted(map(str, one.gi_schedulers.values()))) for gpu, one in told.items()},
+        "host.yaml": host.world.host_file.read(),
+        "types": now.types,
+        "drivers": now.drivers,
+        "claims": {carrier: name_of(host, uuid) for carrier, uuid in now.claims.items()},
+        "running": {name_of(host, uuid): carriers for uuid, carriers in now.running.items()},
+        "drained": host.world.claims.drained(),
+    }
+
+
+def whole(host: Host, where: str, case: str, wanted: dict[str, object]) -> None:
+    """See that what is on other GPUs runs on, and that the same command again makes the host as it was to be."""
+    what = CASES[case]
+    running = {name_of(host, uuid) for uuid in picture(host).running}
+    assert {name for name, _, _ in what.vms if name.startswith("beside")} <= running, where
+    assert not [c for c in host.world.claims.all() if c.vm == SETTING_UP], where
+    what.do(host.world)
+    restore(host.world)
+    assert {name_of(host, uuid) for uuid in picture(host).running} == set(wanted["running"]), where  # type: ignore[call-overload]
+    if "on" in wanted["running"]:  # type: ignore[operator]
+        start(host.world, "on")  # it runs: killed after the start, its note is still there
+    if any(name == "off" for name, _, _ in what.vms):
+        start(host.world, "off")
+        stop(host.world, "off")
+    assert seen(host) == wanted, where
+    assert not mend(host.world, dry_run=True).data["findings"], where
+    assert not what.do(host.world).changed, where
+
+
+def restore(world: World) -> None:
+    """restore-host: it makes vGPUs of host.yaml again."""
+    spec = parse_host_spec(world.host_file.read() or "version: 1\n", "f")
+    restore_host(world, spec, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_whatever_call_a_process_dies_in_the_same_command_makes_it_whole(tmp_path: Path, case: str, spawn) -> None:
+    undisturbed = prepared(tmp_path / "undisturbed", case)
+    CASES[case].do(undisturbed.world)
+    wanted = seen(undisturbed)
+    judge = partial(whole, case=case, wanted=wanted)
+    trial = Trial(tmp_path, partial(prepared, case=case), CASES[case].do, judge)
+    calls = trial.calls()
+    assert len(set(calls) & CHANGING) >= 3
+    assert trial.deaths(calls, spawn) >= 2
+
+
+def test_whatever_call_fails_while_instances_get_a_scheduler_it_is_undone_or_the_error_says_it(tmp_path: Path) -> None:
+    do, directory = CASES["gb-scheduler"].do, tmp_path / "dry"
+    calls = counted(prepared(directory, "gb-scheduler").world, do)
+    assert calls.count("nvml.set_scheduler") == 2, "one for each instance"
+    refused = 0
+    for number, done, for_good in fault_points(calls, every_read=False):
+        where = f"call {number} {calls[number - 1]}, done={done}, for good={for_good}"
+        host = prepared(tmp_path / f"{number}{done}{for_good}", "gb-scheduler")
+        before = seen(host)
+        error = outcome(partial(do, failing(host.world, number, done=done, for_good=for_good)))
+        now = seen(host)
+        host.sim.close()
+        if error is None:
+            assert now != before, where
+            continue
+        refused += 1
+        if now == before:
+            continue
+        assert error.left or error.code == "partly-applied" or calls[number - 1].startswith("claims."), where
+        later = host.again()
+        mend(later.world)
+        do(later.world)
+        start(later.world, "on")
+        assert seen(later)["running"].keys() == before["running"].keys(), where
+    assert refused >= 5
+
+
+def test_a_gpu_that_a_killed_set_mig_left_without_vfs_is_told_of_and_brought_back(tmp_path: Path) -> None:
+    host = open_host(tmp_path, H100)
+    act(host.world, FIRST, mig("3g.40gb", "1g.10gb"))
+    before = seen(host)
+    host = host.again()
+    assert killed(lambda: act(replace(host.world, nvml=Deadly(host.world.nvml, sets_mig)), FIRST, OFF))
+    later = host.again()
+    assert stands(later)[1] == []
+    (found,) = mend(later.world).data["findings"]
+    assert found["kind"] == "half-set-up"
+    assert "run it again: vgpuctl test; vgpuctl apply" in found["action"]
+    assert not mend(later.world, dry_run=True).data["findings"]
+    assert diff_host(later.world, ask(later.world, None, ()), How()).changed
+    (row,) = diagnose(later.world, ("partition",))["checks"]
+    assert (row["verdict"], row["fix"][:20]) == ("warn", "vgpuctl restore-host")
+    restore(later.world)
+    assert seen(later) == before
+    assert diagnose(later.world, ("partition",))["checks"][0]["verdict"] == "ok"
+
+
+def test_a_drained_vm_whose_instance_is_gone_is_told_of_until_the_gpu_is_set_up(tmp_path: Path) -> None:
+    host = prepared(tmp_path, "warm-moved")
+    assert killed(lambda: CASES["warm-moved"].do(replace(host.world, nvml=Deadly(host.world.nvml, makes_instance))))
+    later = host.again()
+    for _ in range(2):
+        told = {f["kind"]: f["action"] for f in mend(later.world).data["findings"]}
+        assert told["drained"].startswith("nothing before the GPU is set up: no room for H100-1-10C")
+        assert told["drained"].endswith("or vgpuctl apply, starts on too")
+    assert set(told) == {"drained"}
+    CASES["warm-moved"].do(later.world)
+    assert not mend(later.world, dry_run=True).data["findings"]
+    assert len(picture(later).running) == 2
+
+
+def makes_instance(name: str, _: tuple[object, ...]) -> bool:
+    return name == "make_instance"
+
+
+def sets_mig(name: str, _: tuple[object, ...]) -> bool:
+    return name == "set_mig"
