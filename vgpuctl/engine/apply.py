@@ -84,7 +84,10 @@ def _carry_out_all(world: World, planned: tuple[Planned, ...], record: tuple[Ste
         except VgpuctlError as error:
             if not done:
                 raise
-            raise _partly(error, done, record) from error
+            failure = _partly(error, done, record)
+            if failure is error:
+                raise
+            raise failure from error
         done += [f"GPU {job.gpu}: {line}" for line in work.lines]
 
 
