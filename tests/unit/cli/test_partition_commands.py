@@ -127,3 +127,10 @@ def test_an_answer_of_nvml_that_nobody_knows_is_told_with_what_was_asked_for(
     """An error that was raised from itself was looked into for ever."""
     ran = faulty("H100", f"{{on: {call}, match: '*', message: something new}}")(line)
     assert (ran.status, ": something new   [nvml-failed]" in ran.err, A in ran.err.splitlines()[-3]) == (1, True, True)
+
+
+def test_a_mig_mode_that_waits_for_a_boot_is_explained_by_the_doctor(faulty: Callable[[str, str], Run]) -> None:
+    run = faulty("A100", "{on: nvml-set-mig, match: '*', kind: pending}")
+    ran = run(f"set-mig {A} 3g.20gb --json")
+    assert ran.status == 5
+    assert [row["id"] for row in ran.document["error"]["facts"]["doctor"]] == ["mig-mode"]
