@@ -134,3 +134,9 @@ def test_a_mig_mode_that_waits_for_a_boot_is_explained_by_the_doctor(faulty: Cal
     ran = run(f"set-mig {A} 3g.20gb --json")
     assert ran.status == 5
     assert [row["id"] for row in ran.document["error"]["facts"]["doctor"]] == ["mig-mode"]
+
+
+def test_vgpus_that_have_no_instances_are_named_as_host_yaml_names_them(h100: Run) -> None:
+    h100(f"set-mig {B} --for H100-1-10C:4")
+    h100("sim reboot")
+    assert f"  {B}: mig is off, not H100-1-10C: 4\n" in h100("doctor partition").out
