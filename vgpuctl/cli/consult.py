@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.cli import streams
 from vgpuctl.cli.failures import DOCTOR_FACT
-from vgpuctl.errors import VgpuctlError
+from vgpuctl.errors import PartlyApplied, VgpuctlError
 
 if TYPE_CHECKING:
     from vgpuctl.cli.settings import Settings
 
 MOST_LINES = 2
-_EXPLAINABLE = (1, 4, 6, 75)
+_EXPLAINABLE = (1, 4, 5, 6, 75)
 _NEVER = ("doctor", "restore-host")
 """Exit statuses of failures that a host's state may explain; what was typed, and a refusal, need no doctor."""
 
@@ -35,12 +35,14 @@ def add_findings(exc: BaseException, settings: Settings) -> None:
 
         lacking = exc.facts.get("check")
         word = lacking if isinstance(lacking, str) else None
-        if not catalogue.explaining(exc.code, word):
+        cause = exc.facts.get("cause")
+        code = cause if isinstance(exc, PartlyApplied) and isinstance(cause, str) else exc.code
+        if not catalogue.explaining(code, word):
             return
         from vgpuctl.cli import worlds
         from vgpuctl.engine import diagnose
 
-        found = diagnose.explain_failure(worlds.open_world(settings), exc.code, word)
+        found = diagnose.explain_failure(worlds.open_world(settings), code, word)
         if found:
             exc.facts[DOCTOR_FACT] = found
 

@@ -188,9 +188,7 @@ def _interruption(exc: BaseException) -> Interrupted | None:
     """Return the Interrupted that somebody took for another failure, with what was undone and is left."""
     if not isinstance(exc, Exception) or isinstance(exc, (Interrupted, PartlyApplied)):
         return None
-    seen: BaseException | None = exc
-    while seen is not None and not isinstance(seen, Interrupted):
-        seen = seen.__cause__ or seen.__context__
+    seen = next((one for one in _chain(exc) if isinstance(one, Interrupted)), None)
     if seen is not None and isinstance(exc, VgpuctlError):
         seen.undone = seen.undone or exc.undone
         seen.left = seen.left or exc.left
@@ -237,13 +235,21 @@ def _stopped(exc: BaseException, status: int) -> Failure:
     """Explain a second signal: what the engine had to leave is in the errors that were on their way."""
     undone: list[str] = []
     left: list[str] = []
-    seen: BaseException | None = exc
-    while seen is not None:
+    for seen in _chain(exc):
         if isinstance(seen, VgpuctlError):
             undone += [item for item in seen.undone if item not in undone]
             left += [item for item in seen.left if item not in left]
-        seen = seen.__cause__ or seen.__context__
     return Failure("interrupted", "stopped", status, LEFT_HINT if left else None, undone=undone, left=left)
+
+
+def _chain(exc: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and those it came from, each once: one that was raised from itself is its own cause."""
+    known: set[int] = set()
+    seen: BaseException | None = exc
+    while seen is not None and id(seen) not in known:
+        known.add(id(seen))
+        yield seen
+        seen = seen.__cause__ or seen.__context__
 
 
 def _bug(exc: BaseException, settings: Settings) -> Failure:

@@ -129,7 +129,10 @@ def _set_up_all(world: World, planned: tuple[Planned, ...], record: tuple[Step, 
         except VgpuctlError as error:
             if not done:
                 raise
-            raise _partly(error, done, record) from error
+            failure = _partly(error, done, record)
+            if failure is error:
+                raise
+            raise failure from error
         done += [f"GPU {job.gpu}: {line}" for line in work.lines]
     return done
 

@@ -91,7 +91,8 @@ def plan_host(world: World, snapshot: Snapshot, asked: Asked, how: How) -> tuple
         said = said_of_gpu(asked.spec.gpus, gpu)
         unknown: VgpuctlError | None = None
         try:
-            said = replace(said, mig=with_instances(world, gpu, said.mig))
+            if said.mode == Mode.VGPU:  # MIG of a wider entry counts for nothing else, whatever the GPU is
+                said = replace(said, mig=with_instances(world, gpu, said.mig))
         except VgpuctlError as error:
             unknown = error
         rows = differences(gpu, said)

@@ -289,4 +289,4 @@ def _refused(world: World, error: NvmlFailed, gpu: str, what: str) -> VgpuctlErr
             check="partition",
             **facts,
         )
-    return error
+    return NvmlFailed(f"the driver does not {what}: {error.message}", hint=error.hint, **{**error.facts, "gpu": gpu})

@@ -166,6 +166,8 @@ def not_as_set(gpu: Gpu, said: GpuSpec) -> list[str]:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {one}" for key, one in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

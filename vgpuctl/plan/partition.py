@@ -106,6 +106,8 @@ def change_of(snapshot: Snapshot, gpu: Gpu, number: int, wish: Wish, types: tupl
     if wanted is not None:
         there = replace(mig, instances=()) if cold or mode is not None else mig
         instances = arrange(there, wanted, taken, gpu.address)
+    elif on and cold and number:
+        instances = Arrangement(make=_there(mig))  # new VFs take them away, and MIG is to be left as it is
     elif mode is False and not gpu.vfs_enabled:
         instances = Arrangement(destroy=mig.instances)  # those that go with the VFs need no step
     empty = any(i.gi_id in taken for i in instances.destroy)
@@ -182,9 +184,7 @@ def lost_with_vfs(gpu: Gpu) -> tuple[Step, ...]:
     """Return what sets a GPU as it is, after its VFs went and are on again: the way back of a change that failed."""
     found: list[Step] = []
     if gpu.mig is not None and gpu.mig.enabled:
-        there = [(gpu.mig.profile(i.profile_id), i.span) for i in gpu.mig.instances]
-        larger = sorted(((p, s) for p, s in there if p is not None), key=lambda one: (-one[1].size, one[1].start))
-        found += [MakeInstance(gpu.address, profile, span) for profile, span in larger]
+        found += _made(gpu, _there(gpu.mig))
     if gpu.mixed_size:
         found.append(SetMixedSize(gpu.address, enable=True))
     state = gpu.scheduler.state if gpu.scheduler is not None and gpu.scheduler.interfaces else None
@@ -213,12 +213,22 @@ def _destroyed(gpu: Gpu, instances: Arrangement) -> list[Step]:
     ]
 
 
+def _there(mig: Mig) -> tuple[Making, ...]:
+    """Return what makes the instances that a GPU has where they are, the larger first."""
+    there = ((mig.profile(i.profile_id), i.span) for i in mig.instances)
+    made = [Making(profile, span) for profile, span in there if profile is not None]
+    return tuple(sorted(made, key=lambda one: (-one.span.size, one.span.start)))
+
+
 def _made(gpu: Gpu, make: Iterable[Making]) -> list[Step]:
     return [MakeInstance(gpu.address, one.profile, one.span) for one in make]
 
 
 def _refuse_impossible(snapshot: Snapshot, gpu: Gpu, wish: Wish) -> None:
     """Refuse what the GPU, or what is asked for beside, does not allow; nothing is looked up that is not asked for."""
+    blind = gpu.nvidia_driver and gpu.mig is None and gpu.mixed_size is None and not snapshot.nvml.available
+    if blind and wish != Wish():  # what is not seen may be on, and is not called off
+        raise _unknown(snapshot, gpu, "MIG" if wish.mig is not None else "mixed sizes", "vgpuctl doctor")
     if not ((wish.mig is not None and wish.mig.on) or wish.mixed_size):
         return
     facts = {"gpu": gpu.address}

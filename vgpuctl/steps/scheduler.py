@@ -158,7 +158,8 @@ def _refusal(error: NvmlFailed, where: str, wanted: SchedulerSpec, gpu: str | No
     """Return what an answer of NVML's means. `gpu`: the GPU, where `where` is a part of it."""
     code = error.facts.get("nvml_code")
     if not isinstance(code, int) or code not in _REASONS:
-        return error
+        said = f"NVML refuses {words(wanted)} on {where}: {error.message}"
+        return NvmlFailed(said, hint=error.hint, **{**error.facts, "gpu": gpu or where})
     why, hint = _REASONS[code]
     facts: dict[str, object] = {"gpu": gpu or where, "nvml_code": code}
     kind = _KINDS.get(code, HostCannot)

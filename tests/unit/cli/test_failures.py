@@ -132,6 +132,17 @@ def test_an_interruption_that_was_taken_for_something_else(capsys: pytest.Captur
     assert told(partly, capsys)[0] == 5
 
 
+def test_an_error_that_was_raised_from_itself_is_told_and_not_looked_into_for_ever(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own = Refused("no")
+    own.__cause__ = own
+    assert told(own, capsys)[0] == own.status
+    stop = KeyboardInterrupt()
+    stop.__cause__ = own
+    assert told(stop, capsys)[0] == 130
+
+
 def raised(exc: Exception) -> Exception:
     try:
         raise exc

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -95,3 +96,47 @@ def test_apply_partitions_and_diff_and_export_agree_with_it(h100: Run) -> None:
     assert (ran.status, "for which there is best_effort and equal_share only" in ran.err) == (6, True)
     ran = h100(f"apply --set 'gpus[{A}].mig=[9g.1gb]' --set 'gpus[{A}].mixed_size=false'")
     assert (ran.status, f"{A} has no GPU instance profile 9g.1gb" in ran.err) == (2, True)
+
+
+@pytest.fixture
+def faulty(vgpuctl: Run, tmp_path: Path) -> Callable[[str, str], Run]:
+    """Return what runs lines on a simulated host of two GPUs of a model, with one fault."""
+
+    def made(model: str, fault: str) -> Run:
+        scenario = tmp_path / "faulty.yaml"
+        gpus = "".join(f"  - {{model: {model}, address: '{one}'}}\n" for one in (A, B))
+        kernel = "kernel: 7.0.0-1\nnvidia: {driver: '570.133.10'}\n"
+        scenario.write_text(f"version: 1\n{kernel}gpus:\n{gpus}faults:\n  - {fault}\n")
+        return lambda line: vgpuctl("--host", f"sim:{scenario}", *shlex.split(line))
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        ("nvml-set-mig", f"set-mig {A} 3g.40gb"),
+        ("nvml-make-instance", f"set-mig {A} 3g.40gb"),
+        ("nvml-set-mixed-size", f"set-mixed-size {A} on"),
+        ("nvml-set-scheduler", f"set-scheduler {A} --policy equal_share"),
+    ],
+)
+def test_an_answer_of_nvml_that_nobody_knows_is_told_with_what_was_asked_for(
+    faulty: Callable[[str, str], Run], call: str, line: str
+) -> None:
+    """An error that was raised from itself was looked into for ever."""
+    ran = faulty("H100", f"{{on: {call}, match: '*', message: something new}}")(line)
+    assert (ran.status, ": something new   [nvml-failed]" in ran.err, A in ran.err.splitlines()[-3]) == (1, True, True)
+
+
+def test_a_mig_mode_that_waits_for_a_boot_is_explained_by_the_doctor(faulty: Callable[[str, str], Run]) -> None:
+    run = faulty("A100", "{on: nvml-set-mig, match: '*', kind: pending}")
+    ran = run(f"set-mig {A} 3g.20gb --json")
+    assert ran.status == 5
+    assert [row["id"] for row in ran.document["error"]["facts"]["doctor"]] == ["mig-mode"]
+
+
+def test_vgpus_that_have_no_instances_are_named_as_host_yaml_names_them(h100: Run) -> None:
+    h100(f"set-mig {B} --for H100-1-10C:4")
+    h100("sim reboot")
+    assert f"  {B}: mig is off, not H100-1-10C: 4\n" in h100("doctor partition").out

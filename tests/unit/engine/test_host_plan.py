@@ -13,6 +13,7 @@ from vgpuctl.engine.layout import Job
 from vgpuctl.engine.scheduler import SchedulerJob
 from vgpuctl.errors import HostCannot, InUse, Refused
 
+H100 = "0000:3b:00.0"
 SCHEDULER = f"gpus[{A100}].scheduler.policy=fixed_share"
 
 
@@ -63,3 +64,11 @@ def test_one_refusal_is_told_as_it_is_and_several_together():
     with pytest.raises(Refused, match="b cannot") as raised:
         refuse_all([first, other])
     assert [one["code"] for one in raised.value.facts["refused"]] == ["in-use", "host-cannot"]
+
+
+def test_what_a_wider_entry_says_of_mig_counts_for_gpus_of_the_mode_vgpu_alone(tmp_path):
+    world = open_host(tmp_path, "h100-mig").world
+    wide = ("gpus[all].mode=vgpu", "gpus[all].mig={A100-1-5C: 4}")
+    apart, other = plan(world, *wide, f"gpus[{H100}].mode=passthrough")
+    assert (apart.gpu.address, apart.refusal, len(apart.tasks)) == (H100, None, 1)
+    assert "has no vGPU profile A100-1-5C" in str(other.refusal)

@@ -351,3 +351,19 @@ def test_nothing_is_set_up_beside_another_process(tmp_path):
     stop(host.world, "vm")
     act(replace(host.world, nvml=Meanwhile()), SECOND, mig("1g.10gb", "1g.10gb", "1g.10gb"))
     assert seen == [Busy, Busy]
+
+
+def test_instances_stay_when_vfs_go_on_and_nobody_asks_for_others(tmp_path):
+    """Turning VFs on takes GPU instances away; MIG that host.yaml does not speak of is left as it is."""
+    host = small(tmp_path, more="mig: [3g.40gb, 1g.10gb], vfs: {total: 32, enabled: 0}")
+    before = stands(host)
+    act(host.world, FIRST, mode="vgpu")
+    assert (stands(host), names(host)) == (before, ["3g.40gb", "1g.10gb"])
+    assert host.world.sysfs.read(f"/sys/bus/pci/devices/{FIRST}/sriov_numvfs").strip() == "32"
+
+
+@pytest.mark.parametrize(("wanted", "mixed"), [(OFF, None), (None, False)])
+def test_what_nvml_does_not_tell_is_not_called_off(tmp_path, wanted, mixed):
+    host = small(tmp_path, more="mig: [3g.40gb]", faults='{on: nvml, match: "*", message: no library}')
+    with pytest.raises(HostCannot, match="NVML, which sets it, does not answer: no library"):
+        act(host.world, FIRST, wanted, mixed)
