@@ -197,8 +197,8 @@ def refuse_all(gpus: list[VgpuctlError], vgpus: list[VgpuctlError], so: str = "n
     if refusals:
         first = refusals[0]
         kind = type(first) if all(type(one) is type(first) for one in refusals) else Refused
-        what = [f"{len(gpus)} GPUs cannot be set up"] if gpus else []
-        what += [f"{len(vgpus)} vGPUs cannot be made"] if vgpus else []
+        what = [f"{len(gpus)} GPU{'s' * (len(gpus) > 1)} cannot be set up"] if gpus else []
+        what += [f"{len(vgpus)} vGPU{'s' * (len(vgpus) > 1)} cannot be made"] if vgpus else []
         raise kind(
             "\n".join([f"{' and '.join(what)}, so {so}:", *(one.message for one in refusals)]),
             hint=first.hint,

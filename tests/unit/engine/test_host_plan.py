@@ -56,13 +56,14 @@ def test_a_gpu_that_is_named_no_more_is_planned_too(tmp_path):
 
 def test_one_refusal_is_told_as_it_is_and_several_together():
     first, other = InUse("a is in use", hint="stop it"), HostCannot("b cannot")
-    refuse_all([])
+    refuse_all([], [])
     with pytest.raises(InUse, match=r"^a is in use$"):
-        refuse_all([first])
+        refuse_all([first], [])
     with pytest.raises(InUse, match="2 GPUs"):
-        refuse_all([first, InUse("c is in use")])
+        refuse_all([first, InUse("c is in use")], [])
     with pytest.raises(Refused, match="b cannot") as raised:
-        refuse_all([first, other])
+        refuse_all([first], [other])
+    assert str(raised.value).startswith("1 GPU cannot be set up and 1 vGPU cannot be made, so nothing was changed:")
     assert [one["code"] for one in raised.value.facts["refused"]] == ["in-use", "host-cannot"]
 
 
