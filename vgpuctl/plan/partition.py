@@ -236,7 +236,8 @@ def _refuse_impossible(snapshot: Snapshot, gpu: Gpu, wish: Wish) -> None:
     if wish.mig is not None and wish.mig.on and wish.mixed_size:
         raise InvalidInput(
             f"{gpu.address} cannot have MIG and mixed sizes at once",
-            hint="of mig: and mixed_size: keep one, in whichever entry of gpus: says it",
+            hint="of mig: and mixed_size: keep one, in whichever entry of gpus: says it; vgpuctl set-mig"
+            f" {gpu.address} --off, or set-mixed-size {gpu.address} off, takes one away",
             **facts,
         )
     if not gpu.nvidia_driver:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from vgpuctl.model.partition import GiProfile, Span
@@ -91,8 +92,7 @@ class SimGpu(Value):
     @property
     def architecture(self) -> int:
         """NVML's number of its architecture: 7 Ampere, 9 Hopper, 10 Blackwell."""
-        found = (number for pattern, number in _ARCHITECTURES if re.search(pattern, self.model))
-        return next(found, _BLACKWELL)
+        return _architecture(self.model)
 
     @property
     def keeps_mig(self) -> bool:
@@ -108,6 +108,12 @@ class SimGpu(Value):
     def vfs(self) -> tuple[SimFunction, ...]:
         """Every VF there can be."""
         return tuple(f for f in self.functions if f.kind == "vf")
+
+
+@cache
+def _architecture(model: str) -> int:
+    found = (number for pattern, number in _ARCHITECTURES if re.search(pattern, model))
+    return next(found, _BLACKWELL)
 
 
 class Machine(Value):

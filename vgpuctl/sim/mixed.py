@@ -9,6 +9,8 @@ region evenly. Left out: the ids that types of 1 GiB lose when their guest sees 
 
 from __future__ import annotations
 
+from functools import cache
+
 from vgpuctl.model.partition import Span
 from vgpuctl.sim.journal import Record
 from vgpuctl.sim.machine import SimGpu, SimType
@@ -48,10 +50,14 @@ def spans(state: State, gpu: SimGpu, kind: SimType) -> tuple[Span, ...]:
     if kind.mig or not kind.framebuffer_mib or not has(state, gpu):
         return ()
     region = _gib(max(other.framebuffer_mib for other in gpu.types.values() if not other.mig))
-    size = _gib(kind.framebuffer_mib)
-    if gpu.architecture >= BLACKWELL:
-        return tuple(Span(start, size_in(region, size)) for start in even(region, kind.maximum))
-    return tuple(Span(start, size) for start in halved(region, size, kind.maximum))
+    return _spans(region, _gib(kind.framebuffer_mib), kind.maximum, evenly=gpu.architecture >= BLACKWELL)
+
+
+@cache
+def _spans(region: int, size: int, maximum: int, *, evenly: bool) -> tuple[Span, ...]:
+    if evenly:
+        return tuple(Span(start, size_in(region, size)) for start in even(region, maximum))
+    return tuple(Span(start, size) for start in halved(region, size, maximum))
 
 
 def size_in(region: int, size: int) -> int:
