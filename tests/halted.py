@@ -37,8 +37,9 @@ class Halted:
             status = 1
             try:
                 os.close(told[1])
-                halting = Halting(getattr(host.world, seam), call, reached[1], told[0])
-                work(replace(host.world, **{seam: halting}))
+                world = beside(host).world  # its own locks: one that it dies with is held by nobody then
+                halting = Halting(getattr(world, seam), call, reached[1], told[0])
+                work(replace(world, **{seam: halting}))
                 status = 0
             except BaseException:  # noqa: BLE001 - nothing may leave the child
                 traceback.print_exc()

@@ -36,7 +36,7 @@ WORKS = [("create", create_off), ("count", create_two), ("refresh", change_disk)
 
 def begun(tmp_path: Any, what: str, work: Callable[[Any], object]) -> tuple[Host, Halted]:
     host = prepared(tmp_path, reserve="running") if what == "refresh" else open_host(tmp_path, "t4")
-    return host, Halted(beside(host), "hypervisor", "redefine" if what == "refresh" else "set_promise", work)
+    return host, Halted(host, "hypervisor", "redefine" if what == "refresh" else "set_promise", work)
 
 
 @pytest.mark.parametrize(("what", "work"), WORKS, ids=[w for w, _ in WORKS])
@@ -65,7 +65,7 @@ def test_it_is_mended_once_that_process_is_dead(tmp_path, what, work):
 def test_a_delete_in_flight_is_left_alone_too(tmp_path):
     host = open_host(tmp_path, "t4")
     create_off(host.world)
-    halted = Halted(beside(host), "hypervisor", "undefine", lambda world: delete(world, "vm"))
+    halted = Halted(host, "hypervisor", "undefine", lambda world: delete(world, "vm"))
     assert mend(beside(host).world).data["findings"] == []
     assert halted.finish() == 0
     assert picture(beside(host)).domains == {}

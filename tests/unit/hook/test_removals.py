@@ -49,7 +49,7 @@ def test_a_device_that_is_being_removed_never_lets_its_vm_start(tmp_path: Path, 
         elsewhere(lambda: not_needed(host, profile))
         work = reconciles
     later = beside(host)
-    halted = Halted(beside(host), "sysfs", "write_parked", work)
+    halted = Halted(host, "sysfs", "write_parked", work)
     with pytest.raises(Busy, match=f"process {halted.pid} takes vGPUs from VM vm: vgpuctl test") as raised:
         hook.prepare(later.world, xml_of(later))
     assert raised.value.status == 75
@@ -67,7 +67,7 @@ def test_a_vm_that_keeps_its_place_does_not_start_while_it_is_taken_away(tmp_pat
     host, profile = small(tmp_path, kind)
     elsewhere(lambda: create(host.world, wish(profile, name="vm"), start=False))
     xml = xml_of(host)
-    halted = Halted(beside(host), "sysfs", "write_parked", work)
+    halted = Halted(host, "sysfs", "write_parked", work)
     with pytest.raises(Busy, match="takes vGPUs from VM vm"):
         hook.prepare(beside(host).world, xml)
     assert halted.finish() == 0
@@ -76,7 +76,7 @@ def test_a_vm_that_keeps_its_place_does_not_start_while_it_is_taken_away(tmp_pat
 def test_the_mark_of_a_process_that_died_keeps_nobody_from_starting(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "vendor-vf")
     elsewhere(lambda: create(host.world, lent(profile, "vm")))
-    Halted(beside(host), "sysfs", "write_parked", lambda world: stop(world, "vm")).die()
+    Halted(host, "sysfs", "write_parked", lambda world: stop(world, "vm")).die()
     later = beside(host)
     hook.prepare(later.world, xml_of(later))
     start(later.world, "vm")
@@ -87,7 +87,7 @@ def test_a_vm_that_libvirt_starts_before_reconcile_has_its_claims_keeps_its_devi
     host, profile = small(tmp_path, "vendor-vf")
     elsewhere(lambda: not_needed(host, profile))
     before = picture(host).types
-    halted = Halted(beside(host), "claims", "lock", lambda world: mend(world))
+    halted = Halted(host, "claims", "lock", lambda world: mend(world))
     later = beside(host)
     hook.prepare(later.world, xml_of(later))
     later.world.hypervisor.start(later.world.hypervisor.find_domain("vm").uuid)
