@@ -20,6 +20,7 @@ from vgpuctl.model.scheduler import Policy, SchedulerSpec, SchedulerState
 
 pytestmark = pytest.mark.forms("mdev-vf", "vendor-vf")
 INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, IN_USE, INSUFFICIENT_RESOURCES = 2, 3, 6, 19, 23
+BEST_EFFORT = SchedulerState(Policy.BEST_EFFORT)
 TIME_SLICED = ["468", "469", "470", "471", "472", "473"]
 ONE, ONE_BIG, TWO, THREE, FOUR, SEVEN = 19, 15, 14, 9, 5, 0
 """GPU instance profiles of the A100 40GB: 1g.5gb, 1g.10gb, 2g.10gb, 3g.20gb, 4g.20gb, 7g.40gb."""
@@ -31,9 +32,14 @@ def back(site: Site) -> Iterator[None]:
     yield
     for vf in site.vfs:
         clear(site, vf)
-    cycle(site, "-d")
-    site.world.nvml.set_mig(site.gpu, enabled=False)
-    cycle(site, "-e")
+    seen = told(site)
+    scheduled = seen.scheduler is not None and seen.scheduler.state != BEST_EFFORT
+    if seen.mig is not None and (seen.mig.enabled or seen.mig.pending or scheduled):
+        cycle(site, "-d")
+        site.world.nvml.set_mig(site.gpu, enabled=False)
+    elif seen.mixed_size:
+        site.world.nvml.set_mixed_size(site.gpu, enabled=False)
+    cycle(site, "-e")  # which is quick where they are on
 
 
 def told(site: Site) -> NvmlGpu:

@@ -10,7 +10,7 @@ from tests.lab.vgpuctl_in import put_gpu
 
 
 @pytest.mark.quick
-@pytest.mark.deadline(600)
+@pytest.mark.deadline(1000)
 @pytest.mark.parametrize("form", ["mdev-pf", "mdev-vf", "vendor-vf", "sriov-vf"])
 def test_the_real_host_keeps_the_simulators_contract(lab: Lab, form: str) -> None:
     if form == "sriov-vf":
@@ -21,6 +21,6 @@ def test_the_real_host_keeps_the_simulators_contract(lab: Lab, form: str) -> Non
         put_sriov_manage(lab)
     script = f"""cd /opt/vgpuctl/src && PYTHONPATH=/opt/vgpuctl/src:/opt/vgpuctl/lib VGPUCTL_CONTRACT={form} \
         python3 -m pytest -q -p no:cacheprovider tests/contract 2>&1"""
-    result = lab.run(script, check=False, timeout=550)
+    result = lab.run(script, check=False, timeout=900)
     assert result.returncode == 0, result.stdout
     assert " passed" in result.stdout
