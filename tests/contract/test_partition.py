@@ -213,7 +213,7 @@ def test_with_mig_there_is_neither_another_scheduler_nor_a_mixture_of_sizes(site
     spec = SchedulerSpec(Policy.EQUAL_SHARE)
     assert refusal(lambda: site.world.nvml.set_scheduler(site.gpu, spec, number)) == NOT_SUPPORTED
     seen = told(site)
-    assert (seen.gi_schedulers, seen.mixed_size) == ({}, False)
+    assert (seen.gi_schedulers, seen.mixed_size) == ({}, None)
     assert seen.scheduler is not None
     assert seen.scheduler.state == SchedulerState(Policy.FIXED_SHARE, False, 1_000_000)
 

@@ -258,7 +258,8 @@ def _refuse_impossible(snapshot: Snapshot, gpu: Gpu, wish: Wish) -> None:
             "mixed-size",
             facts,
         )
-    if gpu.mixed_size is None and gpu.vfs_enabled:
+    told = gpu.mig is None or not gpu.mig.enabled  # with MIG NVML does not say whether there are mixed sizes without
+    if gpu.mixed_size is None and gpu.vfs_enabled and told:
         raise _unknown(snapshot, gpu, "mixed sizes", "GPUs with virtual functions have them, from driver 550 on")
     if not gpu.vfs_total:
         raise _unknown(snapshot, gpu, "mixed sizes", "they need a GPU with virtual functions")

@@ -32,6 +32,12 @@ def has(state: State, gpu: SimGpu) -> bool:
     return own and gpu.architecture >= AMPERE and state.machine.driver_major >= SINCE
 
 
+def told(state: State, gpu: SimGpu) -> bool | None:
+    """Return what NVML says of the mode; nothing where there is none, as with MIG."""
+    asked = has(state, gpu) and not state.partitions.enabled(gpu.address)
+    return gpu.address in state.partitions.mixed if asked else None
+
+
 def set_mode(state: State, gpu: SimGpu, *, enabled: bool) -> list[Record]:
     """Return the records of letting vGPUs have several sizes, or not.
 

@@ -51,7 +51,7 @@ class SimNvml:
             types={kind.number: _type(state, gpu, kind) for kind in gpu.types.values()},
             scheduler=scheduler.seen(state, gpu) if gpu.types else None,
             mig=mig.seen(state, gpu),
-            mixed_size=gpu.address in state.partitions.mixed if mixed.has(state, gpu) else None,
+            mixed_size=mixed.told(state, gpu),
             gi_schedulers=scheduler.in_instances(state, gpu),
         )
 

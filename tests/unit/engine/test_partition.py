@@ -34,7 +34,7 @@ def test_mig_goes_on_between_vfs_off_and_vfs_on_and_the_larger_instances_come_fi
         MAKE.format("1g.10gb", "4:1"),
         WRITE.format("1g.10gb, 3g.40gb"),
     )
-    assert done.data["partition"] == {"mig": True, "instances": ["3g.40gb", "1g.10gb"], "mixed_size": False}
+    assert done.data["partition"] == {"mig": True, "instances": ["3g.40gb", "1g.10gb"], "mixed_size": None}
     assert said(host, SECOND).mig == mig("1g.10gb", "3g.40gb")
     create(host.world, wish("H100-3-40C", gpu=SECOND))
     assert not act(host.world, SECOND, mig("3g.40gb", "1g.10gb")).steps[:-1]
@@ -243,7 +243,9 @@ def test_set_mig_drops_mixed_sizes_which_it_excludes(tmp_path):
     with pytest.raises(InvalidInput, match="at once"):
         act(host.world, SECOND, mig("1g.10gb"))
     act(host.world, SECOND, mig("1g.10gb"), mixed=False)
-    assert (said(host, SECOND).mixed_size, stands(host, SECOND)) == (None, ((True, True), ["19@0:1"], False))
+    assert (said(host, SECOND).mixed_size, stands(host, SECOND)) == (None, ((True, True), ["19@0:1"], None))
+    act(host.world, SECOND, OFF, mixed=True)
+    assert (said(host, SECOND).mixed_size, stands(host, SECOND)) == (True, ((False, False), [], True))
 
 
 def test_a_boot_takes_it_all_away_and_restore_host_brings_it_back_before_vgpus(tmp_path):
