@@ -67,8 +67,10 @@ class Partitions:
         self.instances.setdefault(address, {})[gi_id] = GpuInstance(gi_id, profile_id, Span(start, size))
 
     def _on_destroy(self, address: str, gi_id: int) -> None:
-        self.instances[address].pop(gi_id, None)
-        self.schedulers.get(address, {}).pop(gi_id, None)
+        for kept in (self.instances, self.schedulers):
+            kept.get(address, {}).pop(gi_id, None)
+            if not kept.get(address):
+                kept.pop(address, None)
 
     def _on_mixed(self, address: str, enabled: bool) -> None:
         if enabled:

@@ -30,7 +30,7 @@ def test_a_gpu_is_partitioned_and_says_so(h100: Run) -> None:
     assert (ran.status, ran.out.startswith(f"{B}: mig-vgpu, MIG with 3g.40gb, 1g.10gb (2), VFs 32/32")) == (0, True)
     assert h100(f"set-mig {B} 3g.40gb 1g.10gb:2").out.endswith("; nothing to do\n")
     document = h100(f"set-mig {B} --for H100-1-10C:4 --drain --json").document
-    assert document["data"]["partition"] == {"mig": True, "instances": ["1g.10gb"] * 4, "mixed_size": False}
+    assert document["data"]["partition"] == {"mig": True, "instances": ["1g.10gb"] * 4, "mixed_size": None}
     assert "MIG" not in h100(f"set-mig {B} --off").out
     assert h100(f"set-mixed-size {B} on").out.startswith(f"{B}: vgpu, mixed sizes, VFs 32/32")
     document = h100(f"set-mixed-size {B} off --drain --json").document
