@@ -11,6 +11,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from vgpuctl.model.records import NvmlGpu
 from vgpuctl.model.world import World
 
 VARIABLE = "VGPUCTL_CONTRACT"
@@ -45,6 +46,12 @@ class Site:
         entries = self.world.sysfs.listdir(f"{PCI}/{self.gpu}")
         numbers = sorted(int(e[6:]) for e in entries if e.startswith("virtfn"))
         return tuple(self.world.sysfs.readlink(f"{PCI}/{self.gpu}/virtfn{n}").rpartition("/")[2] for n in numbers)
+
+    def told(self) -> NvmlGpu:
+        """What NVML says of the card."""
+        found = self.world.nvml.gpu(self.gpu)
+        assert found is not None
+        return found
 
     def type_file(self, vf: str, name: str = "current_vgpu_type") -> str:
         """A file of a vendor-specific VF."""

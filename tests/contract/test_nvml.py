@@ -9,7 +9,6 @@ import pytest
 
 from tests.contract.site import Site, new_uuid
 from vgpuctl.errors import NvmlFailed
-from vgpuctl.model.records import NvmlGpu
 from vgpuctl.model.scheduler import GpuScheduler, Policy, SchedulerSpec, SchedulerState
 
 pytestmark = pytest.mark.forms("mdev-pf", "mdev-vf", "vendor-vf")
@@ -25,14 +24,8 @@ def back(site: Site) -> Iterator[None]:
     site.world.nvml.set_scheduler(site.gpu, SchedulerSpec(BEST))
 
 
-def told(site: Site) -> NvmlGpu:
-    gpu = site.world.nvml.gpu(site.gpu)
-    assert gpu is not None
-    return gpu
-
-
 def scheduler(site: Site) -> GpuScheduler:
-    found = told(site).scheduler
+    found = site.told().scheduler
     assert found is not None
     return found
 
@@ -74,7 +67,7 @@ def test_it_answers_and_says_its_drivers_version(site: Site) -> None:
 
 
 def test_a_gpu_has_its_memory_and_the_exact_maximum_of_each_type(site: Site) -> None:
-    gpu = told(site)
+    gpu = site.told()
     assert (gpu.model, gpu.framebuffer_mib) == ("NVIDIA A100-PCIE-40GB", 40960)
     known = {n: (t.name, t.framebuffer_mib, t.max_per_gpu) for n, t in gpu.types.items()}
     assert {n: known[n] for n in (468, 469, 470, 471, 472, 473)} == {
@@ -88,9 +81,9 @@ def test_a_gpu_has_its_memory_and_the_exact_maximum_of_each_type(site: Site) -> 
 
 
 def test_types_stay_the_same_with_a_vgpu_there(site: Site) -> None:
-    before = told(site).types
+    before = site.told().types
     device = make_vgpu(site)
-    after = told(site).types
+    after = site.told().types
     drop_vgpu(site, device)
     assert after == before
 

@@ -15,7 +15,6 @@ import pytest
 from tests.contract.site import Site, new_uuid
 from vgpuctl.errors import NvmlFailed
 from vgpuctl.model.partition import Mig, Span
-from vgpuctl.model.records import NvmlGpu
 from vgpuctl.model.scheduler import Policy, SchedulerSpec, SchedulerState
 
 pytestmark = pytest.mark.forms("mdev-vf", "vendor-vf")
@@ -32,7 +31,7 @@ def back(site: Site) -> Iterator[None]:
     yield
     for vf in site.vfs:
         clear(site, vf)
-    seen = told(site)
+    seen = site.told()
     scheduled = seen.scheduler is not None and seen.scheduler.state != BEST_EFFORT
     if seen.mig is not None and (seen.mig.enabled or seen.mig.pending or scheduled):
         cycle(site, "-d")
@@ -42,14 +41,8 @@ def back(site: Site) -> Iterator[None]:
     cycle(site, "-e")  # which is quick where they are on
 
 
-def told(site: Site) -> NvmlGpu:
-    gpu = site.world.nvml.gpu(site.gpu)
-    assert gpu is not None
-    return gpu
-
-
 def mig(site: Site) -> Mig:
-    found = told(site).mig
+    found = site.told().mig
     assert found is not None
     return found
 
@@ -134,7 +127,7 @@ def test_a_gpu_tells_its_mig_its_profiles_and_their_placements(site: Site) -> No
 
 
 def test_types_tell_the_instance_they_need(site: Site) -> None:
-    types = told(site).types
+    types = site.told().types
     assert {n: types[n].gi_profile_id for n in (468, 474, 475, 476, 477, 478, 1053)} == {
         468: None, 474: ONE, 475: TWO, 476: THREE, 477: FOUR, 478: SEVEN, 1053: ONE_BIG,
     }  # fmt: skip
@@ -212,7 +205,7 @@ def test_with_mig_there_is_neither_another_scheduler_nor_a_mixture_of_sizes(site
     number = site.world.nvml.make_instance(site.gpu, ONE, 0)
     spec = SchedulerSpec(Policy.EQUAL_SHARE)
     assert refusal(lambda: site.world.nvml.set_scheduler(site.gpu, spec, number)) == NOT_SUPPORTED
-    seen = told(site)
+    seen = site.told()
     assert (seen.gi_schedulers, seen.mixed_size) == ({}, None)
     assert seen.scheduler is not None
     assert seen.scheduler.state == SchedulerState(Policy.FIXED_SHARE, False, 1_000_000)
@@ -251,9 +244,9 @@ def test_without_a_vgpu_a_vf_is_nowhere(site: Site, name: str) -> None:
 
 
 def test_once_sizes_are_mixed_types_tell_where_they_may_be(site: Site) -> None:
-    assert told(site).types[468].placement_ids is None
+    assert site.told().types[468].placement_ids is None
     site.world.nvml.set_mixed_size(site.gpu, enabled=True)
-    types = told(site).types
+    types = site.told().types
     assert {n: (types[n].placement_ids, types[n].placement_size) for n in (468, 469, 470, 471, 472, 473)} == {
         468: ((0, 6, 10, 16, 20, 26, 30, 36), 4),
         469: ((0, 5, 10, 15, 20, 25, 30, 35), 5),
@@ -265,16 +258,16 @@ def test_once_sizes_are_mixed_types_tell_where_they_may_be(site: Site) -> None:
 
 
 def test_sizes_are_mixed_only_before_the_first_vgpu_and_until_the_vfs_go(site: Site) -> None:
-    assert told(site).mixed_size is False
+    assert site.told().mixed_size is False
     make(site, site.vfs[0], "468")
     assert refusal(lambda: site.world.nvml.set_mixed_size(site.gpu, enabled=True)) == IN_USE
     clear(site, site.vfs[0])
     site.world.nvml.set_mixed_size(site.gpu, enabled=True)
-    assert told(site).mixed_size is True
+    assert site.told().mixed_size is True
     cycle(site, "-d")
     assert refusal(lambda: site.world.nvml.set_mixed_size(site.gpu, enabled=True)) == NOT_SUPPORTED
     cycle(site, "-e")
-    assert told(site).mixed_size is False
+    assert site.told().mixed_size is False
 
 
 def test_mixed_sizes_stand_against_a_fixed_share_only(site: Site) -> None:

@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vGPUs on GPUs with MIG and mixed sizes: made where they were planned, together or at once, and again after a boot."""
+"""vGPUs on GPUs with MIG and mixed sizes: made where they were planned, and again after a boot."""
 
 from __future__ import annotations
 
-import multiprocessing
-from collections import Counter
-from itertools import combinations
-from pathlib import Path
-
 import pytest
 
-from tests.unit.engine.test_many import ensure, names
+from tests.mixed_sizes import PRO, Q4, Q24, Q48, mixed, overlapping, placed, seen, switch
 from tests.unit.engine.test_restore import restore
 from tests.vgpus import make, spec_of
 from tests.worlds import Host, create, delete, open_host, picture, start, stop, wish
@@ -19,15 +14,11 @@ from vgpuctl.engine import queries
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.errors import InUse, NoCapacity, VgpuctlError
 from vgpuctl.hook.run import prepare
-from vgpuctl.host.clock import HostClock
 from vgpuctl.host.nvml import NoNvml
 from vgpuctl.model.gpu import Mode, Vgpu
-from vgpuctl.model.partition import Span
 from vgpuctl.model.vm import VmState
 from vgpuctl.value import replace
 
-PRO = "rtx-pro-6000"
-Q2, Q4, Q24, Q48 = (f"DC-{size}Q" for size in (2, 4, 24, 48))
 H100_MIG, H100 = "0000:3b:00.0", "0000:3f:00.0"
 A16 = 'version: 1\nkernel: 5.14.0-427.el9_4.x86_64\nnvidia: {driver: "550.90.05"}\ngpus:\n  - {model: A16}\n'
 OLD = """version: 1
@@ -35,37 +26,6 @@ nvidia: {driver: "550.144.02"}
 gpus:
   - {model: RTX PRO 6000}
 """
-
-
-def mixed(directory: Path, scenario: str = PRO, **more: object) -> Host:
-    """Return a host whose GPU takes several sizes."""
-    host = open_host(directory, scenario, **more)
-    switch(host)
-    return host
-
-
-def switch(host: Host, *, enabled: bool = True) -> str:
-    address = observe(host.world, Want()).gpus[0].address
-    host.world.nvml.set_mixed_size(address, enabled=enabled)
-    return address
-
-
-def seen(host: Host) -> tuple[Vgpu, ...]:
-    return observe(host.world, Want(types=True, models=False)).vgpus
-
-
-def placed(host: Host) -> dict[str, int | None]:
-    """Return where the driver says that each VM's vGPU is."""
-    gpu = observe(host.world, Want()).gpus[0]
-    there = {f.address: f.placement_id for f in gpu.functions if f.current_type is not None}
-    return {str(v.vm): there[v.function] for v in seen(host)}
-
-
-def overlapping(host: Host) -> list[tuple[Vgpu, Vgpu]]:
-    look = observe(host.world, Want(types=True))
-    sizes = {t.profile: t.placement_size for t in look.gpus[0].types}
-    spans = [(v, Span(v.placement_id, sizes[v.profile])) for v in look.vgpus]
-    return [(a, b) for (a, one), (b, other) in combinations(spans, 2) if one.overlaps(other)]
 
 
 def record(host: Host, name: str):
@@ -276,43 +236,6 @@ def test_a_vgpu_without_a_vm_gets_a_place_and_after_a_boot_one_that_no_vm_was_pr
     restore(host, spec_of(host))
     assert overlapping(host) == []
     assert len(seen(host)) == 2
-
-
-def test_vms_that_are_made_at_once_never_wait_for_each_others_place(tmp_path):
-    host = mixed(tmp_path, clock=HostClock())
-    done = ensure(host.world, wish(Q24), names(4), parallel=4, start=False)
-    assert {vm["changed"] for vm in done.data["vms"]} == {True}
-    assert sorted(placed(host).values()) == [0, 24, 48, 72]
-
-
-def _create(directory: str, profile: str, name: str, ready: object, answers: object) -> None:
-    host = open_host(Path(directory), PRO, clock=HostClock())
-    ready.wait(60)
-    try:
-        create(host.world, wish(profile, name=name), start=False)
-        answers.put("made")
-    except VgpuctlError as error:
-        answers.put(error.code)
-    except Exception as error:  # noqa: BLE001 - the parent must hear of it, or it waits in vain
-        answers.put(f"bug: {error!r}")
-
-
-def test_processes_that_create_at_once_never_choose_the_same_place(tmp_path):
-    host = mixed(tmp_path)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.worlds"])
-    wanted = [Q48, *[Q24] * 2, *[Q4] * 2, "DC-96Q"]
-    ready, answers = context.Barrier(len(wanted)), context.Queue()
-    arguments = [(str(tmp_path), profile, f"vm-{n}", ready, answers) for n, profile in enumerate(wanted)]
-    running = [context.Process(target=_create, args=each) for each in arguments]
-    for process in running:
-        process.start()
-    said = Counter(answers.get(timeout=120) for _ in running)
-    for process in running:
-        process.join(60)
-    assert set(said) <= {"made", "no-capacity"}, said
-    assert len(seen(host)) == said["made"] >= 1
-    assert overlapping(host) == []
 
 
 def test_with_mig_each_vgpu_has_an_instance_and_the_next_is_refused(tmp_path):
