@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What GPUs that are alike take, as small hashable states: what is on one, and what it is after one vGPU more.
+
+`capacity` decides and explains on GPUs as they were observed, with names and holders. Here is the same in numbers,
+without either, so that thousands of choices can be weighed in a second; a test holds the two to each other. Two GPUs
+of one kind in one state are alike for every choice, so a choice is among distinct states, not among GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+State: TypeAlias = Any
+"""What is on a GPU, as its kind writes it down: hashable. Equal states take the same, now and later."""
+
+
+class Move(NamedTuple):
+    """One vGPU more: where it is put (what `Kind.without` needs to take it away again), and the state after it."""
+
+    place: int
+    after: State
+
+
+class Kind(Protocol):
+    """GPUs of one model that are divided alike.
+
+    `framebuffer_mib`: of a whole GPU. `sizes`: the framebuffer in MiB of each profile that it offers.
+    """
+
+    @property
+    def name(self) -> str:
+        """The model, and how it is divided: for tables and messages."""
+
+    @property
+    def framebuffer_mib(self) -> int:
+        """The framebuffer of the whole GPU."""
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The framebuffer in MiB of each profile."""
+
+    @property
+    def empty(self) -> State:
+        """The state of a GPU with nothing on it."""
+
+    def moves(self, state: State, profile: str) -> tuple[Move, ...]:
+        """Return every different state after one more vGPU of the profile, the lowest place first; empty: no room."""
+
+    def without(self, state: State, profile: str, place: int) -> State:
+        """Return the state after a vGPU that is at this place was taken away."""
+
+    def left(self, state: State, profile: str) -> int:
+        """Return how many more of this one profile fit, exactly."""
+
+    def fits(self, state: State, wanted: Mapping[str, int]) -> bool:
+        """Say whether so many of each of these profiles fit together, exactly."""

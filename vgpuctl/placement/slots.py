@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs on which each vGPU covers neighbouring slices, or takes units of pools, or both.
+
+MIG's GPU instances and mixed-size vGPUs cover slices and may start only where the driver says; the only set of media
+engines, the VFs of a GPU and the units of an mdev parent are pools. A state is one number: a bit for each slice that is
+covered, and above them a count for each pool. What a vGPU takes is added to it, and subtracted when it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from vgpuctl.placement.kind import Move, State
+
+_COUNT_BITS = 16
+
+
+class Takes(NamedTuple):
+    """What one vGPU of a profile takes: `size` slices from one of `starts` on, and units of pools by their number."""
+
+    starts: tuple[int, ...] = ()
+    size: int = 0
+    units: tuple[tuple[int, int], ...] = ()
+
+
+class Slots:
+    """A kind whose state is the slices that are covered and what is used of each pool."""
+
+    def __init__(
+        self,
+        name: str,
+        framebuffer_mib: int,
+        sizes: Mapping[str, int],
+        takes: Mapping[str, Takes],
+        *,
+        slices: int = 0,
+        pools: Sequence[int] = (),
+    ) -> None:
+        """`slices`: how many the GPU has; `pools`: the units of each pool."""
+        self.name = name
+        self.framebuffer_mib = framebuffer_mib
+        self.sizes = dict(sizes)
+        self.empty: State = 0
+        self._slices = slices
+        self._pools = tuple(pools)
+        self._places = {profile: self._places_of(what) for profile, what in takes.items()}
+        self._units = {profile: what.units for profile, what in takes.items()}
+        self._moves: dict[tuple[State, str], tuple[Move, ...]] = {}
+        self._left: dict[tuple[State, str], int] = {}
+        self._fits: dict[tuple[State, tuple[tuple[str, int], ...]], bool] = {}
+
+    def _places_of(self, what: Takes) -> tuple[int, ...]:
+        """Return what is added to a state for each place, the lowest first."""
+        units = sum(number << self._shift(pool) for pool, number in what.units)
+        covered = [((1 << what.size) - 1) << start for start in sorted(what.starts)] or [0]
+        return tuple(mask + units for mask in covered)
+
+    def _shift(self, pool: int) -> int:
+        return self._slices + pool * _COUNT_BITS
+
+    def used(self, state: State, pool: int) -> int:
+        """Return how many units of a pool are in use."""
+        used: int = (state >> self._shift(pool)) & ((1 << _COUNT_BITS) - 1)
+        return used
+
+    def moves(self, state: State, profile: str) -> tuple[Move, ...]:
+        """See `Kind.moves`."""
+        key = (state, profile)
+        known = self._moves.get(key)
+        if known is None:
+            known = self._moves[key] = self._find_moves(state, profile)
+        return known
+
+    def _find_moves(self, state: int, profile: str) -> tuple[Move, ...]:
+        places = self._places.get(profile, ())
+        if any(self.used(state, pool) + n > self._pools[pool] for pool, n in self._units.get(profile, ())):
+            return ()
+        covered = state & ((1 << self._slices) - 1)
+        return tuple(Move(place, state + place) for place in places if not covered & place)
+
+    def without(self, state: State, profile: str, place: int) -> State:
+        """See `Kind.without`."""
+        return state - place
+
+    def left(self, state: State, profile: str) -> int:
+        """See `Kind.left`. Places of one size: the lowest that is free, always, leaves the most."""
+        key = (state, profile)
+        known = self._left.get(key)
+        if known is None:
+            number, now = 0, state
+            while moves := self.moves(now, profile):
+                number, now = number + 1, moves[0].after
+            known = self._left[key] = number
+        return known
+
+    def fits(self, state: State, wanted: Mapping[str, int]) -> bool:
+        """See `Kind.fits`. Tries each different state once, the profile with the fewest places first."""
+        some = sorted((p for p in wanted if wanted[p]), key=lambda p: (len(self._places.get(p, ())), p))
+        return self._fit(state, tuple((p, wanted[p]) for p in some))
+
+    def _fit(self, state: State, wanted: tuple[tuple[str, int], ...]) -> bool:
+        if not wanted:
+            return True
+        key = (state, wanted)
+        known = self._fits.get(key)
+        if known is None:
+            profile, number = wanted[0]
+            rest = ((profile, number - 1), *wanted[1:]) if number > 1 else wanted[1:]
+            enough = all(self.left(state, p) >= n for p, n in wanted)
+            known = enough and any(self._fit(move.after, rest) for move in self.moves(state, profile))
+            self._fits[key] = known
+        return known
