@@ -150,6 +150,10 @@ def test_a_gpu_given_away_whole_has_no_room():
     gpu = a100()
     whole = taken(gpu, None, 0, carrier=gpu.address, backend=Backend.PASSTHROUGH)
     assert room(gpu, [whole], A4C).reasons == ("all of the GPU is given to vdi-000",)
+    works = replace(whole, vm=None, command="vgpuctl set-mig 0000:3b:00.0 --off")
+    assert room(gpu, [works], A4C).reasons == ("'vgpuctl set-mig 0000:3b:00.0 --off' sets it up",)
+    killed = replace(works, owner=Owner.LEAKED, reason="half set up: process 100 is gone")
+    assert room(gpu, [killed], A4C).reasons == ("it is half set up: process 100 is gone; vgpuctl reconcile",)
 
 
 @pytest.mark.parametrize(
