@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class Job(Value):
-    """What a GPU is to be. `mode` None: the one that `mig` and `mixed_size` are for.
+    """What a GPU is to be. `mode` None: the one that `mig` and `mixed_size` are for, or none, where its VFs stay off.
 
     `record`: write it to host.yaml when it is done; `drain`: running VMs may be stopped.
 
@@ -126,8 +126,10 @@ def _seen_after(world: World, before: Snapshot, gpu: Gpu, job: Job) -> tuple[dic
     return {**gpu_value(now, gpu), "partition": partition_value(gpu)}, now.warnings
 
 
-def _mode_of(gpu: Gpu, job: Job) -> str:
+def _mode_of(gpu: Gpu, job: Job) -> str | None:
     """Return the mode of a GPU whose MIG or mixed sizes are set: without both a GPU kept for passthrough stays so.
+
+    None: they go off on a GPU whose VFs are off, and host.yaml asks for nothing there; then it needs to say nothing.
 
     Raises:
         Refused: host.yaml leaves the GPU unmanaged.
@@ -139,6 +141,9 @@ def _mode_of(gpu: Gpu, job: Job) -> str:
             gpu=gpu.address,
         )
     wanted = (job.mig is not None and job.mig.on) or job.mixed_size
+    asked = gpu.desired is not None or gpu.desired_mig is not None or gpu.desired_mixed_size is not None
+    if not (wanted or asked or gpu.vfs_enabled) and gpu.nvidia_driver and gpu.backend is None:
+        return None
     return str(Mode.PASSTHROUGH if gpu.desired is Mode.PASSTHROUGH and not wanted else Mode.VGPU)
 
 
@@ -221,7 +226,7 @@ def _plan(world: World, snapshot: Snapshot, job: Job) -> Work:
     gpu = one_gpu(snapshot, job.gpu)
     refuse_stuck(snapshot, [gpu.address])
     work = _work(world, snapshot, gpu, job)
-    record = recorded(world, gpu, _said(gpu, job)) if job.record else ()
+    record = recorded(world, gpu, _said(gpu, job)) if job.record and job.mode is not None else ()
     keeps = tuple(c for name, promise in work.keeps for c in claims_of(world, name, promise))
     starts = to_start(world, snapshot, gpu, work.stops)
     return Work(gpu, work.stops, work.steps, (*record, *job.after), starts, keeps)
@@ -245,9 +250,8 @@ def _work(world: World, snapshot: Snapshot, gpu: Gpu, job: Job) -> EmptiedWork:
     Raises:
         VgpuctlError: as `set_mode`.
     """
-    mode = job.mode or _mode_of(gpu, job)
-    refuse_misfits(snapshot, gpu, mode)
-    number = wanted_vfs(gpu, mode, job.vfs)
+    refuse_misfits(snapshot, gpu, job.mode or Mode.VGPU)
+    number = gpu.vfs_enabled if job.mode is None else wanted_vfs(gpu, job.mode, job.vfs)
     wish = _wish(world, gpu, job)
     scheduler = _scheduler(world, snapshot, gpu, job, wish)
     known = types_of(world, gpu) if wish != Wish() else ()

@@ -52,8 +52,11 @@ class Change(Value):
 
 
 def wish_for(gpu: Gpu, mode: str | None, mig: MigSpec | None, mixed_size: bool | None) -> Wish:
-    """Return what is to be done in a mode: MIG and mixed sizes are for vGPUs, and passthrough has neither."""
-    if mode == Mode.VGPU:
+    """Return what is to be done in a mode: MIG and mixed sizes are for vGPUs, and passthrough has neither.
+
+    `mode` None: they go off, on a GPU whose VFs are off and stay so.
+    """
+    if mode in (None, Mode.VGPU):
         return Wish(mig, mixed_size)
     if mode == Mode.PASSTHROUGH and gpu.mig is not None and gpu.mig.enabled:
         return Wish(MigSpec())

@@ -10,6 +10,7 @@ from tests.worlds import Silent, create, open_host, picture, start, stop, wish
 from vgpuctl.engine.layout import restore_layout
 from vgpuctl.engine.scheduler import SchedulerJob, set_scheduler
 from vgpuctl.errors import Busy, HostCannot, InUse, InvalidInput, NoCapacity, PartlyApplied, Refused, VerifyFailed
+from vgpuctl.layout.sriov import number_of
 from vgpuctl.model.partition import MigSpec
 from vgpuctl.model.scheduler import Policy, SchedulerSpec
 from vgpuctl.spec.host import parse_host_spec
@@ -369,3 +370,22 @@ def test_what_nvml_does_not_tell_is_not_called_off(tmp_path, wanted, mixed):
     host = small(tmp_path, more="mig: [3g.40gb]", faults='{on: nvml, match: "*", message: no library}')
     with pytest.raises(HostCannot, match="NVML, which sets it, does not answer: no library"):
         act(host.world, FIRST, wanted, mixed)
+
+
+@pytest.mark.parametrize("mig_on", [True, False])
+def test_what_goes_off_on_a_gpu_without_vfs_leaves_them_off_where_nothing_asks_for_them(tmp_path, mig_on):
+    host = small(tmp_path, more=f"vfs: {{enabled: 0}}{', mig: [1g.10gb]' if mig_on else ''}")
+    outcome = act(host.world, FIRST, OFF)
+    assert outcome.changed is mig_on
+    assert not [step for step in outcome.steps if "VFs" in step or "host.yaml" in step]
+    assert (stands(host)[:2], number_of(host.world, FIRST)) == (((False, False), []), 0)
+    assert act(host.world, FIRST, None, mixed=False).steps == ()
+    assert (number_of(host.world, FIRST), host.world.host_file.read()) == (0, None)
+    assert stands(host.again())[0] == (False, False)
+
+
+def test_what_goes_off_on_a_gpu_without_vfs_turns_them_on_where_host_yaml_asks_for_vgpus(tmp_path):
+    host = small(tmp_path, more="vfs: {enabled: 0}")
+    host.world.host_file.replace(f'version: 1\ngpus: {{"{FIRST}": {{mode: vgpu}}}}\n', None)
+    act(host.world, FIRST, OFF)
+    assert number_of(host.world, FIRST) > 0
