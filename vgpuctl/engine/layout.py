@@ -33,6 +33,7 @@ from vgpuctl.plan.partition import (
     change_of,
     cold_steps,
     refuse_without_mode,
+    unseen_off,
     warm_work,
     wish_for,
 )
@@ -53,7 +54,8 @@ class Job(Value):
     `record`: write it to host.yaml when it is done; `drain`: running VMs may be stopped.
 
     `scheduler`, `mig`, `mixed_size`: what it has afterwards, None for what host.yaml asks for; the last two are
-    recorded when they are given. `after`: further steps, when it is done.
+    recorded when they are given. `after`: further steps, when it is done. `after_boot`: they need not be seen to be
+    off, for a boot turns neither on, and the GPU's VFs are waited for by VMs.
     """
 
     gpu: str
@@ -66,14 +68,19 @@ class Job(Value):
     after: tuple[Step, ...] = ()
     mig: MigSpec | None = None
     mixed_size: bool | None = None
+    after_boot: bool = False
 
 
 class Restored(Value):
-    """What became of one GPU of host.yaml: `steps` were carried out; `error` says why it is not as it should be."""
+    """What became of one GPU of host.yaml: `steps` were carried out; `error` says why it is not as it should be.
+
+    `unseen`: what cannot be seen to be as it should be.
+    """
 
     address: str
     steps: tuple[str, ...] = ()
     error: VgpuctlError | None = None
+    unseen: str | None = None
 
 
 def set_mode(world: World, job: Job, *, dry_run: bool, progress: Progress) -> Outcome:
@@ -183,11 +190,14 @@ def restore_layout(
     for address, said in sorted(_meant(gpus, look() if gpus else None, only).items()):
         steps: list[str] = []
         error: VgpuctlError | None = None
+        unseen: str | None = None
         if said.mode == Mode.UNMANAGED or (said.mode, said.scheduler, said.mig, said.mixed_size) == (None,) * 4:
             continue
         try:
             for task in _restoring(world, address, said, wait_seconds, look):
-                work = task.plan(look())
+                seen = look()
+                work = task.plan(seen)
+                unseen = unseen_off(seen, work.gpu, Wish(said.mig, said.mixed_size))
                 steps += work.lines
                 if work.lines and not dry_run:
                     apply(world, task, work, progress)
@@ -195,7 +205,7 @@ def restore_layout(
             raise
         except Exception as failure:  # noqa: BLE001 - one GPU must not keep the host's VMs without their vGPUs
             error = as_failure(failure)
-        done.append(Restored(address, tuple(steps), error))
+        done.append(Restored(address, tuple(steps), error, unseen))
     return tuple(done)
 
 
@@ -215,7 +225,8 @@ def _restoring(
     refuse_without_mode(address, said.mode, said.mig, said.mixed_size)
     if said.mode is not None:
         job = Job(address, said.mode, said.vfs, record=False, wait_seconds=wait_seconds, scheduler=said.scheduler)
-        yield mode_task(world, replace(job, mig=said.mig, mixed_size=said.mixed_size), look)
+        job = replace(job, mig=said.mig, mixed_size=said.mixed_size, after_boot=True)
+        yield mode_task(world, job, look)
     if said.scheduler is not None and said.mode in (None, Mode.VGPU):
         again = restoring(world, address, said.scheduler, look)
         if again is not None:
@@ -253,6 +264,8 @@ def _work(world: World, snapshot: Snapshot, gpu: Gpu, job: Job) -> EmptiedWork:
     refuse_misfits(snapshot, gpu, job.mode or Mode.VGPU)
     number = gpu.vfs_enabled if job.mode is None else wanted_vfs(gpu, job.mode, job.vfs)
     wish = _wish(world, gpu, job)
+    if job.after_boot and unseen_off(snapshot, gpu, wish) is not None:
+        wish = Wish()
     scheduler = _scheduler(world, snapshot, gpu, job, wish)
     known = types_of(world, gpu) if wish != Wish() else ()
     change = change_of(snapshot, gpu, number, wish, known)

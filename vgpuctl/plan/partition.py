@@ -78,6 +78,24 @@ def refuse_without_mode(address: str, mode: str | None, mig: MigSpec | None, mix
         )
 
 
+def unseen_off(snapshot: Snapshot, gpu: Gpu, wish: Wish) -> str | None:
+    """Say that nobody can tell whether what is asked to be off is so; None where it can be seen, or more is asked for.
+
+    A boot turns neither on: mixed sizes are off then, and MIG is as the driver kept it.
+    """
+    wanted = [word for word, off in (("MIG", wish.mig == MigSpec()), ("mixed sizes", wish.mixed_size is False)) if off]
+    on = (wish.mig is not None and wish.mig.on) or wish.mixed_size
+    if on or not wanted or not _blind(snapshot, gpu):
+        return None
+    what = f"{' and '.join(wanted)} of {gpu.address} {'are' if wanted[-1] != 'MIG' else 'is'} to be off"
+    return f"{what}, and NVML does not tell whether that is so: {snapshot.nvml.reason}"
+
+
+def _blind(snapshot: Snapshot, gpu: Gpu) -> bool:
+    """Say whether MIG and mixed sizes of a GPU may be on, and cannot be seen."""
+    return gpu.nvidia_driver and gpu.mig is None and gpu.mixed_size is None and not snapshot.nvml.available
+
+
 def as_wished(gpu: Gpu, wish: Wish) -> Gpu:
     """Return a GPU with MIG and mixed sizes as they are to be, for what is judged by them."""
     mig = gpu.mig
@@ -229,8 +247,7 @@ def _made(gpu: Gpu, make: Iterable[Making]) -> list[Step]:
 
 def _refuse_impossible(snapshot: Snapshot, gpu: Gpu, wish: Wish) -> None:
     """Refuse what the GPU, or what is asked for beside, does not allow; nothing is looked up that is not asked for."""
-    blind = gpu.nvidia_driver and gpu.mig is None and gpu.mixed_size is None and not snapshot.nvml.available
-    if blind and wish != Wish():  # what is not seen may be on, and is not called off
+    if _blind(snapshot, gpu) and wish != Wish():  # what is not seen may be on, and is not called off
         raise _unknown(snapshot, gpu, "MIG" if wish.mig is not None else "mixed sizes", "vgpuctl doctor")
     if not ((wish.mig is not None and wish.mig.on) or wish.mixed_size):
         return
