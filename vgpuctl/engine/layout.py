@@ -11,7 +11,7 @@ from vgpuctl.engine.devices import UNASKED
 from vgpuctl.engine.guards import refuse_being_set_up, refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import observe, observe_devices
 from vgpuctl.engine.observe.modprobe import driver_version
-from vgpuctl.engine.partition import types_of, with_instances
+from vgpuctl.engine.partition import types_of, with_instances, with_places
 from vgpuctl.engine.run import as_failure
 from vgpuctl.engine.scheduler import restoring, scheduler_task
 from vgpuctl.engine.setting_up import Task, Work, apply, to_start
@@ -268,6 +268,8 @@ def _work(world: World, snapshot: Snapshot, gpu: Gpu, job: Job) -> EmptiedWork:
         wish = Wish()
     scheduler = _scheduler(world, snapshot, gpu, job, wish)
     known = types_of(world, gpu) if wish != Wish() else ()
+    if wish.mixed_size and not gpu.mixed_size:
+        known = with_places(world, gpu, known)
     change = change_of(snapshot, gpu, number, wish, known)
     if not change.cold and change.mode is None:
         return warm_work(snapshot, gpu, change, scheduler, drain=job.drain)

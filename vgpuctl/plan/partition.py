@@ -370,7 +370,7 @@ def _refuse_sizes(snapshot: Snapshot, gpu: Gpu, types: tuple[VgpuType, ...], *, 
     kinds = [known for v in taken if (known := _type_of(v, types)) is not None]
     if not mixed and len({t.framebuffer_mib for t in kinds}) > 1:
         raise _promised(gpu, taken, "which have several sizes")
-    placed = [t for t in kinds if t.placement_ids and t.placement_size]
+    placed = [t for t in kinds if t.placement_ids is not None]  # what is not told is tried, and undone
     if mixed and placed and pack(gpu, (), placed) is None:
         raise _promised(gpu, taken, "and with mixed sizes fewer fit: not all of these have a place then")
 

@@ -228,13 +228,40 @@ def test_vgpus_of_several_sizes_keep_mixed_sizes_on(tmp_path):
         act(host.world, SECOND, mixed=False, drain=True)
 
 
-def test_more_vgpus_than_mixed_sizes_have_places_for_leave_it_as_it_was(tmp_path):
+class NoPlaces:
+    """NVML of a driver that tells the placements of mixed sizes only while they are on."""
+
+    def __init__(self, real):
+        self._real = real
+
+    def placements(self, address):
+        return {}
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+
+def five_where_mixed_sizes_have_four_places(tmp_path):
     host = open_host(tmp_path, "h100-mig")
     for number in range(5):
         create(host.world, wish("H100-16C", name=f"vm-{number}", gpu=SECOND))
+    return host
+
+
+def test_more_vgpus_than_mixed_sizes_have_places_for_are_told_before_anything_is_done(tmp_path):
+    host = five_where_mixed_sizes_have_four_places(tmp_path)
+    before = everything(host, SECOND)
+    for drain in (True, False):
+        with pytest.raises(InUse, match=r"keeps H100-16C for vm-0, .* with mixed sizes fewer fit"):
+            act(host.world, SECOND, mixed=True, drain=drain, dry_run=drain)
+    assert everything(host, SECOND) == before
+
+
+def test_more_vgpus_than_mixed_sizes_have_places_for_leave_it_as_it_was(tmp_path):
+    host = five_where_mixed_sizes_have_four_places(tmp_path)
     before = everything(host, SECOND)
     with pytest.raises(NoCapacity, match="no room for H100-16C") as raised:
-        act(host.world, SECOND, mixed=True, drain=True)
+        act(replace(host.world, nvml=NoPlaces(host.world.nvml)), SECOND, mixed=True, drain=True)
     assert (everything(host, SECOND), raised.value.left) == (before, [])
 
 
