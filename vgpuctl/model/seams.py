@@ -35,6 +35,7 @@ from vgpuctl.model.records import (
     ImageRecord,
     NetworkRecord,
     NvmlGpu,
+    NvmlGuest,
     NvmlStatus,
     PoolRecord,
     Removed,
@@ -87,6 +88,9 @@ class Nvml(Protocol):
 
     def ecc(self, address: str) -> Ecc | None:
         """Say whether a GPU's memory has error correction; None where it has none or that is not told."""
+
+    def guests(self, address: str) -> tuple[NvmlGuest, ...] | None:
+        """Return the vGPUs of a GPU that VMs have, with the driver in each guest; None where that is not told."""
 
     def placements(self, address: str) -> Mapping[int, tuple[Span, ...]]:
         """Return where each vGPU type may be with mixed sizes, by its id, also while they are off.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from vgpuctl.errors import NvmlFailed
 from vgpuctl.model.address import is_pci, pci_parts
 from vgpuctl.model.partition import Span
-from vgpuctl.model.records import Ecc, NvmlGpu, NvmlStatus
+from vgpuctl.model.records import Ecc, NvmlGpu, NvmlGuest, NvmlStatus
 from vgpuctl.model.scheduler import SchedulerSpec
 from vgpuctl.value import NOTHING
 
@@ -44,6 +44,10 @@ class NoNvml:
         return None
 
     def ecc(self, address: str) -> Ecc | None:
+        """Know nothing."""
+        return None
+
+    def guests(self, address: str) -> tuple[NvmlGuest, ...] | None:
         """Know nothing."""
         return None
 
@@ -105,6 +109,10 @@ class HostNvml:
     def ecc(self, address: str) -> Ecc | None:
         """Return a GPU's error correction; None where it has none."""
         return self._told(address, _ecc)
+
+    def guests(self, address: str) -> tuple[NvmlGuest, ...] | None:
+        """Return the vGPUs of a GPU that VMs have."""
+        return self._told(address, _guests)
 
     def placements(self, address: str) -> Mapping[int, tuple[Span, ...]]:
         """Return where each type may be with mixed sizes."""
@@ -192,6 +200,12 @@ def _ecc(library: Library, handle: Any) -> Ecc | None:
     from vgpuctl.host.nvml import device
 
     return device.ecc(library, handle)
+
+
+def _guests(library: Library, handle: Any) -> tuple[NvmlGuest, ...] | None:
+    from vgpuctl.host.nvml import guests
+
+    return guests.read(library, handle)
 
 
 def _placements(library: Library, handle: Any) -> Mapping[int, tuple[Span, ...]]:
