@@ -255,7 +255,7 @@ def _refuse_impossible(snapshot: Snapshot, gpu: Gpu, wish: Wish) -> None:
     what = "MIG" if wish.mig is not None and wish.mig.on else "mixed sizes"
     if wish.mig is not None and wish.mig.on and wish.mixed_size:
         raise InvalidInput(
-            f"{gpu.address} cannot have MIG and mixed sizes at once",
+            f"{gpu.address} cannot have MIG and mixed sizes at once{_inside(gpu)}",
             hint="of mig: and mixed_size: keep one, in whichever entry of gpus: says it; vgpuctl set-mig"
             f" {gpu.address} --off, or set-mixed-size {gpu.address} off, takes one away",
             **facts,
@@ -273,7 +273,7 @@ def _refuse_impossible(snapshot: Snapshot, gpu: Gpu, wish: Wish) -> None:
         return
     if gpu.mig is not None and gpu.mig.enabled and wish.mig is None:
         raise _cannot(
-            f"{gpu.address} has MIG on, with which there are no mixed sizes",
+            f"{gpu.address} has MIG on, with which there are no mixed sizes{_inside(gpu)}",
             f"vgpuctl set-mig {gpu.address} --off",
             "mixed-size",
             facts,
@@ -283,6 +283,17 @@ def _refuse_impossible(snapshot: Snapshot, gpu: Gpu, wish: Wish) -> None:
         raise _unknown(snapshot, gpu, "mixed sizes", "GPUs with virtual functions have them, from driver 550 on")
     if not gpu.vfs_total:
         raise _unknown(snapshot, gpu, "mixed sizes", "they need a GPU with virtual functions")
+
+
+def _inside(gpu: Gpu) -> str:
+    """Say what the driver could do instead on GPUs whose instances have several vGPUs each (GB20x), "" for others.
+
+    It mixes sizes inside an instance, each by itself (nvmlGpuInstanceSetVgpuHeterogeneousMode); vgpuctl counts and
+    places one size in each instance.
+    """
+    if all((kind.max_per_gi or 1) == 1 for kind in gpu.types):
+        return ""
+    return ": its driver mixes sizes inside a GPU instance by a setting of that, which vgpuctl does not set"
 
 
 def _unknown(snapshot: Snapshot, gpu: Gpu, what: str, hint: str) -> VgpuctlError:

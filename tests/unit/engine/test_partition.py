@@ -115,6 +115,23 @@ def test_what_cannot_be_is_said_before_anything_is_written(tmp_path, wanted, mix
     assert everything(host) == before
 
 
+@pytest.mark.parametrize(("scenario", "wanted", "said"), [
+    ("h100-mig", "1g.10gb", "inside"),
+    ("rtx-pro-6000", "1g.24gb+gfx", "its driver mixes sizes inside a GPU instance by a setting of that, which vgpuctl"),
+])  # fmt: skip
+def test_mixed_sizes_with_mig_are_refused_with_what_the_driver_has_for_instances(tmp_path, scenario, wanted, said):
+    host = open_host(tmp_path, scenario)
+    act(host.world, FIRST, mig(wanted))
+    before = everything(host)
+    with pytest.raises(InvalidInput, match="MIG and mixed sizes at once") as asked:
+        act(host.world, FIRST, mixed=True)
+    host.world.host_file.replace("version: 1\n", host.world.host_file.read())
+    with pytest.raises(HostCannot, match="has MIG on, with which there are no mixed sizes") as there:
+        act(host.world, FIRST, mixed=True)
+    assert all(said in str(one.value) for one in (asked, there)) is (scenario == "rtx-pro-6000")
+    assert stands(host) == before[0]
+
+
 @pytest.mark.parametrize(("wanted", "mixed"), [(mig("1g.5gb"), None), (None, True)])
 def test_gpus_without_it_say_so(tmp_path, wanted, mixed):
     host = open_host(tmp_path, "t4")
