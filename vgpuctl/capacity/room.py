@@ -50,7 +50,8 @@ def room(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType) -> Room:
 
 def most_on(gpu: Gpu, wanted: VgpuType) -> int | None:
     """Return how many of a type the GPU takes when nothing else is on it, in its mode; None when that is not known."""
-    return mixed_size.most_when_empty(wanted) if gpu.mixed_size else wanted.max_per_gpu
+    mixed = gpu.mixed_size and wanted.gi_profile_id is None
+    return mixed_size.most_when_empty(wanted) if mixed else wanted.max_per_gpu
 
 
 def _given_away(whole: Sequence[Vgpu]) -> str:

@@ -299,7 +299,9 @@ def _scheduler(world: World, snapshot: Snapshot, gpu: Gpu, job: Job, wish: Wish)
     then = replace(as_wished(gpu, wish), types=types_of(world, gpu))
     mig = then.mig is not None and then.mig.enabled
     if (wish != Wish() or mig) and gpu.nvidia_driver:
-        refuse_impossible(replace(then, desired=None), asked, driver_version(world, snapshot))
+        drop = f"host.yaml asks for it; vgpuctl apply --set 'gpus[{gpu.address}].scheduler=null' takes that out"
+        hint = drop if asked == gpu.desired_scheduler else None
+        refuse_impossible(replace(then, desired=None), asked, driver_version(world, snapshot), hint)
     able = gpu.scheduler is not None and bool(gpu.scheduler.interfaces)
     return asked if able else None
 

@@ -191,8 +191,9 @@ def test_before_gb20x_a_scheduler_beside_mig_is_refused(tmp_path):
     host = open_host(tmp_path, "h100-mig")
     asks(host, SECOND, "equal_share")
     before = everything(host, SECOND)
-    with pytest.raises(HostCannot, match="before Blackwell its vGPUs always have a fixed share"):
+    with pytest.raises(HostCannot, match="with MIG on its vGPUs always have a fixed share before Blackwell") as raised:
         act(host.world, SECOND, mig("1g.10gb"))
+    assert f"vgpuctl apply --set 'gpus[{SECOND}].scheduler=null'" in str(raised.value.hint)
     assert everything(host, SECOND) == before
 
 
