@@ -27,6 +27,8 @@ NEVER_RAISE = {
     "nvml.status",
     "nvml.gpu",
     "nvml.ecc",
+    "nvml.guests",
+    "nvml.placements",
     "kernel_log.lines",
     "kernel_log.service_lines",
     "hypervisor.status",

@@ -88,8 +88,18 @@ def test_types_stay_the_same_with_a_vgpu_there(site: Site) -> None:
     assert after == before
 
 
+def test_a_vgpu_that_no_vm_has_runs_in_no_guest(site: Site) -> None:
+    assert site.world.nvml.guests(site.gpu) == ()
+    device = make_vgpu(site)
+    told = site.world.nvml.guests(site.gpu)
+    drop_vgpu(site, device)
+    assert told == ()
+
+
 def test_a_gpu_that_is_not_there_is_not_known(site: Site) -> None:
     assert site.world.nvml.gpu(ABSENT) is None
+    assert site.world.nvml.guests(ABSENT) is None
+    assert site.world.nvml.placements(ABSENT) == {}
 
 
 def test_a_gpu_begins_with_best_effort_and_says_what_it_takes(site: Site) -> None:

@@ -245,7 +245,10 @@ def test_without_a_vgpu_a_vf_is_nowhere(site: Site, name: str) -> None:
 
 def test_once_sizes_are_mixed_types_tell_where_they_may_be(site: Site) -> None:
     assert site.told().types[468].placement_ids is None
+    before = site.world.nvml.placements(site.gpu)
     site.world.nvml.set_mixed_size(site.gpu, enabled=True)
+    assert site.world.nvml.placements(site.gpu) == before, "who asks is told before, too"
+    assert [str(span) for span in before[470]] == ["0:8", "12:8", "20:8", "32:8"]
     types = site.told().types
     assert {n: (types[n].placement_ids, types[n].placement_size) for n in (468, 469, 470, 471, 472, 473)} == {
         468: ((0, 6, 10, 16, 20, 26, 30, 36), 4),

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from vgpuctl.model.gpu import MDEV, WHOLE, Backend, Function, Gpu, Owner, Vgpu
 from vgpuctl.model.vm import (
     NOT_SEEN_RUNNING,
+    SETTING_UP,
     Claim,
     HostdevRef,
     NamedVgpu,
@@ -266,8 +267,11 @@ def _claimed(
 ) -> Vgpu:
     device = present.get(claim.carrier)
     orphan = owners_known and vm is None and claim.carrier not in live
+    sets_up = claim.vm == SETTING_UP
     reason = None
-    if orphan:
+    if orphan and sets_up:
+        reason = f"half set up: process {claim.process.pid} is gone, which ran {claim.command}"
+    elif orphan:
         reason = f"claimed for {claim.holder} by process {claim.process.pid}, both are gone"
     elif vm is not None and vm.promise is None:
         reason = _without_promise(vm)
@@ -281,9 +285,10 @@ def _claimed(
         type_id=device.type_id if device else None,
         profile=claim.profile,
         framebuffer_mib=claim.framebuffer_mib,
-        vm=claim.vm,
+        vm=None if sets_up else claim.vm,
         vm_uuid=claim.vm_uuid,
         reason=reason,
+        command=claim.command if sets_up else None,
     )
     return _placed(vgpu, device, claim.placement_id)
 

@@ -249,15 +249,16 @@ def _no_room(
     found: Mapping[str, Mapping[str, VgpuType]],
     vm: str | None,
 ) -> NoCapacity:
-    total = sum(count for _, count in profiles)
     text = ", ".join(p if c == 1 else f"{c} × {p}" for p, c in profiles)
     details = []
     lines = []
-    for profile, _ in profiles:
+    for profile, count in profiles:
         for gpu, space in rooms_for(snapshot, gpus, found[profile], vm):
             if gpu.address not in found[profile]:
                 continue
-            reasons = list(space.reasons) or [f"room for {space.free} of {total}"]
+            alone = len(profiles) > 1 and (space.free or 0) >= count
+            seen = f"{space.free} × {profile} alone, not beside the others" if alone else f"{space.free} of {count}"
+            reasons = list(space.reasons) or [f"room for {seen}"]
             details.append({"gpu": gpu.address, "profile": profile, "free": space.free, "reasons": reasons})
             lines.append(f"{gpu.address}: {'; '.join(reasons)}")
     where = f" on {gpus[0].address}" if len(gpus) == 1 else ""

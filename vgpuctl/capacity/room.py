@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from vgpuctl.capacity import gpu_instances, mixed_size
 from vgpuctl.capacity.left import MAX_TIME_SLICED, Left, who
-from vgpuctl.model.gpu import NVIDIA, Backend, Function, Gpu, Vgpu, VgpuType
+from vgpuctl.model.gpu import NVIDIA, Backend, Function, Gpu, Owner, Vgpu, VgpuType
 from vgpuctl.value import Value, replace
 
 _UNKNOWN = "how many fit is not known: NVML does not answer"
@@ -40,7 +40,7 @@ def room(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType) -> Room:
     """Return the room for one type on one GPU, given every carrier taken on it (made, promised or claimed)."""
     whole = [v for v in taken if v.carrier == gpu.address and v.backend is Backend.PASSTHROUGH]
     if whole:
-        return Room(0, (), (f"all of the GPU is given to {who(whole)}",))
+        return Room(0, (), (_given_away(whole),))
     if gpu.backend is Backend.MDEV_PF:
         return _on_pf(gpu, taken, wanted)
     if gpu.backend in (Backend.MDEV_VF, Backend.VENDOR_VF):
@@ -50,7 +50,16 @@ def room(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType) -> Room:
 
 def most_on(gpu: Gpu, wanted: VgpuType) -> int | None:
     """Return how many of a type the GPU takes when nothing else is on it, in its mode; None when that is not known."""
-    return mixed_size.most_when_empty(wanted) if gpu.mixed_size else wanted.max_per_gpu
+    mixed = gpu.mixed_size and wanted.gi_profile_id is None
+    return mixed_size.most_when_empty(wanted) if mixed else wanted.max_per_gpu
+
+
+def _given_away(whole: Sequence[Vgpu]) -> str:
+    setting_up = next((v for v in whole if v.command is not None), None)
+    if setting_up is None:
+        return f"all of the GPU is given to {who(whole)}"
+    left = setting_up.owner is Owner.LEAKED
+    return f"it is {setting_up.reason}; vgpuctl reconcile" if left else f"{setting_up.holder} sets it up"
 
 
 def _no_vgpus(gpu: Gpu) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from vgpuctl.model.gpu import Gpu, VgpuType
-from vgpuctl.model.records import Ecc, FilePermissions, Holder, HypervisorCapabilities
+from vgpuctl.model.records import Ecc, FilePermissions, Holder, HypervisorCapabilities, NvmlGuest
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.value import NOTHING, Value
 
@@ -78,8 +78,9 @@ class Look(Value):
     `snapshot` None: the host could not be looked at, for the reason `problem`. `leftovers` and `capabilities` None:
     not known, for the reason beside them. `closed`: why the claims cannot be read, None when they were. `kernel`: what
     NVIDIA's drivers wrote into the kernel's log; `services`: what each of `NVIDIA_SERVICES` wrote; None: that log
-    cannot be read. `holders`: who has NVIDIA's driver open, None for the reason beside it. By GPU: `ecc` where it is
-    told, `drift` what of MIG and mixed sizes is not as host.yaml asks, `instance_types` every type of one with MIG on.
+    cannot be read. `holders`: who has NVIDIA's driver open, None for the reason beside it. By GPU: `ecc` and
+    `guests`, the vGPUs that VMs have, where they are told, `drift` what of MIG and mixed sizes is not as host.yaml
+    asks, `instance_types` every type of one with MIG on.
     """
 
     snapshot: Snapshot | None = None
@@ -97,6 +98,7 @@ class Look(Value):
     holders: tuple[Holder, ...] | None = None
     holders_problem: str = "not looked at"
     ecc: Mapping[str, Ecc] = NOTHING
+    guests: Mapping[str, tuple[NvmlGuest, ...]] = NOTHING
     drift: Mapping[str, tuple[str, ...]] = NOTHING
     instance_types: Mapping[str, tuple[VgpuType, ...]] = NOTHING
 
@@ -119,7 +121,7 @@ class Check(Value):
 
     `needs_of` adds paths that depend on what is there. `vms`, `types`, `leftovers`, `capabilities`: it needs libvirt's
     VMs, the GPUs' vGPU types, what reconcile would find, or what libvirt says of domains. `logs`, `holders`, `ecc`,
-    `partitions`: what `Look` has under these names, of hosts with NVIDIA GPUs.
+    `guests`, `partitions`: what `Look` has under these names, of hosts with NVIDIA GPUs.
     """
 
     id: str
@@ -136,6 +138,7 @@ class Check(Value):
     logs: bool = False
     holders: bool = False
     ecc: bool = False
+    guests: bool = False
     partitions: bool = False
 
 

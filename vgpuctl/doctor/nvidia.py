@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's driver as a whole: its services, its versions, who has it open, its firmware, its GPUs' error correction.
-
-Guests' drivers are not looked at: nothing here asks NVML for a running vGPU.
-"""
+"""NVIDIA's driver as a whole: its services, its versions, who has it open, its firmware, its GPUs' error correction."""
 
 from __future__ import annotations
 

@@ -19,9 +19,10 @@ from vgpuctl.doctor.check import (
 )
 from vgpuctl.doctor.gpus import shortened
 from vgpuctl.model.gpu import Gpu
-from vgpuctl.model.scheduler import SchedulerSpec
+from vgpuctl.model.scheduler import Policy, SchedulerSpec
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.scheduler.driver import MODULE_VERSION, PROC_VERSION, loaded_version
+from vgpuctl.scheduler.kernel_log import logged
 from vgpuctl.scheduler.limits import runs_on, satisfies
 from vgpuctl.scheduler.modprobe import FOLDERS, PARAMS, ModprobeFile, Setting, in_force, loaded, lost, settings
 from vgpuctl.scheduler.registry import KEY, Generation, decode, generation, suspicion
@@ -49,23 +50,34 @@ def _asked(look: Look, snapshot: Snapshot) -> Finding:
 
 
 def _runs(look: Look, snapshot: Snapshot, gpu: Gpu, spec: SchedulerSpec) -> bool | None:
-    """Say whether a GPU runs what is asked for; None when neither NVML nor the driver's parameters tell."""
+    """Say whether a GPU runs what is asked for; None when neither NVML nor the driver's log and parameters tell."""
     state = runs_on(gpu)
     if state is not None:
         return satisfies(state, spec)
+    told = _logged(look, gpu)
+    if told is not None and told is not spec.policy:
+        return False
     word, kind = loaded(look.file(PARAMS).text or "", gpu.address), _generation(look, snapshot, gpu)
     if word is None or kind is None:
-        return None
+        return True if told is not None and spec == SchedulerSpec(told) else None
     try:
         return decode(kind, word) == spec
     except ValueError:
         return False
 
 
+def _logged(look: Look, gpu: Gpu) -> Policy | None:
+    """Return the policy that the kernel log tells; what NVML sets later it does not tell, but then NVML does."""
+    state = logged(look.kernel or (), gpu.address)
+    return state.policy if state is not None else None
+
+
 def _line(look: Look, gpu: Gpu, spec: SchedulerSpec) -> str:
     state = runs_on(gpu)
     word = loaded(look.file(PARAMS).text or "", gpu.address)
-    runs = f"{state.policy or 'a policy that is not known'} runs" if state is not None else "what runs is not known"
+    told = _logged(look, gpu)
+    log = "what runs is not known" if told is None else f"{told} runs by the kernel log"
+    runs = f"{state.policy or 'a policy that is not known'} runs" if state is not None else log
     given = f", the driver was loaded with {KEY}=0x{word:08X}" if word is not None else ""
     return f"{gpu.address}: {words(spec)} is asked for, {runs}{given}"
 
@@ -164,10 +176,11 @@ CHECKS = (
     Check(
         id="scheduler",
         title="each GPU runs the scheduler that host.yaml asks for",
-        looks_at=f"NVML, `{PARAMS}`, `/etc/vgpuctl/host.yaml`",
+        looks_at=f"NVML, the kernel's log, `{PARAMS}`, `/etc/vgpuctl/host.yaml`",
         judge=judged_by_host(_asked),
         needs=Needs(files=(PARAMS, MODULE_VERSION, PROC_VERSION)),
         explains=("scheduler",),
+        logs=True,
     ),
     Check(
         id="registry-lines",

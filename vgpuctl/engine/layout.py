@@ -11,7 +11,7 @@ from vgpuctl.engine.devices import UNASKED
 from vgpuctl.engine.guards import refuse_being_set_up, refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import observe, observe_devices
 from vgpuctl.engine.observe.modprobe import driver_version
-from vgpuctl.engine.partition import types_of, with_instances
+from vgpuctl.engine.partition import types_of, with_instances, with_places
 from vgpuctl.engine.run import as_failure
 from vgpuctl.engine.scheduler import restoring, scheduler_task
 from vgpuctl.engine.setting_up import Task, Work, apply, to_start
@@ -33,6 +33,7 @@ from vgpuctl.plan.partition import (
     change_of,
     cold_steps,
     refuse_without_mode,
+    unseen_off,
     warm_work,
     wish_for,
 )
@@ -48,12 +49,13 @@ if TYPE_CHECKING:
 
 
 class Job(Value):
-    """What a GPU is to be. `mode` None: the one that `mig` and `mixed_size` are for.
+    """What a GPU is to be. `mode` None: the one that `mig` and `mixed_size` are for, or none, where its VFs stay off.
 
     `record`: write it to host.yaml when it is done; `drain`: running VMs may be stopped.
 
     `scheduler`, `mig`, `mixed_size`: what it has afterwards, None for what host.yaml asks for; the last two are
-    recorded when they are given. `after`: further steps, when it is done.
+    recorded when they are given. `after`: further steps, when it is done. `after_boot`: they need not be seen to be
+    off, for a boot turns neither on, and the GPU's VFs are waited for by VMs.
     """
 
     gpu: str
@@ -66,14 +68,19 @@ class Job(Value):
     after: tuple[Step, ...] = ()
     mig: MigSpec | None = None
     mixed_size: bool | None = None
+    after_boot: bool = False
 
 
 class Restored(Value):
-    """What became of one GPU of host.yaml: `steps` were carried out; `error` says why it is not as it should be."""
+    """What became of one GPU of host.yaml: `steps` were carried out; `error` says why it is not as it should be.
+
+    `unseen`: what cannot be seen to be as it should be.
+    """
 
     address: str
     steps: tuple[str, ...] = ()
     error: VgpuctlError | None = None
+    unseen: str | None = None
 
 
 def set_mode(world: World, job: Job, *, dry_run: bool, progress: Progress) -> Outcome:
@@ -126,8 +133,10 @@ def _seen_after(world: World, before: Snapshot, gpu: Gpu, job: Job) -> tuple[dic
     return {**gpu_value(now, gpu), "partition": partition_value(gpu)}, now.warnings
 
 
-def _mode_of(gpu: Gpu, job: Job) -> str:
+def _mode_of(gpu: Gpu, job: Job) -> str | None:
     """Return the mode of a GPU whose MIG or mixed sizes are set: without both a GPU kept for passthrough stays so.
+
+    None: they go off on a GPU whose VFs are off, and host.yaml asks for nothing there; then it needs to say nothing.
 
     Raises:
         Refused: host.yaml leaves the GPU unmanaged.
@@ -139,6 +148,9 @@ def _mode_of(gpu: Gpu, job: Job) -> str:
             gpu=gpu.address,
         )
     wanted = (job.mig is not None and job.mig.on) or job.mixed_size
+    asked = gpu.desired is not None or gpu.desired_mig is not None or gpu.desired_mixed_size is not None
+    if not (wanted or asked or gpu.vfs_enabled) and gpu.nvidia_driver and gpu.backend is None:
+        return None
     return str(Mode.PASSTHROUGH if gpu.desired is Mode.PASSTHROUGH and not wanted else Mode.VGPU)
 
 
@@ -178,11 +190,14 @@ def restore_layout(
     for address, said in sorted(_meant(gpus, look() if gpus else None, only).items()):
         steps: list[str] = []
         error: VgpuctlError | None = None
+        unseen: str | None = None
         if said.mode == Mode.UNMANAGED or (said.mode, said.scheduler, said.mig, said.mixed_size) == (None,) * 4:
             continue
         try:
             for task in _restoring(world, address, said, wait_seconds, look):
-                work = task.plan(look())
+                seen = look()
+                work = task.plan(seen)
+                unseen = unseen_off(seen, work.gpu, Wish(said.mig, said.mixed_size))
                 steps += work.lines
                 if work.lines and not dry_run:
                     apply(world, task, work, progress)
@@ -190,7 +205,7 @@ def restore_layout(
             raise
         except Exception as failure:  # noqa: BLE001 - one GPU must not keep the host's VMs without their vGPUs
             error = as_failure(failure)
-        done.append(Restored(address, tuple(steps), error))
+        done.append(Restored(address, tuple(steps), error, unseen))
     return tuple(done)
 
 
@@ -210,7 +225,8 @@ def _restoring(
     refuse_without_mode(address, said.mode, said.mig, said.mixed_size)
     if said.mode is not None:
         job = Job(address, said.mode, said.vfs, record=False, wait_seconds=wait_seconds, scheduler=said.scheduler)
-        yield mode_task(world, replace(job, mig=said.mig, mixed_size=said.mixed_size), look)
+        job = replace(job, mig=said.mig, mixed_size=said.mixed_size, after_boot=True)
+        yield mode_task(world, job, look)
     if said.scheduler is not None and said.mode in (None, Mode.VGPU):
         again = restoring(world, address, said.scheduler, look)
         if again is not None:
@@ -221,7 +237,7 @@ def _plan(world: World, snapshot: Snapshot, job: Job) -> Work:
     gpu = one_gpu(snapshot, job.gpu)
     refuse_stuck(snapshot, [gpu.address])
     work = _work(world, snapshot, gpu, job)
-    record = recorded(world, gpu, _said(gpu, job)) if job.record else ()
+    record = recorded(world, gpu, _said(gpu, job)) if job.record and job.mode is not None else ()
     keeps = tuple(c for name, promise in work.keeps for c in claims_of(world, name, promise))
     starts = to_start(world, snapshot, gpu, work.stops)
     return Work(gpu, work.stops, work.steps, (*record, *job.after), starts, keeps)
@@ -245,12 +261,15 @@ def _work(world: World, snapshot: Snapshot, gpu: Gpu, job: Job) -> EmptiedWork:
     Raises:
         VgpuctlError: as `set_mode`.
     """
-    mode = job.mode or _mode_of(gpu, job)
-    refuse_misfits(snapshot, gpu, mode)
-    number = wanted_vfs(gpu, mode, job.vfs)
+    refuse_misfits(snapshot, gpu, job.mode or Mode.VGPU)
+    number = gpu.vfs_enabled if job.mode is None else wanted_vfs(gpu, job.mode, job.vfs)
     wish = _wish(world, gpu, job)
+    if job.after_boot and unseen_off(snapshot, gpu, wish) is not None:
+        wish = Wish()
     scheduler = _scheduler(world, snapshot, gpu, job, wish)
     known = types_of(world, gpu) if wish != Wish() else ()
+    if wish.mixed_size and not gpu.mixed_size:
+        known = with_places(world, gpu, known)
     change = change_of(snapshot, gpu, number, wish, known)
     if not change.cold and change.mode is None:
         return warm_work(snapshot, gpu, change, scheduler, drain=job.drain)
@@ -280,7 +299,9 @@ def _scheduler(world: World, snapshot: Snapshot, gpu: Gpu, job: Job, wish: Wish)
     then = replace(as_wished(gpu, wish), types=types_of(world, gpu))
     mig = then.mig is not None and then.mig.enabled
     if (wish != Wish() or mig) and gpu.nvidia_driver:
-        refuse_impossible(replace(then, desired=None), asked, driver_version(world, snapshot))
+        drop = f"host.yaml asks for it; vgpuctl apply --set 'gpus[{gpu.address}].scheduler=null' takes that out"
+        hint = drop if asked == gpu.desired_scheduler else None
+        refuse_impossible(replace(then, desired=None), asked, driver_version(world, snapshot), hint)
     able = gpu.scheduler is not None and bool(gpu.scheduler.interfaces)
     return asked if able else None
 

@@ -70,6 +70,9 @@ def _nvidia(world: World, snapshot: Snapshot | None, checks: tuple[Check, ...]) 
     if any(c.ecc for c in checks):
         told = {g.address: world.nvml.ecc(g.address) for g in gpus if g.nvidia_driver}
         found["ecc"] = {address: ecc for address, ecc in told.items() if ecc is not None}
+    if any(c.guests for c in checks):
+        running = {g.address: world.nvml.guests(g.address) for g in gpus if g.nvidia_driver}
+        found["guests"] = {address: guests for address, guests in running.items() if guests is not None}
     if any(c.partitions for c in checks):
         found["drift"] = {g.address: _drift(world, g) for g in gpus}
         found["instance_types"] = {g.address: types_of(world, g) for g in gpus if g.mig is not None and g.mig.enabled}

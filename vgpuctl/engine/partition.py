@@ -38,6 +38,21 @@ def types_of(world: World, gpu: Gpu) -> tuple[VgpuType, ...]:
     )
 
 
+def with_places(world: World, gpu: Gpu, types: tuple[VgpuType, ...]) -> tuple[VgpuType, ...]:
+    """Return the types of a GPU whose sizes are not mixed yet with the placements that they will have."""
+    told = world.nvml.placements(gpu.address)
+    places = {str(number): spans for number, spans in told.items()}
+
+    def placed(kind: VgpuType) -> VgpuType:
+        spans = places.get(kind.type_id)
+        if spans is None:
+            return kind
+        size = spans[0].size if spans else None
+        return replace(kind, placement_ids=tuple(s.start for s in spans), placement_size=size)
+
+    return tuple(placed(kind) for kind in types)
+
+
 def with_instances(world: World, gpu: Gpu, wanted: MigSpec | None) -> MigSpec | None:
     """Return what is asked for with its instances named, also where it is said by vGPUs.
 

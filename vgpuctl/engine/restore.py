@@ -113,6 +113,7 @@ def restore_host(
     # What a GPU is set up for comes before vGPUs without a VM, and those before the VMs': each needs the one before.
     deadline = world.clock.monotonic() + spec.boot.deadline_seconds
     gpus = _restore_gpus(world, spec.gpus, vms, deadline, dry_run, wait_seconds, progress)
+    problems += tuple(gpu.unseen for gpu in gpus if gpu.unseen is not None)
     parts = [*_parts_of_host(world, spec.vgpus), *_parts_of_vms(vms)]
     waiting = _incomplete(world, parts)
     if dry_run:

@@ -194,7 +194,8 @@ class Vgpu(Value):
     given this back. `reason` says why a device is leaked or idle. `name` is that of a vGPU which host.yaml keeps
     without a VM: then `vm` is the VM that refers to it, if any does. `placement_id`: where it is on a mixed-size GPU,
     or is to be; `due_placement_id`: where it is to be when it is somewhere else, as in the moment after it was made.
-    `gi_id`: the GPU instance that it runs in, None without MIG and where the driver does not tell.
+    `gi_id`: the GPU instance that it runs in, None without MIG and where the driver does not tell. `command`: the one
+    that sets the whole GPU up, or was killed while it did so; then there is no VM.
     """
 
     carrier: str
@@ -215,10 +216,13 @@ class Vgpu(Value):
     placement_id: int | None = None
     due_placement_id: int | None = None
     gi_id: int | None = None
+    command: str | None = None
 
     @property
     def holder(self) -> str:
-        """Who has it, in words: the VM, the name in host.yaml, or else whose it is and the carrier."""
+        """Who has it, in words: the VM, the name in host.yaml, the command, or else whose it is and the carrier."""
+        if self.command is not None:
+            return f"'{self.command}'"
         if self.vm is None and self.name is not None:
             return f"vGPU {self.name}"
         return self.vm or f"{self.owner} {self.carrier}"

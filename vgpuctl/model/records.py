@@ -52,6 +52,13 @@ class NvmlGpu(Value):
     gi_schedulers: Mapping[int, SchedulerState] = NOTHING
 
 
+class NvmlGuest(Value):
+    """A vGPU that a VM has. `vm_uuid` None where that is not told; `driver_version` None while none runs there."""
+
+    vm_uuid: str | None
+    driver_version: str | None
+
+
 class Ecc(Value):
     """Error correction (ECC) of a GPU's memory. `pending`: whether it is on after the next reset; mostly the same."""
 

@@ -15,9 +15,11 @@ Size: one protocol for each outside world, and nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from vgpuctl.model.partition import Span
 from vgpuctl.model.records import (
     AuditEntry,
     ClaimsRead,
@@ -33,6 +35,7 @@ from vgpuctl.model.records import (
     ImageRecord,
     NetworkRecord,
     NvmlGpu,
+    NvmlGuest,
     NvmlStatus,
     PoolRecord,
     Removed,
@@ -85,6 +88,15 @@ class Nvml(Protocol):
 
     def ecc(self, address: str) -> Ecc | None:
         """Say whether a GPU's memory has error correction; None where it has none or that is not told."""
+
+    def guests(self, address: str) -> tuple[NvmlGuest, ...] | None:
+        """Return the vGPUs of a GPU that VMs have, with the driver in each guest; None where that is not told."""
+
+    def placements(self, address: str) -> Mapping[int, tuple[Span, ...]]:
+        """Return where each vGPU type may be with mixed sizes, by its id, also while they are off.
+
+        Types of which that is not told, as with MIG, are left out.
+        """
 
     def set_scheduler(self, address: str, spec: SchedulerSpec, gi_id: int | None = None) -> None:
         """Have a GPU's vGPUs scheduled so, until its driver is loaded again; or those of one GPU instance, while it is.

@@ -170,8 +170,8 @@ class Vm(Value):
         return carrier not in lent and any(h.carrier == carrier for h in self.hostdevs)
 
 
-SETTING_UP = "set-mode"
-"""Stands for the VM in the claim on a GPU whose mode is being set."""
+SETTING_UP = "gpu set up"
+"""Stands for the VM in the claim on a GPU that a command sets up. No VM of ours has such a name."""
 
 
 WITHOUT_VM = "vgpu "
@@ -210,6 +210,8 @@ class Claim(Value):
     @property
     def holder(self) -> str:
         """Who has it, in words."""
+        if self.vm == SETTING_UP:
+            return f"GPU {self.gpu}"
         name = self.vm.removeprefix(WITHOUT_VM)
         return f"VM {name}" if name == self.vm else f"vGPU {name}"
 

@@ -100,9 +100,17 @@ def refuse_misfits(snapshot: Snapshot, gpu: Gpu, mode: str) -> None:
     """Refuse a mode in which something that is on the GPU has no place.
 
     Raises:
-        InUse: naming the VMs.
+        InUse: naming the VMs, or the command that was killed while it set the GPU up.
     """
     taken = snapshot.taken_on(gpu.address)
+    for vgpu in taken:
+        if vgpu.command is not None and vgpu.owner is Owner.LEAKED:
+            raise InUse(
+                f"{gpu.address} is {vgpu.reason}",
+                hint=f"vgpuctl reconcile gives it free; then run this, or that again: {vgpu.command}",
+                gpu=gpu.address,
+                command=vgpu.command,
+            )
     misfits = [v for v in taken if v.backend not in FITTING[mode] and not (mode == "unmanaged" and _not_ours(v))]
     if misfits:
         raise _in_use(gpu, misfits, f"and mode {mode} has no place for that")

@@ -52,8 +52,11 @@ class Change(Value):
 
 
 def wish_for(gpu: Gpu, mode: str | None, mig: MigSpec | None, mixed_size: bool | None) -> Wish:
-    """Return what is to be done in a mode: MIG and mixed sizes are for vGPUs, and passthrough has neither."""
-    if mode == Mode.VGPU:
+    """Return what is to be done in a mode: MIG and mixed sizes are for vGPUs, and passthrough has neither.
+
+    `mode` None: they go off, on a GPU whose VFs are off and stay so.
+    """
+    if mode in (None, Mode.VGPU):
         return Wish(mig, mixed_size)
     if mode == Mode.PASSTHROUGH and gpu.mig is not None and gpu.mig.enabled:
         return Wish(MigSpec())
@@ -73,6 +76,24 @@ def refuse_without_mode(address: str, mode: str | None, mig: MigSpec | None, mix
             hint="say mode: vgpu too, in any entry of gpus: that means this GPU",
             gpu=address,
         )
+
+
+def unseen_off(snapshot: Snapshot, gpu: Gpu, wish: Wish) -> str | None:
+    """Say that nobody can tell whether what is asked to be off is so; None where it can be seen, or more is asked for.
+
+    A boot turns neither on: mixed sizes are off then, and MIG is as the driver kept it.
+    """
+    wanted = [word for word, off in (("MIG", wish.mig == MigSpec()), ("mixed sizes", wish.mixed_size is False)) if off]
+    on = (wish.mig is not None and wish.mig.on) or wish.mixed_size
+    if on or not wanted or not _blind(snapshot, gpu):
+        return None
+    what = f"{' and '.join(wanted)} of {gpu.address} {'are' if wanted[-1] != 'MIG' else 'is'} to be off"
+    return f"{what}, and NVML does not tell whether that is so: {snapshot.nvml.reason}"
+
+
+def _blind(snapshot: Snapshot, gpu: Gpu) -> bool:
+    """Say whether MIG and mixed sizes of a GPU may be on, and cannot be seen."""
+    return gpu.nvidia_driver and gpu.mig is None and gpu.mixed_size is None and not snapshot.nvml.available
 
 
 def as_wished(gpu: Gpu, wish: Wish) -> Gpu:
@@ -226,8 +247,7 @@ def _made(gpu: Gpu, make: Iterable[Making]) -> list[Step]:
 
 def _refuse_impossible(snapshot: Snapshot, gpu: Gpu, wish: Wish) -> None:
     """Refuse what the GPU, or what is asked for beside, does not allow; nothing is looked up that is not asked for."""
-    blind = gpu.nvidia_driver and gpu.mig is None and gpu.mixed_size is None and not snapshot.nvml.available
-    if blind and wish != Wish():  # what is not seen may be on, and is not called off
+    if _blind(snapshot, gpu) and wish != Wish():  # what is not seen may be on, and is not called off
         raise _unknown(snapshot, gpu, "MIG" if wish.mig is not None else "mixed sizes", "vgpuctl doctor")
     if not ((wish.mig is not None and wish.mig.on) or wish.mixed_size):
         return
@@ -235,7 +255,7 @@ def _refuse_impossible(snapshot: Snapshot, gpu: Gpu, wish: Wish) -> None:
     what = "MIG" if wish.mig is not None and wish.mig.on else "mixed sizes"
     if wish.mig is not None and wish.mig.on and wish.mixed_size:
         raise InvalidInput(
-            f"{gpu.address} cannot have MIG and mixed sizes at once",
+            f"{gpu.address} cannot have MIG and mixed sizes at once{_inside(gpu)}",
             hint="of mig: and mixed_size: keep one, in whichever entry of gpus: says it; vgpuctl set-mig"
             f" {gpu.address} --off, or set-mixed-size {gpu.address} off, takes one away",
             **facts,
@@ -253,7 +273,7 @@ def _refuse_impossible(snapshot: Snapshot, gpu: Gpu, wish: Wish) -> None:
         return
     if gpu.mig is not None and gpu.mig.enabled and wish.mig is None:
         raise _cannot(
-            f"{gpu.address} has MIG on, with which there are no mixed sizes",
+            f"{gpu.address} has MIG on, with which there are no mixed sizes{_inside(gpu)}",
             f"vgpuctl set-mig {gpu.address} --off",
             "mixed-size",
             facts,
@@ -263,6 +283,17 @@ def _refuse_impossible(snapshot: Snapshot, gpu: Gpu, wish: Wish) -> None:
         raise _unknown(snapshot, gpu, "mixed sizes", "GPUs with virtual functions have them, from driver 550 on")
     if not gpu.vfs_total:
         raise _unknown(snapshot, gpu, "mixed sizes", "they need a GPU with virtual functions")
+
+
+def _inside(gpu: Gpu) -> str:
+    """Say what the driver could do instead on GPUs whose instances have several vGPUs each (GB20x), "" for others.
+
+    It mixes sizes inside an instance, each by itself (nvmlGpuInstanceSetVgpuHeterogeneousMode); vgpuctl counts and
+    places one size in each instance.
+    """
+    if all((kind.max_per_gi or 1) == 1 for kind in gpu.types):
+        return ""
+    return ": its driver mixes sizes inside a GPU instance by a setting of that, which vgpuctl does not set"
 
 
 def _unknown(snapshot: Snapshot, gpu: Gpu, what: str, hint: str) -> VgpuctlError:
@@ -350,7 +381,7 @@ def _refuse_sizes(snapshot: Snapshot, gpu: Gpu, types: tuple[VgpuType, ...], *, 
     kinds = [known for v in taken if (known := _type_of(v, types)) is not None]
     if not mixed and len({t.framebuffer_mib for t in kinds}) > 1:
         raise _promised(gpu, taken, "which have several sizes")
-    placed = [t for t in kinds if t.placement_ids and t.placement_size]
+    placed = [t for t in kinds if t.placement_ids is not None]  # what is not told is tried, and undone
     if mixed and placed and pack(gpu, (), placed) is None:
         raise _promised(gpu, taken, "and with mixed sizes fewer fit: not all of these have a place then")
 

@@ -17,8 +17,8 @@ NVML, MODPROBE, AUTO = "nvml", "modprobe", "auto"
 WAYS = (NVML, MODPROBE, AUTO)
 
 
-def refuse_impossible(gpu: Gpu, wanted: SchedulerSpec, driver: str | None) -> None:
-    """Refuse what this GPU with this driver cannot have, before anything is touched.
+def refuse_impossible(gpu: Gpu, wanted: SchedulerSpec, driver: str | None, hint: str | None = None) -> None:
+    """Refuse what this GPU with this driver cannot have, before anything is touched. `hint`: what helps then.
 
     Raises:
         Refused: host.yaml leaves the GPU unmanaged.
@@ -42,7 +42,7 @@ def refuse_impossible(gpu: Gpu, wanted: SchedulerSpec, driver: str | None) -> No
     if why is not None:
         raise HostCannot(
             f"{gpu.address} cannot have the scheduler {words(wanted)}: {why}",
-            hint=f"vgpuctl show-gpu {gpu.address} shows what it can have",
+            hint=hint or f"vgpuctl show-gpu {gpu.address} shows what it can have",
             check="scheduler",
             gpu=gpu.address,
             driver=driver,

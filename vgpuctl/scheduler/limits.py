@@ -65,7 +65,7 @@ def _mode(gpu: Gpu, spec: SchedulerSpec) -> str | None:
     if mig and (architecture or 0) >= BLACKWELL:
         return "MIG is on, and its GPU instances have no schedulers of their own: its vGPUs have a fixed share"
     if mig:
-        return "MIG is on: before Blackwell its vGPUs always have a fixed share, whatever is set"
+        return "with MIG on its vGPUs always have a fixed share before Blackwell, whatever is set"
     if gpu.mixed_size and spec.policy is Policy.FIXED_SHARE:
         return "its vGPUs have mixed sizes, for which there is best_effort and equal_share only"
     return None

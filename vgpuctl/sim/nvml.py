@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from vgpuctl.errors import NvmlFailed
 from vgpuctl.model.address import normal_pci
-from vgpuctl.model.records import Ecc, NvmlGpu, NvmlStatus, NvmlVgpuType
+from vgpuctl.model.partition import Span
+from vgpuctl.model.records import Ecc, NvmlGpu, NvmlGuest, NvmlStatus, NvmlVgpuType
 from vgpuctl.model.scheduler import SchedulerSpec
 from vgpuctl.sim import mig, mixed, scheduler
 from vgpuctl.sim.core import Change, Core, Met
@@ -58,6 +59,27 @@ class SimNvml:
     def ecc(self, address: str) -> Ecc | None:
         """Return the error correction of a GPU: on, and nobody asked for another."""
         return None if self._seen(address) is None else Ecc(enabled=True, pending=True)
+
+    def guests(self, address: str) -> tuple[NvmlGuest, ...] | None:
+        """Return the vGPUs of a GPU that VMs have, each with the driver that the scenario puts into guests."""
+        gpu, state = self._seen(address), self._core.state
+        if gpu is None:
+            return None
+        driver = state.machine.scenario["nvidia"]["guest_driver"]
+        made = state.on_gpu[gpu.address]
+        return tuple(
+            NvmlGuest(running.uuid, driver)
+            for running in state.running.values()
+            for carrier in running.carriers
+            if carrier in made
+        )
+
+    def placements(self, address: str) -> Mapping[int, tuple[Span, ...]]:
+        """Return where each type may be on a GPU of mixed sizes, also before it is one; with MIG that is not told."""
+        gpu, state = self._seen(address), self._core.state
+        if gpu is None or mixed.told(state, gpu) is None:
+            return {}
+        return {kind.number: mixed.spans(state, gpu, kind) for kind in gpu.types.values() if not kind.mig}
 
     def _seen(self, address: str) -> SimGpu | None:
         """Return a GPU that NVML tells of now."""

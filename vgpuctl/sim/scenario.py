@@ -112,13 +112,18 @@ def _libvirt(value: Value | None) -> dict[str, Any]:
 
 def _nvidia(value: Value | None) -> dict[str, Any]:
     if value is None:
-        return {"driver": DRIVER, "nvml": NVML[0]}
-    table = value.table(("driver", "nvml"))
-    driver = table.get("driver")
-    text = driver.text() if driver is not None else DRIVER
-    if driver is not None and not re.fullmatch(r"\d+(\.\d+)*", text):
+        return {"driver": DRIVER, "nvml": NVML[0], "guest_driver": None}
+    table = value.table(("driver", "nvml", "guest_driver"))
+    driver, guest = _driver(table, "driver", DRIVER), _driver(table, "guest_driver", None)
+    return {"driver": driver, "nvml": table.text("nvml", NVML[0]), "guest_driver": guest}
+
+
+def _driver(table: Table, key: str, default: str | None) -> str | None:
+    driver = table.get(key)
+    text = driver.text() if driver is not None else default
+    if driver is not None and not re.fullmatch(r"\d+(\.\d+)*", text or ""):
         driver.wrong(f"'{text}' is not a driver version; write it like '{DRIVER}', in quotes")
-    return {"driver": text, "nvml": table.text("nvml", NVML[0])}
+    return text
 
 
 def _networks(top: Table) -> list[dict[str, Any]]:

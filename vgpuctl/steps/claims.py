@@ -34,12 +34,13 @@ def _taken(world: World, wanted: Claim, path: str) -> InUse | None:
     if holder is not None and holder.vm_uuid == wanted.vm_uuid:
         return None
     if holder is not None:
+        whose = "to set it up" if holder.vm == SETTING_UP else f"for {holder.holder}"
         return InUse(
-            f"{carrier} is claimed for {holder.holder}, by process {holder.process.pid}: {holder.command}",
+            f"{carrier} is claimed {whose}, by process {holder.process.pid}: {holder.command}",
             hint="vgpuctl reconcile, then run the command again",
             carrier=carrier,
             path=path,
-            vm=holder.vm,
+            vm=None if holder.vm == SETTING_UP else holder.vm,
             vm_uuid=holder.vm_uuid,
             pid=holder.process.pid,
         )

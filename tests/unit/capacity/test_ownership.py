@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.values import A4C, T2Q, a100, changed, claim, promised, t4, vm, vm_uuid, with_mdevs
 from vgpuctl.capacity.ownership import carrier_uuid, join, named_owner
 from vgpuctl.model.gpu import Backend, Mode, Owner
-from vgpuctl.model.vm import HostdevRef, NamedVgpu, VmState
+from vgpuctl.model.vm import SETTING_UP, HostdevRef, NamedVgpu, VmState
 from vgpuctl.value import replace
 
 NOBODY: frozenset[str] = frozenset()
@@ -58,6 +58,17 @@ def test_a_claim_whose_vm_and_process_are_gone_is_leaked_and_says_so():
     (found,) = join((gpu,), (), (claim(promised(gpu, A4C), 1),), NOBODY)
     assert (found.owner, found.present) == (Owner.LEAKED, True)
     assert found.reason == "claimed for VM vdi-001 by process 100, both are gone"
+
+
+def test_a_gpu_whose_set_up_was_killed_is_of_no_vm_but_of_the_command():
+    gpu = a100()
+    whole = promised(gpu, A4C)
+    whole = replace(claim(whole, 1), carrier=gpu.address, vm=SETTING_UP, command="vgpuctl set-mig 0000:3b:00.0 --off")
+    (left,) = join((gpu,), (), (whole,), NOBODY)
+    assert (left.owner, left.vm, left.holder) == (Owner.LEAKED, None, "'vgpuctl set-mig 0000:3b:00.0 --off'")
+    assert left.reason == "half set up: process 100 is gone, which ran vgpuctl set-mig 0000:3b:00.0 --off"
+    (works,) = join((gpu,), (), (whole,), frozenset({gpu.address}))
+    assert (works.owner, works.vm, works.reason) == (Owner.OURS, None, None)
 
 
 def test_without_libvirt_no_claim_is_called_leaked():

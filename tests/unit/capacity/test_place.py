@@ -75,6 +75,18 @@ def test_all_or_none():
     assert "3 × A100-4C" in str(raised.value)
 
 
+def test_several_profiles_that_do_not_fit_together_are_each_told_with_their_own_numbers():
+    with pytest.raises(NoCapacity) as raised:
+        place(snapshot(a100()), [("A100-4C", 2), ("A100-5C", 1)], None)
+    assert raised.value.facts["details"] == [
+        "0000:3b:00.0: room for 10 × A100-4C alone, not beside the others",
+        "0000:3b:00.0: room for 8 × A100-5C alone, not beside the others",
+    ]
+    with pytest.raises(NoCapacity) as raised:
+        place(snapshot(a100()), [("A100-4C", 11), ("A100-5C", 9)], None)
+    assert [row["reasons"] for row in raised.value.facts["gpus"]] == [["room for 10 of 11"], ["room for 8 of 9"]]
+
+
 def test_no_capacity_names_what_where_numbers_holders_and_a_hint():
     used, vms = _filled("0000:3b:00.0", A4C, 10)
     with pytest.raises(NoCapacity) as raised:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.values import A4C, A5C, T2Q, T4Q, a100, changed, t4, taken, with_mdevs
 from vgpuctl.capacity.left import MAX_TIME_SLICED
-from vgpuctl.capacity.room import room
+from vgpuctl.capacity.room import most_on, room
 from vgpuctl.model.gpu import Backend, Owner, VgpuType
 from vgpuctl.value import replace
 
@@ -150,6 +150,10 @@ def test_a_gpu_given_away_whole_has_no_room():
     gpu = a100()
     whole = taken(gpu, None, 0, carrier=gpu.address, backend=Backend.PASSTHROUGH)
     assert room(gpu, [whole], A4C).reasons == ("all of the GPU is given to vdi-000",)
+    works = replace(whole, vm=None, command="vgpuctl set-mig 0000:3b:00.0 --off")
+    assert room(gpu, [works], A4C).reasons == ("'vgpuctl set-mig 0000:3b:00.0 --off' sets it up",)
+    killed = replace(works, owner=Owner.LEAKED, reason="half set up: process 100 is gone")
+    assert room(gpu, [killed], A4C).reasons == ("it is half set up: process 100 is gone; vgpuctl reconcile",)
 
 
 @pytest.mark.parametrize(
@@ -171,3 +175,10 @@ def test_without_a_known_maximum_nothing_is_added_while_promised_vgpus_are_not_m
     assert (found.free, found.functions) == (0, ())
     assert "vdi-003" in found.reasons[0]
     assert room(gpu, (replace(awaited, awaited=False),), wanted).free is None
+
+
+def test_mixed_sizes_change_how_many_time_sliced_vgpus_fit_and_say_nothing_of_mig():
+    sliced = replace(A4C, placement_ids=(0, 20), placement_size=4)
+    backed = replace(A4C, type_id="474", profile="A100-1-5C", gi_profile_id=19, max_per_gpu=7)
+    gpu = replace(a100(types=(sliced, backed)), mixed_size=True)
+    assert [most_on(gpu, kind) for kind in gpu.types] == [2, 7]

@@ -54,6 +54,24 @@ def test_without_nvml_the_words_of_the_loaded_driver_tell(word, verdict):
     assert found.verdict is verdict
 
 
+@pytest.mark.parametrize(
+    ("asked", "policy", "verdict"),
+    [
+        (FIXED, "EQUAL_SHARE", Verdict.WARN),
+        (FIXED, "FIXED_SHARE", Verdict.UNKNOWN),
+        (SchedulerSpec(Policy.FIXED_SHARE), "FIXED_SHARE", Verdict.OK),
+        (SchedulerSpec(Policy.FIXED_SHARE), "OTHER", Verdict.UNKNOWN),
+    ],
+)
+def test_without_nvml_the_kernel_log_tells_the_policy_but_no_slice(asked, policy, verdict):
+    log = (f"NVRM: GPU at 0000:3b:00.0 has software scheduler ENABLED with policy {policy}.",)
+    found = judge("scheduler", host(driver=None, desired_scheduler=asked), kernel=log)
+    assert found.verdict is verdict
+    assert (f"{policy.lower()} runs by the kernel log" in said(found)) is (policy != "OTHER")
+    seen = judge("scheduler", host(desired_scheduler=asked, scheduler=BEST), kernel=log)
+    assert "best_effort runs" in said(seen), "what NVML tells is newer"
+
+
 def test_nothing_asked_for_and_no_gpu_is_nothing_to_check():
     assert judge("scheduler", host(scheduler=BEST)).verdict is Verdict.NOT_APPLICABLE
     for name in ("registry-lines", "registry-word"):

@@ -18,8 +18,16 @@ HELD = "version: 1\ntitle: t\ngpus: [{model: A100, vfs: {enabled: 0}, held_by: n
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."
 RM_CLIENT = "error: vmiop_env_log: Failed to initialize RM client: 0x26"
 FAILED = "nvidia-vgpud.service: Failed with result 'exit-code'."
-NVIDIAS = ("driver-version", "vgpu-services", "driver-holders", "gpu-firmware", "ecc", "driver-messages")
-COSTLY = ("kernel_log.lines", "kernel_log.service_lines", "processes.holders", "nvml.ecc")
+NVIDIAS = (
+    "driver-version",
+    "vgpu-services",
+    "driver-holders",
+    "gpu-firmware",
+    "ecc",
+    "guest-drivers",
+    "driver-messages",
+)
+COSTLY = ("kernel_log.lines", "kernel_log.service_lines", "processes.holders", "nvml.ecc", "nvml.guests")
 
 
 class Log:
@@ -48,7 +56,7 @@ def test_nvidias_driver_is_in_order_on_the_built_in_hosts(tmp_path, scenario):
 
 def test_what_costs_is_asked_for_by_no_other_check_and_on_no_other_host(tmp_path):
     world = open_host(tmp_path).world
-    others = chosen(tuple(c.id for c in CHECKS if not (c.logs or c.holders or c.ecc)))
+    others = chosen(tuple(c.id for c in CHECKS if not (c.logs or c.holders or c.ecc or c.guests)))
     calls = counted(world, lambda w: look_at(w, others))
     assert not [call for call in calls if call.startswith(COSTLY)]
     asked = counted(world, diagnose)

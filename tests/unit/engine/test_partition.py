@@ -10,6 +10,7 @@ from tests.worlds import Silent, create, open_host, picture, start, stop, wish
 from vgpuctl.engine.layout import restore_layout
 from vgpuctl.engine.scheduler import SchedulerJob, set_scheduler
 from vgpuctl.errors import Busy, HostCannot, InUse, InvalidInput, NoCapacity, PartlyApplied, Refused, VerifyFailed
+from vgpuctl.layout.sriov import number_of
 from vgpuctl.model.partition import MigSpec
 from vgpuctl.model.scheduler import Policy, SchedulerSpec
 from vgpuctl.spec.host import parse_host_spec
@@ -114,6 +115,23 @@ def test_what_cannot_be_is_said_before_anything_is_written(tmp_path, wanted, mix
     assert everything(host) == before
 
 
+@pytest.mark.parametrize(("scenario", "wanted", "said"), [
+    ("h100-mig", "1g.10gb", "inside"),
+    ("rtx-pro-6000", "1g.24gb+gfx", "its driver mixes sizes inside a GPU instance by a setting of that, which vgpuctl"),
+])  # fmt: skip
+def test_mixed_sizes_with_mig_are_refused_with_what_the_driver_has_for_instances(tmp_path, scenario, wanted, said):
+    host = open_host(tmp_path, scenario)
+    act(host.world, FIRST, mig(wanted))
+    before = everything(host)
+    with pytest.raises(InvalidInput, match="MIG and mixed sizes at once") as asked:
+        act(host.world, FIRST, mixed=True)
+    host.world.host_file.replace("version: 1\n", host.world.host_file.read())
+    with pytest.raises(HostCannot, match="has MIG on, with which there are no mixed sizes") as there:
+        act(host.world, FIRST, mixed=True)
+    assert all(said in str(one.value) for one in (asked, there)) is (scenario == "rtx-pro-6000")
+    assert stands(host) == before[0]
+
+
 @pytest.mark.parametrize(("wanted", "mixed"), [(mig("1g.5gb"), None), (None, True)])
 def test_gpus_without_it_say_so(tmp_path, wanted, mixed):
     host = open_host(tmp_path, "t4")
@@ -173,8 +191,9 @@ def test_before_gb20x_a_scheduler_beside_mig_is_refused(tmp_path):
     host = open_host(tmp_path, "h100-mig")
     asks(host, SECOND, "equal_share")
     before = everything(host, SECOND)
-    with pytest.raises(HostCannot, match="before Blackwell its vGPUs always have a fixed share"):
+    with pytest.raises(HostCannot, match="with MIG on its vGPUs always have a fixed share before Blackwell") as raised:
         act(host.world, SECOND, mig("1g.10gb"))
+    assert f"vgpuctl apply --set 'gpus[{SECOND}].scheduler=null'" in str(raised.value.hint)
     assert everything(host, SECOND) == before
 
 
@@ -227,13 +246,40 @@ def test_vgpus_of_several_sizes_keep_mixed_sizes_on(tmp_path):
         act(host.world, SECOND, mixed=False, drain=True)
 
 
-def test_more_vgpus_than_mixed_sizes_have_places_for_leave_it_as_it_was(tmp_path):
+class NoPlaces:
+    """NVML of a driver that tells the placements of mixed sizes only while they are on."""
+
+    def __init__(self, real):
+        self._real = real
+
+    def placements(self, address):
+        return {}
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+
+def five_where_mixed_sizes_have_four_places(tmp_path):
     host = open_host(tmp_path, "h100-mig")
     for number in range(5):
         create(host.world, wish("H100-16C", name=f"vm-{number}", gpu=SECOND))
+    return host
+
+
+def test_more_vgpus_than_mixed_sizes_have_places_for_are_told_before_anything_is_done(tmp_path):
+    host = five_where_mixed_sizes_have_four_places(tmp_path)
+    before = everything(host, SECOND)
+    for drain in (True, False):
+        with pytest.raises(InUse, match=r"keeps H100-16C for vm-0, .* with mixed sizes fewer fit"):
+            act(host.world, SECOND, mixed=True, drain=drain, dry_run=drain)
+    assert everything(host, SECOND) == before
+
+
+def test_more_vgpus_than_mixed_sizes_have_places_for_leave_it_as_it_was(tmp_path):
+    host = five_where_mixed_sizes_have_four_places(tmp_path)
     before = everything(host, SECOND)
     with pytest.raises(NoCapacity, match="no room for H100-16C") as raised:
-        act(host.world, SECOND, mixed=True, drain=True)
+        act(replace(host.world, nvml=NoPlaces(host.world.nvml)), SECOND, mixed=True, drain=True)
     assert (everything(host, SECOND), raised.value.left) == (before, [])
 
 
@@ -369,3 +415,22 @@ def test_what_nvml_does_not_tell_is_not_called_off(tmp_path, wanted, mixed):
     host = small(tmp_path, more="mig: [3g.40gb]", faults='{on: nvml, match: "*", message: no library}')
     with pytest.raises(HostCannot, match="NVML, which sets it, does not answer: no library"):
         act(host.world, FIRST, wanted, mixed)
+
+
+@pytest.mark.parametrize("mig_on", [True, False])
+def test_what_goes_off_on_a_gpu_without_vfs_leaves_them_off_where_nothing_asks_for_them(tmp_path, mig_on):
+    host = small(tmp_path, more=f"vfs: {{enabled: 0}}{', mig: [1g.10gb]' if mig_on else ''}")
+    outcome = act(host.world, FIRST, OFF)
+    assert outcome.changed is mig_on
+    assert not [step for step in outcome.steps if "VFs" in step or "host.yaml" in step]
+    assert (stands(host)[:2], number_of(host.world, FIRST)) == (((False, False), []), 0)
+    assert act(host.world, FIRST, None, mixed=False).steps == ()
+    assert (number_of(host.world, FIRST), host.world.host_file.read()) == (0, None)
+    assert stands(host.again())[0] == (False, False)
+
+
+def test_what_goes_off_on_a_gpu_without_vfs_turns_them_on_where_host_yaml_asks_for_vgpus(tmp_path):
+    host = small(tmp_path, more="vfs: {enabled: 0}")
+    host.world.host_file.replace(f'version: 1\ngpus: {{"{FIRST}": {{mode: vgpu}}}}\n', None)
+    act(host.world, FIRST, OFF)
+    assert number_of(host.world, FIRST) > 0

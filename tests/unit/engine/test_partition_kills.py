@@ -23,6 +23,7 @@ from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.restore import restore_host
 from vgpuctl.engine.scheduler import SchedulerJob, set_scheduler
 from vgpuctl.engine.vgpus import create_vgpu
+from vgpuctl.errors import InUse
 from vgpuctl.layout.sriov import PCI, number_of, vfs_of
 from vgpuctl.model.partition import MigSpec
 from vgpuctl.model.scheduler import Policy, SchedulerSpec
@@ -238,6 +239,9 @@ def test_a_gpu_that_a_killed_set_mig_left_without_vfs_is_told_of_and_brought_bac
     assert killed(lambda: act(replace(host.world, nvml=Deadly(host.world.nvml, sets_mig)), FIRST, OFF))
     later = host.again()
     assert stands(later)[1] == []
+    with pytest.raises(InUse, match=f"^{FIRST} is half set up: process .* which ran vgpuctl test$") as refused:
+        act(later.world, FIRST, OFF)
+    assert refused.value.hint == "vgpuctl reconcile gives it free; then run this, or that again: vgpuctl test"
     (found,) = mend(later.world).data["findings"]
     assert found["kind"] == "half-set-up"
     assert "run it again: vgpuctl test; vgpuctl apply" in found["action"]

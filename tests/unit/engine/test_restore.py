@@ -13,7 +13,9 @@ from vgpuctl.engine.layout import Job, set_mode
 from vgpuctl.engine.restore import read_domain_files, restore_host
 from vgpuctl.errors import Failed, InvalidInput
 from vgpuctl.host.virt.absent import AbsentHypervisor
+from vgpuctl.layout.sriov import number_of
 from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.partition import MigSpec
 from vgpuctl.spec.host import BootSpec, GpuSpec, HostSpec, VgpuSpec, parse_host_spec
 from vgpuctl.value import replace
 
@@ -271,3 +273,34 @@ def test_a_bug_that_one_gpu_meets_keeps_no_vm_from_its_vgpus(tmp_path):
 
 def replace_world(host, **seams):
     return Host(replace(host.world, **seams), host.sim, host.directory, host.scenario, host.later)
+
+
+H100_DARK = """version: 1
+gpus: [{model: H100, address: "0000:3b:00.0", vfs: {enabled: 0}}]
+faults: [{on: nvml, match: "*", message: no library}]
+"""
+
+
+@pytest.mark.parametrize(("said", "words"), [({"mig": MigSpec()}, "MIG"), ({"mixed_size": False}, "mixed sizes")])
+def test_what_is_to_be_off_and_nvml_does_not_tell_is_not_waited_for(tmp_path, said, words):
+    clock = EagerClock()
+    host = open_host(tmp_path, text=H100_DARK, clock=clock)
+    begin = clock.seconds
+    spec = HostSpec(1, gpus={"0000:3b:00.0": GpuSpec("vgpu", **said)}, boot=BootSpec(300))
+    done = restore(host, spec)
+    assert (clock.seconds - begin, [entry["name"] for entry in done.data["restored"]]) == (0, ["0000:3b:00.0"])
+    assert number_of(host.world, "0000:3b:00.0") > 0, "VMs wait for them"
+    (told,) = done.warnings
+    assert told.startswith(f"{words} of 0000:3b:00.0 ")
+    assert told.endswith(" to be off, and NVML does not tell whether that is so: no library")
+    again = restore(host, spec)
+    assert (again.changed, again.warnings) == (False, (told,))
+
+
+def test_what_is_to_be_on_and_nvml_does_not_tell_is_waited_for(tmp_path):
+    clock = EagerClock()
+    host = open_host(tmp_path, text=H100_DARK, clock=clock)
+    begin = clock.seconds
+    with pytest.raises(Failed, match="does not answer: no library"):
+        restore(host, HostSpec(1, gpus={"0000:3b:00.0": GpuSpec("vgpu", mixed_size=True)}, boot=BootSpec(20)))
+    assert clock.seconds - begin == 20

@@ -166,3 +166,19 @@ int nvmlGpuInstanceSetVgpuSchedulerState_v2(gi *one, state2 *s) {
     say(line); return ANSWER; }
 #endif
 """
+
+GUESTS = r"""
+#ifdef GUESTS
+int nvmlDeviceGetActiveVgpus(void *h, u *count, u *ids) {
+    if (!ids) { *count = GUESTS; return GUESTS ? INSUFFICIENT_SIZE : SUCCESS; }
+    for (u n = 0; n < GUESTS; n++) ids[n] = n + 1;
+    return SUCCESS; }
+int nvmlVgpuInstanceGetVmID(u one, char *id, u size, u *kind) {
+    strcpy(id, one == 2 ? "17" : "AAAAAAAA-0000-4000-8000-000000000001"); *kind = one != 2;
+    return one == 3 ? NOT_FOUND : SUCCESS; }
+#ifndef NO_GUEST_DRIVER
+int nvmlVgpuInstanceGetVmDriverVersion(u one, char *version, u size) {
+    strcpy(version, one == 2 ? "Not Available" : "551.61"); return one == 3 ? NOT_FOUND : SUCCESS; }
+#endif
+#endif
+"""

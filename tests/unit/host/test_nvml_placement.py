@@ -43,6 +43,22 @@ def test_without_mixed_size_nobody_asks_for_places(tmp_path):
     assert calls == ["init", "00000000:3B:00.0", "mixed?", "shutdown", "init", "shutdown"]
 
 
+def test_where_types_would_be_is_told_before_sizes_are_mixed(tmp_path):
+    (told, none), calls = done_by(
+        tmp_path,
+        "[[n, [str(s) for s in p]] for n, p in nvml.placements(address).items()]",
+        "dict(nvml.placements('0000:99:00.0'))",
+        flags=("-DMIXED=0",),
+    )
+    assert told == [[468, ["0:4", "8:4", "12:4", "20:4"]], [471, ["0:20", "20:20"]]]
+    assert (none, calls.count("places-2")) == ({}, 2)
+
+
+def test_a_library_without_placements_tells_none(tmp_path):
+    (told,), _calls = done_by(tmp_path, "dict(nvml.placements(address))")
+    assert told == {}
+
+
 def test_a_mig_backed_type_has_no_places(tmp_path):
     _status, gpu, _calls = asked(tmp_path, "-DMIXED=1", "-DMODE=0", "-DPROFILE_IDS")
     assert places(gpu) == {468: ((0, 8, 12, 20), 4), 471: (None, None)}

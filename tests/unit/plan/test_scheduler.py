@@ -114,7 +114,7 @@ def test_a_gpu_of_another_maker_or_without_its_driver_is_refused():
     for gpu in (a100(vendor_id="8086"), a100(driver="vfio-pci"), a100(driver=None)):
         with pytest.raises(HostCannot, match="only NVIDIA's"):
             refuse_impossible(gpu, FIXED, "550.90.05")
-    with pytest.raises(HostCannot, match="MIG is on"):
+    with pytest.raises(HostCannot, match="with MIG on"):
         refuse_impossible(a100(mig=Mig(True, True), scheduler=GpuScheduler(architecture=7)), FIXED, "550.90.05")
     with pytest.raises(Refused, match="unmanaged"):
         refuse_impossible(a100(scheduler=ABLE, desired=Mode.UNMANAGED), FIXED, None)

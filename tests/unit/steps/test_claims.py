@@ -43,6 +43,15 @@ def test_another_vms_claim_is_neither_overwritten_nor_removed(tmp_path):
     assert world.claims.all() == (THEIRS,)
 
 
+def test_a_gpu_that_is_set_up_is_claimed_for_no_vm(tmp_path):
+    world = open_host(tmp_path).world
+    HoldClaim(replace(THEIRS, vm=SETTING_UP, command="vgpuctl set-mig 0000:3b:00.0 --off")).perform(world)
+    with pytest.raises(InUse) as raised:
+        HoldClaim(MINE).perform(world)
+    assert "is claimed to set it up, by process 100: vgpuctl set-mig 0000:3b:00.0 --off" in str(raised.value)
+    assert raised.value.facts["vm"] is None
+
+
 def test_a_claim_that_cannot_be_read_is_somebody_elses_and_told_with_its_path(tmp_path):
     host = open_host(tmp_path)
     HoldClaim(THEIRS).perform(host.world)

@@ -8,14 +8,16 @@ something gets NVML's number and words.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vgpuctl.errors import NvmlFailed
 from vgpuctl.model.address import is_pci, pci_parts
-from vgpuctl.model.records import Ecc, NvmlGpu, NvmlStatus
+from vgpuctl.model.partition import Span
+from vgpuctl.model.records import Ecc, NvmlGpu, NvmlGuest, NvmlStatus
 from vgpuctl.model.scheduler import SchedulerSpec
+from vgpuctl.value import NOTHING
 
 if TYPE_CHECKING:
     from vgpuctl.host.nvml.call import Library
@@ -44,6 +46,14 @@ class NoNvml:
     def ecc(self, address: str) -> Ecc | None:
         """Know nothing."""
         return None
+
+    def guests(self, address: str) -> tuple[NvmlGuest, ...] | None:
+        """Know nothing."""
+        return None
+
+    def placements(self, address: str) -> Mapping[int, tuple[Span, ...]]:
+        """Know nothing."""
+        return NOTHING
 
     def set_scheduler(self, address: str, spec: SchedulerSpec, gi_id: int | None = None) -> None:
         """Refuse: there is nobody to ask."""
@@ -99,6 +109,14 @@ class HostNvml:
     def ecc(self, address: str) -> Ecc | None:
         """Return a GPU's error correction; None where it has none."""
         return self._told(address, _ecc)
+
+    def guests(self, address: str) -> tuple[NvmlGuest, ...] | None:
+        """Return the vGPUs of a GPU that VMs have."""
+        return self._told(address, _guests)
+
+    def placements(self, address: str) -> Mapping[int, tuple[Span, ...]]:
+        """Return where each type may be with mixed sizes."""
+        return self._told(address, _placements) or NOTHING
 
     def _told(self, address: str, read: Callable[[Library, Any], Told]) -> Told | None:
         """Return what is read of a GPU, None when that is not to be had."""
@@ -182,6 +200,18 @@ def _ecc(library: Library, handle: Any) -> Ecc | None:
     from vgpuctl.host.nvml import device
 
     return device.ecc(library, handle)
+
+
+def _guests(library: Library, handle: Any) -> tuple[NvmlGuest, ...] | None:
+    from vgpuctl.host.nvml import guests
+
+    return guests.read(library, handle)
+
+
+def _placements(library: Library, handle: Any) -> Mapping[int, tuple[Span, ...]]:
+    from vgpuctl.host.nvml import device
+
+    return device.placements(library, handle)
 
 
 def bus_id(address: str) -> str:

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What NVML tells of one GPU: its name and memory, the vGPU types it supports, and how it is partitioned.
 
-MIG is asked about only where the GPU has it, and placements only while mixed size is on: most commands look at every
-GPU, and each answer is a call of the driver.
+MIG is asked about only where the GPU has it, and placements only while mixed size is on or about to be: most commands
+look at every GPU, and each answer is a call of the driver.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from vgpuctl.errors import NvmlFailed
 from vgpuctl.host.nvml import mig, placement, scheduler
 from vgpuctl.host.nvml.call import NOT_SUPPORTED, Library
+from vgpuctl.model.partition import Span
 from vgpuctl.model.records import Ecc, NvmlGpu, NvmlVgpuType
 from vgpuctl.value import NOTHING
 
@@ -49,6 +51,12 @@ def ecc(library: Library, handle: Any) -> Ecc | None:
     """Return whether ECC is on, and whether it is after the next reset; None where the GPU has none."""
     seen = library.ask("nvmlDeviceGetEccMode", handle)
     return None if seen is None else Ecc(enabled=bool(seen[0]), pending=bool(seen[1]))
+
+
+def placements(library: Library, handle: Any) -> Mapping[int, tuple[Span, ...]]:
+    """Return where each type may be with mixed sizes, also while they are off; without those that are not told."""
+    told = ((number, placement.of_type(library, handle, number)) for number in _type_ids(library, handle))
+    return {number: tuple(Span(start, one[1]) for start in one[0]) for number, one in told if one is not None}
 
 
 def _type_ids(library: Library, handle: Any) -> list[int]:

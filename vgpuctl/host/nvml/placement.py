@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVML's mixed size (heterogeneous mode), and where it lets a vGPU type be.
 
-Traps: the mode is 1 for mixed size, but a list of placements is asked with 0 for it; the list has a version 2 since
-vGPU 18, and before that version 1, in which pynvml up to 13.590 has size and count in each other's place.
+The placements are told while the mode is off too: which mode is meant is an argument. Traps: the mode is 1 for mixed
+size, but a list of placements is asked with 0 for it; the list has a version 2 since vGPU 18, and before that version
+1, in which pynvml up to 13.590 has size and count in each other's place.
 Source: nvml.h, nvmlVgpuPlacementList_v1_t and _v2_t.
 """
 

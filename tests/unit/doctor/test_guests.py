@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which drivers in guests the host's serves, and how those are told that it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.doctor.looks import judge, said
+from tests.values import a100, snapshot, vm, vm_uuid
+from tests.worlds import create, open_host, wish
+from vgpuctl.doctor.check import Verdict
+from vgpuctl.doctor.guests import release_of, served
+from vgpuctl.engine.diagnose import diagnose
+from vgpuctl.model.gpu import Backend
+from vgpuctl.model.records import NvmlGuest, NvmlStatus
+
+GPU = a100()
+SCENARIO = """version: 1
+nvidia: {driver: "580.105.06", guest_driver: "%s"}
+gpus: [{model: H100}]
+"""
+
+
+def guests(*versions: str | None, host: str = "550.90.05"):
+    told = tuple(NvmlGuest(vm_uuid(number), version) for number, version in enumerate(versions))
+    looked = snapshot(GPU, vms=[vm(0)], nvml=NvmlStatus(available=True, driver_version=host))
+    return judge("guest-drivers", looked, guests={GPU.address: told})
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [("450.51.05", 11), ("449.1", None), ("539.28", 16), ("550.90.05", 17), ("551.61", 17), ("582.16", 19),
+     ("595.45.04", 20), ("600.1", None), ("Not Available", None)],
+)  # fmt: skip
+def test_the_release_is_that_of_the_branch(version, release):
+    assert release_of(version) == release
+
+
+@pytest.mark.parametrize(
+    ("host", "guest", "verdict"),
+    [
+        ("550.90.05", "550.54.14", Verdict.OK),
+        ("550.54.10", "553.62", Verdict.OK),
+        ("550.90.05", "535.183.01", Verdict.OK),
+        ("550.90.05", "529.19", Verdict.WARN),
+        ("580.65.05", "539.28", Verdict.OK),
+        ("580.65.05", "550.90.07", Verdict.WARN),
+        ("580.65.05", "470.63", Verdict.WARN),
+        ("535.54.06", "550.54.14", Verdict.FAIL),
+        ("550.90.05", "572.60", Verdict.FAIL),
+        ("610.1.2", "610.4.5", Verdict.OK),
+        ("610.1.2", "580.65.06", Verdict.UNKNOWN),
+    ],
+)
+def test_a_host_serves_its_own_release_the_one_before_and_the_long_term_one_before(host, guest, verdict):
+    assert served(host, guest) is verdict
+
+
+def test_a_guest_newer_than_the_host_fails_with_its_vm_and_what_to_do():
+    found = guests("572.60", "550.54.14", None)
+    assert found.verdict is Verdict.FAIL
+    assert found.evidence == (
+        "host: 550.90.05 (vGPU 17)",
+        "vdi-000 on 0000:3b:00.0: 572.60 (vGPU 18), newer than the host's: its vGPU does not start",
+        "1 of 3 running vGPUs: no driver of NVIDIA runs in the guest yet",
+    )
+    assert "or update the host" in str(found.fix)
+
+
+def test_guests_that_the_host_serves_are_in_order():
+    found = guests("550.54.14", "535.183.01")
+    assert (found.verdict, found.fix) == (Verdict.OK, None)
+    assert f"{vm_uuid(1)} on 0000:3b:00.0: 535.183.01 (vGPU 16)" in said(found)
+    assert guests().evidence == ("host: 550.90.05", "no VM runs with a vGPU")
+
+
+def test_what_nvml_does_not_tell_is_unknown():
+    assert judge("guest-drivers", snapshot(GPU)).verdict is Verdict.UNKNOWN
+    silent = snapshot(GPU, nvml=NvmlStatus(available=True))
+    assert judge("guest-drivers", silent, guests={GPU.address: ()}).verdict is Verdict.UNKNOWN
+    amd = a100(vendor_id="1002", driver="gim", backend=Backend.SRIOV_VF)
+    assert judge("guest-drivers", snapshot(amd)).verdict is Verdict.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(
+    ("guest", "verdict"), [("573.07", "ok"), ("539.28", "ok"), ("550.90.07", "warn"), ("596.36", "fail")]
+)
+def test_a_vm_that_runs_with_such_a_driver_is_told(tmp_path, guest, verdict):
+    world = open_host(tmp_path, text=SCENARIO % guest).world
+    create(world, wish("H100-10C", name="desk"))
+    (row,) = diagnose(world, ("guest-drivers",))["checks"]
+    assert row["verdict"] == verdict
+    assert any(line.startswith("desk on ") and guest in line for line in row["evidence"])
