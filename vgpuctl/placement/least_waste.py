@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policy that wastes the least: each vGPU goes where it destroys the least room for what is still to come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from vgpuctl.placement.fleet import Choice, Fleet, Group
+from vgpuctl.placement.kind import Filling, Kind, Move, State
+from vgpuctl.placement.prices import prices, sizes_of
+
+_SCARCITY = 0.05
+"""How much the room of each profile alone counts beside what a GPU is worth at the prices. It decides between moves
+that the prices cannot tell apart; ten times as much decides against them, and loses what they win on two models."""
+
+_DECISIONS_PER_GPU = 1 / 8
+"""Prices hold for so many decisions for each GPU of the fleet: a few percent of its room."""
+
+
+class LeastWaste:
+    """Weighs a move by the worth it takes from its GPU, at prices that protect the demand.
+
+    The worth of a GPU is the best way to fill it up at these prices (`Kind.filling`). The prices hold for some
+    decisions, and what was worked out with them is kept for each different state: a decision costs a look at each
+    group. The same fleets in the same order get the same answers. One is for fleets of the same kinds.
+    """
+
+    def __init__(self, mix: Mapping[str, float]) -> None:
+        """`mix`: the weight of each profile in the demand; none that the fleet offers: all that it offers alike."""
+        self._mix = dict(mix)
+        self._prices: dict[str, float] = {}
+        self._decisions = 0
+        self._rooms: list[_Rooms] = []
+        self._fillings: list[Filling] = []
+        self._worths: dict[Group, float] = {}
+        self._cheapest: dict[tuple[Group, str], tuple[float, Move | None]] = {}
+
+    def choose(self, fleet: Fleet, profile: str) -> Choice | None:
+        """See `Policy.choose`."""
+        if not self._fillings or self._decisions >= len(fleet) * _DECISIONS_PER_GPU:
+            only = _at_most_two(fleet, profile)
+            if len(only) < 2:
+                return only[0] if only else None
+            self._price(fleet)
+        self._decisions += 1
+        least = float("inf")
+        cheapest: list[tuple[Group, Move]] = []
+        for group, _ in fleet.groups():
+            cost, move = self._cheapest.get((group, profile)) or self._weigh(fleet, group, profile)
+            if move is not None and cost <= least:
+                cheapest = [(group, move)] if cost < least else [*cheapest, (group, move)]
+                least = cost
+        return min((Choice(fleet.first(g), g, m) for g, m in cheapest), key=lambda c: c.gpu, default=None)
+
+    def _price(self, fleet: Fleet) -> None:
+        """Make the prices anew."""
+        sizes = sizes_of(fleet.kinds)
+        mix = {p: w for p, w in self._mix.items() if w > 0 and p in sizes} or dict.fromkeys(sizes, 1.0)
+        if not self._rooms:
+            total = sum(mix.values())
+            weights = {p: _SCARCITY * w / total * sizes[p] for p, w in mix.items()}
+            self._rooms = [_Rooms(kind, weights) for kind in fleet.kinds]
+        self._prices = prices(fleet, mix, self._prices)
+        self._fillings = [kind.filling(self._prices) for kind in fleet.kinds]
+        self._decisions = 0
+        self._worths.clear()
+        self._cheapest.clear()
+
+    def _weigh(self, fleet: Fleet, group: Group, profile: str) -> tuple[float, Move | None]:
+        """Return what the move that destroys the least destroys, in MiB to a thousandth, and that; None: no room."""
+        worth = self._worth(group)
+        moves = fleet.kind(group).moves(group.state, profile)
+        costs = [round(worth - self._worth(Group(group.kind, move.after)), 3) for move in moves]
+        known = (min(costs), moves[costs.index(min(costs))]) if moves else (0.0, None)
+        self._cheapest[group, profile] = known
+        return known
+
+    def _worth(self, group: Group) -> float:
+        known = self._worths.get(group)
+        if known is None:
+            known = self._fillings[group.kind].worth(group.state) + self._rooms[group.kind].worth(group.state)
+            self._worths[group] = known
+        return known
+
+
+class _Rooms:
+    """What each profile alone could use of a GPU, weighted; prices do not change it."""
+
+    def __init__(self, kind: Kind, weights: Mapping[str, float]) -> None:
+        self._fillings = [kind.filling({p: weight}) for p, weight in weights.items()]
+        self._known: dict[State, float] = {}
+
+    def worth(self, state: State) -> float:
+        known = self._known.get(state)
+        if known is None:
+            known = self._known[state] = sum(filling.worth(state) for filling in self._fillings)
+        return known
+
+
+def _at_most_two(fleet: Fleet, profile: str) -> list[Choice]:
+    """Return the first choices: where there is one only, there is nothing to weigh."""
+    return [choice for choice, _ in zip(fleet.choices(profile), range(2), strict=False)]
