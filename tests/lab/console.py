@@ -8,7 +8,8 @@ import re
 from tests.lab.machine import Lab
 
 # Runs inside L2. A new line wakes the guest's shell; what it was asked is answered between two marks. Their number is
-# this question's own: a slow guest still answers the copies of the question before, which were sent to wake it.
+# this question's own: a slow guest still answers copies of the question before, sent to wake it. So one that is saying
+# something is not asked again: it would answer old copies for ever.
 TALK = r"""
 import os, re, select, subprocess, sys, termios, time, tty
 name, question, deadline, number = sys.argv[1], sys.argv[2], time.monotonic() + float(sys.argv[3]), int(sys.argv[4])
@@ -16,17 +17,17 @@ begin, end = f"answer-begin-{number}", f"answer-end-{number}"
 path = subprocess.run(["virsh", "ttyconsole", name], capture_output=True, text=True, check=True).stdout.strip()
 line = os.open(path, os.O_RDWR | os.O_NOCTTY)
 tty.setraw(line)
-seen, asked = b"", 0.0
+seen, asked, heard = b"", 0.0, 0.0
 while not re.search(f"{begin}.*{end}".encode(), seen, re.S):
     now = time.monotonic()
     if now > deadline:
         sys.exit("no answer: " + seen.decode(errors="replace")[-3000:])
-    if now - asked > 3:
+    if now - max(asked, heard) > 3:
         total = f"$(({number - 1}+1))"
         os.write(line, f"\n echo answer-begin-{total}; {question}; echo answer-end-{total}\n".encode())
         asked = now
     if select.select([line], [], [], 0.2)[0]:
-        seen += os.read(line, 65536)
+        seen, heard = seen + os.read(line, 65536), now
 print(seen.decode(errors="replace"))
 """
 
