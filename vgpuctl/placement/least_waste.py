@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policy that wastes the least: each vGPU goes where it destroys the least room for what is still to come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from vgpuctl.placement.fleet import Choice, Fleet, Group
+from vgpuctl.placement.kind import Kind, Move, State
+from vgpuctl.placement.prices import prices, sizes_of
+
+_SCARCITY = 0.05
+"""How much the room of each profile alone counts beside what a GPU is worth at the prices. It decides between moves
+that the prices cannot tell apart; ten times as much decides against them, and loses what they win on two models."""
+
+_DECISIONS_PER_GPU = 1 / 8
+"""Prices hold for so many decisions for each GPU of the fleet: a few percent of its room."""
+
+
+class LeastWaste:
+    """Weighs a move by the worth it takes from its GPU, at prices that protect the demand.
+
+    The worth of a GPU is the best way to fill it up at these prices (`Kind.filling`). The prices hold for some
+    decisions, and what was worked out with them is kept for each different state: a decision costs a look at each
+    group. The same fleets in the same order get the same answers.
+    """
+
+    def __init__(self, mix: Mapping[str, float]) -> None:
+        """`mix`: the weight of each profile in the demand; none that the fleet offers: all that it offers alike."""
+        self._mix = dict(mix)
+        self._worths: _Worths | None = None
+        self._decisions = 0
+
+    def choose(self, fleet: Fleet, profile: str) -> Choice | None:
+        """See `Policy.choose`."""
+        worths = self._worths_of(fleet)
+        least: float | None = None
+        open_ones: list[tuple[Group, Move]] = []
+        for group, _ in fleet.groups():
+            found = worths.cheapest(group, profile)
+            if found is None or (least is not None and found[0] > least):
+                continue
+            if found[0] != least:
+                open_ones = []
+            least = found[0]
+            open_ones.append((group, found[1]))
+        return min((Choice(fleet.first(g), g, m) for g, m in open_ones), key=lambda c: c.gpu, default=None)
+
+    def _worths_of(self, fleet: Fleet) -> _Worths:
+        """Return what is known at the prices, which are made anew when they have held long enough."""
+        if self._worths is None or self._decisions >= len(fleet) * _DECISIONS_PER_GPU:
+            sizes = sizes_of(fleet.kinds)
+            mix = {p: w for p, w in self._mix.items() if w > 0 and p in sizes} or dict.fromkeys(sizes, 1.0)
+            now = prices(fleet, mix, self._worths.prices if self._worths else {})
+            total = sum(mix.values())
+            self._worths = _Worths(fleet.kinds, now, {p: w / total * sizes[p] for p, w in mix.items()})
+            self._decisions = 0
+        self._decisions += 1
+        return self._worths
+
+
+class _Worths:
+    """What GPUs are worth in each state at some prices, and the cheapest way to place a profile there."""
+
+    def __init__(self, kinds: Sequence[Kind], prices: Mapping[str, float], weights: Mapping[str, float]) -> None:
+        """`prices` in MiB; `weights`: the framebuffer of each profile in MiB, times its share of the demand."""
+        self.prices = prices
+        self._kinds = kinds
+        self._fillings = [
+            [kind.filling(prices), *(kind.filling({p: _SCARCITY * weight}) for p, weight in weights.items())]
+            for kind in kinds
+        ]
+        self._worths: dict[Group, float] = {}
+        self._cheapest: dict[tuple[Group, str], tuple[float, Move] | None] = {}
+
+    def cheapest(self, group: Group, profile: str) -> tuple[float, Move] | None:
+        """Return the move that destroys the least, and how much that is in MiB, to a thousandth; None: no room."""
+        key = (group, profile)
+        if key not in self._cheapest:
+            moves = self._kinds[group.kind].moves(group.state, profile)
+            costs = [(self._cost(group, move.after), i) for i, move in enumerate(moves)]
+            self._cheapest[key] = (min(costs)[0], moves[min(costs)[1]]) if costs else None
+        return self._cheapest[key]
+
+    def _cost(self, group: Group, after: State) -> float:
+        return round(self._worth(group) - self._worth(Group(group.kind, after)), 3)
+
+    def _worth(self, group: Group) -> float:
+        known = self._worths.get(group)
+        if known is None:
+            known = self._worths[group] = sum(f.worth(group.state) for f in self._fillings[group.kind])
+        return known
