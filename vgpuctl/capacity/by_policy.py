@@ -22,6 +22,9 @@ from vgpuctl.placement.kind import Move
 from vgpuctl.placement.policy import Breadth, Depth, FirstFit, Policy
 from vgpuctl.spec.fields import DEFAULT_PLACEMENT
 
+_OTHERS = 1 / 20
+"""What is there is not all that will come: an empty GPU is worth more than what one profile makes of it."""
+
 _BY_GPU: dict[str, type[Depth | Breadth | FirstFit]] = {"depth": Depth, "breadth": Breadth, "first-fit": FirstFit}
 
 
@@ -112,7 +115,8 @@ class _Chooser:
 def demand(snapshot: Snapshot, numbers: Numbers) -> Mapping[str, float]:
     """Return how often each profile of these GPUs is asked for, beside the others.
 
-    As host.yaml says; else as many as the VMs and host.yaml's vGPUs have of each; else all alike.
+    As host.yaml says; else as many as the VMs and host.yaml's vGPUs have of each, and a little of every one; else all
+    alike.
     """
     known = {t.profile: t for gpu in numbers.gpus for t in gpu.types}
     sizes = {p for kind in numbers.fleet.kinds for p, mib in kind.sizes.items() if mib}
@@ -126,7 +130,8 @@ def demand(snapshot: Snapshot, numbers: Numbers) -> Mapping[str, float]:
         return said
     promised = [v.profile for vm in snapshot.vms if vm.promise is not None for v in vm.promise.vgpus]
     there = Counter(p for p in (*promised, *(n.profile for n in snapshot.named)) if p in sizes)
-    return {str(p): float(n) for p, n in there.items()} or dict.fromkeys(sorted(sizes), 1.0)
+    each = sum(there.values()) * _OTHERS / max(1, len(sizes)) if there else 1.0
+    return {p: there[p] + each for p in sorted(sizes)}
 
 
 def _moves(fleet: Fleet, choice: Choice, profile: str) -> tuple[Move, ...]:

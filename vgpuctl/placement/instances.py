@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from vgpuctl.placement.kind import Move, State
+from vgpuctl.placement.kind import Filling, Move, State
 
 
 class InGi(NamedTuple):
@@ -87,6 +87,19 @@ class Instances:
                     return False
         return True
 
+    def filling(self, worth: Mapping[str, float]) -> Filling:
+        """See `Kind.filling`. Profiles of one size and one GI profile have the same maximum, so one takes them all."""
+        return _Filling(self, {p: w for p, w in worth.items() if p in self._needs and w > 0})
+
+    def room(self, state: State, place: int, profile: str) -> int:
+        """Return how many more of a profile one instance takes, whatever carriers there are."""
+        of_profile = profile in self._needs and self._needs[profile].gi_profile_id == self._instances[place]
+        return self._in(state[1][place], profile) if of_profile else 0
+
+    def carriers_left(self, state: State) -> int:
+        """Return how many VFs are free."""
+        return int(self._carriers - state[0])
+
     def _most(self, profile: str) -> int:
         need = self._needs.get(profile)
         return need.most if need is not None else 0
@@ -99,3 +112,40 @@ class Instances:
         for profile, content in order:
             by_profile.setdefault(profile, []).append(content)
         return (number, tuple(by_profile[profile].pop(0) for profile in self._instances))
+
+
+class _Filling:
+    """Instance by instance: how many of which one profile go in, within the carriers that are left."""
+
+    def __init__(self, kind: Instances, worth: Mapping[str, float]) -> None:
+        self._kind = kind
+        self._worth_of = worth
+        self._best: dict[State, tuple[float, Mapping[str, int]]] = {}
+
+    def worth(self, state: State) -> float:
+        """See `Filling.worth`."""
+        return self._of(state)[0]
+
+    def counts(self, state: State) -> Mapping[str, int]:
+        """See `Filling.counts`."""
+        return self._of(state)[1]
+
+    def _of(self, state: State) -> tuple[float, Mapping[str, int]]:
+        known = self._best.get(state)
+        if known is None:
+            known = self._best[state] = self._fill(state)
+        return known
+
+    def _fill(self, state: State) -> tuple[float, Mapping[str, int]]:
+        best: dict[int, tuple[float, dict[str, int]]] = {0: (0.0, {})}
+        for place in range(len(state[1])):
+            options = [(p, self._kind.room(state, place, p)) for p in self._worth_of]
+            after = dict(best)
+            for used, (value, counts) in best.items():
+                for profile, most in options:
+                    for number in range(1, min(most, self._kind.carriers_left(state) - used) + 1):
+                        total = value + number * self._worth_of[profile]
+                        if total > after.get(used + number, (0.0, {}))[0]:
+                            after[used + number] = (total, {**counts, profile: counts.get(profile, 0) + number})
+            best = after
+        return max(best.values(), key=lambda found: found[0])
