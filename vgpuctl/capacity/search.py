@@ -39,7 +39,7 @@ class Host(Value):
     taken: tuple[Vgpu, ...]
 
 
-_Rest = tuple[int, ...]
+_Counts = tuple[int, ...]
 
 
 def search(hosts: Sequence[Host], items: Sequence[tuple[Item, int]]) -> tuple[tuple[Slot, ...], ...] | None:
@@ -47,45 +47,61 @@ def search(hosts: Sequence[Host], items: Sequence[tuple[Item, int]]) -> tuple[tu
 
     Each GPU in turn takes as many as it can, of the first item before the others, as long as the rest finds room.
     """
-    failed: set[tuple[int, _Rest]] = set()
-
-    def fill(number: int, rest: _Rest) -> tuple[tuple[int, Slot], ...] | None:
-        if not any(rest):
-            return ()
-        if number == len(hosts) or (number, rest) in failed:
-            return None
-        for left, slots in _takes(hosts[number], items, rest):
-            more = fill(number + 1, left)
-            if more is not None:
-                which = [n for n, (had, has) in enumerate(zip(rest, left, strict=True)) for _ in range(had - has)]
-                return (*zip(which, slots, strict=True), *more)
-        failed.add((number, rest))
-        return None
-
-    found = fill(0, tuple(count for _, count in items))
+    found = _Search(hosts, [item for item, _ in items]).fill(0, tuple(count for _, count in items))
     if found is None:
         return None
     return tuple(tuple(slot for n, slot in found if n == number) for number in range(len(items)))
 
 
-def _takes(host: Host, items: Sequence[tuple[Item, int]], rest: _Rest) -> Iterator[tuple[_Rest, tuple[Slot, ...]]]:
-    """Return every part of the rest that a GPU takes, with what is left then; the most of the first item first."""
+class _Search:
+    """What was found out on the way: what each GPU takes, and which rest does not fit on the GPUs from one on."""
 
-    def of(number: int, left: _Rest, slots: tuple[Slot, ...]) -> Iterator[tuple[_Rest, tuple[Slot, ...]]]:
-        if number == len(items):
-            yield left, slots
+    def __init__(self, hosts: Sequence[Host], items: Sequence[Item]) -> None:
+        self._hosts = hosts
+        self._items = items
+        self._slots: dict[tuple[int, _Counts], tuple[Slot, ...] | None] = {}
+        self._failed: set[tuple[int, _Counts]] = set()
+
+    def fill(self, host: int, rest: _Counts) -> tuple[tuple[int, Slot], ...] | None:
+        """Return the slots of the rest on the GPUs from one on, each with the number of its item."""
+        if not any(rest):
+            return ()
+        if host == len(self._hosts) or (host, rest) in self._failed:
+            return None
+        for takes in self._parts(host, rest, (0,) * len(rest), 0):
+            more = self.fill(host + 1, tuple(had - has for had, has in zip(rest, takes, strict=True)))
+            if more is not None:
+                which = [n for n, count in enumerate(takes) for _ in range(count)]
+                return (*zip(which, self._on(host, takes) or (), strict=True), *more)
+        self._failed.add((host, rest))
+        return None
+
+    def _parts(self, host: int, rest: _Counts, takes: _Counts, number: int) -> Iterator[_Counts]:
+        """Return every part of the rest that a GPU takes beside these, the most of the first item first."""
+        if number == len(rest):
+            yield takes
             return
-        wanted = items[number][0].types.get(host.gpu.address)
-        chain = [slots]
-        while wanted is not None and len(chain) <= left[number]:
-            more = with_one_more(host, chain[-1], wanted)
-            if more is None:
+        chain = [takes]
+        while len(chain) <= rest[number]:
+            more = (*takes[:number], len(chain), *takes[number + 1 :])
+            if self._on(host, more) is None:
                 break
             chain.append(more)
-        for count in range(len(chain) - 1, -1, -1):
-            yield from of(number + 1, (*left[:number], left[number] - count, *left[number + 1 :]), chain[count])
+        for part in reversed(chain):
+            yield from self._parts(host, rest, part, number + 1)
 
-    return of(0, rest, ())
+    def _on(self, host: int, takes: _Counts) -> tuple[Slot, ...] | None:
+        """Return the slots of so many of each item on one GPU, in the order of the items; None: they do not fit."""
+        if not any(takes):
+            return ()
+        key = (host, takes)
+        if key not in self._slots:
+            last = max(n for n, count in enumerate(takes) if count)
+            before = self._on(host, (*takes[:last], takes[last] - 1, *takes[last + 1 :]))
+            wanted = self._items[last].types.get(self._hosts[host].gpu.address)
+            fits = before is not None and wanted is not None
+            self._slots[key] = with_one_more(self._hosts[host], before or (), wanted) if fits and wanted else None
+        return self._slots[key]
 
 
 def with_one_more(host: Host, slots: tuple[Slot, ...], wanted: VgpuType) -> tuple[Slot, ...] | None:

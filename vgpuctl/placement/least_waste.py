@@ -25,9 +25,13 @@ class LeastWaste:
     group. The same fleets in the same order get the same answers.
     """
 
-    def __init__(self, mix: Mapping[str, float]) -> None:
-        """`mix`: the weight of each profile in the demand; none that the fleet offers: all that it offers alike."""
+    def __init__(self, mix: Mapping[str, float], *, together: int = 1) -> None:
+        """`mix`: the weight of each profile in the demand; none that the fleet offers: all that it offers alike.
+
+        `together`: how many decisions belong to one request, so that prices hold for all of them.
+        """
         self._mix = dict(mix)
+        self._together = together
         self._worths: _Worths | None = None
         self._decisions = 0
 
@@ -48,7 +52,7 @@ class LeastWaste:
 
     def _worths_of(self, fleet: Fleet) -> _Worths:
         """Return what is known at the prices, which are made anew when they have held long enough."""
-        if self._worths is None or self._decisions >= len(fleet) * _DECISIONS_PER_GPU:
+        if self._worths is None or self._decisions >= max(self._together, len(fleet) * _DECISIONS_PER_GPU):
             sizes = sizes_of(fleet.kinds)
             mix = {p: w for p, w in self._mix.items() if w > 0 and p in sizes} or dict.fromkeys(sizes, 1.0)
             now = prices(fleet, mix, self._worths.prices if self._worths else {})
