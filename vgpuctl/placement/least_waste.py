@@ -37,30 +37,35 @@ class LeastWaste:
 
     def choose(self, fleet: Fleet, profile: str) -> Choice | None:
         """See `Policy.choose`."""
-        worths = self._worths_of(fleet)
-        least: float | None = None
-        open_ones: list[tuple[Group, Move]] = []
-        for group, _ in fleet.groups():
-            found = worths.cheapest(group, profile)
-            if found is None or (least is not None and found[0] > least):
-                continue
-            if found[0] != least:
-                open_ones = []
-            least = found[0]
-            open_ones.append((group, found[1]))
-        return min((Choice(fleet.first(g), g, m) for g, m in open_ones), key=lambda c: c.gpu, default=None)
-
-    def _worths_of(self, fleet: Fleet) -> _Worths:
-        """Return what is known at the prices, which are made anew when they have held long enough."""
         if self._worths is None or self._decisions >= max(self._together, len(fleet) * _DECISIONS_PER_GPU):
-            sizes = sizes_of(fleet.kinds)
-            mix = {p: w for p, w in self._mix.items() if w > 0 and p in sizes} or dict.fromkeys(sizes, 1.0)
-            now = prices(fleet, mix, self._worths.prices if self._worths else {})
-            total = sum(mix.values())
-            self._worths = _Worths(fleet.kinds, now, {p: w / total * sizes[p] for p, w in mix.items()})
+            only = _at_most_two(fleet, profile)
+            if len(only) < 2:
+                return only[0] if only else None
+            self._worths = self._weigh(fleet)
             self._decisions = 0
         self._decisions += 1
-        return self._worths
+        least = float("inf")
+        cheapest: list[tuple[Group, Move]] = []
+        for group, _ in fleet.groups():
+            cost, move = self._worths.cheapest(group, profile)
+            if move is not None and cost <= least:
+                cheapest = [(group, move)] if cost < least else [*cheapest, (group, move)]
+                least = cost
+        return min((Choice(fleet.first(g), g, m) for g, m in cheapest), key=lambda c: c.gpu, default=None)
+
+    def _weigh(self, fleet: Fleet) -> _Worths:
+        """Make the prices anew."""
+        sizes = sizes_of(fleet.kinds)
+        mix = {p: w for p, w in self._mix.items() if w > 0 and p in sizes} or dict.fromkeys(sizes, 1.0)
+        now = prices(fleet, mix, self._worths.prices if self._worths else {})
+        total = sum(mix.values())
+        return _Worths(fleet.kinds, now, {p: w / total * sizes[p] for p, w in mix.items()})
+
+
+def _at_most_two(fleet: Fleet, profile: str) -> list[Choice]:
+    """Return the first choices: where there is one only, there is nothing to weigh."""
+    choices = fleet.choices(profile)
+    return [choice for choice, _ in zip(choices, range(2), strict=False)]
 
 
 class _Worths:
@@ -75,16 +80,18 @@ class _Worths:
             for kind in kinds
         ]
         self._worths: dict[Group, float] = {}
-        self._cheapest: dict[tuple[Group, str], tuple[float, Move] | None] = {}
+        self._cheapest: dict[tuple[Group, str], tuple[float, Move | None]] = {}
 
-    def cheapest(self, group: Group, profile: str) -> tuple[float, Move] | None:
-        """Return the move that destroys the least, and how much that is in MiB, to a thousandth; None: no room."""
+    def cheapest(self, group: Group, profile: str) -> tuple[float, Move | None]:
+        """Return what the move that destroys the least destroys, in MiB to a thousandth, and that; None: no room."""
         key = (group, profile)
-        if key not in self._cheapest:
+        known = self._cheapest.get(key)
+        if known is None:
             moves = self._kinds[group.kind].moves(group.state, profile)
-            costs = [(self._cost(group, move.after), i) for i, move in enumerate(moves)]
-            self._cheapest[key] = (min(costs)[0], moves[min(costs)[1]]) if costs else None
-        return self._cheapest[key]
+            costs = [self._cost(group, move.after) for move in moves]
+            known = (min(costs), moves[costs.index(min(costs))]) if moves else (0.0, None)
+            self._cheapest[key] = known
+        return known
 
     def _cost(self, group: Group, after: State) -> float:
         return round(self._worth(group) - self._worth(Group(group.kind, after)), 3)

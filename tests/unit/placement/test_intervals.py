@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.placement.test_instances import KIND as IN_INSTANCES
 from tests.unit.placement.test_kinds import KINDS, grown
 from vgpuctl.placement.kind import Kind, State
 from vgpuctl.placement.slots import Slots, Takes
@@ -38,7 +39,7 @@ def best_of_all(kind: Kind, state: State, worth: dict[str, float]) -> float:
     )
 
 
-@pytest.mark.parametrize("kind", [*KINDS, MIXED], ids=lambda k: k.name)
+@pytest.mark.parametrize("kind", [*KINDS, MIXED, IN_INSTANCES], ids=lambda k: k.name)
 @given(data=st.data())
 def test_the_best_filling_is_worth_what_the_best_of_all_that_fits_is(kind: Kind, data: st.DataObject) -> None:
     state = grown(kind, data)
