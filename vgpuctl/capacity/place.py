@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from vgpuctl.capacity.by_policy import one_by_one
 from vgpuctl.capacity.closed import why_closed, why_not_allowed
+from vgpuctl.capacity.kinds import fleet_of
 from vgpuctl.capacity.profiles import check_combination, find
 from vgpuctl.capacity.room import Room, room, why_unknown
 from vgpuctl.capacity.search import Host, Item, Slot, search
@@ -95,7 +96,10 @@ def _together(
     gpus = [h.gpu for h in hosts]
     if not all(_enough(snapshot, gpus, item.types, count, vm) for item, count in wanted):
         return None
-    found = search(hosts, wanted)
+    profiles = {t.profile for item, _ in wanted for t in item.types.values()}
+    numbers = fleet_of(snapshot, gpus, vm, profiles)
+    alike = {gpu.address: numbers.fleet.group_of(n) for n, gpu in enumerate(numbers.gpus)}
+    found = search(hosts, wanted, alike)
     return None if found is None else tuple(slot for slots in found for slot in slots)
 
 

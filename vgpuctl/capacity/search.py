@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from vgpuctl.capacity.mixed_size import pack
 from vgpuctl.capacity.room import room
 from vgpuctl.model.gpu import Backend, Gpu, Owner, Vgpu, VgpuType
-from vgpuctl.value import Value, replace
+from vgpuctl.value import NOTHING, Value, replace
 
 
 class Slot(Value):
@@ -42,12 +42,19 @@ class Host(Value):
 _Counts = tuple[int, ...]
 
 
-def search(hosts: Sequence[Host], items: Sequence[tuple[Item, int]]) -> tuple[tuple[Slot, ...], ...] | None:
+def search(
+    hosts: Sequence[Host], items: Sequence[tuple[Item, int]], alike: Mapping[str, object] = NOTHING
+) -> tuple[tuple[Slot, ...], ...] | None:
     """Return a slot for each of so many of each item; None when they do not all fit.
 
     Each GPU in turn takes as many as it can, of the first item before the others, as long as the rest finds room.
+    `alike`: by address something that is equal for GPUs which take the same; of neighbours that are alike the first
+    one takes no less than the next, so that nothing is tried once for each of them.
     """
-    found = _Search(hosts, [item for item, _ in items]).fill(0, tuple(count for _, count in items))
+    classes = [alike.get(host.gpu.address, n) for n, host in enumerate(hosts)]
+    follows = [n > 0 and classes[n] == classes[n - 1] for n in range(len(hosts))]
+    counts = tuple(count for _, count in items)
+    found = _Search(hosts, [item for item, _ in items], follows).fill(0, counts, counts)
     if found is None:
         return None
     return tuple(tuple(slot for n, slot in found if n == number) for number in range(len(items)))
@@ -56,24 +63,38 @@ def search(hosts: Sequence[Host], items: Sequence[tuple[Item, int]]) -> tuple[tu
 class _Search:
     """What was found out on the way: what each GPU takes, and which rest does not fit on the GPUs from one on."""
 
-    def __init__(self, hosts: Sequence[Host], items: Sequence[Item]) -> None:
+    def __init__(self, hosts: Sequence[Host], items: Sequence[Item], follows: Sequence[bool]) -> None:
+        """`follows`: which GPUs are alike to the one before them."""
         self._hosts = hosts
         self._items = items
+        self._follows = follows
         self._slots: dict[tuple[int, _Counts], tuple[Slot, ...] | None] = {}
-        self._failed: set[tuple[int, _Counts]] = set()
+        self._failed: set[tuple[int, _Counts, _Counts]] = set()
 
-    def fill(self, host: int, rest: _Counts) -> tuple[tuple[int, Slot], ...] | None:
-        """Return the slots of the rest on the GPUs from one on, each with the number of its item."""
+    def fill(self, host: int, rest: _Counts, before: _Counts) -> tuple[tuple[int, Slot], ...] | None:
+        """Return the slots of the rest on the GPUs from one on, each with the number of its item.
+
+        `before`: what the GPU before that one takes.
+        """
         if not any(rest):
             return ()
-        if host == len(self._hosts) or (host, rest) in self._failed:
+        if host == len(self._hosts):
             return None
+        most = before if self._follows[host] else rest
+        if (host, rest, most) in self._failed:
+            return None
+        first = next(n for n, count in enumerate(rest) if count)
         for takes in self._parts(host, rest, (0,) * len(rest), 0):
-            more = self.fill(host + 1, tuple(had - has for had, has in zip(rest, takes, strict=True)))
+            if takes > most:
+                continue
+            if not takes[first] and all(self._follows[host + 1 :]):
+                break  # those after it take no more of the first item than it does
+            left = tuple(had - has for had, has in zip(rest, takes, strict=True))
+            more = self.fill(host + 1, left, takes)
             if more is not None:
                 which = [n for n, count in enumerate(takes) for _ in range(count)]
                 return (*zip(which, self._on(host, takes) or (), strict=True), *more)
-        self._failed.add((host, rest))
+        self._failed.add((host, rest, most))
         return None
 
     def _parts(self, host: int, rest: _Counts, takes: _Counts, number: int) -> Iterator[_Counts]:
