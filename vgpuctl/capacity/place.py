@@ -195,16 +195,15 @@ def _no_room(
     hint = f"vgpuctl explain {first}"
     if idle:
         hint = f"vgpuctl reconcile frees what {', '.join(idle)} have no use for while off; {hint}"
-    said = f"no room for {text}{where}{_left_out(lost, len(gpus))}"
+    said = "; ".join([f"no room for {text}{where}", *_left_out(lost, len(gpus))])
     excluded = {word: sorted(numbers) for word, numbers in lost.items()}
-    more: dict[str, object] = {"excluded": excluded} if excluded else {}
+    more: dict[str, object] = {"excluded": excluded, "left_out": _left_out(lost, len(gpus))} if excluded else {}
     return NoCapacity(said, hint=hint, gpus=details, details=lines, **more)
 
 
-def _left_out(lost: Mapping[str, Mapping[str, int]], number: int) -> str:
+def _left_out(lost: Mapping[str, Mapping[str, int]], number: int) -> list[str]:
     """Say which words of the wish leave GPUs out, and for how much there is room on these."""
-    said = [
+    return [
         f"{word} leaves out {len(free)} of {number} GPUs, on which {sum(free.values())} would fit"
         for word, free in lost.items()
     ]
-    return f"; {'; '.join(said)}" if said else ""
