@@ -208,14 +208,15 @@ def _no_room(
     hint = f"vgpuctl explain {first}"
     if idle:
         hint = f"vgpuctl reconcile frees what {', '.join(idle)} have no use for while off; {hint}"
-    said = "; ".join([f"no room for {text}{where}", *_left_out(lost, len(gpus))])
+    left_out = _left_out(lost, len({address for types in found.values() for address in types}))
+    said = "; ".join([f"no room for {text}{where}", *left_out])
     excluded = {word: sorted(numbers) for word, numbers in lost.items()}
-    more: dict[str, object] = {"excluded": excluded, "left_out": _left_out(lost, len(gpus))} if excluded else {}
+    more: dict[str, object] = {"excluded": excluded, "left_out": left_out} if excluded else {}
     return NoCapacity(said, hint=hint, gpus=details, details=lines, **more)
 
 
 def _left_out(lost: Mapping[str, Mapping[str, int]], number: int) -> list[str]:
-    """Say which words of the wish leave GPUs out, and for how much there is room on these."""
+    """Say which words of the wish leave GPUs out, of so many that know a profile, and how much would fit on these."""
     return [
         f"{word} leaves out {len(free)} of {number} GPUs, on which {sum(free.values())} would fit"
         for word, free in lost.items()
