@@ -104,6 +104,14 @@ def test_vms_of_one_group_are_on_different_gpus():
     assert "it has vdi-001 of the group; room for 9" in error.facts["details"][0]
 
 
+@pytest.mark.parametrize("spec", ['{"spread_group":', '["spread_group"]', '{"spread_group":7}', "{}", ""])
+def test_a_spec_that_cannot_be_read_has_no_group(spec):
+    mine = in_group(1, ONE)
+    assert mine.promise is not None
+    assert replace(mine.promise, spec=spec).spread_group is None
+    assert mine.promise.spread_group == "exam"
+
+
 def test_a_vm_that_has_a_group_keeps_to_it_and_is_not_in_its_own_way():
     first, second = in_group(1, ONE), in_group(2, TWO)
     look = snapshot(ONE, TWO, vms=[first, second])
