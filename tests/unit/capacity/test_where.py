@@ -8,7 +8,7 @@ import pytest
 from tests.values import A4C, a100, promised, snapshot, t4, vm
 from vgpuctl.capacity.place import place
 from vgpuctl.capacity.where import select_gpus, selected, why_barred
-from vgpuctl.errors import NoCapacity, NotFound
+from vgpuctl.errors import InvalidInput, NoCapacity, NotFound
 from vgpuctl.model.gpu import Mode
 from vgpuctl.model.partition import Mig
 from vgpuctl.model.scheduler import GpuScheduler, Policy, SchedulerState
@@ -48,6 +48,16 @@ def test_a_name_that_means_no_gpu_is_refused_but_not_where_only_some_were_looked
     with pytest.raises(NotFound, match="no GPU 'A41' on this host"):
         place(look, [("A100-4C", 1)], Where(**words))
     assert place(replace(look, partial=True), [("A100-4C", 1)], Where(**words))
+
+
+def test_a_gpu_that_is_left_out_does_not_make_a_profile_mean_two_things():
+    other = a100("0000:90:00.0", types=(replace(A4C, name="NVIDIA A100X-4C", type_id="700"),))
+    look = snapshot(ONE, other)
+    with pytest.raises(InvalidInput, match="means different vGPU types"):
+        place(look, [("A100-4C", 1)])
+    assert gpus_of(look, not_gpus=(other.address,)) == {ONE.address}
+    with pytest.raises(InvalidInput, match="means different vGPU types"):
+        place(look, [("A100-4C", 1)], Where(not_gpus=("A100",)))
 
 
 def test_a_numa_node_leaves_out_gpus_of_others_and_of_none():
