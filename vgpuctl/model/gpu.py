@@ -195,8 +195,8 @@ class Vgpu(Value):
     without a VM: then `vm` is the VM that refers to it, if any does. `placement_id`: where it is on a mixed-size GPU,
     or is to be; `due_placement_id`: where it is to be when it is somewhere else, as in the moment after it was made.
     `gi_id`: the GPU instance that it runs in, None without MIG and where the driver does not tell. `command`: the one
-    that sets the whole GPU up, or was killed while it did so; then there is no VM. `spread_group`: that of its VM, whose
-    VMs are on different GPUs.
+    that sets the whole GPU up, or was killed while it did so; then there is no VM. `spread_group`: that of its VM,
+    whose VMs are on different GPUs.
     """
 
     carrier: str

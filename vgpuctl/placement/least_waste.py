@@ -14,6 +14,9 @@ _SCARCITY = 0.05
 """How much the room of each profile alone counts beside what a GPU is worth at the prices. It decides between moves
 that the prices cannot tell apart; ten times as much decides against them, and loses what they win on two models."""
 
+_STRAY = 0.001
+"""The share of the demand that may be for any other profile: of GPUs that are alike for the rest, an empty one is kept."""
+
 _DECISIONS_PER_GPU = 1 / 8
 """Prices hold for so many decisions for each GPU of the fleet: a few percent of its room."""
 
@@ -88,7 +91,8 @@ class LeastWaste:
         mix = {p: w for p, w in self._mix.items() if w > 0 and p in sizes} or dict.fromkeys(sizes, 1.0)
         if not self._rooms:
             total = sum(mix.values())
-            weights = {p: _SCARCITY * w / total * sizes[p] for p, w in mix.items()}
+            stray = _STRAY / len(sizes)
+            weights = {p: _SCARCITY * (mix.get(p, 0.0) / total + stray) * sizes[p] for p in sizes}
             self._rooms = [_Rooms(kind, weights) for kind in fleet.kinds]
         first = alike(fleet, mix)
         merged: dict[str, float] = {}
