@@ -62,8 +62,11 @@ class Ahead:
         return known
 
     def _most(self, gpus: tuple[Group, ...], profile: str, requests: int) -> float:
-        """Return the most of one request, which may get none, and of those after it."""
-        most = -1.0
+        """Return the most of one request and of those after it.
+
+        Leaving it out counts as a way, too: else a GPU would be taken for one size just to have no room for another.
+        """
+        most = self._expected(gpus, requests)
         for group in dict.fromkeys(gpus):
             kind = self._kinds[group.kind]
             for move in kind.moves(group.state, profile):
@@ -71,7 +74,7 @@ class Ahead:
                 if self._tries < 0:
                     raise _TooManyError
                 most = max(most, kind.sizes[profile] + self._expected(_after(gpus, group, move.after), requests))
-        return most if most >= 0 else self._expected(gpus, requests)
+        return most
 
 
 def _after(gpus: tuple[Group, ...], group: Group, state: object) -> tuple[Group, ...]:

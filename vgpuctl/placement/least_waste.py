@@ -15,7 +15,7 @@ _SCARCITY = 0.05
 that the prices cannot tell apart; ten times as much decides against them, and loses what they win on two models."""
 
 _STRAY = 0.001
-"""The share of the demand that may be for any other profile: of GPUs that are alike for the rest, an empty one is kept."""
+"""The share of the demand that may be for any other profile: where all else is alike, an empty GPU is kept for it."""
 
 _DECISIONS_PER_GPU = 1 / 8
 """Prices hold for so many decisions for each GPU of the fleet: a few percent of its room."""

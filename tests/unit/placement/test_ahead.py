@@ -18,7 +18,7 @@ KINDS = (A40, H100_MIG)
 
 
 def expected(kinds: tuple[Kind, ...], gpus: list[Group], chances: Mapping[str, float], requests: int) -> float:
-    """Return what is given out on average when each request is placed as well as can be."""
+    """Return what is given out on average when each request is placed as well as can be, or left out for more."""
     if not requests:
         return 0.0
     total = 0.0
@@ -29,7 +29,7 @@ def expected(kinds: tuple[Kind, ...], gpus: list[Group], chances: Mapping[str, f
             for n, group in enumerate(gpus)
             for move in kinds[group.kind].moves(group.state, profile)
         ]
-        total += chance * (max(after) if after else expected(kinds, gpus, chances, requests - 1))
+        total += chance * max([*after, expected(kinds, gpus, chances, requests - 1)])
     return total
 
 
@@ -48,6 +48,13 @@ def test_the_choice_is_one_after_which_the_next_requests_get_the_most(data: st.D
         after = [Group(g.kind, c.move.after) if n == c.gpu else g for n, g in enumerate(gpus)]
         values.append(expected(KINDS, after, chances, 2))
     assert values[choices.index(chosen)] == pytest.approx(max(values))
+
+
+def test_no_gpu_is_taken_for_one_size_just_to_have_no_room_for_another() -> None:
+    fleet = Fleet(KINDS, [Group(0, (0, 0)), Group(0, (1024, 1))])
+    choices = sorted(fleet.choices("1B"), key=lambda c: -c.gpu)
+    chosen = Ahead(KINDS, {"1B": 0.99, "8Q": 0.01}, lambda _: 0.0).best(fleet, choices, 62, 10**6)
+    assert chosen.gpu == 1
 
 
 def test_what_cannot_be_tried_in_full_is_judged_by_the_worth_of_what_is_left() -> None:
