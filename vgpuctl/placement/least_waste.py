@@ -14,24 +14,23 @@ _SCARCITY = 0.05
 """How much the room of each profile alone counts beside what a GPU is worth at the prices. It decides between moves
 that the prices cannot tell apart; ten times as much decides against them, and loses what they win on two models."""
 
-_STRAY = 0.001
-"""The share of the demand that may be for any other profile: where all else is alike, an empty GPU is kept for it."""
-
 _DECISIONS_PER_GPU = 1 / 8
-"""Prices hold for so many decisions for each GPU of the fleet: a few percent of its room."""
+_DECISIONS_PER_REQUEST = 1 / 48
+"""Prices hold for so many decisions for each GPU, or for each request that is still expected: for a few percent of the
+room, and where there is little of that, so that a decision costs no more on many GPUs than on few."""
 
 _DOUBT = 0.25
 """The demand is not known to the last request: prices are made for four, in which the number of requests for a profile,
 of which n are expected, is n and this many times its root more or less. What they say counts equally."""
 
 _MOST_IN_DOUBT = 10
-"""With more profiles prices are made for the expected demand alone: the time grows with the square of their number."""
+"""With more profiles prices are made for the expected demand alone: the time grows faster than their number."""
 
 _FEW_GPUS = 3
 """On so many at most the next requests are tried one by one."""
 
 _TRIES = 2000
-"""How many places of next requests are tried: ten milliseconds."""
+"""How many places of next requests are tried: a few milliseconds."""
 
 
 class LeastWaste:
@@ -42,16 +41,13 @@ class LeastWaste:
     group. The same fleets in the same order get the same answers. One is for fleets of the same kinds.
     """
 
-    def __init__(self, mix: Mapping[str, float], *, together: int = 1) -> None:
-        """`mix`: the weight of each profile in the demand; none that the fleet offers: all that it offers alike.
-
-        `together`: how many decisions belong to one request, so that prices hold for all of them.
-        """
+    def __init__(self, mix: Mapping[str, float]) -> None:
+        """`mix`: the weight of each profile in the demand; none that the fleet offers: all that it offers alike."""
         self._mix = dict(mix)
-        self._together = together
         self._prices: list[dict[str, float]] = []
         self._demand: dict[str, float] = {}
         self._decisions = 0
+        self._hold = 0.0
         self._rooms: list[_Rooms] = []
         self._fillings: list[list[Filling]] = []
         self._worths: dict[Group, float] = {}
@@ -59,7 +55,7 @@ class LeastWaste:
 
     def choose(self, fleet: Fleet, profile: str) -> Choice | None:
         """See `Policy.choose`."""
-        if not self._fillings or self._decisions >= max(self._together, len(fleet) * _DECISIONS_PER_GPU):
+        if self._decisions >= self._hold:
             only = _at_most_two(fleet, profile)
             if len(only) < 2:
                 return only[0] if only else None
@@ -91,8 +87,7 @@ class LeastWaste:
         mix = {p: w for p, w in self._mix.items() if w > 0 and p in sizes} or dict.fromkeys(sizes, 1.0)
         if not self._rooms:
             total = sum(mix.values())
-            stray = _STRAY / len(sizes)
-            weights = {p: _SCARCITY * (mix.get(p, 0.0) / total + stray) * sizes[p] for p in sizes}
+            weights = {p: _SCARCITY * w / total * sizes[p] for p, w in mix.items()}
             self._rooms = [_Rooms(kind, weights) for kind in fleet.kinds]
         first = alike(fleet, mix)
         merged: dict[str, float] = {}
@@ -105,6 +100,7 @@ class LeastWaste:
         worths = [{p: now[first[p]] for p in mix} for now in self._prices]
         self._fillings = [[kind.filling(worth) for worth in worths] for kind in fleet.kinds]
         self._decisions = 0
+        self._hold = max(len(fleet) * _DECISIONS_PER_GPU, sum(self._demand.values()) * _DECISIONS_PER_REQUEST)
         self._worths.clear()
         self._cheapest.clear()
 
