@@ -24,13 +24,13 @@ _DOUBT = 0.25
 of which n are expected, is n and this many times its root more or less. What they say counts equally."""
 
 _MOST_IN_DOUBT = 10
-"""With more profiles prices are made for the expected demand alone: the time grows with the square of their number."""
+"""With more profiles prices are made for the expected demand alone: the time grows faster than their number."""
 
 _FEW_GPUS = 3
 """On so many at most the next requests are tried one by one."""
 
 _TRIES = 2000
-"""How many places of next requests are tried: ten milliseconds."""
+"""How many places of next requests are tried: a few milliseconds."""
 
 
 class LeastWaste:
