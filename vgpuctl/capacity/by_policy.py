@@ -25,6 +25,9 @@ from vgpuctl.spec.fields import DEFAULT_PLACEMENT
 _OTHERS = 1 / 20
 """What is there is not all that will come: an empty GPU is worth more than what one profile makes of it."""
 
+_TRIES = 500
+"""A command that places on a few GPUs pays five milliseconds for looking ahead."""
+
 _BY_GPU: dict[str, type[Depth | Breadth | FirstFit]] = {"depth": Depth, "breadth": Breadth, "first-fit": FirstFit}
 
 
@@ -110,7 +113,7 @@ class _Chooser:
             return _BY_GPU[self._name]()
         from vgpuctl.placement.least_waste import LeastWaste  # its solver is read only where a choice is open
 
-        return LeastWaste(demand(self._snapshot, self._numbers), together=self._together)
+        return LeastWaste(demand(self._snapshot, self._numbers), together=self._together, tries=_TRIES)
 
 
 def demand(snapshot: Snapshot, numbers: Numbers) -> Mapping[str, float]:

@@ -39,13 +39,15 @@ class LeastWaste:
     group. The same fleets in the same order get the same answers. One is for fleets of the same kinds.
     """
 
-    def __init__(self, mix: Mapping[str, float], *, together: int = 1) -> None:
+    def __init__(self, mix: Mapping[str, float], *, together: int = 1, tries: int = _TRIES) -> None:
         """`mix`: the weight of each profile in the demand; none that the fleet offers: all that it offers alike.
 
         `together`: how many decisions belong to one request: prices hold for all of them, and they share the tries.
+        `tries`: how many places of next requests are tried where there are few GPUs.
         """
         self._mix = dict(mix)
         self._together = together
+        self._tries = max(1, tries // together)
         self._prices: list[dict[str, float]] = []
         self._demand: dict[str, float] = {}
         self._decisions = 0
@@ -80,7 +82,7 @@ class LeastWaste:
             return choices[0] if choices else None
         requests = sum(self._demand.values())
         ahead = Ahead(fleet.kinds, {p: n / requests for p, n in self._demand.items()}, self._worth)
-        return ahead.best(fleet, choices, int(requests), max(1, _TRIES // self._together))
+        return ahead.best(fleet, choices, int(requests), self._tries)
 
     def _price(self, fleet: Fleet) -> None:
         """Make the prices anew."""
