@@ -131,22 +131,11 @@ def demand(snapshot: Snapshot, numbers: Numbers) -> Mapping[str, float]:
     }
     said = {profile: weight for profile, weight in said.items() if weight}
     if said:
-        return _alike_as_one(said, numbers.fleet)
+        return said
     promised = [v.profile for vm in snapshot.vms if vm.promise is not None for v in vm.promise.vgpus]
     there = Counter(p for p in (*promised, *(n.profile for n in snapshot.named)) if p in sizes)
     each = sum(there.values()) * _OTHERS / max(1, len(sizes)) if there else 1.0
-    return _alike_as_one({p: there[p] + each for p in sorted(sizes)}, numbers.fleet)
-
-
-def _alike_as_one(demand: Mapping[str, float], fleet: Fleet) -> dict[str, float]:
-    """Count profiles that take the same everywhere, as the series of one size do, as one: there is less to work out."""
-    seen: dict[object, str] = {}
-    found: dict[str, float] = {}
-    for profile, weight in demand.items():
-        takes = [(kind.left(kind.empty, profile), kind.moves(kind.empty, profile)) for kind in fleet.kinds]
-        first = seen.setdefault(tuple(takes), profile)
-        found[first] = found.get(first, 0.0) + weight
-    return found
+    return {p: there[p] + each for p in sorted(sizes)}
 
 
 def _moves(fleet: Fleet, choice: Choice, profile: str) -> tuple[Move, ...]:
