@@ -22,8 +22,9 @@ from vgpuctl.placement.kind import Move
 from vgpuctl.placement.policy import Breadth, Depth, FirstFit, Policy
 from vgpuctl.spec.fields import DEFAULT_PLACEMENT
 
-_OTHERS = 1 / 20
-"""What is there is not all that will come: an empty GPU is worth more than what one profile makes of it."""
+_UNSEEN = 8
+"""So many requests, spread over all profiles alike, are added to what is there: a few VMs do not tell what will come, and
+who counts on them alone gives the second GPU to their size before the first is full."""
 
 _TRIES = 500
 """A command that places on a few GPUs pays five milliseconds for looking ahead."""
@@ -119,8 +120,7 @@ class _Chooser:
 def demand(snapshot: Snapshot, numbers: Numbers) -> Mapping[str, float]:
     """Return how often each profile of these GPUs is asked for, beside the others.
 
-    As host.yaml says; else as many as the VMs and host.yaml's vGPUs have of each, and a little of every one; else all
-    alike.
+    As host.yaml says; else as many as there are of each, also for VMs that are off, and a few of all alike.
     """
     known = {t.profile: t for gpu in numbers.gpus for t in gpu.types}
     sizes = {p for kind in numbers.fleet.kinds for p, mib in kind.sizes.items() if mib}
@@ -132,10 +132,11 @@ def demand(snapshot: Snapshot, numbers: Numbers) -> Mapping[str, float]:
     said = {profile: weight for profile, weight in said.items() if weight}
     if said:
         return said
-    promised = [v.profile for vm in snapshot.vms if vm.promise is not None for v in vm.promise.vgpus]
-    there = Counter(p for p in (*promised, *(n.profile for n in snapshot.named)) if p in sizes)
-    each = sum(there.values()) * _OTHERS / max(1, len(sizes)) if there else 1.0
-    return {p: there[p] + each for p in sorted(sizes)}
+    ours = {vm.uuid: vm.promise.vgpus for vm in snapshot.vms if vm.promise is not None}
+    promised = [v.profile for vgpus in ours.values() for v in vgpus]
+    others = [v.profile for v in snapshot.vgpus if v.vm_uuid not in ours]  # of a VM that is being made, or of none
+    there = Counter(p for p in (*promised, *others) if p in sizes)
+    return {p: there[p] + _UNSEEN / len(sizes) for p in sorted(sizes)}
 
 
 def _moves(fleet: Fleet, choice: Choice, profile: str) -> tuple[Move, ...]:
