@@ -23,8 +23,8 @@ from vgpuctl.placement.policy import Breadth, Depth, FirstFit, Policy
 from vgpuctl.spec.fields import DEFAULT_PLACEMENT
 
 _UNSEEN = 8
-"""So many requests, spread over all profiles alike, are added to what is there: a few VMs do not tell what will come, and
-who counts on them alone gives the second GPU to their size before the first is full."""
+"""So many requests, spread over all profiles alike, are added to what is there: a few VMs do not tell what will come,
+and who counts on them alone gives the second GPU to their size before the first is full."""
 
 _TRIES = 500
 """A command that places on a few GPUs pays five milliseconds for looking ahead."""

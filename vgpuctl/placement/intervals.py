@@ -29,6 +29,13 @@ class _Best(NamedTuple):
     profiles: tuple[str, ...]
 
 
+class _Row(NamedTuple):
+    """The best fillings of the slices from one on up to each end from that slice on, as far as needed."""
+
+    worths: list[float]
+    profiles: list[tuple[str, ...]]
+
+
 _NOTHING = _Best(0.0, ())
 
 
@@ -37,16 +44,29 @@ class Intervals:
 
     def __init__(self, pieces: Sequence[Piece], slices: int, pools: Sequence[int], count_bits: int) -> None:
         self._pieces = {piece.profile: piece for piece in pieces}
+        self._all = tuple(self._pieces)
         self._slices = slices
         self._pools = tuple(pools)
         self._count_bits = count_bits
-        self._rows: dict[tuple[int, tuple[str, ...]], list[_Best]] = {}
+        self._rows: dict[tuple[str, ...], dict[int, _Row]] = {}
         self._ends: dict[tuple[str, ...], list[list[tuple[int, Piece]]]] = {}
         self._counted: dict[State, _Best] = {}
 
     def worth(self, state: State) -> float:
         """See `Filling.worth`."""
-        return self._best(state).worth
+        if self._pools:
+            return self._best(state).worth
+        rows = self._rows.setdefault(self._all, {})
+        worth, free = 0.0, ~state & ((1 << self._slices) - 1)
+        while free:
+            low = free & -free
+            carried = free + low
+            start, end = low.bit_length() - 1, (carried & -carried).bit_length() - 1
+            row = rows.get(start)
+            if row is None or len(row.worths) <= end - start:
+                row = self._row(start, end, self._all)
+            worth, free = worth + row.worths[end - start], free & carried
+        return worth
 
     def counts(self, state: State) -> Mapping[str, int]:
         """See `Filling.counts`."""
@@ -55,7 +75,7 @@ class Intervals:
     def _best(self, state: int) -> _Best:
         free = ~state & ((1 << self._slices) - 1)
         if not self._pools:
-            return self._by_runs(free, tuple(self._pieces))
+            return self._by_runs(free, self._all)
         used, mask = state >> self._slices, (1 << self._count_bits) - 1
         left = tuple(most - ((used >> (i * self._count_bits)) & mask) for i, most in enumerate(self._pools))
         able = tuple(p for p, piece in self._pieces.items() if all(map(int.__le__, piece.units, left)))
@@ -80,23 +100,23 @@ class Intervals:
             low = free & -free
             carried = free + low
             start, end = low.bit_length() - 1, (carried & -carried).bit_length() - 1
-            best = self._row(start, able)[end - start]
-            worth, profiles, free = worth + best.worth, profiles + best.profiles, free & carried
+            row = self._row(start, end, able)
+            worth, profiles = worth + row.worths[end - start], profiles + row.profiles[end - start]
+            free &= carried
         return _Best(worth, profiles)
 
-    def _row(self, start: int, able: tuple[str, ...]) -> list[_Best]:
-        """Return the best filling of the slices from `start` up to each end."""
-        key = (start, able)
-        row = self._rows.get(key)
-        if row is None:
-            ending = self._ends.get(able) or self._ends.setdefault(able, self._ending(able))
-            row = self._rows[key] = [_NOTHING]
-            for places in ending[start + 1 :]:
-                best, last = row[-1].worth, None
-                for begin, piece in places:
-                    if begin >= start and row[begin - start].worth + piece.worth > best:
-                        best, last = row[begin - start].worth + piece.worth, (begin, piece)
-                row.append(_Best(best, (*row[last[0] - start].profiles, last[1].profile)) if last else row[-1])
+    def _row(self, start: int, end: int, able: tuple[str, ...]) -> _Row:
+        """Return the row that begins at a slice, up to an end at least."""
+        ending = self._ends.get(able) or self._ends.setdefault(able, self._ending(able))
+        row = self._rows.setdefault(able, {}).setdefault(start, _Row([0.0], [()]))
+        worths, profiles = row
+        for places in ending[start + len(worths) : end + 1]:
+            best, last = worths[-1], profiles[-1]
+            for begin, piece in places:
+                if begin >= start and worths[begin - start] + piece.worth > best:
+                    best, last = worths[begin - start] + piece.worth, (*profiles[begin - start], piece.profile)
+            worths.append(best)
+            profiles.append(last)
         return row
 
     def _ending(self, able: tuple[str, ...]) -> list[list[tuple[int, Piece]]]:

@@ -15,20 +15,22 @@ _SCARCITY = 0.05
 that the prices cannot tell apart; ten times as much decides against them, and loses what they win on two models."""
 
 _DECISIONS_PER_GPU = 1 / 8
-"""Prices hold for so many decisions for each GPU of the fleet: a few percent of its room."""
+_DECISIONS_PER_REQUEST = 1 / 48
+"""Prices hold for so many decisions for each GPU, or for each request that is still expected: for a few percent of the
+room, and where there is little of that, so that a decision costs no more on many GPUs than on few."""
 
 _DOUBT = 0.25
 """The demand is not known to the last request: prices are made for four, in which the number of requests for a profile,
 of which n are expected, is n and this many times its root more or less. What they say counts equally."""
 
 _MOST_IN_DOUBT = 10
-"""With more profiles prices are made for the expected demand alone: the time grows with the square of their number."""
+"""With more profiles prices are made for the expected demand alone: the time grows faster than their number."""
 
 _FEW_GPUS = 3
 """On so many at most the next requests are tried one by one."""
 
 _TRIES = 2000
-"""How many places of next requests are tried: ten milliseconds."""
+"""How many places of next requests are tried: a few milliseconds."""
 
 
 class LeastWaste:
@@ -51,6 +53,7 @@ class LeastWaste:
         self._prices: list[dict[str, float]] = []
         self._demand: dict[str, float] = {}
         self._decisions = 0
+        self._hold = 0.0
         self._rooms: list[_Rooms] = []
         self._fillings: list[list[Filling]] = []
         self._worths: dict[Group, float] = {}
@@ -58,7 +61,7 @@ class LeastWaste:
 
     def choose(self, fleet: Fleet, profile: str) -> Choice | None:
         """See `Policy.choose`."""
-        if not self._fillings or self._decisions >= max(self._together, len(fleet) * _DECISIONS_PER_GPU):
+        if self._decisions >= self._hold:
             only = _at_most_two(fleet, profile)
             if len(only) < 2:
                 return only[0] if only else None
@@ -103,6 +106,8 @@ class LeastWaste:
         worths = [{p: now[first[p]] for p in mix} for now in self._prices]
         self._fillings = [[kind.filling(worth) for worth in worths] for kind in fleet.kinds]
         self._decisions = 0
+        requests = sum(self._demand.values())
+        self._hold = max(self._together, len(fleet) * _DECISIONS_PER_GPU, requests * _DECISIONS_PER_REQUEST)
         self._worths.clear()
         self._cheapest.clear()
 

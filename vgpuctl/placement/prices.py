@@ -19,7 +19,7 @@ from vgpuctl.placement.kind import Kind
 from vgpuctl.placement.simplex import Simplex
 
 _MOST_WAYS = 60
-"""A fleet of 1,600 mixed-size GPUs needs 30."""
+"""Eight mixed sizes on 16 GPUs needed 25, twenty profiles on two models 30. The best prices so far do, too."""
 
 
 def sizes_of(kinds: Sequence[Kind]) -> dict[str, int]:
