@@ -41,9 +41,15 @@ class LeastWaste:
     group. The same fleets in the same order get the same answers. One is for fleets of the same kinds.
     """
 
-    def __init__(self, mix: Mapping[str, float]) -> None:
-        """`mix`: the weight of each profile in the demand; none that the fleet offers: all that it offers alike."""
+    def __init__(self, mix: Mapping[str, float], *, together: int = 1, tries: int = _TRIES) -> None:
+        """`mix`: the weight of each profile in the demand; none that the fleet offers: all that it offers alike.
+
+        `together`: how many decisions belong to one request: prices hold for all of them, and they share the tries.
+        `tries`: how many places of next requests are tried where there are few GPUs.
+        """
         self._mix = dict(mix)
+        self._together = together
+        self._tries = max(1, tries // together)
         self._prices: list[dict[str, float]] = []
         self._demand: dict[str, float] = {}
         self._decisions = 0
@@ -79,7 +85,7 @@ class LeastWaste:
             return choices[0] if choices else None
         requests = sum(self._demand.values())
         ahead = Ahead(fleet.kinds, {p: n / requests for p, n in self._demand.items()}, self._worth)
-        return ahead.best(fleet, choices, int(requests), _TRIES)
+        return ahead.best(fleet, choices, int(requests), self._tries)
 
     def _price(self, fleet: Fleet) -> None:
         """Make the prices anew."""
@@ -100,7 +106,8 @@ class LeastWaste:
         worths = [{p: now[first[p]] for p in mix} for now in self._prices]
         self._fillings = [[kind.filling(worth) for worth in worths] for kind in fleet.kinds]
         self._decisions = 0
-        self._hold = max(len(fleet) * _DECISIONS_PER_GPU, sum(self._demand.values()) * _DECISIONS_PER_REQUEST)
+        requests = sum(self._demand.values())
+        self._hold = max(self._together, len(fleet) * _DECISIONS_PER_GPU, requests * _DECISIONS_PER_REQUEST)
         self._worths.clear()
         self._cheapest.clear()
 

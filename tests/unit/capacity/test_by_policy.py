@@ -18,7 +18,6 @@ from vgpuctl.capacity.place import joint_free, place
 from vgpuctl.capacity.profiles import find
 from vgpuctl.errors import NoCapacity
 from vgpuctl.model.gpu import Backend, Mode
-from vgpuctl.model.vm import NamedVgpu
 from vgpuctl.model.wish import PlacementSpec, Where
 from vgpuctl.plan.choose import choose
 from vgpuctl.spec.fields import PLACEMENTS
@@ -46,6 +45,18 @@ def test_by_default_the_gpu_is_taken_where_the_least_is_lost():
     (slot,) = place(look_with(), [("A100-4C", 1)])
     assert slot.gpu == ONE  # an empty GPU could still take another size
     assert place(look_with(), [("A100-4C", 1)], Where(policy="least-waste")) == (slot,)
+
+
+def test_a_few_vms_of_one_size_fill_one_gpu_and_keep_the_other_for_other_sizes():
+    named = [replace(A4C, type_id=f"{n}", name=f"GRID A100-{n}C", profile=f"A100-{n}C") for n in (10, 20, 40)]
+    most = zip(named, (10, 20, 40), strict=True)
+    sizes = [replace(t, framebuffer_mib=n * 1024, max_per_gpu=40 // n) for t, n in most]
+    gpus = [a100(f"0000:{n}0:00.0", types=(A4C, A5C, *sizes)) for n in (1, 2)]
+    vms = []
+    for number in range(10):
+        (slot,) = place(snapshot(*gpus, vms=vms), [("A100-4C", 1)])
+        assert slot.gpu == gpus[0]
+        vms.append(vm(number, promised(gpus[0], A4C, number)))
 
 
 def test_several_of_one_vm_go_one_after_the_other():
@@ -111,19 +122,13 @@ def weights(look):
 
 
 def test_the_demand_is_the_host_files_else_that_of_the_vms_else_all_alike():
-    assert weights(snapshot(EMPTY)) == {"A100-4C": 1.0, "A100-5C": 1.0}
-    assert weights(look_with()) == {"A100-4C": pytest.approx(3.075), "A100-5C": pytest.approx(0.075)}
-    named = NamedVgpu("lab", "A100-5C", ONE.address, ONE.functions[9].address)
-    assert weights(look_with(named=(named,)))["A100-5C"] == pytest.approx(1.1)
+    assert weights(snapshot(EMPTY)) == {"A100-4C": 4.0, "A100-5C": 4.0}
+    assert weights(look_with()) == {"A100-4C": 7.0, "A100-5C": 4.0}
+    lab = taken(ONE, A5C, 9, vm=None, vm_uuid=None, name="lab")
+    assert weights(look_with(vgpus=(*look_with().vgpus, lab)))["A100-5C"] == 5.0
     said = PlacementSpec(demand={"GRID A100-5C": 3, "A16-2Q": 1})
     assert weights(look_with(placement=said)) == {"A100-5C": 3}
     assert weights(look_with(placement=PlacementSpec(demand={"A16-2Q": 1}))).keys() == {"A100-4C", "A100-5C"}
-
-
-def test_profiles_that_take_the_same_count_as_one():
-    series = replace(A4C, type_id="800", name="GRID A100-4Q", profile="A100-4Q")
-    assert weights(snapshot(a100(types=(A4C, series, A5C)))) == {"A100-4C": 2.0, "A100-5C": 1.0}
-    assert len(weights(snapshot(a100(types=(A4C, series, A5C), one_type=True)))) == 3
 
 
 def test_nothing_is_weighed_where_there_is_no_choice():
