@@ -294,6 +294,7 @@ _PAGES: dict[str, Callable[[Any], Page]] = {
     "reconcile": _reconciled,
     "doctor": _examined,
     "show-vm": _vm,
+    "simulate": _page_of("simulation_pages", "simulate"),
     "create-vgpu": _page_of("vgpu_pages", "create-vgpu"),
     "delete-vgpu": _page_of("vgpu_pages", "delete-vgpu"),
     "list-vgpus": _page_of("vgpu_pages", "list-vgpus"),

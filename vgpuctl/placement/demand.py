@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vgpuctl.placement.kind import Kind, Move, State
 from vgpuctl.placement.requests import WHOLE_GPU, Ask
-from vgpuctl.value import Value
+from vgpuctl.value import Value, replace
 
-_NVIDIA = re.compile(r".+?-((?:[1-7]-)?\d+([ABCQ])(?:4|ME)?)")
+_NVIDIA = re.compile(r"(?:[A-Za-z].*?-)?(?P<rest>(?:(?P<slices>[1-7])-)?\d+(?P<series>[ABCQ])(?:4|ME)?)")
 """As `capacity.profiles` has it: the model, the slices of MIG, the size, the series, and what kind of that."""
 _SERIES = {"C": 0, "Q": 1}
 """What a share of a GPU is asked for by: compute first."""
@@ -34,13 +35,38 @@ class Demand(Value):
 def without_model(profile: str) -> str:
     """Return what is behind the model in an NVIDIA profile's name: `2B`, `1-10C`; another's whole name."""
     match = _NVIDIA.fullmatch(profile)
-    return match[1] if match else profile
+    return match["rest"] if match else profile
 
 
 def series(profile: str) -> str:
-    """Return the letter of an NVIDIA profile's name, "" of another's."""
+    """Return the letter of an NVIDIA profile's name, with its model or without; "" of another's."""
     match = _NVIDIA.fullmatch(profile)
-    return match[2] if match else ""
+    return match["series"] if match else ""
+
+
+def slices(profile: str) -> int:
+    """Return the compute slices of a MIG-backed profile by its name, with its model or without; 0 of any other."""
+    match = _NVIDIA.fullmatch(profile)
+    return int(match["slices"] or 0) if match else 0
+
+
+def near(text: str, kinds: Sequence[Kind]) -> list[str]:
+    """Return the names of profiles that somebody may have meant, the nearest first."""
+    own = {profile for kind in kinds for profile in kind.sizes}
+    return difflib.get_close_matches(text, sorted(own | {without_model(p) for p in own}), n=3, cutoff=0.5)
+
+
+def demands(asks: Iterable[Ask], kinds: Sequence[Kind], called: Sequence[Called]) -> dict[Ask, Demand | None]:
+    """Return what serves each ask, see `demand`; two that are served otherwise have different names."""
+    found: dict[Ask, Demand | None] = {}
+    names: dict[str, tuple[str | None, ...]] = {}
+    for ask in dict.fromkeys(asks):
+        made = demand(ask, kinds, called)
+        if made is not None and names.setdefault(made.name, made.profiles) != made.profiles:
+            made = replace(made, name=f"{made.name} on {'|'.join(ask.models)}")
+            names[made.name] = made.profiles
+        found[ask] = made
+    return found
 
 
 def demand(ask: Ask, kinds: Sequence[Kind], called: Sequence[Called]) -> Demand | None:
