@@ -14,7 +14,7 @@ from collections.abc import Set
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends import of
-from vgpuctl.capacity.place import select_gpus
+from vgpuctl.capacity.where import selected
 from vgpuctl.domain.edit import Edit, edited
 from vgpuctl.engine.attach import own_all, want_types
 from vgpuctl.engine.claim import claim_carriers, claims_of, give_back, on_other_gpus
@@ -29,17 +29,17 @@ from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import Claim, Promise, PromisedVgpu, Vm
-from vgpuctl.model.wish import VmWish
+from vgpuctl.model.wish import VmWish, Where
 from vgpuctl.plan.change import Swap, added, beside, hostdev, promised, swap, typed_profiles, without
 from vgpuctl.plan.choose import make_steps
-from vgpuctl.plan.differ import types_of
+from vgpuctl.plan.differ import kept_where, types_of
 from vgpuctl.plan.remove import not_provably_ours, own_promise
 from vgpuctl.plan.report import planned_vgpu, vm_value
 from vgpuctl.plan.reserve import emptied, held, places
 from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.steps.domain import OFF
 from vgpuctl.steps.plug import DropClaim, Redefine, TakeOut
-from vgpuctl.value import Value, replace
+from vgpuctl.value import Value, field_names, replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
@@ -83,8 +83,8 @@ def set_profile(world: World, wish: VmWish, *, dry_run: bool, wait_seconds: floa
         NotFound: `gpu` means no GPU of this host.
         VgpuctlError: why not; the VM is as it was.
     """
-    if wish.gpu is not None:
-        select_gpus(observe(world, Want()), wish.gpu)
+    if wish.where.gpus or wish.where.not_gpus:
+        selected(observe(world, Want()), wish.where)
     return change_vm(world, wish, frozenset({"profile"}), dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
 
 
@@ -217,9 +217,15 @@ def _placed(wish: VmWish, promise: Promise, exchange: Swap) -> VmWish:
         wish,
         mode="vgpu",
         profiles=tuple(counts.items()),
-        gpu=wish.gpu or kept.get("gpu"),
+        where=_where(wish.where, kept_where(kept)),
         vgpu_params=tuple((str(k), str(v)) for k, v in params.items()),
     )
+
+
+def _where(typed: Where, kept: Where) -> Where:
+    """Return where the new vGPUs may go: as typed, and for the rest as the VM was made."""
+    given = {name: value for name in field_names(typed) if (value := getattr(typed, name)) not in (None, ())}
+    return replace(kept, **given)
 
 
 def _chosen(seen: Snapshot, job: Job, exclude: frozenset[str]) -> tuple[PromisedVgpu, ...]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vgpuctl.errors import InUse, NoCapacity
+from vgpuctl.model.gpu import Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import VmWish
@@ -39,8 +40,12 @@ def choose_many(snapshot: Snapshot, wish: VmWish, vms: Sequence[tuple[str, str]]
             else:
                 raise _too_many(error, wish, len(chosen), len(vms)) from error
         chosen.append(vgpus)
-        snapshot = replace(snapshot, vgpus=(*snapshot.vgpus, *(as_taken(v, name, uuid) for v in vgpus)))
+        snapshot = replace(snapshot, vgpus=(*snapshot.vgpus, *_taken(wish, name, uuid, vgpus)))
     return tuple(chosen)
+
+
+def _taken(wish: VmWish, name: str, uuid: str, vgpus: Sequence[PromisedVgpu]) -> tuple[Vgpu, ...]:
+    return tuple(as_taken(v, name, uuid, wish.where.spread_group) for v in vgpus)
 
 
 def _too_many(error: NoCapacity | InUse, wish: VmWish, fits: int, wanted: int) -> NoCapacity:

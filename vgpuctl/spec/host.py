@@ -12,8 +12,9 @@ from typing import Any
 
 from vgpuctl.model.partition import MigSpec
 from vgpuctl.model.scheduler import SchedulerSpec
+from vgpuctl.model.wish import PlacementSpec
 from vgpuctl.spec import rules
-from vgpuctl.spec.fields import DEFAULTABLE, GPU_MODES
+from vgpuctl.spec.fields import DEFAULTABLE, FIELD, GPU_MODES, PLACEMENTS
 from vgpuctl.spec.mig import MIG_SCHEMA, mig_spec, mig_value, together
 from vgpuctl.spec.read import parse
 from vgpuctl.spec.scheduler import SCHEDULER, scheduler_spec, scheduler_value
@@ -69,13 +70,17 @@ class BootSpec(Value):
 
 
 class HostSpec(Value):
-    """The host file /etc/vgpuctl/host.yaml. `gpus` by PCI address, model or "all", `vgpus` by name."""
+    """The host file /etc/vgpuctl/host.yaml. `gpus` by PCI address, model or "all", `vgpus` by name.
+
+    `placement`: on which GPU new vGPUs go, of those with room.
+    """
 
     version: int
     defaults: Defaults = Defaults()
     gpus: Mapping[str, GpuSpec] = NOTHING
     vgpus: Mapping[str, VgpuSpec] = NOTHING
     boot: BootSpec = BootSpec()
+    placement: PlacementSpec = PlacementSpec()
 
 
 def parse_host_spec(text: str, name: str) -> HostSpec:
@@ -108,6 +113,8 @@ def as_written(value: object) -> object:
         return mig_value(value)
     if isinstance(value, tuple):
         return list(value) or None
+    if isinstance(value, Mapping):
+        return dict(value) or None
     return value if value or value is False else None
 
 
@@ -138,6 +145,11 @@ def _vgpus(value: object) -> dict[str, VgpuSpec]:
     if twice:
         raise rules.Refused(tuple(twice))
     return {name: VgpuSpec(**entry) for name, entry in given.items()}
+
+
+def _placement(value: object) -> PlacementSpec:
+    given: dict[str, Any] = PLACEMENT.check(value)
+    return PlacementSpec(**given)
 
 
 def _boot(value: object) -> BootSpec:
@@ -193,6 +205,24 @@ BOOT = Shape(
         ),
     ),
 )
+PLACEMENT = Shape(
+    "Placement",
+    "On which GPU a new vGPU goes, of those with room.",
+    (
+        Key("policy", rules.placement, FIELD["placement"].help, {"enum": list(PLACEMENTS), "type": "string"}),
+        Key(
+            "demand",
+            rules.demand,
+            "for least-waste: how often each profile is asked for, beside the others; without it the VMs that are "
+            "there tell, or all profiles count alike",
+            {
+                "additionalProperties": {"exclusiveMinimum": 0, "maximum": rules.MOST_WEIGHT, "type": "number"},
+                "minProperties": 1,
+                "type": "object",
+            },
+        ),
+    ),
+)
 HOST = Shape(
     "HostSpec",
     "The host file /etc/vgpuctl/host.yaml.",
@@ -202,5 +232,6 @@ HOST = Shape(
         Key("gpus", _gpus, "what each GPU is set up for, by PCI address (in quotes), by model, or all", entries=GPU),
         Key("vgpus", _vgpus, "vGPUs without a VM, by name", entries=VGPU),
         Key("boot", _boot, "restoring after a boot", shape=BOOT),
+        Key("placement", _placement, "on which GPU new vGPUs go", shape=PLACEMENT),
     ),
 )

@@ -251,7 +251,7 @@ def test_a_vm_needs_a_profile_or_a_gpu() -> None:
     for mode in ("sriov", "passthrough"):
         with pytest.raises(InvalidInput, match=f"--mode: mode {mode} needs a gpu"):
             wish(from_options(mode=mode))
-    assert wish(from_options(mode="sriov", gpu="3b:00.0")).gpu == "0000:3b:00.0"
+    assert wish(from_options(mode="sriov", gpu="3b:00.0")).where.gpus == ("0000:3b:00.0",)
     assert wish(from_options(name="a"), complete=False).name == "a"
 
 
