@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.site import Site, site
@@ -12,6 +12,7 @@ from vgpuctl.engine.observe import Want, observe
 from vgpuctl.errors import HostCannot
 from vgpuctl.placement import generate, mixes, trace
 from vgpuctl.placement.demand import Demand, demands, serving
+from vgpuctl.placement.least_waste import LeastWaste
 from vgpuctl.placement.outcome import run_value
 from vgpuctl.placement.policy import Breadth, Depth, FirstFit, Policy
 from vgpuctl.placement.replay import Arrival, replay, span
@@ -20,13 +21,6 @@ from vgpuctl.value import NOTHING, Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
-
-POLICIES: dict[str, Callable[[Mapping[str, float]], Policy]] = {
-    "depth": lambda mix: Depth(),
-    "breadth": lambda mix: Breadth(),
-    "first-fit": lambda mix: FirstFit(),
-}
-PATTERNS = ("vdi-day", "ai", "mig", "churn")
 
 
 class Hardware(Value):
@@ -85,7 +79,7 @@ def simulate(world: World, hardware: Hardware, wanted: Recorded | Generated, pol
         mix[arrival.profile] += arrival.number
     runs = []
     for name in policies:
-        came = replay(on.fleet(kinds), on.used_mib, arrivals, POLICIES[name](mix))
+        came = replay(on.fleet(kinds), on.used_mib, arrivals, _policy(name, mix))
         runs.append(run_value(name, arrivals, came, kinds))
     begin, end = span(arrivals)
     data = {
@@ -101,6 +95,14 @@ def simulate(world: World, hardware: Hardware, wanted: Recorded | Generated, pol
     }
     csv = trace.write([replace(r, ask=Ask(served[r.ask].name)) for r in ordered])
     return Simulated(data, tuple(csv), (*snapshot.warnings, *_left_out(whole, useful)))
+
+
+def _policy(name: str, mix: Mapping[str, float]) -> Policy:
+    """Return a policy as new. `mix`: what least-waste protects."""
+    if name == "least-waste":
+        return LeastWaste(mix)
+    policies: dict[str, Policy] = {"depth": Depth(), "breadth": Breadth(), "first-fit": FirstFit()}
+    return policies[name]
 
 
 def _require_profiles(world: World, on: Site) -> None:

@@ -7,7 +7,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from vgpuctl.placement.kind import Kind, Move, State
+from vgpuctl.placement.kind import Filling, Kind, Move, State
 from vgpuctl.placement.requests import WHOLE_GPU, Ask
 from vgpuctl.value import Value, replace
 
@@ -148,3 +148,24 @@ class _Serving:
         for profile, number in some.items():
             sums[self._own[profile]] = sums.get(self._own[profile], 0) + number
         return self._kind.fits(state, sums)
+
+    def filling(self, worth: Mapping[str, float]) -> Filling:
+        best: dict[str, str] = {}
+        for name, own in self._own.items():
+            if worth.get(name, 0) > worth.get(best.get(own, ""), 0):
+                best[own] = name
+        return _Filling(self._kind.filling({own: worth[name] for own, name in best.items()}), best)
+
+
+class _Filling:
+    """A filling with other names. See `Filling` for what each method is."""
+
+    def __init__(self, filling: Filling, name_of: Mapping[str, str]) -> None:
+        self._filling = filling
+        self._name_of = name_of
+
+    def worth(self, state: State) -> float:
+        return self._filling.worth(state)
+
+    def counts(self, state: State) -> Mapping[str, int]:
+        return {self._name_of[own]: number for own, number in self._filling.counts(state).items()}

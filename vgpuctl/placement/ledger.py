@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a fleet's framebuffer does over time: allocated, stranded, or free on GPUs locked to another size.
 
-Stranded is what stays free on a GPU when it is filled with the profiles of the demand, the largest first after any one
-of them: none of the demand can use it while what is on the GPU stays. A GPU is locked when something else on it keeps
-a profile of the demand away that its free framebuffer would hold.
+Stranded is what stays free on a GPU that is filled up with profiles of the demand as well as can be: none of them can
+use it while what is on the GPU stays. A GPU is locked when something else on it keeps a profile of the demand away that
+its free framebuffer would hold.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vgpuctl.placement.fleet import Fleet, Group
-from vgpuctl.placement.kind import Kind, State
 from vgpuctl.value import Value
 
 MOMENTS = 240
@@ -45,7 +44,7 @@ class Ledger:
         self._free = [fleet.kind(fleet.group_of(n)).framebuffer_mib - mib for n, mib in enumerate(used_mib)]
         self._on: list[dict[str, int]] = [{OTHERS: fleet.vgpus(n)} if fleet.vgpus(n) else {} for n in range(len(fleet))]
         self._share = [(0, 0, 0)] * len(fleet)
-        self._usable: dict[tuple[Kind, State], int] = {}
+        self._fillings = [kind.filling({p: float(mib) for p, mib in kind.sizes.items()}) for kind in fleet.kinds]
         self._locked: dict[tuple[Group, int, frozenset[str]], int] = {}
         self._now = [sum(used_mib), 0, 0, 0]
         self._sums = [0.0, 0.0, 0.0, 0.0]
@@ -110,7 +109,7 @@ class Ledger:
 
     def _count(self, gpu: int) -> None:
         group, free, on = self._fleet.group_of(gpu), self._free[gpu], self._on[gpu]
-        stranded = max(0, free - self._use(self._fleet.kind(group), group.state))
+        stranded = max(0, free - round(self._fillings[group.kind].worth(group.state)))
         new = (stranded, self._lock(group, free, frozenset(on)) if on else 0, 1 if on else 0)
         for number, (before, after) in enumerate(zip(self._share[gpu], new, strict=True), 1):
             self._now[number] += after - before
@@ -124,25 +123,3 @@ class Ledger:
             away = [p for p, mib in kind.sizes.items() if mib <= free and on != {p} and not kind.moves(group.state, p)]
             known = self._locked[key] = 1 if away else 0
         return known
-
-    def _use(self, kind: Kind, state: State) -> int:
-        key = (kind, state)
-        known = self._usable.get(key)
-        if known is None:
-            known = self._usable[key] = usable_mib(kind, state)
-        return known
-
-
-def usable_mib(kind: Kind, state: State) -> int:
-    """Return the framebuffer that the profiles of a kind take of a GPU when they fill it: see the module."""
-    largest = sorted(kind.sizes, key=lambda p: (-kind.sizes[p], p))
-    return max((_filled(kind, state, [first, *largest]) for first in largest), default=0)
-
-
-def _filled(kind: Kind, state: State, order: Sequence[str]) -> int:
-    total = 0
-    for profile in order:
-        while moves := kind.moves(state, profile):
-            state = moves[0].after
-            total += kind.sizes[profile]
-    return total

@@ -12,13 +12,13 @@ import click
 from vgpuctl.cli import run
 from vgpuctl.cli.command import command as make_command
 from vgpuctl.cli.settings import Settings
+from vgpuctl.spec.fields import DEFAULT_PLACEMENT, PLACEMENTS
 
 if TYPE_CHECKING:
     from vgpuctl.cli.result import Result
     from vgpuctl.cli.signals import Guard
     from vgpuctl.engine.simulate import Generated, Hardware, Recorded
 
-POLICIES = ("least-waste", "depth", "breadth", "first-fit")
 PATTERNS = ("vdi-day", "ai", "mig", "churn")
 MOST_HOSTS, MOST_DAYS, MOST_NUMBER, MOST_LOAD = 10_000, 366, 1_000_000, 1000
 ONE_DAY, OTHER_DAYS = 1, 7
@@ -65,7 +65,7 @@ _FOR_GENERATE = ("load", "count", "mix", "days", "seed", "write")
 @click.option("--days", type=click.IntRange(1, MOST_DAYS), metavar="N", help="How long. [vdi-day: 1, others: 7]")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="The same seed makes the same requests. [1]")
 @click.option("--write", metavar="CSV", type=click.Path(), help="Keep what was generated, for --requests.")
-@click.option("--placement", type=click.Choice(POLICIES), help="The policy. [least-waste]")
+@click.option("--placement", type=click.Choice(PLACEMENTS), help=f"The policy. [{DEFAULT_PLACEMENT}]")
 @click.option("--compare", is_flag=True, help="Every policy on the same requests.")
 @click.option(
     "--hosts", type=click.IntRange(1, MOST_HOSTS), default=1, metavar="N", help="So many hosts like this. [1]"
@@ -112,7 +112,7 @@ def command(
                 new_file.require_new(path, option)
         kind = pictures.checked(plot) if plot else ""
         wanted = _recorded(how["file"]) if how["file"] else _generated(how)
-        policies = POLICIES if compare else (how["placement"] or POLICIES[0],)
+        policies = PLACEMENTS if compare else (how["placement"] or DEFAULT_PLACEMENT,)
         found = simulate.simulate(worlds.open_world(settings), hardware, wanted, policies)
         data = {**found.data, "plot": plot or None, "written": how["write"]}
         if how["write"]:
