@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.site import Site, site
 from vgpuctl.engine.observe import Want, observe
-from vgpuctl.errors import HostCannot
+from vgpuctl.errors import HostCannot, InvalidInput
 from vgpuctl.placement import generate, mixes, trace
 from vgpuctl.placement.demand import Demand, demands, serving
 from vgpuctl.placement.least_waste import LeastWaste
@@ -21,6 +22,9 @@ from vgpuctl.value import NOTHING, Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
+
+
+MOST_REQUESTS = 1_000_000
 
 
 class Hardware(Value):
@@ -136,7 +140,14 @@ def _generated(on: Site, wanted: Generated) -> tuple[Request, ...]:
     asked = demands((part.ask for part in found), on.kinds, on.called).values()
     useful = on.only([any(d is not None and d.profiles[number] for d in asked) for number in range(len(on.kinds))])
     size = generate.Size(wanted.days, useful.framebuffer_mib - sum(useful.used_mib), wanted.load, wanted.number)
-    return tuple(pattern(wanted.chance, found, size))
+    requests = tuple(islice(pattern(wanted.chance, found, size), MOST_REQUESTS + 1))
+    if len(requests) > MOST_REQUESTS:
+        raise InvalidInput(
+            f"more than {MOST_REQUESTS} requests are not generated", hint="less --load, fewer --days or a --count"
+        )
+    if not requests:
+        raise InvalidInput("not one request comes in the time", hint="more --load, more --days or a --count")
+    return requests
 
 
 def _served(on: Site, requests: Sequence[Request], file: str) -> dict[Ask, Demand]:

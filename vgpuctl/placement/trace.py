@@ -88,8 +88,12 @@ def write(requests: Sequence[Request]) -> Iterator[str]:
     """Yield the lines of a CSV file with vgpuctl's own columns; each ask must name its profile."""
     yield ",".join(OWN) + "\n"
     for one in requests:
-        end = "" if one.departure_seconds is None else f"{one.departure_seconds:g}"
-        yield f"{one.arrival_seconds:g},{end},{one.ask.profile},{one.number},{one.name}\n"
+        end = "" if one.departure_seconds is None else _shown(one.departure_seconds)
+        yield f"{_shown(one.arrival_seconds)},{end},{one.ask.profile},{one.number},{one.name}\n"
+
+
+def _shown(seconds: float) -> str:
+    return f"{seconds:.3f}".rstrip("0").removesuffix(".")
 
 
 def _format(header: tuple[str, ...], file: str) -> Callable[[Row, int], Request | None]:
