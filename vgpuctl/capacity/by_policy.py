@@ -22,6 +22,9 @@ from vgpuctl.placement.kind import Move
 from vgpuctl.placement.policy import Breadth, Depth, FirstFit, Policy
 from vgpuctl.spec.fields import DEFAULT_PLACEMENT
 
+_OTHERS = 1 / 20
+"""What is there is not all that will come: an empty GPU is worth more than what one profile makes of it."""
+
 _BY_GPU: dict[str, type[Depth | Breadth | FirstFit]] = {"depth": Depth, "breadth": Breadth, "first-fit": FirstFit}
 
 
@@ -37,7 +40,7 @@ def one_by_one(
     profiles = [next(iter(item.types.values())).profile for item in items]
     numbers = fleet_of(snapshot, [h.gpu for h in hosts], vm, frozenset(profiles))
     by_address = {h.gpu.address: h for h in hosts}
-    chooser = _Chooser(policy or snapshot.placement.policy or DEFAULT_PLACEMENT, snapshot, numbers)
+    chooser = _Chooser(policy or snapshot.placement.policy or DEFAULT_PLACEMENT, snapshot, numbers, len(items))
     slots: dict[str, tuple[Slot, ...]] = {}
     order: list[Slot] = []
     for item, profile in zip(items, profiles, strict=True):
@@ -81,10 +84,11 @@ def gpu_for_plain_vf(snapshot: Snapshot, gpus: Sequence[Gpu], policy: str | None
 class _Chooser:
     """A policy by its name, made only when there is something to choose."""
 
-    def __init__(self, name: str, snapshot: Snapshot, numbers: Numbers) -> None:
+    def __init__(self, name: str, snapshot: Snapshot, numbers: Numbers, together: int = 1) -> None:
         self._name = name
         self._snapshot = snapshot
         self._numbers = numbers
+        self._together = together
         self._policy: Policy | None = None
 
     @property
@@ -106,13 +110,14 @@ class _Chooser:
             return _BY_GPU[self._name]()
         from vgpuctl.placement.least_waste import LeastWaste  # its solver is read only where a choice is open
 
-        return LeastWaste(demand(self._snapshot, self._numbers))
+        return LeastWaste(demand(self._snapshot, self._numbers), together=self._together)
 
 
 def demand(snapshot: Snapshot, numbers: Numbers) -> Mapping[str, float]:
     """Return how often each profile of these GPUs is asked for, beside the others.
 
-    As host.yaml says; else as many as the VMs and host.yaml's vGPUs have of each; else all alike.
+    As host.yaml says; else as many as the VMs and host.yaml's vGPUs have of each, and a little of every one; else all
+    alike.
     """
     known = {t.profile: t for gpu in numbers.gpus for t in gpu.types}
     sizes = {p for kind in numbers.fleet.kinds for p, mib in kind.sizes.items() if mib}
@@ -123,10 +128,22 @@ def demand(snapshot: Snapshot, numbers: Numbers) -> Mapping[str, float]:
     }
     said = {profile: weight for profile, weight in said.items() if weight}
     if said:
-        return said
+        return _alike_as_one(said, numbers.fleet)
     promised = [v.profile for vm in snapshot.vms if vm.promise is not None for v in vm.promise.vgpus]
     there = Counter(p for p in (*promised, *(n.profile for n in snapshot.named)) if p in sizes)
-    return {str(p): float(n) for p, n in there.items()} or dict.fromkeys(sorted(sizes), 1.0)
+    each = sum(there.values()) * _OTHERS / max(1, len(sizes)) if there else 1.0
+    return _alike_as_one({p: there[p] + each for p in sorted(sizes)}, numbers.fleet)
+
+
+def _alike_as_one(demand: Mapping[str, float], fleet: Fleet) -> dict[str, float]:
+    """Count profiles that take the same everywhere, as the series of one size do, as one: there is less to work out."""
+    seen: dict[object, str] = {}
+    found: dict[str, float] = {}
+    for profile, weight in demand.items():
+        takes = [(kind.left(kind.empty, profile), kind.moves(kind.empty, profile)) for kind in fleet.kinds]
+        first = seen.setdefault(tuple(takes), profile)
+        found[first] = found.get(first, 0.0) + weight
+    return found
 
 
 def _moves(fleet: Fleet, choice: Choice, profile: str) -> tuple[Move, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from vgpuctl.capacity.mixed_size import pack
 from vgpuctl.capacity.room import room
 from vgpuctl.model.gpu import Backend, Gpu, Owner, Vgpu, VgpuType
-from vgpuctl.value import Value, replace
+from vgpuctl.value import NOTHING, Value, replace
 
 
 class Slot(Value):
@@ -39,53 +39,90 @@ class Host(Value):
     taken: tuple[Vgpu, ...]
 
 
-_Rest = tuple[int, ...]
+_Counts = tuple[int, ...]
 
 
-def search(hosts: Sequence[Host], items: Sequence[tuple[Item, int]]) -> tuple[tuple[Slot, ...], ...] | None:
+def search(
+    hosts: Sequence[Host], items: Sequence[tuple[Item, int]], alike: Mapping[str, object] = NOTHING
+) -> tuple[tuple[Slot, ...], ...] | None:
     """Return a slot for each of so many of each item; None when they do not all fit.
 
     Each GPU in turn takes as many as it can, of the first item before the others, as long as the rest finds room.
+    `alike`: by address something that is equal for GPUs which take the same; of neighbours that are alike the first
+    one takes no less than the next, so that nothing is tried once for each of them.
     """
-    failed: set[tuple[int, _Rest]] = set()
-
-    def fill(number: int, rest: _Rest) -> tuple[tuple[int, Slot], ...] | None:
-        if not any(rest):
-            return ()
-        if number == len(hosts) or (number, rest) in failed:
-            return None
-        for left, slots in _takes(hosts[number], items, rest):
-            more = fill(number + 1, left)
-            if more is not None:
-                which = [n for n, (had, has) in enumerate(zip(rest, left, strict=True)) for _ in range(had - has)]
-                return (*zip(which, slots, strict=True), *more)
-        failed.add((number, rest))
-        return None
-
-    found = fill(0, tuple(count for _, count in items))
+    classes = [alike.get(host.gpu.address, n) for n, host in enumerate(hosts)]
+    follows = [n > 0 and classes[n] == classes[n - 1] for n in range(len(hosts))]
+    counts = tuple(count for _, count in items)
+    found = _Search(hosts, [item for item, _ in items], follows).fill(0, counts, counts)
     if found is None:
         return None
     return tuple(tuple(slot for n, slot in found if n == number) for number in range(len(items)))
 
 
-def _takes(host: Host, items: Sequence[tuple[Item, int]], rest: _Rest) -> Iterator[tuple[_Rest, tuple[Slot, ...]]]:
-    """Return every part of the rest that a GPU takes, with what is left then; the most of the first item first."""
+class _Search:
+    """What was found out on the way: what each GPU takes, and which rest does not fit on the GPUs from one on."""
 
-    def of(number: int, left: _Rest, slots: tuple[Slot, ...]) -> Iterator[tuple[_Rest, tuple[Slot, ...]]]:
-        if number == len(items):
-            yield left, slots
+    def __init__(self, hosts: Sequence[Host], items: Sequence[Item], follows: Sequence[bool]) -> None:
+        """`follows`: which GPUs are alike to the one before them."""
+        self._hosts = hosts
+        self._items = items
+        self._follows = follows
+        self._slots: dict[tuple[int, _Counts], tuple[Slot, ...] | None] = {}
+        self._failed: set[tuple[int, _Counts, _Counts]] = set()
+
+    def fill(self, host: int, rest: _Counts, before: _Counts) -> tuple[tuple[int, Slot], ...] | None:
+        """Return the slots of the rest on the GPUs from one on, each with the number of its item.
+
+        `before`: what the GPU before that one takes.
+        """
+        if not any(rest):
+            return ()
+        if host == len(self._hosts):
+            return None
+        most = before if self._follows[host] else rest
+        if (host, rest, most) in self._failed:
+            return None
+        first = next(n for n, count in enumerate(rest) if count)
+        for takes in self._parts(host, rest, (0,) * len(rest), 0):
+            if takes > most:
+                continue
+            if not takes[first] and all(self._follows[host + 1 :]):
+                break  # those after it take no more of the first item than it does
+            left = tuple(had - has for had, has in zip(rest, takes, strict=True))
+            more = self.fill(host + 1, left, takes)
+            if more is not None:
+                which = [n for n, count in enumerate(takes) for _ in range(count)]
+                return (*zip(which, self._on(host, takes) or (), strict=True), *more)
+        self._failed.add((host, rest, most))
+        return None
+
+    def _parts(self, host: int, rest: _Counts, takes: _Counts, number: int) -> Iterator[_Counts]:
+        """Return every part of the rest that a GPU takes beside these, the most of the first item first."""
+        if number == len(rest):
+            yield takes
             return
-        wanted = items[number][0].types.get(host.gpu.address)
-        chain = [slots]
-        while wanted is not None and len(chain) <= left[number]:
-            more = with_one_more(host, chain[-1], wanted)
-            if more is None:
+        chain = [takes]
+        while len(chain) <= rest[number]:
+            more = (*takes[:number], len(chain), *takes[number + 1 :])
+            if self._on(host, more) is None:
                 break
             chain.append(more)
-        for count in range(len(chain) - 1, -1, -1):
-            yield from of(number + 1, (*left[:number], left[number] - count, *left[number + 1 :]), chain[count])
+        for part in reversed(chain):
+            yield from self._parts(host, rest, part, number + 1)
 
-    return of(0, rest, ())
+    def _on(self, host: int, takes: _Counts) -> tuple[Slot, ...] | None:
+        """Return the slots of so many of each item on one GPU, in the order of the items; None: they do not fit."""
+        if not any(takes):
+            return ()
+        key = (host, takes)
+        if key not in self._slots:
+            last = max(n for n, count in enumerate(takes) if count)
+            before = self._on(host, (*takes[:last], takes[last] - 1, *takes[last + 1 :]))
+            wanted = self._items[last].types.get(self._hosts[host].gpu.address)
+            fits = before is not None and wanted is not None
+            self._slots[key] = with_one_more(self._hosts[host], before or (), wanted) if fits and wanted else None
+        return self._slots[key]
 
 
 def with_one_more(host: Host, slots: tuple[Slot, ...], wanted: VgpuType) -> tuple[Slot, ...] | None:

@@ -52,8 +52,11 @@ def _too_many(error: NoCapacity | InUse, wish: VmWish, fits: int, wanted: int) -
     """Say how many fit; what stands in the way of the next one is told when nothing fits at all."""
     what = ", ".join(p if n == 1 else f"{p}:{n}" for p, n in wish.profiles) or f"mode {wish.mode}"
     seen = {name: error.facts[name] for name in ("gpus", "details") if name in error.facts and not fits}
+    out = error.facts.get("left_out")
+    said = [f"no room for {wanted} VMs with {what}: {fits} fit now; none was made"]
+    said += [str(line) for line in out] if isinstance(out, list) else []
     return NoCapacity(
-        f"no room for {wanted} VMs with {what}: {fits} fit now; none was made",
+        "; ".join(said),
         hint="; ".join(filter(None, (f"ask for {fits} new ones, or make room first" if fits else None, error.hint))),
         fits=fits,
         wanted=wanted,

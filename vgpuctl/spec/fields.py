@@ -28,7 +28,7 @@ MODES = ("vgpu", "sriov", "passthrough")
 OS_KINDS = ("linux", "generic", "windows11")
 RESERVES = ("always", "running")
 PLACEMENTS = ("least-waste", "depth", "breadth", "first-fit")
-DEFAULT_PLACEMENT = "depth"
+DEFAULT_PLACEMENT = "least-waste"
 SCHEDULERS = ("best_effort", "equal_share", "fixed_share")
 GPU_MODES = ("vgpu", "sriov", "passthrough", "unmanaged")
 

@@ -14,8 +14,9 @@ from vgpuctl.model.partition import MigSpec
 from vgpuctl.model.scheduler import SchedulerSpec
 from vgpuctl.model.wish import PlacementSpec
 from vgpuctl.spec import rules
-from vgpuctl.spec.fields import DEFAULTABLE, FIELD, GPU_MODES, PLACEMENTS
+from vgpuctl.spec.fields import DEFAULTABLE, GPU_MODES
 from vgpuctl.spec.mig import MIG_SCHEMA, mig_spec, mig_value, together
+from vgpuctl.spec.placement import PLACEMENT, placement_spec
 from vgpuctl.spec.read import parse
 from vgpuctl.spec.scheduler import SCHEDULER, scheduler_spec, scheduler_value
 from vgpuctl.spec.shape import Key, Shape, at_least_one, by_name
@@ -147,11 +148,6 @@ def _vgpus(value: object) -> dict[str, VgpuSpec]:
     return {name: VgpuSpec(**entry) for name, entry in given.items()}
 
 
-def _placement(value: object) -> PlacementSpec:
-    given: dict[str, Any] = PLACEMENT.check(value)
-    return PlacementSpec(**given)
-
-
 def _boot(value: object) -> BootSpec:
     given: dict[str, Any] = BOOT.check(value)
     return BootSpec(**given)
@@ -205,24 +201,6 @@ BOOT = Shape(
         ),
     ),
 )
-PLACEMENT = Shape(
-    "Placement",
-    "On which GPU a new vGPU goes, of those with room.",
-    (
-        Key("policy", rules.placement, FIELD["placement"].help, {"enum": list(PLACEMENTS), "type": "string"}),
-        Key(
-            "demand",
-            rules.demand,
-            "for least-waste: how often each profile is asked for, beside the others; without it the VMs that are "
-            "there tell, or all profiles count alike",
-            {
-                "additionalProperties": {"exclusiveMinimum": 0, "maximum": rules.MOST_WEIGHT, "type": "number"},
-                "minProperties": 1,
-                "type": "object",
-            },
-        ),
-    ),
-)
 HOST = Shape(
     "HostSpec",
     "The host file /etc/vgpuctl/host.yaml.",
@@ -232,6 +210,6 @@ HOST = Shape(
         Key("gpus", _gpus, "what each GPU is set up for, by PCI address (in quotes), by model, or all", entries=GPU),
         Key("vgpus", _vgpus, "vGPUs without a VM, by name", entries=VGPU),
         Key("boot", _boot, "restoring after a boot", shape=BOOT),
-        Key("placement", _placement, "on which GPU new vGPUs go", shape=PLACEMENT),
+        Key("placement", placement_spec, "on which GPU new vGPUs go", shape=PLACEMENT),
     ),
 )

@@ -31,7 +31,6 @@ MOST_VCPUS = 4096
 MOST_HOTPLUG_SLOTS = 16
 MOST_VFS = 256
 MOST_NUMA_NODES = 1024
-MOST_WEIGHT = 1_000_000
 _UUID_PATTERN = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 TEMPLATE_PATTERN = r"[A-Za-z0-9_-]{1,64}"
 PARAM_PATTERN = r"[a-z_]+=[!-+\--~]+"
@@ -267,28 +266,6 @@ def truth(value: object) -> bool:
     """Check a yes-or-no field."""
     if not isinstance(value, bool):
         raise ValueError(f"{_shown(value)} is not true or false")
-    return value
-
-
-def demand(value: object) -> dict[str, float]:
-    """Check how often profiles are asked for: a mapping from profiles to weights, of which only the ratio counts."""
-    if not isinstance(value, Mapping) or not value:
-        raise ValueError("a mapping from profiles to weights is due here, like {A40-4Q: 3, A40-8Q: 1}")
-    found: list[Problem] = []
-    weights: dict[str, float] = {}
-    for name, weight in value.items():
-        try:
-            weights[allowed_profile(name)] = _weight(weight)
-        except ValueError as exc:
-            found.append(Problem((str(name),), str(exc)))
-    if found:
-        raise Refused(tuple(found))
-    return weights
-
-
-def _weight(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST_WEIGHT:
-        raise ValueError(f"{_shown(value)} is no weight: a number above 0, at most {MOST_WEIGHT}")
     return value
 
 

@@ -13,19 +13,8 @@ from vgpuctl.plan.differ import differences, kept_spec
 from vgpuctl.spec.fields import WHERE
 from vgpuctl.value import replace
 
-FIELDS = (
-    "profile",
-    "memory",
-    "vcpus",
-    "network",
-    "gpu",
-    *WHERE[1:-1],
-    "os",
-    "template",
-    "hotplug_slots",
-    "vgpu_params",
-    "disk",
-)
+KEPT = ("os", "template", "hotplug_slots", "vgpu_params", "disk")
+FIELDS = ("profile", "memory", "vcpus", "network", *WHERE[:-1], *KEPT)
 WANTED = wish("A100-4C", name="vdi-001", sources=dict.fromkeys(FIELDS, "typed"), disks=(NewDisk(1024),))
 
 

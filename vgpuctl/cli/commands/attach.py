@@ -31,8 +31,8 @@ def command(settings: Settings, /, name: str, dry_run: bool, **typed: object) ->
     """Give a VM that exists a vGPU: to its definition, and to the guest when it runs.
 
     A running VM needs a PCI port free for each vGPU (create-vm --hotplug-slots). A VM that vgpuctl did not make stays
-    its maker's: delete-vm refuses it, detach takes the vGPU back. A VM whose memory is bound to NUMA nodes gets a GPU of
-    these, and one of a spread group a GPU that no other VM of the group is on.
+    its maker's: delete-vm refuses it, detach takes the vGPU back. A VM whose memory is bound to NUMA nodes gets a GPU
+    of these, and one of a spread group a GPU that no other VM of the group is on.
     """
 
     def act(work: Work) -> Outcome:
