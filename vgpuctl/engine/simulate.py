@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 MOST_REQUESTS = 1_000_000
+"""More are a mistake in what was typed, and would not fit into memory."""
 
 
 class Hardware(Value):

@@ -89,7 +89,11 @@ def test_a_kind_with_other_names_is_the_same_kind() -> None:
     assert kind.sizes == {"2B": 2048, "A16-2B": 2048, "8Q": 8192}
     (move,) = kind.moves(kind.empty, "2B")
     assert move == A16.moves(A16.empty, "A16-2B")[0]
-    assert (kind.left(move.after, "A16-2B"), kind.left(move.after, "8Q"), kind.left(move.after, "L40S-12C")) == (7, 0, 0)
+    assert (kind.left(move.after, "A16-2B"), kind.left(move.after, "8Q"), kind.left(move.after, "L40S-12C")) == (
+        7,
+        0,
+        0,
+    )
     assert kind.without(move.after, "2B", move.place) == kind.empty
     assert kind.moves(kind.empty, "L40S-12C") == ()
     assert kind.fits(kind.empty, Counter({"2B": 4, "A16-2B": 4}))

@@ -97,7 +97,9 @@ def some_arrivals(draw: st.DrawFn) -> list[Arrival]:
         seconds = float(draw(st.integers(0, 20)))
         life = draw(st.none() | st.integers(0, 10))
         number = draw(st.sampled_from([1, 1, 1, 2, 3]))
-        found.append(Arrival(seconds, None if life is None else seconds + life, draw(st.sampled_from(PROFILES)), number))
+        found.append(
+            Arrival(seconds, None if life is None else seconds + life, draw(st.sampled_from(PROFILES)), number)
+        )
     return sorted(found, key=lambda a: a.seconds)
 
 
