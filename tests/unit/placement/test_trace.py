@@ -53,7 +53,7 @@ def test_the_columns_of_the_alibaba_gpu_trace() -> None:
         ("\n", "f is empty"),
         (HEADER, "f has no requests: it has no line but the header"),
         (f"{ALIBABA}\na,1,1,0,0,,LS,Running,0,1,", r"f has no requests: no task in it wants a GPU \(1 without\)"),
-        ("when,what\n1,2", "f:1: its columns are not those of requests: no arrival_seconds and no .*unknown: when, what"),
+        ("when,what\n1,2", "f:1: its columns are not those of requests: no arrival.*unknown: when, what"),
         (f"{HEADER},profile\n", "there twice: profile"),
         (f"{HEADER},colour\n", "unknown: colour"),
         (f"{HEADER}\n1,2\n", "f:2: 2 columns, and the header has 3"),

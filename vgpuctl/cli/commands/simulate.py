@@ -115,10 +115,11 @@ def command(
         policies = PLACEMENTS if compare else (how["placement"] or DEFAULT_PLACEMENT,)
         found = simulate.simulate(worlds.open_world(settings), hardware, wanted, policies)
         data = {**found.data, "plot": plot or None, "written": how["write"]}
+        picture = pictures.drawn(data, kind) if plot else b""
         if how["write"]:
             new_file.write_new(how["write"], "".join(found.csv).encode(), "--write")
         if plot:
-            new_file.write_new(plot, pictures.drawn(data, kind), "--plot")
+            new_file.write_new(plot, picture, "--plot")
         return Result(data, warnings=found.warnings)
 
     return run.perform(settings, "simulate", work)
@@ -156,7 +157,7 @@ def _recorded(path: str) -> Recorded:
     from vgpuctl.engine.simulate import Recorded
     from vgpuctl.placement import trace
 
-    return Recorded(path, trace.read(wishes.text_of(path, "requests", MOST_BYTES), path))
+    return Recorded(path, trace.read(wishes.text_of(path, "CSV", MOST_BYTES), path))
 
 
 def _generated(how: Mapping[str, Any]) -> Generated:
