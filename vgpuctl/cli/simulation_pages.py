@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of simulate: what was admitted and refused, and what the framebuffer did over time."""
+"""The pages of simulate (who was admitted and refused, and what the framebuffer did over time) and of simulated hosts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from vgpuctl.cli.pages import Page, mib
@@ -99,4 +99,21 @@ def clock(seconds: float) -> str:
     return f"{f'{day}d ' if day else ''}{rest // 60:02}:{rest % 60:02}"
 
 
-PAGES: dict[str, Callable[[Any], Page]] = {"simulate": _simulated}
+def _scenarios(data: Sequence[Data]) -> Page:
+    return Page([Table(("HOST", "DESCRIPTION"), tuple((row["host"], row["description"]) for row in data))])
+
+
+def _rebooted(data: Data) -> Page:
+    return Page([f"{data['host']}: booted again; its VMs are off, its vGPUs are gone"])
+
+
+def _reset(data: Data) -> Page:
+    return Page([f"{data['host']}: as new"])
+
+
+PAGES: dict[str, Callable[[Any], Page]] = {
+    "simulate": _simulated,
+    "sim-list-scenarios": _scenarios,
+    "sim-reboot": _rebooted,
+    "sim-reset": _reset,
+}
