@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of simulate (who was admitted and refused, and what the framebuffer did over time) and of simulated hosts."""
+"""The pages of simulate (who was admitted, and what the framebuffer did over time) and of simulated hosts."""
 
 from __future__ import annotations
 
