@@ -18,6 +18,7 @@ from vgpuctl.placement.outcome import run_value
 from vgpuctl.placement.policy import Breadth, Depth, FirstFit, Policy
 from vgpuctl.placement.replay import Arrival, replay, span
 from vgpuctl.placement.requests import Ask, Request, Requests
+from vgpuctl.spec.fields import DEFAULT_PLACEMENT
 from vgpuctl.value import NOTHING, Value, replace
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Simulated(Value):
 
 
 def simulate(world: World, hardware: Hardware, wanted: Recorded | Generated, policies: Sequence[str]) -> Simulated:
-    """Replay the requests with each of the policies.
+    """Replay the requests with each of the policies; of none, with the one that places VMs on this host.
 
     Raises:
         HostCannot: no GPU of the host can be counted on.
@@ -83,7 +84,7 @@ def simulate(world: World, hardware: Hardware, wanted: Recorded | Generated, pol
     for arrival in arrivals:
         mix[arrival.profile] += arrival.number
     runs = []
-    for name in policies:
+    for name in policies or (snapshot.placement.policy or DEFAULT_PLACEMENT,):
         came = replay(on.fleet(kinds), on.used_mib, arrivals, _policy(name, mix))
         runs.append(run_value(name, arrivals, came, kinds))
     begin, end = span(arrivals)

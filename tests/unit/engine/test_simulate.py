@@ -122,3 +122,12 @@ def test_a_mix_of_ones_own_and_its_limits(tmp_path):
     assert found.data["requests"] == 30
     with pytest.raises(InvalidInput, match="not one request comes"):
         simulate(host.world, Hardware(), Generated("churn", Random(1), 1, 1e-9, mix={"4C": 1.0}), ["depth"])
+
+
+def test_without_a_policy_it_is_the_one_that_places_on_this_host(tmp_path):
+    host = open_host(tmp_path)
+    wanted = recorded("0,,A100-4C,1,\n")
+    assert only(simulate(host.world, Hardware(), wanted, []))["policy"] == PLACEMENTS[0]
+    host.sim.host_file.parent.mkdir(parents=True, exist_ok=True)
+    host.sim.host_file.write_text("version: 1\nplacement: {policy: breadth}\n")
+    assert only(simulate(host.world, Hardware(), wanted, []))["policy"] == "breadth"

@@ -65,7 +65,7 @@ _FOR_GENERATE = ("load", "count", "mix", "days", "seed", "write")
 @click.option("--days", type=click.IntRange(1, MOST_DAYS), metavar="N", help="How long. [vdi-day: 1, others: 7]")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="The same seed makes the same requests. [1]")
 @click.option("--write", metavar="CSV", type=click.Path(), help="Keep what was generated, for --requests.")
-@click.option("--placement", type=click.Choice(PLACEMENTS), help=f"The policy. [{DEFAULT_PLACEMENT}]")
+@click.option("--placement", type=click.Choice(PLACEMENTS), help=f"The policy. [host.yaml's, else {DEFAULT_PLACEMENT}]")
 @click.option("--compare", is_flag=True, help="Every policy on the same requests.")
 @click.option(
     "--hosts", type=click.IntRange(1, MOST_HOSTS), default=1, metavar="N", help="So many hosts like this. [1]"
@@ -112,7 +112,7 @@ def command(
                 new_file.require_new(path, option)
         kind = pictures.checked(plot) if plot else ""
         wanted = _recorded(how["file"]) if how["file"] else _generated(how)
-        policies = PLACEMENTS if compare else (how["placement"] or DEFAULT_PLACEMENT,)
+        policies = PLACEMENTS if compare else tuple(filter(None, [how["placement"]]))
         found = simulate.simulate(worlds.open_world(settings), hardware, wanted, policies)
         data = {**found.data, "plot": plot or None, "written": how["write"]}
         picture = pictures.drawn(data, kind) if plot else b""
