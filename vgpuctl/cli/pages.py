@@ -260,18 +260,6 @@ def dry_run(data: Data) -> Page:
     return Page(blocks)
 
 
-def _scenarios(data: Sequence[Data]) -> Page:
-    return Page([Table(("HOST", "DESCRIPTION"), tuple((row["host"], row["description"]) for row in data))])
-
-
-def _rebooted(data: Data) -> Page:
-    return Page([f"{data['host']}: booted again; its VMs are off, its vGPUs are gone"])
-
-
-def _reset(data: Data) -> Page:
-    return Page([f"{data['host']}: as new"])
-
-
 def _page_of(module: str, name: str) -> Callable[[Any], Page]:
     """Return a page of another module, imported when it is printed."""
 
@@ -294,6 +282,7 @@ _PAGES: dict[str, Callable[[Any], Page]] = {
     "reconcile": _reconciled,
     "doctor": _examined,
     "show-vm": _vm,
+    "simulate": _page_of("simulation_pages", "simulate"),
     "create-vgpu": _page_of("vgpu_pages", "create-vgpu"),
     "delete-vgpu": _page_of("vgpu_pages", "delete-vgpu"),
     "list-vgpus": _page_of("vgpu_pages", "list-vgpus"),
@@ -305,9 +294,9 @@ _PAGES: dict[str, Callable[[Any], Page]] = {
     "set-scheduler": _changed_scheduler,
     "cordon": _changed_gpu,
     "uncordon": _changed_gpu,
-    "sim-list-scenarios": _scenarios,
-    "sim-reboot": _rebooted,
-    "sim-reset": _reset,
+    "sim-list-scenarios": _page_of("simulation_pages", "sim-list-scenarios"),
+    "sim-reboot": _page_of("simulation_pages", "sim-reboot"),
+    "sim-reset": _page_of("simulation_pages", "sim-reset"),
 }
 
 

@@ -99,13 +99,13 @@ def host_spec(world: World) -> HostSpec:
     return read_host_spec(world) or HostSpec(VERSION)
 
 
-def text_of(path: str, what: str = "spec") -> str:
+def text_of(path: str, what: str = "spec", most_bytes: int = MOST_BYTES) -> str:
     """Return the text of a file; `what` it is, for messages. Only a spec may come from standard input, or a pipe."""
     try:
-        read = _bytes(path) if what == "spec" else _regular_bytes(path, what)
-        if len(read) > MOST_BYTES:
+        read = _bytes(path, most_bytes) if what == "spec" else _regular_bytes(path, what, most_bytes)
+        if len(read) > most_bytes:
             shown = "standard input" if path == "-" else path
-            raise InvalidInput(f"{shown} is larger than {MOST_BYTES >> 10} KiB, which no {what} is", path=shown)
+            raise InvalidInput(f"{shown} is larger than {most_bytes >> 10} KiB, which no {what} is", path=shown)
         return read.decode("utf-8").replace("\r\n", "\n")
     except FileNotFoundError as exc:
         hint = f"give the path of the {what}" + (", or - to read it from standard input" if what == "spec" else "")
@@ -119,15 +119,15 @@ def text_of(path: str, what: str = "spec") -> str:
         raise InvalidInput(f"{path} cannot be read: {exc.strerror}", hint=hint, errno=exc.errno, path=path) from exc
 
 
-def _bytes(path: str) -> bytes:
+def _bytes(path: str, most_bytes: int) -> bytes:
     """Read no more than tells that it is too much."""
     if path == "-":
-        return sys.stdin.buffer.read(MOST_BYTES + 1)
+        return sys.stdin.buffer.read(most_bytes + 1)
     with open(path, "rb") as file:
-        return file.read(MOST_BYTES + 1)
+        return file.read(most_bytes + 1)
 
 
-def _regular_bytes(path: str, what: str) -> bytes:
+def _regular_bytes(path: str, what: str, most_bytes: int) -> bytes:
     """Read a regular file alone: who opens a pipe waits for its writer, and opening a device may do something.
 
     Raises:
@@ -138,7 +138,7 @@ def _regular_bytes(path: str, what: str) -> bytes:
     try:
         _require_regular(os.fstat(descriptor), path, what)  # another may have taken its name meanwhile
         with open(descriptor, "rb", closefd=False) as file:
-            return file.read(MOST_BYTES + 1)
+            return file.read(most_bytes + 1)
     finally:
         os.close(descriptor)
 

@@ -50,6 +50,9 @@ PROFILE_KEYS = (
     "description",
 )
 FIRST_BUS, BUS_STEP, LAST_BUS = 0x3B, 4, 0xF8
+LAST_DOMAIN = 0xFF
+MOST_ALIKE = 4096
+"""How many GPUs one entry may be: a fleet of hosts in one, for `simulate`."""
 _VENDOR_VF_SINCE = (6, 8)
 _UNKNOWN: dict[str, Any] = {"vendor_id": "10de", "device_id": "ffff", "class": "030200", "profiles": []}
 
@@ -61,7 +64,7 @@ def expand(table: Table, kernel: str, before: list[dict[str, Any]]) -> Iterator[
     if known is None and table.get("backend") is None:
         name.wrong(f"'{name.text()}' is not known, so 'backend' is needed; known: {', '.join(known_names())}")
     given = table.get("address")
-    count = table.number("count", 1, 1, 64)
+    count = table.number("count", 1, 1, MOST_ALIKE)
     if given is not None and count > 1:
         given.wrong("give either an address or a count")
     for _ in range(count):
@@ -132,7 +135,7 @@ def _address(table: Table, known: Mapping[str, Any], before: list[dict[str, Any]
 
 
 def _next_address(taken: set[str]) -> str:
-    for domain in range(16):
+    for domain in range(LAST_DOMAIN + 1):
         for bus in range(FIRST_BUS, LAST_BUS, BUS_STEP):
             address = f"{domain:04x}:{bus:02x}:00.0"
             if address not in taken:

@@ -28,6 +28,7 @@ from vgpuctl.cli.shapes.host import (
 )
 from vgpuctl.cli.shapes.program import CompletionShape, ScenarioShape, SimShape
 from vgpuctl.cli.shapes.reach import AddressesShape, ConsoleShape
+from vgpuctl.cli.shapes.simulation import SimulationShape
 from vgpuctl.cli.shapes.vgpus import CreatedVgpuShape, DeletedVgpuShape, NamedVgpuShape
 from vgpuctl.cli.shapes.vms import AttachedVmShape, ChangedVmShape, ManyVmsShape, VmRowShape, VmShape, XmlShape
 
@@ -54,6 +55,7 @@ KINDS: dict[str, object] = {
     "address": AddressesShape,
     "list-images": list[ImageShape],
     "reconcile": ReconcileShape,
+    "simulate": SimulationShape,
     "doctor": DoctorShape,
     "restore-host": RestoreShape,
     "install-host": InstalledShape,

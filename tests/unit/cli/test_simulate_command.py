@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""simulate as it is typed: every option, what is printed, the files that it makes and the input that it refuses."""
+
+from __future__ import annotations
+
+import os
+import resource
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Ran, child, child_environment
+from vgpuctl.spec.fields import PLACEMENTS
+
+Sim = Callable[..., Ran]
+CSV = "arrival_seconds,departure_seconds,profile\n0,60,L40S-2B\n30,,8Q\n30,,8Q\n"
+DAY = "simulate --generate vdi-day"
+
+
+@pytest.fixture
+def requests(tmp_path: Path) -> str:
+    path = tmp_path / "requests.csv"
+    path.write_text(CSV)
+    return str(path)
+
+
+def test_the_page_has_profiles_and_the_line_over_time(sim: Sim, requests: str) -> None:
+    ran = sim(f"simulate --requests {requests} --placement depth", "l40s-x4")
+    assert (ran.status, ran.err) == (0, "")
+    lines = ran.out.splitlines()
+    assert lines[:2] == ["on 4 x NVIDIA L40S (48GiB): 192GiB", "3 requests from 00:00 to 00:01"]
+    assert lines[4].split() == ["depth", "3", "0", "0", "5.2", "%", "9.4", "%", "0.0", "%", "1.5", "1.5"]
+    assert [line.split()[:2] for line in lines[6:9]] == [
+        ["PROFILE", "MEMORY"],
+        ["L40S-2B", "2GiB"],
+        ["L40S-8Q", "8GiB"],
+    ]
+    assert sum(line.startswith("00:0") for line in lines) == 12
+
+
+def test_the_document_fits_its_schema_and_names_the_files(sim: Sim, tmp_path: Path) -> None:
+    csv, picture = tmp_path / "kept.csv", tmp_path / "day.svg"
+    ran = sim(f"{DAY} --write {csv} --plot {picture} --json", "l40s-x4")
+    data = ran.document["data"]
+    assert (ran.status, data["written"], data["plot"]) == (0, str(csv), str(picture))
+    assert ran.document["changed"] is False
+    (policy,) = data["policies"]
+    assert policy["policy"] == PLACEMENTS[0]
+    assert len(policy["timeline"]) == 240
+    assert ET.parse(picture).getroot().tag.endswith("svg")
+    again = sim(f"simulate --requests {csv} --json", "l40s-x4").document["data"]
+    assert again["policies"] == data["policies"]
+
+
+def test_compare_has_one_line_for_each_policy(sim: Sim, tmp_path: Path) -> None:
+    picture = tmp_path / "all.png"
+    ran = sim(f"simulate --generate churn --days 2 --load 90 --seed 3 --hosts 2 --compare --plot {picture}", "l40s-x4")
+    assert [line.split()[0] for line in ran.out.splitlines()[4:]] == list(PLACEMENTS)
+    assert picture.read_bytes().startswith(b"\x89PNG\r\n")
+    assert ran.err == f"picture: {picture}\n"
+
+
+def test_the_same_data_is_the_same_picture(sim: Sim, tmp_path: Path, requests: str) -> None:
+    for name in ("a.svg", "b.svg"):
+        assert sim(f"simulate --requests {requests} --plot {tmp_path / name}", "l40s-x4").status == 0
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_what_is_there_is_kept(sim: Sim) -> None:
+    ran = sim("simulate --generate churn --count 20 --mix 4Q:1 --keep --json", "mixed")
+    assert ran.document["data"]["kept_mib"] == 4096
+    assert ran.document["data"]["requests"] == 20
+
+
+def test_mig_on_demand(sim: Sim) -> None:
+    ran = sim("simulate --generate mig --mig-on-demand --json", "h100-mig")
+    assert [gpu["model"] for gpu in ran.document["data"]["gpus"]] == ["NVIDIA H100 PCIe, MIG on demand"]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        ("", 2, "either --requests CSV or --generate PATTERN is due"),
+        ("--requests CSV --generate ai", 2, "either --requests CSV or --generate PATTERN is due"),
+        ("--requests CSV --seed 2", 2, "--seed goes with --generate"),
+        ("--requests CSV --write x.csv", 2, "--write goes with --generate"),
+        ("--requests missing.csv", 2, "there is no CSV file missing.csv"),
+        ("--requests /", 2, "/ is no regular file"),
+        ("--requests FIFO", 2, "is no regular file"),
+        ("--requests EMPTY", 2, "is empty"),
+        ("--requests LATIN", 2, "is not UTF-8 text"),
+        ("--requests BAD", 2, "bad.csv:3: no GPU here offers L40S-2X; did you mean L40S-2"),
+        ("--generate ai --load 5 --count 3", 2, "--count and --load exclude each other"),
+        ("--generate ai --compare --placement depth", 2, "--compare runs every policy"),
+        ("--generate ai --keep --mig-on-demand", 2, "--keep keeps the GPU instances"),
+        ("--generate ai --mix 2B", 2, "--mix 2B: say PROFILE:WEIGHT"),
+        ("--generate ai --mix 2B:0", 2, "--mix 2B:0: say PROFILE:WEIGHT"),
+        ("--generate churn --mix 2X:1", 2, "no GPU of NVIDIA L40S offers 2X"),
+        ("--generate mig", 2, "no GPU of NVIDIA L40S offers a GPU instance"),
+        ("--generate churn --load 1000 --hosts 9999 --days 366", 2, "more than 1000000 requests are not generated"),
+        ("--generate ai --plot x.pdf", 2, "--plot x.pdf: what it is to be is not known"),
+        ("--generate ai --plot nowhere/x.svg", 2, "--plot nowhere/x.svg: there is no directory nowhere"),
+        ("--generate ai --plot x.svg --write x.svg", 2, "--plot and --write name one file"),
+        ("--generate ai --write CSV", 3, "--write requests.csv: it is there already"),
+        ("--generate ai --plot FIFO", 3, "it is there already"),
+    ],
+)
+def test_what_does_not_go_is_refused_before_anything_is_written(
+    sim: Sim, requests: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, status: int, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo.svg")
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "latin.csv").write_bytes(CSV.encode() + b"1,,\xfc\n")
+    (tmp_path / "bad.csv").write_text(CSV.replace("30,,8Q", "30,,L40S-2X", 1))
+    before = {p.name for p in tmp_path.iterdir() if p.name != "state"}
+    for word, name in {"CSV": Path(requests).name, "FIFO": "fifo.svg", "EMPTY": "empty.csv"}.items():
+        words = words.replace(f" {word}", f" {name}")
+    words = words.replace("LATIN", "latin.csv").replace("BAD", "bad.csv")
+    ran = sim(f"simulate {words}", "l40s-x4")
+    assert ran.status == status, ran.err
+    assert says in ran.err
+    assert {p.name for p in tmp_path.iterdir() if p.name != "state"} == before
+    assert Path(requests).read_text() == CSV
+
+
+def test_a_picture_that_cannot_be_written_whole_is_not_left(tmp_path: Path, requests: str) -> None:
+    picture = tmp_path / "day.png"
+    limits = (4096, 4096)
+    ran = child(
+        "--host", "sim:l40s-x4", "simulate", "--requests", requests, "--plot", str(picture),
+        env=child_environment(MPLCONFIGDIR=str(tmp_path), XDG_STATE_HOME=str(tmp_path / "state")),
+        preexec_fn=lambda: None,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    picture.unlink()
+    full = child(
+        "--host", "sim:l40s-x4", "simulate", "--requests", requests, "--plot", str(picture),
+        env=child_environment(MPLCONFIGDIR=str(tmp_path), XDG_STATE_HOME=str(tmp_path / "state")),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits),
+    )  # fmt: skip
+    assert full.returncode == 1
+    assert "cannot be written: File too large   [os-error]" in full.stderr
+    assert not picture.exists()
+
+
+def test_without_matplotlib_it_is_said_what_to_install_before_the_work(tmp_path: Path) -> None:
+    broken = tmp_path / "broken" / "matplotlib"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ImportError('No module named matplotlib')\n")
+    env = child_environment(XDG_STATE_HOME=str(tmp_path / "state"))
+    env["PYTHONPATH"] = f"{broken.parent}:{env['PYTHONPATH']}"
+    ran = child("--host", "sim:l40s-x4", "simulate", "--generate", "ai", "--plot", str(tmp_path / "a.svg"), env=env)
+    assert ran.returncode == 6
+    assert "a picture needs matplotlib" in ran.stderr
+    assert "pip install 'vgpuctl[plot]'" in ran.stderr
+    without = child("--host", "sim:l40s-x4", "simulate", "--generate", "vdi-day", env=env)
+    assert without.returncode == 0, without.stderr
