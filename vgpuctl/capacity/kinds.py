@@ -10,7 +10,7 @@ the GPU, or that one profile of it, is left out and nobody takes it for free. So
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from vgpuctl.capacity.closed import why_closed, why_not_allowed
 from vgpuctl.capacity.left import MAX_TIME_SLICED, type_on
@@ -135,12 +135,16 @@ class _Kinds:
         if isinstance(found.of, _Same):
             return found  # made from what `room` says
         kind = self.of(found)
-        same = {p for p in kind.sizes if kind.left(found.state, p) == free[p]}
+        same = {p for p in kind.sizes if p not in free or kind.left(found.state, p) == free[p]}
         return found if len(same) == len(kind.sizes) else replace(found, of=found.of.only(same))
 
 
-def fleet_of(snapshot: Snapshot, gpus: Sequence[Gpu], vm: str | None = None) -> Numbers:
-    """Return GPUs in numbers, without those closed to a VM of this name or with a kernel write stuck on them."""
+def fleet_of(snapshot: Snapshot, gpus: Sequence[Gpu], vm: str | None = None, asked: Set[str] | None = None) -> Numbers:
+    """Return GPUs in numbers, without those closed to a VM of this name or with a kernel write stuck on them.
+
+    `asked`: the profiles of which the snapshot says how many can be made now; all when it is None. Others are counted
+    by the driver's rules alone: good enough to weigh what is left for them, not to place one.
+    """
     stuck = {s.gpu for s in snapshot.stuck}
     left_out = {g.address: "a kernel write on it is stuck" for g in gpus if g.address in stuck}
     mine: dict[str, list[Vgpu]] = {}
@@ -154,7 +158,7 @@ def fleet_of(snapshot: Snapshot, gpus: Sequence[Gpu], vm: str | None = None) -> 
             continue
         mode = "sriov" if gpu.backend is Backend.SRIOV_VF else "vgpu"
         closed = why_closed(gpu, mode, vm)
-        found = _find(gpu, mine.get(gpu.address, ()), made) if closed is None else None
+        found = _find(gpu, mine.get(gpu.address, ()), made, asked) if closed is None else None
         if found is None:
             left_out[gpu.address] = closed or "what fits on it is not known in numbers"
             continue
@@ -171,15 +175,17 @@ def known_of(gpu: Gpu, taken: Sequence[Vgpu]) -> Known | None:
     return Known(made.of(found), found.state, found.counted) if found is not None else None
 
 
-def _find(gpu: Gpu, taken: Sequence[Vgpu], made: _Kinds) -> _Found | None:
+def _find(gpu: Gpu, taken: Sequence[Vgpu], made: _Kinds, asked: Set[str] | None = None) -> _Found | None:
     if any(v.carrier == gpu.address and v.backend is Backend.PASSTHROUGH for v in taken):
         return None
     if gpu.backend is Backend.SRIOV_VF:
         return _plain(gpu, taken)
     if gpu.backend is None or gpu.backend in WHOLE:
         return None
-    free = {p: n for p, n in free_of_each(gpu, taken).items() if n is not None}
-    types = [t for t in gpu.types if t.profile in free and why_not_allowed(gpu, t) is None]
+    known = [t for t in gpu.types if why_not_allowed(gpu, t) is None]
+    numbers = free_of_each(gpu, taken, [t for t in known if asked is None or t.profile in asked])
+    free = {profile: number for profile, number in numbers.items() if number is not None}
+    types = [t for t in known if t.profile in free or t.profile not in numbers]
     found: _Found | None
     if gpu.vendor_id != NVIDIA:
         found = _pool(gpu, taken, types, free) if gpu.backend is Backend.MDEV_PF else None
@@ -224,7 +230,7 @@ def _same_size(gpu: Gpu, taken: Sequence[Vgpu], types: Sequence[VgpuType], free:
     most = {}
     for kind in types:
         own = kind.profile if gpu.one_type else kind.framebuffer_mib
-        if lock in (0, own):
+        if lock in (0, own) and kind.profile in free:
             most[kind.profile] = len(taken) + free[kind.profile]
         elif kind.max_per_gpu is not None:
             most[kind.profile] = min(carriers, kind.max_per_gpu)
@@ -335,7 +341,7 @@ def _pool(gpu: Gpu, taken: Sequence[Vgpu], types: Sequence[VgpuType], free: Mapp
     Without units a type takes the largest part that its own number allows, as `room` has it; and what is on the
     parent cannot be taken away in numbers.
     """
-    told = [t for t in types if t.units]
+    told = [t for t in types if t.units and t.profile in free]
     units = {t.profile: t.units or 0 for t in told}
     own = [type_on(gpu, v) for v in taken]
     if told and len(told) == len(types) and all(k is not None and k.profile in units for k in own):
@@ -343,6 +349,7 @@ def _pool(gpu: Gpu, taken: Sequence[Vgpu], types: Sequence[VgpuType], free: Mapp
         used = sum(n for _, _, n in there)
         total = used + max(free[t.profile] * units[t.profile] for t in told)
     else:
+        types = [t for t in types if t.profile in free]
         numbers = [free[t.profile] for t in types if free[t.profile]]
         there, used, total = [], 0, math.lcm(*numbers)
         units = {t.profile: total // free[t.profile] if free[t.profile] else total + 1 for t in types}

@@ -48,14 +48,14 @@ def room(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType) -> Room:
     return Room(0, (), (_no_vgpus(gpu),))
 
 
-def free_of_each(gpu: Gpu, taken: Sequence[Vgpu]) -> dict[str, int | None]:
-    """Return `Room.free` of every type of a GPU by its profile, as `room` says it, with one look at the functions."""
+def free_of_each(gpu: Gpu, taken: Sequence[Vgpu], types: Sequence[VgpuType]) -> dict[str, int | None]:
+    """Return `Room.free` of types of a GPU by their profiles, as `room` says it, with one look at the functions."""
     if gpu.backend not in (Backend.MDEV_VF, Backend.VENDOR_VF):
-        return {t.profile: room(gpu, taken, t).free for t in gpu.types}
+        return {t.profile: room(gpu, taken, t).free for t in types}
     if any(v.carrier == gpu.address and v.backend is Backend.PASSTHROUGH for v in taken):
-        return {t.profile: 0 for t in gpu.types}
+        return {t.profile: 0 for t in types}
     usable = _usable(gpu, taken)
-    return {t.profile: _on_vfs(gpu, taken, t, usable).free for t in gpu.types}
+    return {t.profile: _on_vfs(gpu, taken, t, usable).free for t in types}
 
 
 def most_on(gpu: Gpu, wanted: VgpuType) -> int | None:

@@ -84,6 +84,7 @@ def open_instances(gpu: Gpu, there: list[Vgpu], wanted: VgpuType) -> list[int]:
 
 
 @pytest.mark.parametrize("name", GPUS)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_as_many_are_left_in_numbers_as_there_is_room_for(name: str, data: st.DataObject) -> None:
     gpu, there = grown(GPUS[name], data)
@@ -94,7 +95,7 @@ def test_as_many_are_left_in_numbers_as_there_is_room_for(name: str, data: st.Da
 
 
 @pytest.mark.parametrize("name", GPUS)
-@settings(max_examples=50)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_what_fits_in_numbers_is_what_is_placed(name: str, data: st.DataObject) -> None:
     gpu, there = grown(GPUS[name], data)
@@ -110,6 +111,7 @@ def test_what_fits_in_numbers_is_what_is_placed(name: str, data: st.DataObject) 
 
 
 @pytest.mark.parametrize("name", GPUS)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_with_everything_that_is_counted_taken_away_a_gpu_is_empty(name: str, data: st.DataObject) -> None:
     gpu, there = grown(GPUS[name], data)
@@ -123,10 +125,11 @@ def test_with_everything_that_is_counted_taken_away_a_gpu_is_empty(name: str, da
 
 
 @pytest.mark.parametrize("name", GPUS)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_one_look_at_the_functions_says_what_room_says(name: str, data: st.DataObject) -> None:
     gpu, there = grown(GPUS[name], data)
-    assert free_of_each(gpu, there) == {t.profile: room(gpu, there, t).free for t in gpu.types}
+    assert free_of_each(gpu, there, gpu.types) == {t.profile: room(gpu, there, t).free for t in gpu.types}
 
 
 def test_gpus_that_are_alike_are_of_one_kind_in_one_group_in_the_order_of_their_addresses() -> None:
@@ -138,6 +141,17 @@ def test_gpus_that_are_alike_are_of_one_kind_in_one_group_in_the_order_of_their_
     numbers = fleet_of(two, gpus)
     assert len(numbers.fleet.kinds) == 1
     assert [numbers.fleet.vgpus(n) for n in range(3)] == [0, 1, 0]
+
+
+def test_of_profiles_that_were_not_asked_for_the_rules_alone_speak() -> None:
+    gpu = a100()
+    for number in range(len(gpu.functions)):
+        gpu = changed(gpu, number, available={A4C.type_id: 1})
+    asked = fleet_of(snapshot(gpu), [gpu], asked=frozenset({"A100-4C"})).fleet
+    read = fleet_of(snapshot(gpu), [gpu]).fleet
+    (group, _), (same, _) = next(asked.groups()), next(read.groups())
+    assert [asked.kind(group).left(group.state, p) for p in ("A100-4C", "A100-5C")] == [10, 8]
+    assert [read.kind(same).left(same.state, p) for p in ("A100-4C", "A100-5C")] == [10, 0]
 
 
 def test_a_gpu_that_is_closed_or_stuck_or_given_away_is_left_out_and_why_is_said() -> None:
