@@ -8,7 +8,7 @@ and how many GPUs are left is tried once. Above a number of tries the answer is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from vgpuctl.placement.fleet import Fleet, Group
@@ -46,7 +46,7 @@ def joint(fleet: Fleet, wanted: Mapping[str, int], tries: int = TRIES) -> Joint:
 
 
 def too_many(fleet: Fleet, wanted: Mapping[str, int], tries: int = TRIES) -> TooMany:
-    """Return the fewest of what is wanted that do not fit, the first in the order of the names; it is not for what fits.
+    """Return the fewest of what is wanted that do not fit, where not all of it does; the first by name of several.
 
     Above `tries` sets that would have to be tried it is only a set of which each one less fits.
     """
@@ -70,6 +70,16 @@ def too_many(fleet: Fleet, wanted: Mapping[str, int], tries: int = TRIES) -> Too
 def total_left(fleet: Fleet, profile: str) -> int:
     """Return how many more of one profile fit on all GPUs together."""
     return sum(count * fleet.kind(group).left(group.state, profile) for group, count in fleet.groups())
+
+
+def none_beside(fleet: Fleet, profile: str, others: Sequence[str]) -> tuple[str, ...]:
+    """Return of which other profiles not one fits once as many of a profile are there as fit."""
+    full = {group: fleet.kind(group).left(group.state, profile) for group, _ in fleet.groups()}
+
+    def fits(other: str) -> bool:
+        return any(fleet.kind(group).fits(group.state, {profile: n, other: 1}) for group, n in full.items())
+
+    return tuple(other for other in others if other != profile and not fits(other))
 
 
 def _some_of(profiles: list[str], wanted: Mapping[str, int], number: int) -> Iterator[dict[str, int]]:

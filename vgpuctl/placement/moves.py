@@ -91,33 +91,38 @@ def room_for(
     most: int | None = None,
     *,
     tries: int = TRIES,
+    fixed: frozenset[int] = frozenset(),
     better: Callable[[Fleet], bool] | None = None,
 ) -> Room | None:
     """Return the fewest moves after which all that is wanted fits together; None: there are none within `most`.
 
     When too many plans would have to be tried, what is wanted gets its room one after the other: more moves than
-    needed, perhaps (`fewest` False), or None although there are some. `better`: a plan counts only if this is true of
+    needed, perhaps (`fewest` False), or None although there are some. `fixed`: GPUs on which nothing that is there can
+    have another place, as where the driver chooses it. `better`: a plan counts only if this is true of
     the fleet after its moves, without what is wanted.
     """
-    search = _Search(fleet, placed, tries, better)
+    search = _Search(fleet, placed, tries, fixed, better)
     limit = len(placed) if most is None else min(most, len(placed))
     for number in range(limit + 1):
         found = search.find(wanted, number)
         if found is not None:
             return found
         if search.gave_up:
-            return None if len(wanted) < 2 else _one_by_one(fleet, placed, wanted, limit, tries)
+            return None if len(wanted) < 2 else _one_by_one(fleet, placed, wanted, limit, tries, fixed)
     return None
 
 
-def _one_by_one(fleet: Fleet, placed: Sequence[Placed], wanted: Sequence[str], most: int, tries: int) -> Room | None:
+def _one_by_one(
+    fleet: Fleet, placed: Sequence[Placed], wanted: Sequence[str], most: int, tries: int, fixed: frozenset[int]
+) -> Room | None:
     """Make room for one after the other, the largest first; none of them gives way to a later one."""
     now, there = copied(fleet), list(placed)
     still = list(range(len(placed)))
     shifts: list[Shift] = []
     places: dict[int, Placed] = {}
     for number in sorted(range(len(wanted)), key=lambda n: (-size_of(fleet, wanted[n]), n)):
-        found = room_for(now, [there[n] for n in still], (wanted[number],), most - len(shifts), tries=tries)
+        left = most - len(shifts)
+        found = room_for(now, [there[n] for n in still], (wanted[number],), left, tries=tries, fixed=fixed)
         if found is None:
             return None
         for shift in found.shifts:
@@ -128,6 +133,22 @@ def _one_by_one(fleet: Fleet, placed: Sequence[Placed], wanted: Sequence[str], m
         (places[number],) = found.places
         put(now, places[number])
     return Room(tuple(shifts), tuple(places[n] for n in range(len(wanted))), fewest=False)
+
+
+def in_the_way(fleet: Fleet, there: Sequence[Placed], gpu: int, profile: str) -> tuple[int, ...] | None:
+    """Return the fewest of the vGPUs `there` that would have to leave one GPU for one more of the profile to fit on it.
+
+    Empty when it fits as it is; None when it would not fit even without them.
+    """
+    mine = [n for n, vgpu in enumerate(there) if vgpu.gpu == gpu]
+    search = _Search(fleet, [there[n] for n in mine], TRIES, frozenset(), None)
+    gone = search.fewest_gone(gpu, profile)
+    if gone is None:
+        return None
+    numbers: dict[tuple[str, int], list[int]] = {(there[n].profile, there[n].place): [] for n in mine}
+    for n in mine:
+        numbers[there[n].profile, there[n].place].append(n)
+    return tuple(sorted(numbers[one].pop(0) for one in gone))
 
 
 def copied(fleet: Fleet) -> Fleet:
@@ -166,15 +187,21 @@ class _Search:
     """Plans, the fewest moves first. Where nothing was found below a state of all GPUs, it is not tried again."""
 
     def __init__(
-        self, fleet: Fleet, placed: Sequence[Placed], tries: int, better: Callable[[Fleet], bool] | None
+        self,
+        fleet: Fleet,
+        placed: Sequence[Placed],
+        tries: int,
+        fixed: frozenset[int],
+        better: Callable[[Fleet], bool] | None,
     ) -> None:
         self.gave_up = False
         self._fleet = fleet
         self._placed = placed
         self._tries = tries
+        self._fixed = fixed
         self._better = better
         self._tried = self._leaves = 0
-        self._failed: set[tuple[object, tuple[str, ...], int]] = set()
+        self._failed: set[tuple[object, tuple[tuple[str, int | None], ...], int]] = set()
         self._options: dict[tuple[_Gpu, str, int], list[_Option]] = {}
         old: dict[int, list[tuple[str, int]]] = {}
         for vgpu in placed:
@@ -193,6 +220,14 @@ class _Search:
                 return room
         return None
 
+    def fewest_gone(self, gpu: int, profile: str) -> tuple[tuple[str, int], ...] | None:
+        """Return the fewest that have to leave one GPU so that one more fits on it; None when that is not enough."""
+        for number in range(len(self._gpus[gpu].old) + 1):
+            options = self._on(self._gpus[gpu], profile, number)
+            if options:
+                return min((option.gone for option in options), key=lambda gone: (len(gone), gone))
+        return None
+
     def _in_order(self, waiting: tuple[_Waiting, ...]) -> tuple[_Waiting, ...]:
         return tuple(sorted(waiting, key=lambda w: (-size_of(self._fleet, w.profile), w.profile)))
 
@@ -201,11 +236,11 @@ class _Search:
         if not waiting:
             yield ()
             return
-        key = (frozenset(Counter(gpus).items()), tuple(w.profile for w in waiting), left)
+        key = (frozenset(Counter(gpus).items()), tuple((w.profile, self._not_on(w)) for w in waiting), left)
         if key in self._failed or self.gave_up:
             return
         leaves = self._leaves
-        for gpu, option in self._ways(gpus, waiting[0].profile, left):
+        for gpu, option in self._ways(gpus, waiting[0], left):
             self._tried += 1
             if self._tried > self._tries:
                 self.gave_up = True
@@ -218,10 +253,15 @@ class _Search:
         if self._leaves == leaves and not self.gave_up:
             self._failed.add(key)
 
-    def _ways(self, gpus: tuple[_Gpu, ...], profile: str, left: int) -> list[tuple[int, _Option]]:
+    def _not_on(self, what: _Waiting) -> int | None:
+        """Return the GPU to which something must not go: its own, where it would get the same place."""
+        return what.here.gpu if what.here is not None and what.here.gpu in self._fixed else None
+
+    def _ways(self, gpus: tuple[_Gpu, ...], what: _Waiting, left: int) -> list[tuple[int, _Option]]:
         """Return the ways to place one vGPU on one of each GPUs that are alike; where the fewest must go first."""
-        firsts = {gpu: number for number, gpu in reversed(list(enumerate(gpus)))}
-        ways = [(number, option) for gpu, number in firsts.items() for option in self._on(gpu, profile, left)]
+        never = self._not_on(what)
+        firsts = {gpu: number for number, gpu in reversed(list(enumerate(gpus))) if number != never}
+        ways = [(number, option) for gpu, number in firsts.items() for option in self._on(gpu, what.profile, left)]
         return sorted(ways, key=lambda way: (len(way[1].gone), way[0], way[1].place, way[1].gone))
 
     def _on(self, gpu: _Gpu, profile: str, left: int) -> list[_Option]:
