@@ -5,6 +5,8 @@ The new vGPU is claimed, the old device removed, the new one made; then one defi
 with it; then the old claim goes. A crash before the switch leaves a claim that no VM's record names, and one after it
 the old claim: reconcile removes both. A device that is missing then is made again at the start. A VM that reserves its
 places only while it runs gets no claim and no device here; one that is to keep them from now on gets both.
+
+Size: a vGPU that is moved goes and comes in the same steps as one of another profile.
 """
 
 from __future__ import annotations

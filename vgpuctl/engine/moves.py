@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 Profiles = Sequence[tuple[str, int]]
 
 
-def fits(world: World, profiles: Profiles, gpu: str | None = None) -> Answer:
-    """Return whether so many of each profile fit together now, with their places, or why not."""
+def fits(world: World, profiles: Profiles, gpu: str | None = None) -> tuple[Answer, bool | None]:
+    """Return whether so many of each profile fit together now, with their places, or why not; None: not known."""
     snapshot = observe(world, Want(types=True, models=gpu is not None))
     refuse_unknown_host_file(snapshot)
     found = fit(snapshot, select_gpus(snapshot, gpu), profiles)
-    return Answer(_fit_value(found), snapshot.warnings)
+    return Answer(_fit_value(found), snapshot.warnings), found.fits
 
 
 def _fit_value(found: Fit) -> dict[str, object]:
@@ -77,8 +77,8 @@ def make_room(
         NoCapacity: no moves make it.
         VgpuctlError: a move failed; `left` says which have not been made.
     """
-    snapshot, gpus, pinned = _look(world, yes=yes)
-    plan = room_by_moves(snapshot, gpus, profiles, pinned, most)
+    snapshot, gpus, stay = _look(world, yes=yes)
+    plan = room_by_moves(snapshot, gpus, profiles, stay, most)
     return _outcome(world, snapshot, plan, profiles, yes=yes, wait_seconds=wait_seconds, progress=progress)
 
 
@@ -88,27 +88,32 @@ def defragment(world: World, *, most: int | None, yes: bool, wait_seconds: float
     Raises:
         VgpuctlError: a move failed; `left` says which have not been made.
     """
-    snapshot, gpus, pinned = _look(world, yes=yes)
-    plan = better_by_moves(snapshot, gpus, pinned, most)
+    snapshot, gpus, stay = _look(world, yes=yes)
+    plan = better_by_moves(snapshot, gpus, stay, most)
     return _outcome(world, snapshot, plan, (), yes=yes, wait_seconds=wait_seconds, progress=progress)
 
 
 def _look(world: World, *, yes: bool) -> tuple[Snapshot, tuple[Gpu, ...], frozenset[str]]:
-    """Look at the host: its GPUs, and the VMs that stay because libvirt has saved their memory with their devices."""
+    """Look at the host: its GPUs, and the VMs that stay whatever comes."""
     if yes:
         require_writable(world)
     snapshot = observe(world, Want(types=True, models=False))
     require_system(snapshot)
     refuse_unknown_host_file(snapshot)
-    pinned = set()
+    return snapshot, select_gpus(snapshot, None), pinned(world, snapshot)
+
+
+def pinned(world: World, snapshot: Snapshot) -> frozenset[str]:
+    """Return the VMs that stay where they are because libvirt has saved their memory with their devices."""
+    stay = set()
     for vm in snapshot.vms:
         if vm.state in OFF and why_pinned(vm) is None:
             try:
                 saved = leftovers_of(world, vm).managed_save
             except NotFound:
                 saved = True
-            pinned |= {vm.uuid} if saved else set()
-    return snapshot, select_gpus(snapshot, None), frozenset(pinned)
+            stay |= {vm.uuid} if saved else set()
+    return frozenset(stay)
 
 
 def _outcome(
@@ -123,7 +128,7 @@ def _outcome(
 ) -> Outcome:
     steps = tuple(move.describe() for move in plan.moves)
     data: dict[str, object] = {
-        "moves": [_move_value(move) for move in plan.moves],
+        "moves": [move.value() for move in plan.moves],
         "places": [_spot_value(spot) for spot in plan.spots],
         "fewest": plan.fewest,
     }
@@ -135,20 +140,6 @@ def _outcome(
     there = not profiles or fit(now, select_gpus(now, None), profiles).fits is not False
     notes = () if there else ("the room that was made is taken already: somebody was faster",)
     return Outcome(True, data, steps, now.warnings, notes)
-
-
-def _move_value(move: VmMove) -> dict[str, object]:
-    return {
-        "vm": move.vm.name,
-        "uuid": move.vm.uuid,
-        "state": str(move.vm.state),
-        "profile": move.vgpu.profile,
-        "carrier": move.vgpu.carrier,
-        "from_gpu": move.vgpu.gpu,
-        "from_placement_id": move.vgpu.placement_id,
-        "to_gpu": move.gpu,
-        "to_placement_id": move.placement_id,
-    }
 
 
 def _carry_out(world: World, moves: Sequence[VmMove], wait_seconds: float, progress: Progress) -> None:

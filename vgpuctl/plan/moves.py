@@ -17,7 +17,7 @@ from vgpuctl.model.gpu import Backend, Gpu, Owner, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu, PromiseState, Vm, VmState
 from vgpuctl.placement.better import improvement
-from vgpuctl.placement.moves import Placed, Room, Shift, room_for
+from vgpuctl.placement.moves import Placed, Room, Shift, in_the_way, room_for
 from vgpuctl.value import Value
 
 MOVABLE = (VmState.RUNNING, VmState.STOPPED)
@@ -38,6 +38,20 @@ class VmMove(Value):
         if self.gpu == self.vgpu.gpu:
             return f"{what}, placement {self.vgpu.placement_id} to placement {self.placement_id}"
         return f"{what} to {self.gpu}{'' if self.placement_id is None else f', placement {self.placement_id}'}"
+
+    def value(self) -> dict[str, object]:
+        """Return what programs are told of it."""
+        return {
+            "vm": self.vm.name,
+            "uuid": self.vm.uuid,
+            "state": str(self.vm.state),
+            "profile": self.vgpu.profile,
+            "carrier": self.vgpu.carrier,
+            "from_gpu": self.vgpu.gpu,
+            "from_placement_id": self.vgpu.placement_id,
+            "to_gpu": self.gpu,
+            "to_placement_id": self.placement_id,
+        }
 
 
 class MovesPlan(Value):
@@ -109,6 +123,20 @@ def better_by_moves(
     host = _host(snapshot, gpus, pinned)
     shifts = improvement(host.numbers.fleet, host.placed, most, host.fixed)
     return host.plan(Room(shifts, (), fewest=False))
+
+
+def in_the_way_of(snapshot: Snapshot, gpus: Sequence[Gpu], profile: str) -> Mapping[str, tuple[str, ...] | None]:
+    """Return for each GPU the carriers of the fewest vGPUs that would have to leave it for one more of the profile.
+
+    Empty when one more fits as it is; None when it would not fit all the same, or that is not known.
+    """
+    numbers = fleet_of(snapshot, gpus)
+    there = [(Placed(n, c.profile, c.place), c.vgpu) for n, all_of in enumerate(numbers.counted) for c in all_of]
+    found: dict[str, tuple[str, ...] | None] = {gpu.address: None for gpu in gpus}
+    for number, gpu in enumerate(numbers.gpus):
+        gone = in_the_way(numbers.fleet, [placed for placed, _ in there], number, profile)
+        found[gpu.address] = None if gone is None else tuple(there[n][1].carrier for n in gone)
+    return found
 
 
 def _host(snapshot: Snapshot, gpus: Sequence[Gpu], pinned: frozenset[str]) -> _Host:

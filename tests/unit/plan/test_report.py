@@ -6,7 +6,8 @@ from __future__ import annotations
 from tests.values import A4C, A5C, ME, a100, changed, promised, snapshot, vm
 from vgpuctl.model.partition import GiProfile, GpuInstance, Mig, Span
 from vgpuctl.model.vm import StuckWrite
-from vgpuctl.plan.report import explain_value, gpu_details, gpu_value, owner_of, profile_values, vm_value
+from vgpuctl.plan.profile_report import explain_value, profile_values
+from vgpuctl.plan.report import gpu_details, gpu_value, owner_of, vm_value
 from vgpuctl.value import replace
 
 
