@@ -136,10 +136,19 @@ def _outcome(
         notes = ("--yes carries it out",) if plan.moves else ()
         return Outcome(bool(plan.moves), data, steps, snapshot.warnings, notes, dry_run=not yes)
     _carry_out(world, plan.moves, wait_seconds, progress)
-    now = observe(world, Want(types=True, models=False))
-    there = not profiles or fit(now, select_gpus(now, None), profiles).fits is not False
-    notes = () if there else ("the room that was made is taken already: somebody was faster",)
-    return Outcome(True, data, steps, now.warnings, notes)
+    return Outcome(True, data, steps, (*snapshot.warnings, *_room_now(world, profiles)))
+
+
+def _room_now(world: World, profiles: Profiles) -> tuple[str, ...]:
+    """Look whether the room that was made is there; all is done, so a look that fails now is a warning, no failure."""
+    if not profiles:
+        return ()
+    try:
+        now = observe(world, Want(types=True, models=False))
+        there = fit(now, select_gpus(now, None), profiles).fits is not False
+    except VgpuctlError as error:
+        return (f"it is done, but the host could not be looked at again: {error}",)
+    return () if there else ("the room that was made is taken already: somebody was faster",)
 
 
 def _carry_out(world: World, moves: Sequence[VmMove], wait_seconds: float, progress: Progress) -> None:

@@ -159,7 +159,7 @@ def _owner(snapshot: Snapshot, vgpu: Vgpu) -> tuple[Vm, PromisedVgpu] | None:
     promise = vm.promise if vm is not None else None
     if vm is None or promise is None or vgpu.owner is not Owner.OURS or why_pinned(vm) is not None:
         return None
-    if vgpu.carrier in snapshot.live_claims or vgpu.due_placement_id is not None:
+    if vgpu.due_placement_id is not None:
         return None
     mine = next((v for v in promise.vgpus if v.carrier == vgpu.carrier and v.profile is not None), None)
     return (vm, mine) if mine is not None else None

@@ -23,7 +23,7 @@ STATUS = {True: 0, False: 4, None: 1}
     examples=(
         ("vgpuctl --host sim:a100-40 fits --profile A100-4C:10", "where ten desktops would go"),
         (
-            "vgpuctl --host sim:mixed fits --profile A16-4Q:3 --profile A16-8Q:2",
+            "vgpuctl --host sim:l40s-x4 fits --profile L40S-4Q:14 --profile L40S-8Q:8",
             "both together: yes with a place for each, or the fewest of them that are too many",
         ),
     ),
