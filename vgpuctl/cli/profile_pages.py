@@ -40,12 +40,12 @@ def _explain(data: Data) -> Page:
         blocks += ["", f"{gpu['address']}  {gpu['model']}: {unknown(gpu['free'])} more"]
         blocks += [f"  rule: {gpu['rule']}"] if gpu["rule"] else []
         blocks += [f"  {reason}" for reason in gpu["reasons"]]
-        names = {v["carrier"]: holder(v) for v in gpu["vgpus"]}
+        names = [holder(v) for v in gpu["vgpus"]]
         if names:
-            blocks.append(f"  {len(names)} in use: {shortened(list(names.values()))}")
+            blocks.append(f"  {len(names)} in use: {shortened(names)}")
         if gpu["in_the_way"]:
             count = len(gpu["in_the_way"])
-            who = shortened([names[carrier] for carrier in gpu["in_the_way"]])
+            who = shortened([holder(v) for v in gpu["vgpus"] if v["carrier"] in gpu["in_the_way"]])
             blocks.append(f"  in the way of one more, at the least: {count}, of {who}")
     if data["moves"]:
         command = f"vgpuctl plan-moves --profile {data['profile']}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.backends import of
 from vgpuctl.capacity.mixed_size import is_free
-from vgpuctl.capacity.place import select_gpus
+from vgpuctl.capacity.where import selected
 from vgpuctl.domain.edit import Edit, edited
 from vgpuctl.engine.attach import own_all, want_types
 from vgpuctl.engine.claim import claim_carriers, claims_of, give_back, on_other_gpus
@@ -32,17 +32,17 @@ from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import Claim, Promise, PromisedVgpu, Vm
-from vgpuctl.model.wish import VmWish
+from vgpuctl.model.wish import VmWish, Where
 from vgpuctl.plan.change import Swap, added, beside, hostdev, promised, swap, typed_profiles, without
 from vgpuctl.plan.choose import make_steps
-from vgpuctl.plan.differ import types_of
+from vgpuctl.plan.differ import kept_where, types_of
 from vgpuctl.plan.remove import not_provably_ours, own_promise
 from vgpuctl.plan.report import planned_vgpu, vm_value
 from vgpuctl.plan.reserve import emptied, held, places, wish_for
 from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.steps.domain import OFF
 from vgpuctl.steps.plug import DropClaim, Redefine, TakeOut
-from vgpuctl.value import Value, replace
+from vgpuctl.value import Value, field_names, replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
@@ -95,8 +95,8 @@ def set_profile(world: World, wish: VmWish, *, dry_run: bool, wait_seconds: floa
         NotFound: `gpu` means no GPU of this host.
         VgpuctlError: why not; the VM is as it was.
     """
-    if wish.gpu is not None:
-        select_gpus(observe(world, Want()), wish.gpu)
+    if wish.where.gpus or wish.where.not_gpus:
+        selected(observe(world, Want()), wish.where)
     return change_vm(world, wish, frozenset({"profile"}), dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
 
 
@@ -159,7 +159,8 @@ def move_vgpu(world: World, name: str, carrier: str, goal: Goal, *, wait_seconds
         raise Busy(f"{vm.name} does not have {carrier} any more", hint="run the command again", vm=vm.name)
     refuse_stuck(snapshot, [goal.gpu])
     exchange = Swap(tuple(v for v in promise.vgpus if v is not old), (old,), (old.profile,))
-    wish = _placed(replace(wish_for(vm, promise, (old,)), gpu=goal.gpu), promise, exchange)
+    asked = replace(wish_for(vm, promise, (old,)), where=Where(gpus=(goal.gpu,)))
+    wish = _placed(asked, promise, exchange)
     xml = definition(world, vm, dry_run=False)
     job = Job(snapshot, vm, promise, wish, frozenset({"profile"}), exchange, xml, promise.reserve, (), goal)
     return _done(world, job, want, frozenset(), dry_run=False, wait_seconds=wait_seconds, progress=progress)
@@ -274,9 +275,15 @@ def _placed(wish: VmWish, promise: Promise, exchange: Swap) -> VmWish:
         wish,
         mode="vgpu",
         profiles=tuple(counts.items()),
-        gpu=wish.gpu or kept.get("gpu"),
+        where=_where(wish.where, kept_where(kept)),
         vgpu_params=tuple((str(k), str(v)) for k, v in params.items()),
     )
+
+
+def _where(typed: Where, kept: Where) -> Where:
+    """Return where the new vGPUs may go: as typed, and for the rest as the VM was made."""
+    given = {name: value for name in field_names(typed) if (value := getattr(typed, name)) not in (None, ())}
+    return replace(kept, **given)
 
 
 def _chosen(seen: Snapshot, job: Job, exclude: frozenset[str]) -> tuple[PromisedVgpu, ...]:
@@ -389,14 +396,14 @@ def _words(job: Job, new: tuple[PromisedVgpu, ...]) -> tuple[str, ...]:
         "network": f"network: {vm.networks[0] if vm.networks else 'none'} -> {wish.network}",
         "profile": f"profile: {_names(job.promise.vgpus)} -> {_names((*job.swap.stay, *come))}"
         if job.goal is None
-        else f"{come[0].profile}: {_where(job.swap.go[0])} -> {_where(come[0])}",
+        else f"{come[0].profile}: {_place(job.swap.go[0])} -> {_place(come[0])}",
         "reserve": f"reserve: {job.promise.reserve} -> {job.reserve}",
         "vcpus": f"vcpus: {vm.vcpus} -> {wish.vcpus}",
     }
     return tuple(words[f] for f in sorted(job.fields))
 
 
-def _where(vgpu: PromisedVgpu) -> str:
+def _place(vgpu: PromisedVgpu) -> str:
     return vgpu.function if vgpu.placement_id is None else f"{vgpu.function}, placement {vgpu.placement_id}"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.fits import Fit, Spot, fit
-from vgpuctl.capacity.place import select_gpus
+from vgpuctl.capacity.where import select_gpus
 from vgpuctl.engine.change import Goal, move_vgpu
 from vgpuctl.engine.guards import require_system, require_writable
 from vgpuctl.engine.observe import Want, observe

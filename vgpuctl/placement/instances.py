@@ -6,10 +6,11 @@ Where a GI takes one vGPU, `Slots` with a pool for each GI profile says the same
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from vgpuctl.placement.kind import Move, State
+from vgpuctl.placement.kind import Filling, Move, State
 
 
 class InGi(NamedTuple):
@@ -99,3 +100,51 @@ class Instances:
         for profile, content in order:
             by_profile.setdefault(profile, []).append(content)
         return (number, tuple(by_profile[profile].pop(0) for profile in self._instances))
+
+    def filling(self, worth: Mapping[str, float]) -> Filling:
+        """See `Kind.filling`."""
+        return _Filling(self, {p: w for p, w in worth.items() if p in self._needs and w > 0})
+
+    def fillings(self, place: int, inside: tuple[int, int], worth: Mapping[str, float]) -> list[list[str]]:
+        """Return what an instance may take more, for each size: at each number the profile that is worth most."""
+        mine = [p for p in worth if self._needs[p].gi_profile_id == self._instances[place]]
+        found = []
+        for size in sorted({self.sizes[p] for p in mine if inside[0] in (0, self.sizes[p])}):
+            row: list[str] = []
+            while able := [p for p in mine if self.sizes[p] == size and self._needs[p].most > inside[1] + len(row)]:
+                row.append(max(able, key=lambda p: worth[p]))
+            found.append(row)
+        return found
+
+    def carriers_left(self, state: State) -> int:
+        """Return how many vGPUs more the VFs of the GPU carry."""
+        return self._carriers - int(state[0])
+
+
+class _Filling:
+    """Instance by instance, with the best for each number of VFs so far."""
+
+    def __init__(self, kind: Instances, worth: Mapping[str, float]) -> None:
+        self._kind = kind
+        self._worth_of = worth
+
+    def worth(self, state: State) -> float:
+        """See `Filling.worth`."""
+        return self._best(state)[0]
+
+    def counts(self, state: State) -> Mapping[str, int]:
+        """See `Filling.counts`."""
+        return Counter(self._best(state)[1])
+
+    def _best(self, state: State) -> tuple[float, tuple[str, ...]]:
+        best: list[tuple[float, tuple[str, ...]]] = [(0.0, ())] * (self._kind.carriers_left(state) + 1)
+        for place, inside in enumerate(state[1]):
+            before = list(best)
+            for row in self._kind.fillings(place, inside, self._worth_of):
+                gained = 0.0
+                for number, profile in enumerate(row[: len(best) - 1], 1):
+                    gained += self._worth_of[profile]
+                    for used in range(number, len(best)):
+                        if before[used - number][0] + gained > best[used][0]:
+                            best[used] = (before[used - number][0] + gained, (*before[used - number][1], *row[:number]))
+        return best[-1]

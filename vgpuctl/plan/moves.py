@@ -16,9 +16,11 @@ from vgpuctl.errors import NoCapacity
 from vgpuctl.model.gpu import Backend, Gpu, Owner, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu, PromiseState, Vm, VmState
+from vgpuctl.model.wish import ANYWHERE
 from vgpuctl.placement.better import improvement
 from vgpuctl.placement.moves import Placed, Room, Shift, in_the_way, room_for
-from vgpuctl.value import Value
+from vgpuctl.plan.differ import kept_where
+from vgpuctl.value import Value, replace
 
 MOVABLE = (VmState.RUNNING, VmState.STOPPED)
 
@@ -176,10 +178,13 @@ def why_pinned(vm: Vm) -> str | None:
         return f"it is {vm.state}"
     if promise.lends:
         return "it has its places only while it runs"
-    return "it was made for this GPU" if _spec(promise.spec).get("gpu") else None
+    asked = replace(kept_where(_spec(promise.spec)), policy=None)
+    if asked != ANYWHERE or promise.spread_group is not None or vm.memory_nodes:
+        return "it is bound to a GPU, a NUMA node, a scheduler or a group"
+    return None
 
 
-def _spec(text: str) -> Mapping[str, object]:
+def _spec(text: str) -> dict[str, object]:
     try:
         kept = json.loads(text or "{}")
     except ValueError:

@@ -97,7 +97,7 @@ def test_where_no_moves_help_the_refusal_says_who_stays_and_why(tmp_path: Path) 
     create(host.world, wish("A100-20C", name="lent", reserve="running"))
     with pytest.raises(NoCapacity) as refused:
         room(host.world, "A100-40C", 2)
-    assert "bound stays: it was made for this GPU" in str(refused.value.facts["details"])
+    assert "bound stays: it is bound to a GPU" in str(refused.value.facts["details"])
     assert "lent stays: it has its places only while it runs" in str(refused.value.facts["details"])
 
 

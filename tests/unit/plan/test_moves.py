@@ -36,7 +36,7 @@ def test_a_running_vm_is_stopped_for_its_move_and_one_that_is_off_is_not():
         (two(state=PromiseState.MAKING), None),
         (two(VmState.PAUSED), "it is paused"),
         (two(VmState.RUNNING, reserve="running"), "it has its places only while it runs"),
-        (two(spec='{"gpu": "A100"}'), "it was made for this GPU"),
+        (two(spec='{"gpu": "A100"}'), "it is bound to a GPU, a NUMA node, a scheduler or a group"),
     ],
 )
 def test_a_vm_that_may_not_be_moved_stays(vms: list[Vm], why: str | None):
