@@ -26,11 +26,12 @@ def profile_values(snapshot: Snapshot, gpus: tuple[Gpu, ...], *, everything: boo
         for known in gpu.types:
             by_name.setdefault(known.name, {})[gpu.address] = known
     values: list[Value] = []
-    excluded = _excluded(snapshot, gpus, by_name)
+    joint = {name: joint_free(snapshot, gpus, types) for name, types in by_name.items()}
+    excluded = _excluded(snapshot, gpus, by_name, joint)
     for types in by_name.values():
         first = next(iter(types.values()))
         owners = [g for g in gpus if g.address in types]
-        free = joint_free(snapshot, owners, types)
+        free = joint[first.name]
         if free == 0 and not everything:
             continue
         rooms = rooms_for(snapshot, owners, types)
@@ -51,14 +52,16 @@ def profile_values(snapshot: Snapshot, gpus: tuple[Gpu, ...], *, everything: boo
 
 
 def _excluded(
-    snapshot: Snapshot, gpus: tuple[Gpu, ...], by_name: dict[str, dict[str, VgpuType]]
+    snapshot: Snapshot,
+    gpus: tuple[Gpu, ...],
+    by_name: dict[str, dict[str, VgpuType]],
+    free: dict[str, int | None],
 ) -> dict[str, list[str] | None]:
     """Return for each type by its name the profiles that have room now, and none once the most of that one are made.
 
     None where a GPU that has room for either is not known in numbers.
     """
     numbers = fleet_of(snapshot, gpus)
-    free = {name: joint_free(snapshot, [g for g in gpus if g.address in t], t) for name, t in by_name.items()}
     profiles = {name: next(iter(types.values())).profile for name, types in by_name.items()}
     known = {name for name, n in free.items() if n is not None and n == total_left(numbers.fleet, profiles[name])}
     roomy = [profiles[name] for name, n in free.items() if n != 0]
