@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from vgpuctl.capacity.by_policy import one_by_one
 from vgpuctl.capacity.closed import why_closed, why_not_allowed
-from vgpuctl.capacity.kinds import fleet_of
 from vgpuctl.capacity.profiles import check_combination, find
 from vgpuctl.capacity.room import Room, room, why_unknown
 from vgpuctl.capacity.search import Host, Item, Slot, search
@@ -68,7 +66,7 @@ def place(
     totals = _totals(profiles)
     largest = sorted(totals.items(), key=lambda t: (-items[t[0]].framebuffer_mib, t[0]))
     ordered = [items[text] for text, count in largest for _ in range(count)]
-    chosen = one_by_one(snapshot, hosts, ordered, where.policy, vm)
+    chosen = _chosen(snapshot, hosts, ordered, where.policy, vm) if _open(hosts) else None
     if chosen is None:
         chosen = _together(snapshot, hosts, [(items[text], count) for text, count in largest], vm)
     if chosen is None:
@@ -77,6 +75,19 @@ def place(
     for item, slot in zip(ordered, chosen, strict=True):
         slots.setdefault(item.text, []).append(slot)
     return tuple(slots[text].pop(0) for text, count in profiles for _ in range(count))
+
+
+def _open(hosts: Sequence[Host]) -> bool:
+    """Say whether there is something to choose: several GPUs, or the places of one."""
+    return len(hosts) > 1 or any(host.gpu.mixed_size for host in hosts)
+
+
+def _chosen(
+    snapshot: Snapshot, hosts: Sequence[Host], items: Sequence[Item], policy: str | None, vm: str | None
+) -> tuple[Slot, ...] | None:
+    from vgpuctl.capacity.by_policy import one_by_one  # numbers and policies are read only where a choice is open
+
+    return one_by_one(snapshot, hosts, items, policy, vm)
 
 
 def _hosts(snapshot: Snapshot, gpus: Sequence[Gpu]) -> tuple[Host, ...]:
@@ -96,6 +107,8 @@ def _together(
     gpus = [h.gpu for h in hosts]
     if not all(_enough(snapshot, gpus, item.types, count, vm) for item, count in wanted):
         return None
+    from vgpuctl.capacity.kinds import fleet_of
+
     profiles = {t.profile for item, _ in wanted for t in item.types.values()}
     numbers = fleet_of(snapshot, gpus, vm, profiles)
     alike = {gpu.address: numbers.fleet.group_of(n) for n, gpu in enumerate(numbers.gpus)}
@@ -195,14 +208,15 @@ def _no_room(
     hint = f"vgpuctl explain {first}"
     if idle:
         hint = f"vgpuctl reconcile frees what {', '.join(idle)} have no use for while off; {hint}"
-    said = "; ".join([f"no room for {text}{where}", *_left_out(lost, len(gpus))])
+    left_out = _left_out(lost, len({address for types in found.values() for address in types}))
+    said = "; ".join([f"no room for {text}{where}", *left_out])
     excluded = {word: sorted(numbers) for word, numbers in lost.items()}
-    more: dict[str, object] = {"excluded": excluded, "left_out": _left_out(lost, len(gpus))} if excluded else {}
+    more: dict[str, object] = {"excluded": excluded, "left_out": left_out} if excluded else {}
     return NoCapacity(said, hint=hint, gpus=details, details=lines, **more)
 
 
 def _left_out(lost: Mapping[str, Mapping[str, int]], number: int) -> list[str]:
-    """Say which words of the wish leave GPUs out, and for how much there is room on these."""
+    """Say which words of the wish leave GPUs out, of so many that know a profile, and how much would fit on these."""
     return [
         f"{word} leaves out {len(free)} of {number} GPUs, on which {sum(free.values())} would fit"
         for word, free in lost.items()

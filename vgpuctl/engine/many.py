@@ -149,7 +149,7 @@ class _Batch:
         held = [HoldClaim(c) for c in self._claims(())] if self.takes else []
         jobs = self._jobs(self.snapshot, held)
         new = {d.name: _planned(d) for d in self.designs}
-        data = _data(self.snapshot, names, frozenset(), new) | {"sources": sources(self.wish)}
+        data = _data(self.snapshot, names, frozenset(), new) | {"sources": sources(self.wish, self.snapshot.placement)}
         steps = lines(jobs)
         return Outcome(True, data, steps, self.warnings, _notes(jobs), dry_run=True)
 

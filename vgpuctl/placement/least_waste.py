@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from vgpuctl.placement.fleet import Choice, Fleet, Group
-from vgpuctl.placement.kind import Kind, Move, State
+from vgpuctl.placement.kind import Filling, Kind, Move, State
 from vgpuctl.placement.prices import prices, sizes_of
 
 _SCARCITY = 0.05
@@ -22,7 +22,7 @@ class LeastWaste:
 
     The worth of a GPU is the best way to fill it up at these prices (`Kind.filling`). The prices hold for some
     decisions, and what was worked out with them is kept for each different state: a decision costs a look at each
-    group. The same fleets in the same order get the same answers.
+    group. The same fleets in the same order get the same answers. One is for fleets of the same kinds.
     """
 
     def __init__(self, mix: Mapping[str, float], *, together: int = 1) -> None:
@@ -32,72 +32,75 @@ class LeastWaste:
         """
         self._mix = dict(mix)
         self._together = together
-        self._worths: _Worths | None = None
+        self._prices: dict[str, float] = {}
         self._decisions = 0
+        self._rooms: list[_Rooms] = []
+        self._fillings: list[Filling] = []
+        self._worths: dict[Group, float] = {}
+        self._cheapest: dict[tuple[Group, str], tuple[float, Move | None]] = {}
 
     def choose(self, fleet: Fleet, profile: str) -> Choice | None:
         """See `Policy.choose`."""
-        if self._worths is None or self._decisions >= max(self._together, len(fleet) * _DECISIONS_PER_GPU):
+        if not self._fillings or self._decisions >= max(self._together, len(fleet) * _DECISIONS_PER_GPU):
             only = _at_most_two(fleet, profile)
             if len(only) < 2:
                 return only[0] if only else None
-            self._worths = self._weigh(fleet)
-            self._decisions = 0
+            self._price(fleet)
         self._decisions += 1
         least = float("inf")
         cheapest: list[tuple[Group, Move]] = []
         for group, _ in fleet.groups():
-            cost, move = self._worths.cheapest(group, profile)
+            cost, move = self._cheapest.get((group, profile)) or self._weigh(fleet, group, profile)
             if move is not None and cost <= least:
                 cheapest = [(group, move)] if cost < least else [*cheapest, (group, move)]
                 least = cost
         return min((Choice(fleet.first(g), g, m) for g, m in cheapest), key=lambda c: c.gpu, default=None)
 
-    def _weigh(self, fleet: Fleet) -> _Worths:
+    def _price(self, fleet: Fleet) -> None:
         """Make the prices anew."""
         sizes = sizes_of(fleet.kinds)
         mix = {p: w for p, w in self._mix.items() if w > 0 and p in sizes} or dict.fromkeys(sizes, 1.0)
-        now = prices(fleet, mix, self._worths.prices if self._worths else {})
-        total = sum(mix.values())
-        return _Worths(fleet.kinds, now, {p: w / total * sizes[p] for p, w in mix.items()})
+        if not self._rooms:
+            total = sum(mix.values())
+            weights = {p: _SCARCITY * w / total * sizes[p] for p, w in mix.items()}
+            self._rooms = [_Rooms(kind, weights) for kind in fleet.kinds]
+        self._prices = prices(fleet, mix, self._prices)
+        self._fillings = [kind.filling(self._prices) for kind in fleet.kinds]
+        self._decisions = 0
+        self._worths.clear()
+        self._cheapest.clear()
 
-
-def _at_most_two(fleet: Fleet, profile: str) -> list[Choice]:
-    """Return the first choices: where there is one only, there is nothing to weigh."""
-    choices = fleet.choices(profile)
-    return [choice for choice, _ in zip(choices, range(2), strict=False)]
-
-
-class _Worths:
-    """What GPUs are worth in each state at some prices, and the cheapest way to place a profile there."""
-
-    def __init__(self, kinds: Sequence[Kind], prices: Mapping[str, float], weights: Mapping[str, float]) -> None:
-        """`prices` in MiB; `weights`: the framebuffer of each profile in MiB, times its share of the demand."""
-        self.prices = prices
-        self._kinds = kinds
-        self._fillings = [
-            [kind.filling(prices), *(kind.filling({p: _SCARCITY * weight}) for p, weight in weights.items())]
-            for kind in kinds
-        ]
-        self._worths: dict[Group, float] = {}
-        self._cheapest: dict[tuple[Group, str], tuple[float, Move | None]] = {}
-
-    def cheapest(self, group: Group, profile: str) -> tuple[float, Move | None]:
+    def _weigh(self, fleet: Fleet, group: Group, profile: str) -> tuple[float, Move | None]:
         """Return what the move that destroys the least destroys, in MiB to a thousandth, and that; None: no room."""
-        key = (group, profile)
-        known = self._cheapest.get(key)
-        if known is None:
-            moves = self._kinds[group.kind].moves(group.state, profile)
-            costs = [self._cost(group, move.after) for move in moves]
-            known = (min(costs), moves[costs.index(min(costs))]) if moves else (0.0, None)
-            self._cheapest[key] = known
+        worth = self._worth(group)
+        moves = fleet.kind(group).moves(group.state, profile)
+        costs = [round(worth - self._worth(Group(group.kind, move.after)), 3) for move in moves]
+        known = (min(costs), moves[costs.index(min(costs))]) if moves else (0.0, None)
+        self._cheapest[group, profile] = known
         return known
-
-    def _cost(self, group: Group, after: State) -> float:
-        return round(self._worth(group) - self._worth(Group(group.kind, after)), 3)
 
     def _worth(self, group: Group) -> float:
         known = self._worths.get(group)
         if known is None:
-            known = self._worths[group] = sum(f.worth(group.state) for f in self._fillings[group.kind])
+            known = self._fillings[group.kind].worth(group.state) + self._rooms[group.kind].worth(group.state)
+            self._worths[group] = known
         return known
+
+
+class _Rooms:
+    """What each profile alone could use of a GPU, weighted; prices do not change it."""
+
+    def __init__(self, kind: Kind, weights: Mapping[str, float]) -> None:
+        self._fillings = [kind.filling({p: weight}) for p, weight in weights.items()]
+        self._known: dict[State, float] = {}
+
+    def worth(self, state: State) -> float:
+        known = self._known.get(state)
+        if known is None:
+            known = self._known[state] = sum(filling.worth(state) for filling in self._fillings)
+        return known
+
+
+def _at_most_two(fleet: Fleet, profile: str) -> list[Choice]:
+    """Return the first choices: where there is one only, there is nothing to weigh."""
+    return [choice for choice, _ in zip(fleet.choices(profile), range(2), strict=False)]

@@ -37,7 +37,7 @@ def test_several_gpus_may_be_named_and_others_forbidden_by_address_or_model():
     assert gpus_of(look, gpus=(TWO.address, THREE.address), not_gpus=(TWO.address,)) == {THREE.address}
     assert gpus_of(look, not_gpus=("0000:10:00.0", "T4")) == {TWO.address}
     error = refusal(look, not_gpus=("A100",))
-    assert str(error) == "no room for A100-4C; --not-gpu A100 leaves out 3 of 4 GPUs, on which 30 would fit"
+    assert str(error) == "no room for A100-4C; --not-gpu A100 leaves out 3 of 3 GPUs, on which 30 would fit"
     assert error.facts["excluded"] == {"--not-gpu A100": [ONE.address, TWO.address, THREE.address]}
     assert error.facts["details"][0] == f"{ONE.address}: left out by --not-gpu A100: it is not to be used; room for 10"
 
