@@ -16,7 +16,7 @@ from vgpuctl.capacity.profiles import check_combination, find
 from vgpuctl.capacity.room import Room, room, why_unknown
 from vgpuctl.capacity.search import Host, Item, Slot, search
 from vgpuctl.capacity.where import Barred, bound, selected, why_barred
-from vgpuctl.errors import NoCapacity, Stuck
+from vgpuctl.errors import InvalidInput, NoCapacity, Stuck
 from vgpuctl.model.address import address_key
 from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
@@ -54,10 +54,10 @@ def place(
     """
     where = bound(snapshot, where or ANYWHERE, uuid)
     gpus = tuple(g for g in selected(snapshot, where) if g.address not in exclude)
-    found = {text: find(snapshot, gpus, text) for text, _ in profiles}
+    barred = {g.address: why for g in gpus if (why := why_barred(snapshot, g, where, uuid)) is not None}
+    found = {text: _meant(snapshot, gpus, barred, text) for text, _ in profiles}
     check_combination([next(iter(found[text].values())).profile for text, count in profiles for _ in range(count)])
     items = {text: Item(_allowed(gpus, types), text) for text, types in found.items()}
-    barred = {g.address: why for g in gpus if (why := why_barred(snapshot, g, where, uuid)) is not None}
     stuck = {s.gpu for s in snapshot.stuck}
     may_serve = [g for g in gpus if g.address not in barred and any(g.address in types for types in found.values())]
     _refuse_stuck(snapshot, may_serve)
@@ -75,6 +75,17 @@ def place(
     for item, slot in zip(ordered, chosen, strict=True):
         slots.setdefault(item.text, []).append(slot)
     return tuple(slots[text].pop(0) for text, count in profiles for _ in range(count))
+
+
+def _meant(snapshot: Snapshot, gpus: Sequence[Gpu], barred: Mapping[str, Barred], text: str) -> Mapping[str, VgpuType]:
+    """Return what a profile means on each GPU; one that is left out does not make it mean two things."""
+    left = [g for g in gpus if g.address not in barred]
+    try:
+        return find(snapshot, gpus, text)
+    except InvalidInput:
+        if not left or not barred:
+            raise
+        return find(snapshot, left, text)
 
 
 def _open(hosts: Sequence[Host]) -> bool:
