@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from vgpuctl.cli.pages import NUMBERS, Data, Page, holder, mib, shortened, unknown
@@ -49,7 +49,7 @@ def _explain(data: Data) -> Page:
             blocks.append(f"  in the way of one more, at the least: {count}, of {who}")
     if data["moves"]:
         command = f"vgpuctl plan-moves --profile {data['profile']}"
-        blocks += ["", f"one more fits after {len(data['moves'])} moves ({command}):"]
+        blocks += ["", f"one more fits after {_number(data['moves'], 'move')} ({command}):"]
         blocks += [f"  {move_line(move)}" for move in data["moves"]]
     elif free == 0 and data["moves"] is None:
         blocks += ["", "no moves of VMs that vgpuctl may move make room for one more, or that is not known"]
@@ -86,6 +86,10 @@ def _fits(data: Data) -> Page:
     return Page(blocks)
 
 
+def _number(things: Collection[object], word: str) -> str:
+    return f"{len(things)} {word}{'' if len(things) == 1 else 's'}"
+
+
 def _on_gpu(places: Sequence[Data]) -> str:
     """Return what one GPU takes: with placements one by one, else each profile with its number."""
     if any(place["placement_id"] is not None for place in places):
@@ -104,7 +108,7 @@ def _moves(data: Data) -> Page:
         return Page(["nothing to move: it fits as it is" if data["places"] else "nothing to move: no move wins room"])
     done = "would be moved" if data["dry_run"] else "moved"
     fewest = "" if data["fewest"] or not data["places"] else "; fewer may do"
-    blocks: list[Block] = [f"{len({move['uuid'] for move in data['moves']})} VMs {done}{fewest}:"]
+    blocks: list[Block] = [f"{_number({move['uuid'] for move in data['moves']}, 'VM')} {done}{fewest}:"]
     blocks += [f"  {number}  {move_line(move)}" for number, move in enumerate(data["moves"], 1)]
     if data["places"]:
         blocks.append("room then:")

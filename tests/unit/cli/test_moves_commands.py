@@ -53,9 +53,9 @@ def test_a_count_that_is_none_is_refused(l40s: Run) -> None:
 def test_moves_are_planned_and_with_yes_carried_out(l40s: Run) -> None:
     scatter(l40s)
     ran = l40s("plan-moves --profile L40S-48Q:3")
-    assert (ran.status, ran.out.splitlines()[0]) == (0, "1 VMs would be moved:")
+    assert (ran.status, ran.out.splitlines()[0]) == (0, "1 VM would be moved:")
     assert "stop, move and start VM " in ran.out
-    assert "would have to move" not in l40s("explain L40S-48Q").out
+    assert "one more fits after" not in l40s("explain L40S-48Q").out
     assert l40s("plan-moves --profile L40S-48Q:3 --most 0").status == 4
     document = l40s("--yes --json plan-moves --profile L40S-48Q:3").document
     assert (document["changed"], len(document["data"]["moves"])) == (True, 1)
@@ -66,11 +66,28 @@ def test_moves_are_planned_and_with_yes_carried_out(l40s: Run) -> None:
 
 def test_defragmenting_is_planned_too(l40s: Run) -> None:
     scatter(l40s)
-    assert "1 VMs would be moved" in l40s("plan-moves --defragment --most 2").out
-    assert l40s("--yes plan-moves --defragment").out.splitlines()[0] == "1 VMs moved:"
+    assert "1 VM would be moved" in l40s("plan-moves --defragment --most 2").out
+    assert l40s("--yes plan-moves --defragment").out.splitlines()[0] == "1 VM moved:"
     assert l40s("plan-moves --defragment").out == "nothing to move: no move wins room\n"
 
 
 def test_either_profiles_or_defragment_is_due(l40s: Run) -> None:
     assert l40s("plan-moves").status == 2
     assert l40s("plan-moves --defragment --profile L40S-4Q").status == 2
+
+
+def test_explain_ends_with_the_moves_that_would_help(l40s: Run) -> None:
+    scatter(l40s)
+    for name in ("d", "e"):
+        assert l40s(f"create-vm {name} --profile L40S-48Q").status == 0
+    out = l40s("explain L40S-48Q").out
+    assert "  rule: all vGPUs on it have the same framebuffer size\n" in out
+    assert "  in the way of one more, at the least: 1, of " in out
+    assert "one more fits after 1 move (vgpuctl plan-moves --profile L40S-48Q):\n  stop, move and start VM " in out
+
+
+def test_profiles_that_exclude_each_other_are_told(l40s: Run) -> None:
+    ran = l40s("list-profiles")
+    assert "FREE counts each profile alone" in ran.err
+    rows = {row["profile"]: row["excludes"] for row in l40s("list-profiles --json").document["data"]}
+    assert "L40S-4Q" in rows["L40S-48Q"]

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults import CHANGING, Trial
-from tests.lent import taken, vm_of
+from tests.lent import carriers, taken, vm_of
 from tests.mixed_sizes import Q24, Q48, mixed, overlapping, placed
 from tests.unit.engine.test_faults import spawn
 from tests.worlds import WAIT_SECONDS, Host, Silent, create, delete, mend, open_host, picture, start, wish
+from vgpuctl.engine.change import Goal, move_vgpu
 from vgpuctl.engine.moves import defragment, fits, make_room
 from vgpuctl.engine.queries import explain, list_profiles
 from vgpuctl.errors import Busy, LibvirtFailed, NoCapacity
@@ -163,6 +164,22 @@ def test_a_move_within_a_mixed_size_gpu_is_to_another_placement(tmp_path: Path) 
     create(host.world, wish(Q48, name="large"))
     assert overlapping(host) == []
     assert not mend(host.again().world, dry_run=True).data["findings"]
+
+
+def test_a_placement_that_somebody_took_meanwhile_is_told_and_the_vm_is_as_it_was(tmp_path: Path) -> None:
+    host = mixed(tmp_path)
+    for name in ("a", "b"):
+        create(host.world, wish(Q24, name=name), start=False)
+    host = host.again()
+    at, gpu = placed(host), gpus_of(host, "a")[0]
+    (carrier,) = carriers(host, "a")
+    before = picture(host)
+    goal = Goal(gpu, at["b"])
+    with pytest.raises(NoCapacity, match="is not free any more"):
+        move_vgpu(host.world, "a", carrier, goal, wait_seconds=WAIT_SECONDS, progress=Silent())
+    with pytest.raises(Busy, match="does not have"):
+        move_vgpu(host.world, "a", "gone", goal, wait_seconds=WAIT_SECONDS, progress=Silent())
+    assert picture(host) == before
 
 
 def test_several_profiles_fit_together_or_the_fewest_that_do_not_are_named(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.placement.fleets import SMALL, filled, fit
 from tests.unit.placement.test_kinds import A40, H100_MIG
 from vgpuctl.placement.fleet import Fleet, Group
-from vgpuctl.placement.joint import joint, too_many
+from vgpuctl.placement.joint import joint, none_beside, too_many, total_left
 
 
 def drawn(data: st.DataObject, fleet: Fleet, most: int) -> Counter[str]:
@@ -72,3 +72,16 @@ def test_a_host_of_sixteen_gpus_is_known() -> None:
 
 def test_one_that_no_gpu_knows_is_too_many_alone() -> None:
     assert too_many(Fleet([SMALL], [Group(0, (0, 0))]), {"9Z": 2, "1B": 1}) == ({"9Z": 1}, True)
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_none_is_left_of_what_the_most_of_another_excludes(data: st.DataObject) -> None:
+    fleet, _ = data.draw(filled(2, 3))
+    profiles = sorted({p for kind in fleet.kinds for p in kind.sizes})
+    profile = data.draw(st.sampled_from(profiles))
+    number = total_left(fleet, profile)
+    excluded = none_beside(fleet, profile, profiles)
+    assert list(excluded) == [
+        p for p in profiles if p != profile and joint(fleet, {profile: number, p: 1}).fits is False
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.placement.fleets import MIXED, SMALL, after, fewest_moves, filled, fit, with_one
 from tests.unit.placement.test_kinds import A40, H100_MIG
 from vgpuctl.placement.fleet import Fleet, Group
-from vgpuctl.placement.moves import Placed, Shift, moves_for, room_for
+from vgpuctl.placement.moves import Placed, Shift, in_the_way, moves_for, room_for
 
 
 @settings(deadline=None, max_examples=300)
@@ -96,3 +97,35 @@ def test_a_place_that_is_taken_is_refused() -> None:
     fleet = Fleet([MIXED], [Group(0, 0b11)])
     with pytest.raises(ValueError, match="not free"):
         after(fleet, [Placed(0, "2Q", 0b11)], [Shift(0, 0, 0b111)])
+
+
+def test_where_the_driver_chooses_the_place_nothing_moves_within_a_gpu() -> None:
+    fleet = Fleet([MIXED], [Group(0, 0b0001_0011)])
+    placed = [Placed(0, "2Q", 0b11)]
+    found = moves_for(fleet, placed, "4Q")
+    assert found is not None
+    assert found[0].gpu == 0
+    assert room_for(fleet, placed, ("4Q",), fixed=frozenset({0})) is None
+    two = Fleet([MIXED], [Group(0, 0b0001_0011), Group(0, 0b1111_0011)])
+    elsewhere = room_for(two, placed, ("4Q",), fixed=frozenset({0}))
+    assert elsewhere is not None
+    assert elsewhere.shifts[0].gpu == 1
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data())
+def test_no_fewer_are_in_the_way_of_one_more_on_a_gpu(data: st.DataObject) -> None:
+    fleet, placed = data.draw(filled(1, 6))
+    (kind,) = {fleet.kind(group).name: fleet.kind(group) for group, _ in fleet.groups()}.values()
+    profile = data.draw(st.sampled_from(sorted(kind.sizes)))
+    found = in_the_way(fleet, placed, 0, profile)
+    assert found is not None
+    for number in range(len(placed) + 1):
+        for gone in combinations(range(len(placed)), number):
+            state = fleet.group_of(0).state
+            for which in gone:
+                state = kind.without(state, placed[which].profile, placed[which].place)
+            if kind.moves(state, profile):
+                assert len(found) == number
+                return
+    raise AssertionError("it would fit on the empty GPU")
