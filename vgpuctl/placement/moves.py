@@ -223,9 +223,9 @@ class _Search:
     def fewest_gone(self, gpu: int, profile: str) -> tuple[tuple[str, int], ...] | None:
         """Return the fewest that have to leave one GPU so that one more fits on it; None when that is not enough."""
         for number in range(len(self._gpus[gpu].old) + 1):
-            options = self._on(self._gpus[gpu], profile, number)
-            if options:
-                return min((option.gone for option in options), key=lambda gone: (len(gone), gone))
+            gone = [option.gone for option in self._find_options(self._gpus[gpu], profile, number)]
+            if gone:
+                return min(gone, key=lambda vgpus: (len(vgpus), vgpus))
         return None
 
     def _in_order(self, waiting: tuple[_Waiting, ...]) -> tuple[_Waiting, ...]:
@@ -268,7 +268,8 @@ class _Search:
         key = (gpu, profile, left)
         known = self._options.get(key)
         if known is None:
-            known = self._options[key] = list(self._find_options(gpu, profile, left))
+            found = self._find_options(gpu, profile, left)  # what only takes the place of its like wins nothing
+            known = self._options[key] = [o for o in found if o.gone != ((profile, o.place),)]
         return known
 
     def _find_options(self, gpu: _Gpu, profile: str, left: int) -> Iterator[_Option]:
@@ -277,7 +278,7 @@ class _Search:
         bare = _without(kind, gpu.state, gpu.old)
         for place in [m.place for m in kind.moves(bare, profile)]:
             must = tuple(v for v in gpu.old if not _beside(kind, bare, v, profile, place))
-            if len(must) > left or must == ((profile, place),):
+            if len(must) > left:
                 continue
             rest = tuple(v for v in gpu.old if v not in must)
             opened: list[Counter[tuple[str, int]]] = []
@@ -290,8 +291,7 @@ class _Search:
                         continue
                     opened.append(counted)
                     stays = tuple((Counter(gpu.old) - Counter(gone)).elements())
-                    if gone != ((profile, place),):
-                        yield _Option(gone, place, _Gpu(gpu.kind, move.after, tuple(sorted(stays))))
+                    yield _Option(gone, place, _Gpu(gpu.kind, move.after, tuple(sorted(stays))))
                 if Counter() in opened:
                     break
 
