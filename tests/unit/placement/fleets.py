@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from hypothesis import strategies as st
 
-from tests.unit.placement.test_kinds import A40, A40_OLD, GVT, H100_MIG
+from tests.unit.placement.test_kinds import GVT, H100_MIG
 from vgpuctl.placement.fleet import Fleet, Group
 from vgpuctl.placement.moves import Placed, Shift, copied, moved
 from vgpuctl.placement.one_size import OneSize
@@ -21,13 +21,14 @@ MIXED = Slots(
     {"1Q": Takes(tuple(range(8)), 1), "2Q": Takes((0, 2, 4, 6), 2), "4Q": Takes((0, 4), 4)},
     slices=8,
 )
-KINDS = (SMALL, MIXED, A40, A40_OLD, H100_MIG, GVT)
+TINY = Slots("tiny", 3072, {"1T": 1024, "2T": 2048}, {"1T": Takes((0, 1, 2), 1), "2T": Takes((0, 1), 2)}, slices=3)
+"""So small that most moves need another one first."""
 
 
 @st.composite
 def filled(draw: st.DrawFn, most_gpus: int = 4, most_vgpus: int = 5) -> tuple[Fleet, tuple[Placed, ...]]:
     """Return a fleet of one or two kinds, and every vGPU on it, wherever it was put."""
-    kinds = draw(st.lists(st.sampled_from([SMALL, SMALL, MIXED, H100_MIG, GVT]), min_size=1, max_size=2))
+    kinds = draw(st.lists(st.sampled_from([SMALL, TINY, MIXED, H100_MIG, GVT]), min_size=1, max_size=2))
     numbers = draw(st.lists(st.integers(0, len(kinds) - 1), min_size=1, max_size=most_gpus))
     fleet = Fleet(kinds, [Group(n, kinds[n].empty) for n in numbers])
     placed = []

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.placement.fleets import MIXED, SMALL, after, fewest_moves, filled, fit, with_one
-from tests.unit.placement.test_kinds import A40, H100_MIG
+from tests.unit.placement.test_kinds import A40
 from vgpuctl.placement.fleet import Fleet, Group
 from vgpuctl.placement.moves import Placed, Shift, in_the_way, moves_for, room_for
+from vgpuctl.placement.slots import Slots, Takes
 
 
 @settings(deadline=None, max_examples=300)
@@ -45,23 +46,26 @@ def test_a_gpu_locked_to_another_size_by_one_vgpu_is_cleared_by_moving_it() -> N
     assert moves_for(fleet, placed, "8Q", most=0) is None
 
 
-def test_what_gives_way_may_need_another_to_give_way() -> None:
-    """The 4Q needs half a GPU: the 2Q of one goes to the other, whose 1Q goes where the first's has been."""
-    gpus = [Group(0, 0b0011_0011), Group(0, 0b1111_0001)]
+def test_what_gives_way_may_need_another_to_give_way_before() -> None:
+    """The 2Q in the way of a 4Q has its only place where a 1Q is, and that on the last slice that is free."""
+    fleet = Fleet([MIXED], [Group(0, 0b1111_0011), Group(0, 0b1111_1101), Group(0, 0b0111_1111)])
     placed = [Placed(0, "2Q", 0b11), Placed(1, "1Q", 0b1)]
-    fleet = Fleet([MIXED], gpus)
     found = moves_for(fleet, placed, "4Q")
-    assert found is not None
-    assert [s.which for s in found] == [0]
+    assert found == ((1, 2, 0b1000_0000), (0, 1, 0b11))
     assert fit(after(fleet, placed, found), Counter(["4Q"]))
 
 
 def test_two_that_wait_for_each_other_are_no_plan() -> None:
-    """On one MIG GPU a 3g and the 2g at 4 could change places, had they a third to be at meanwhile."""
-    fleet = Fleet([H100_MIG], [Group(0, 0b1111_0000 | 0b11)])
-    placed = [Placed(0, "3g", 0b1111_0000), Placed(0, "2g", 0b11)]
-    assert fewest_moves(fleet, placed, Counter(["4g"]), 2) is None
-    assert moves_for(fleet, placed, "4g") is None
+    """They could change places, had one of them a third to be at meanwhile: then it would be stopped twice."""
+    two, second = Takes((0,), 2), Takes((1,), 1)
+    here = Slots("here", 2, {"V": 2, "U": 1, "R": 1}, {"V": two, "U": second, "R": Takes((0,), 1)}, slices=2)
+    there = Slots("there", 2, {"V": 2, "U": 1}, {"V": two, "U": second}, slices=2)
+    fleet = Fleet([here, there], [Group(0, 0b11), Group(1, 0b10)])
+    placed = [Placed(0, "V", 0b11), Placed(1, "U", 0b10)]
+    assert fewest_moves(fleet, placed, Counter("R"), 2) is None
+    assert moves_for(fleet, placed, "R") is None
+    third = Fleet([here, there], [Group(0, 0b11), Group(1, 0b10), Group(1, 0b01)])
+    assert moves_for(third, placed, "R") == ((1, 2, 0b10), (0, 1, 0b11))
 
 
 def test_room_for_many_is_made_one_after_the_other_where_too_much_would_have_to_be_tried() -> None:
