@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vgpuctl.placement.ahead import Ahead
 from vgpuctl.placement.fleet import Choice, Fleet, Group
 from vgpuctl.placement.kind import Filling, Kind, Move, State
-from vgpuctl.placement.prices import prices, sizes_of
+from vgpuctl.placement.prices import alike, demand_of, prices, sizes_of
 
 _SCARCITY = 0.05
 """How much the room of each profile alone counts beside what a GPU is worth at the prices. It decides between moves
@@ -15,6 +16,19 @@ that the prices cannot tell apart; ten times as much decides against them, and l
 
 _DECISIONS_PER_GPU = 1 / 8
 """Prices hold for so many decisions for each GPU of the fleet: a few percent of its room."""
+
+_DOUBT = 0.25
+"""The demand is not known to the last request: prices are made for four, in which the number of requests for a profile,
+of which n are expected, is n and this many times its root more or less. What they say counts equally."""
+
+_MOST_IN_DOUBT = 10
+"""With more profiles prices are made for the expected demand alone: the time grows with the square of their number."""
+
+_FEW_GPUS = 3
+"""On so many at most the next requests are tried one by one."""
+
+_TRIES = 2000
+"""How many places of next requests are tried: ten milliseconds."""
 
 
 class LeastWaste:
@@ -25,17 +39,20 @@ class LeastWaste:
     group. The same fleets in the same order get the same answers. One is for fleets of the same kinds.
     """
 
-    def __init__(self, mix: Mapping[str, float], *, together: int = 1) -> None:
+    def __init__(self, mix: Mapping[str, float], *, together: int = 1, tries: int = _TRIES) -> None:
         """`mix`: the weight of each profile in the demand; none that the fleet offers: all that it offers alike.
 
-        `together`: how many decisions belong to one request, so that prices hold for all of them.
+        `together`: how many decisions belong to one request: prices hold for all of them, and they share the tries.
+        `tries`: how many places of next requests are tried where there are few GPUs.
         """
         self._mix = dict(mix)
         self._together = together
-        self._prices: dict[str, float] = {}
+        self._tries = max(1, tries // together)
+        self._prices: list[dict[str, float]] = []
+        self._demand: dict[str, float] = {}
         self._decisions = 0
         self._rooms: list[_Rooms] = []
-        self._fillings: list[Filling] = []
+        self._fillings: list[list[Filling]] = []
         self._worths: dict[Group, float] = {}
         self._cheapest: dict[tuple[Group, str], tuple[float, Move | None]] = {}
 
@@ -47,6 +64,8 @@ class LeastWaste:
                 return only[0] if only else None
             self._price(fleet)
         self._decisions += 1
+        if len(fleet) <= _FEW_GPUS:
+            return self._look_ahead(fleet, profile)
         least = float("inf")
         cheapest: list[tuple[Group, Move]] = []
         for group, _ in fleet.groups():
@@ -56,6 +75,15 @@ class LeastWaste:
                 least = cost
         return min((Choice(fleet.first(g), g, m) for g, m in cheapest), key=lambda c: c.gpu, default=None)
 
+    def _look_ahead(self, fleet: Fleet, profile: str) -> Choice | None:
+        """Return the choice after which the next requests get the most; of equal ones the cheapest."""
+        choices = sorted(fleet.choices(profile), key=lambda c: (self._cost(c.group, c.move), c.gpu, c.move.place))
+        if len(choices) < 2:
+            return choices[0] if choices else None
+        requests = sum(self._demand.values())
+        ahead = Ahead(fleet.kinds, {p: n / requests for p, n in self._demand.items()}, self._worth)
+        return ahead.best(fleet, choices, int(requests), self._tries)
+
     def _price(self, fleet: Fleet) -> None:
         """Make the prices anew."""
         sizes = sizes_of(fleet.kinds)
@@ -64,26 +92,38 @@ class LeastWaste:
             total = sum(mix.values())
             weights = {p: _SCARCITY * w / total * sizes[p] for p, w in mix.items()}
             self._rooms = [_Rooms(kind, weights) for kind in fleet.kinds]
-        self._prices = prices(fleet, mix, self._prices)
-        self._fillings = [kind.filling(self._prices) for kind in fleet.kinds]
+        first = alike(fleet, mix)
+        merged: dict[str, float] = {}
+        for profile, weight in mix.items():
+            merged[first[profile]] = merged.get(first[profile], 0.0) + weight
+        self._demand = demand_of(fleet, merged)
+        before, self._prices = self._prices, []
+        for i, demand in enumerate(_in_doubt(self._demand, sizes)):
+            self._prices.append(prices(fleet, demand, before[i] if i < len(before) else {}))
+        worths = [{p: now[first[p]] for p in mix} for now in self._prices]
+        self._fillings = [[kind.filling(worth) for worth in worths] for kind in fleet.kinds]
         self._decisions = 0
         self._worths.clear()
         self._cheapest.clear()
 
     def _weigh(self, fleet: Fleet, group: Group, profile: str) -> tuple[float, Move | None]:
-        """Return what the move that destroys the least destroys, in MiB to a thousandth, and that; None: no room."""
-        worth = self._worth(group)
+        """Return what the move that destroys the least destroys, and that; None: no room."""
         moves = fleet.kind(group).moves(group.state, profile)
-        costs = [round(worth - self._worth(Group(group.kind, move.after)), 3) for move in moves]
+        costs = [self._cost(group, move) for move in moves]
         known = (min(costs), moves[costs.index(min(costs))]) if moves else (0.0, None)
         self._cheapest[group, profile] = known
         return known
 
+    def _cost(self, group: Group, move: Move) -> float:
+        """Return the worth that a move destroys, in MiB to a thousandth: less is an error of the arithmetic."""
+        return round(self._worth(group) - self._worth(Group(group.kind, move.after)), 3)
+
     def _worth(self, group: Group) -> float:
         known = self._worths.get(group)
         if known is None:
-            known = self._fillings[group.kind].worth(group.state) + self._rooms[group.kind].worth(group.state)
-            self._worths[group] = known
+            fillings = self._fillings[group.kind]
+            known = sum(filling.worth(group.state) for filling in fillings) / len(fillings)
+            known = self._worths[group] = known + self._rooms[group.kind].worth(group.state)
         return known
 
 
@@ -99,6 +139,21 @@ class _Rooms:
         if known is None:
             known = self._known[state] = sum(filling.worth(state) for filling in self._fillings)
         return known
+
+
+def _in_doubt(demand: Mapping[str, float], sizes: Mapping[str, int]) -> tuple[dict[str, float], ...]:
+    """Return four demands: more of everything, and of one half or another of the profiles by size more or less."""
+    if len(demand) > _MOST_IN_DOUBT:
+        return (dict(demand),)
+    order = sorted(demand, key=lambda p: (sizes[p], p))
+    return tuple(
+        {p: _with(demand[p], -1 if (number & which).bit_count() % 2 else 1) for number, p in enumerate(order, 1)}
+        for which in range(4)
+    )
+
+
+def _with(number: float, sign: int) -> float:
+    return max(0.2 * number, number + sign * _DOUBT * float(number**0.5))
 
 
 def _at_most_two(fleet: Fleet, profile: str) -> list[Choice]:

@@ -9,7 +9,9 @@ from tests.values import A4C, A5C, MACHINE, ME, T2Q, a100, changed, promised, sn
 from vgpuctl.capacity.ownership import carrier_uuid
 from vgpuctl.errors import InUse, NoCapacity
 from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.scheduler import Policy
 from vgpuctl.model.vm import PromisedVgpu, Vm, VmState
+from vgpuctl.model.wish import Where
 from vgpuctl.plan.choose import choose
 from vgpuctl.plan.claims import claims_for
 from vgpuctl.plan.reserve import emptied, held, homeless, places, someday, wish_for
@@ -64,6 +66,25 @@ def test_its_own_place_comes_first_and_then_any_other():
     ) as refused:
         places(seen, mine, mine.promise, fixed=True)
     assert refused.value.hint == "vgpuctl start-vm vdi-001 gives it a free one"
+
+
+def test_its_own_place_is_none_where_another_of_its_group_runs_meanwhile():
+    here, there = a100(), a100("0000:af:00.0")
+    group = '{"spread_group":"exam"}'
+    mine = lent(1, promised(here, A4C, 3), spec=group)
+    assert mine.promise is not None
+    runs = lent(2, promised(here, A4C, 5), spec=group, state=VmState.RUNNING)
+    assert [v.gpu for v in places(snapshot(here, there, vms=(mine, runs)), mine, mine.promise)] == [there.address]
+    off = replace(runs, state=VmState.STOPPED)
+    assert [v.gpu for v in places(snapshot(here, there, vms=(mine, off)), mine, mine.promise)] == [here.address]
+
+
+def test_what_was_typed_of_its_place_is_kept_for_a_start_elsewhere():
+    kept = '{"gpu":["A100","T4"],"not_gpu":"A16","numa_node":1,"scheduler":"fixed_share","placement":"depth"}'
+    mine = lent(1, promised(a100(), A4C), spec=kept)
+    assert mine.promise is not None
+    where = Where(("A100", "T4"), ("A16",), 1, None, Policy.FIXED_SHARE, "depth")
+    assert wish_for(mine, mine.promise, mine.promise.vgpus).where == where
 
 
 def test_an_mdev_goes_anywhere_also_when_the_definition_is_fixed_but_becomes_no_function():
