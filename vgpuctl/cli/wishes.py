@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InvalidInput, NotFound
@@ -80,6 +80,20 @@ def for_vm(world: World, name: str, typed: Mapping[str, object]) -> VmWish:
     from vgpuctl.value import replace
 
     return replace(_wish(world, vm.from_options(**typed), complete=False), name=name)
+
+
+def counted(texts: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """Return the profiles of several `PROFILE[:N]`, each with its number.
+
+    Raises:
+        InvalidInput: one cannot be meant.
+    """
+    from vgpuctl.spec.rules import split_profile
+
+    try:
+        return tuple(split_profile(text) for text in texts)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from error
 
 
 def defaults(world: World) -> Defaults:

@@ -236,7 +236,7 @@ class Claim(Value):
 class DrainedVm(Value):
     """The file /run/vgpuctl/drained/<uuid>: a VM that was shut down for a while, and is to be started again.
 
-    `gpu`: the GPU that was to be set up; None when the VM itself was to be refreshed.
+    `gpu`: the GPU that was to be set up; None when the VM itself was to be refreshed or moved.
     """
 
     vm_uuid: str

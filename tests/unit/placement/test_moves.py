@@ -1,0 +1,135 @@
+"""Moves that make room: the fewest, in an order in which each finds its place free."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.placement.fleets import MIXED, SMALL, after, fewest_moves, filled, fit, with_one
+from tests.unit.placement.test_kinds import A40
+from vgpuctl.placement.fleet import Fleet, Group
+from vgpuctl.placement.moves import Placed, Shift, in_the_way, moves_for, room_for
+from vgpuctl.placement.slots import Slots, Takes
+
+
+@settings(deadline=None, max_examples=300)
+@given(data=st.data())
+def test_no_plan_of_fewer_moves_makes_room(data: st.DataObject) -> None:
+    fleet, placed = data.draw(filled())
+    may = data.draw(st.sets(st.sampled_from(range(len(placed))))) if placed else set()
+    movable = [placed[n] for n in sorted(may)]
+    profiles = sorted({p for kind in fleet.kinds for p in kind.sizes})
+    wanted = data.draw(st.lists(st.sampled_from(profiles), min_size=1, max_size=2))
+    found = room_for(fleet, movable, wanted, 3)
+    fewest = fewest_moves(fleet, movable, Counter(wanted), 3)
+    assert fewest == (None if found is None else len(found.shifts))
+    if found is None:
+        return
+    assert found.fewest
+    assert len({s.which for s in found.shifts}) == len(found.shifts)
+    now = after(fleet, movable, found.shifts)
+    assert [p.profile for p in found.places] == wanted
+    for place in found.places:
+        now = with_one(now, place)
+
+
+def test_a_gpu_locked_to_another_size_by_one_vgpu_is_cleared_by_moving_it() -> None:
+    fleet = Fleet([A40], [Group(0, (1024, 1)), Group(0, (1024, 5))])
+    placed = [Placed(0, "1B", 0), *[Placed(1, "1B", 0)] * 5]
+    assert moves_for(fleet, placed, "8Q") == ((0, 1, 0),)
+    assert moves_for(fleet, placed[1:], "8Q") is None
+    assert moves_for(fleet, placed, "1B") == ()
+    assert moves_for(fleet, placed, "8Q", most=0) is None
+
+
+def test_what_gives_way_may_need_another_to_give_way_before() -> None:
+    """The 2Q in the way of a 4Q has its only place where a 1Q is, and that on the last slice that is free."""
+    fleet = Fleet([MIXED], [Group(0, 0b1111_0011), Group(0, 0b1111_1101), Group(0, 0b0111_1111)])
+    placed = [Placed(0, "2Q", 0b11), Placed(1, "1Q", 0b1)]
+    found = moves_for(fleet, placed, "4Q")
+    assert found == ((1, 2, 0b1000_0000), (0, 1, 0b11))
+    assert fit(after(fleet, placed, found), Counter(["4Q"]))
+
+
+def test_two_that_wait_for_each_other_are_no_plan() -> None:
+    """They could change places, had one of them a third to be at meanwhile: then it would be stopped twice."""
+    two, second = Takes((0,), 2), Takes((1,), 1)
+    here = Slots("here", 2, {"V": 2, "U": 1, "R": 1}, {"V": two, "U": second, "R": Takes((0,), 1)}, slices=2)
+    there = Slots("there", 2, {"V": 2, "U": 1}, {"V": two, "U": second}, slices=2)
+    fleet = Fleet([here, there], [Group(0, 0b11), Group(1, 0b10)])
+    placed = [Placed(0, "V", 0b11), Placed(1, "U", 0b10)]
+    assert fewest_moves(fleet, placed, Counter("R"), 2) is None
+    assert moves_for(fleet, placed, "R") is None
+    third = Fleet([here, there], [Group(0, 0b11), Group(1, 0b10), Group(1, 0b01)])
+    assert moves_for(third, placed, "R") == ((1, 2, 0b10), (0, 1, 0b11))
+
+
+def test_room_for_many_is_made_one_after_the_other_where_too_much_would_have_to_be_tried() -> None:
+    gpus = [Group(0, (1024, 1)), Group(0, (1024, 1)), Group(0, (1024, 1))]
+    placed = [Placed(n, "1B", 0) for n in range(3)]
+    fleet = Fleet([SMALL], gpus)
+    exact = room_for(fleet, placed, ["2B"] * 4)
+    assert exact is not None
+    assert (len(exact.shifts), exact.fewest) == (2, True)
+    quick = room_for(fleet, placed, ["2B"] * 4, tries=6)
+    assert quick is not None
+    assert (len(quick.shifts), quick.fewest) == (2, False)
+    assert room_for(fleet, placed, ["2B"], tries=1) is None
+
+
+def test_a_plan_counts_only_where_it_leads_to_something_better() -> None:
+    fleet = Fleet([SMALL], [Group(0, (1024, 1)), Group(0, (1024, 1)), Group(0, (2048, 1))])
+    placed = [Placed(0, "1B", 0), Placed(1, "1B", 0)]
+    asked: list[Fleet] = []
+
+    def never(now: Fleet) -> bool:
+        asked.append(now)
+        return False
+
+    assert room_for(fleet, placed, ["2B", "2B"], better=never) is None
+    assert {now.group_of(0).state for now in asked} == {(0, 0)}
+    found = room_for(fleet, placed, ["2B", "2B"], better=lambda now: now.group_of(1).state == (1024, 2))
+    assert found is not None
+    assert found.shifts == ((0, 1, 0),)
+
+
+def test_a_place_that_is_taken_is_refused() -> None:
+    fleet = Fleet([MIXED], [Group(0, 0b11)])
+    with pytest.raises(ValueError, match="not free"):
+        after(fleet, [Placed(0, "2Q", 0b11)], [Shift(0, 0, 0b111)])
+
+
+def test_where_the_driver_chooses_the_place_nothing_moves_within_a_gpu() -> None:
+    fleet = Fleet([MIXED], [Group(0, 0b0001_0011)])
+    placed = [Placed(0, "2Q", 0b11)]
+    found = moves_for(fleet, placed, "4Q")
+    assert found is not None
+    assert found[0].gpu == 0
+    assert room_for(fleet, placed, ("4Q",), fixed=frozenset({0})) is None
+    two = Fleet([MIXED], [Group(0, 0b0001_0011), Group(0, 0b1111_0011)])
+    elsewhere = room_for(two, placed, ("4Q",), fixed=frozenset({0}))
+    assert elsewhere is not None
+    assert elsewhere.shifts[0].gpu == 1
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data())
+def test_no_fewer_are_in_the_way_of_one_more_on_a_gpu(data: st.DataObject) -> None:
+    fleet, placed = data.draw(filled(1, 6))
+    (kind,) = {fleet.kind(group).name: fleet.kind(group) for group, _ in fleet.groups()}.values()
+    profile = data.draw(st.sampled_from(sorted(kind.sizes)))
+    found = in_the_way(fleet, placed, 0, profile)
+    assert found is not None
+    for number in range(len(placed) + 1):
+        for gone in combinations(range(len(placed)), number):
+            state = fleet.group_of(0).state
+            for which in gone:
+                state = kind.without(state, placed[which].profile, placed[which].place)
+            if kind.moves(state, profile):
+                assert len(found) == number
+                return
+    raise AssertionError("it would fit on the empty GPU")
