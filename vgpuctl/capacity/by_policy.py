@@ -19,7 +19,7 @@ from vgpuctl.model.gpu import Backend, Gpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.placement.fleet import Choice, Fleet
 from vgpuctl.placement.kind import Move
-from vgpuctl.placement.policy import Breadth, Depth, FirstFit, Policy
+from vgpuctl.placement.policy import BY_GPU, Policy
 from vgpuctl.spec.fields import DEFAULT_PLACEMENT
 
 _UNSEEN = 8
@@ -28,8 +28,6 @@ and who counts on them alone gives the second GPU to their size before the first
 
 _TRIES = 500
 """A command that places on a few GPUs pays five milliseconds for looking ahead."""
-
-_BY_GPU: dict[str, type[Depth | Breadth | FirstFit]] = {"depth": Depth, "breadth": Breadth, "first-fit": FirstFit}
 
 
 def one_by_one(
@@ -98,7 +96,7 @@ class _Chooser:
     @property
     def names_places(self) -> bool:
         """Whether it also chooses among the places of a GPU."""
-        return self._name not in _BY_GPU
+        return self._name not in BY_GPU
 
     def choose(self, profile: str) -> Choice | None:
         """Return where the next vGPU goes."""
@@ -110,8 +108,8 @@ class _Chooser:
         return self._policy.choose(self._numbers.fleet, profile)
 
     def _made(self) -> Policy:
-        if self._name in _BY_GPU:
-            return _BY_GPU[self._name]()
+        if self._name in BY_GPU:
+            return BY_GPU[self._name]()
         from vgpuctl.placement.least_waste import LeastWaste  # its solver is read only where a choice is open
 
         return LeastWaste(demand(self._snapshot, self._numbers), together=self._together, tries=_TRIES)

@@ -15,7 +15,7 @@ from vgpuctl.placement import generate, mixes, trace
 from vgpuctl.placement.demand import Demand, demands, serving
 from vgpuctl.placement.least_waste import LeastWaste
 from vgpuctl.placement.outcome import run_value
-from vgpuctl.placement.policy import Breadth, Depth, FirstFit, Policy
+from vgpuctl.placement.policy import BY_GPU, Policy
 from vgpuctl.placement.replay import Arrival, replay, span
 from vgpuctl.placement.requests import Ask, Request, Requests
 from vgpuctl.spec.fields import DEFAULT_PLACEMENT
@@ -105,10 +105,7 @@ def simulate(world: World, hardware: Hardware, wanted: Recorded | Generated, pol
 
 def _policy(name: str, mix: Mapping[str, float]) -> Policy:
     """Return a policy as new. `mix`: what least-waste protects."""
-    if name == "least-waste":
-        return LeastWaste(mix)
-    policies: dict[str, Policy] = {"depth": Depth(), "breadth": Breadth(), "first-fit": FirstFit()}
-    return policies[name]
+    return BY_GPU[name]() if name in BY_GPU else LeastWaste(mix)
 
 
 def _require_profiles(world: World, on: Site) -> None:

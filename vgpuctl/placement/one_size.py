@@ -31,6 +31,10 @@ class OneSize:
         self._most = dict(most)
         self._lock: dict[str, object] = {p: p if one_type else mib for p, mib in sizes.items()}
 
+    def lock(self, profile: str) -> object:
+        """Return what all on a GPU must be beside one of this profile: its framebuffer, or its own kind."""
+        return self._lock[profile]
+
     def moves(self, state: State, profile: str) -> tuple[Move, ...]:
         """See `Kind.moves`. There is one: it does not matter where a vGPU is."""
         if self.left(state, profile) < 1:
@@ -52,13 +56,18 @@ class OneSize:
         return max(0, self._most[profile] - number)
 
     def fits(self, state: State, wanted: Mapping[str, int]) -> bool:
-        """See `Kind.fits`: all of one size, and no more than the one that allows the fewest."""
+        """See `Kind.fits`: all of one size. Those that allow fewer beside them come first; later ones do not count."""
         some = [p for p, number in wanted.items() if number]
         if not some:
             return True
         if any(p not in self._most for p in some) or len({self._lock[p] for p in some}) > 1:
             return False
-        return sum(wanted[p] for p in some) <= min(self.left(state, p) for p in some)
+        total = 0
+        for profile in sorted(some, key=lambda p: self._most[p]):
+            total += wanted[profile]
+            if total > self.left(state, profile):
+                return False
+        return True
 
     def filling(self, worth: Mapping[str, float]) -> Filling:
         """See `Kind.filling`."""
@@ -66,18 +75,35 @@ class OneSize:
 
 
 class _Filling:
-    """With one profile: two of one size share the GPU's places, so the one that is worth more takes them all."""
+    """With the profiles of one size: the one that is worth most takes what it can, then the next."""
 
     def __init__(self, kind: OneSize, worth: Mapping[str, float]) -> None:
         self._kind = kind
         self._worth_of = worth
+        self._sizes: dict[object, list[str]] = {}
+        for profile in sorted(worth, key=lambda p: (-worth[p], p)):
+            self._sizes.setdefault(kind.lock(profile), []).append(profile)
 
     def worth(self, state: State) -> float:
         """See `Filling.worth`."""
-        return max((w * self._kind.left(state, p) for p, w in self._worth_of.items()), default=0.0)
+        return max((self._total(one) for one in self._ways(state)), default=0.0)
 
     def counts(self, state: State) -> Mapping[str, int]:
         """See `Filling.counts`."""
-        left = {p: self._kind.left(state, p) for p in self._worth_of}
-        best = max(left, key=lambda p: self._worth_of[p] * left[p], default=None)
-        return {best: left[best]} if best is not None and left[best] else {}
+        return {p: n for p, n in max(self._ways(state), key=self._total, default={}).items() if n}
+
+    def _total(self, counts: Mapping[str, int]) -> float:
+        return sum(self._worth_of[p] * n for p, n in counts.items())
+
+    def _ways(self, state: State) -> list[dict[str, int]]:
+        """Return the best filling with each size. A profile leaves to those that allow more what it does not take."""
+        ways = []
+        for profiles in self._sizes.values():
+            left = {p: self._kind.left(state, p) for p in profiles}
+            counts: dict[str, int] = {}
+            for profile in profiles:
+                wider = [limit for limit in left.values() if limit >= left[profile]]
+                taken = [sum(n for p, n in counts.items() if left[p] <= limit) for limit in wider]
+                counts[profile] = max(0, min(limit - n for limit, n in zip(wider, taken, strict=True)))
+            ways.append(counts)
+        return ways

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from vgpuctl.placement.fleet import Choice, Fleet
@@ -45,3 +46,7 @@ def _by_number(fleet: Fleet, profile: str, sign: int) -> Choice | None:
     gpus = (gpu for gpu in range(len(fleet)) if fleet.group_of(gpu) in open_ones)
     best = min(gpus, key=lambda gpu: (sign * fleet.vgpus(gpu), gpu), default=None)
     return None if best is None else open_ones[fleet.group_of(best)]._replace(gpu=best)
+
+
+BY_GPU: Mapping[str, type[Depth | Breadth | FirstFit]] = {"depth": Depth, "breadth": Breadth, "first-fit": FirstFit}
+"""By name, the policies that look at GPUs alone, not at the places on one."""

@@ -15,6 +15,7 @@ from vgpuctl.placement.policy import Breadth, Depth, FirstFit
 from vgpuctl.placement.slots import Slots, Takes
 
 A40 = OneSize("A40", 49152, {"1B": 1024, "2B": 2048, "2Q": 2048, "8Q": 8192}, {"1B": 32, "2B": 24, "2Q": 24, "8Q": 6})
+UNEVEN = OneSize("RTX8000", 49152, {"4C": 4096, "4Q": 4096, "8Q": 8192}, {"4C": 2, "4Q": 4, "8Q": 3})
 A40_OLD = OneSize("A40", 49152, {"2B": 2048, "2Q": 2048}, {"2B": 24, "2Q": 20}, one_type=True)
 H100_MIG = Slots(
     "H100",
@@ -38,7 +39,7 @@ GVT = Slots(
     {"V5_4": Takes((), 0, ((0, 2),)), "V5_8": Takes((), 0, ((0, 1),))},
     pools=(8,),
 )
-KINDS = [A40, A40_OLD, H100_MIG, GVT]
+KINDS = [A40, UNEVEN, A40_OLD, H100_MIG, GVT]
 
 
 def every_way(kind: Kind, state: State, wanted: Counter[str]) -> bool:
