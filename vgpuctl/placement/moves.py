@@ -4,6 +4,8 @@
 What is wanted is placed first, and what is in its way there is placed after that, and so on. A vGPU moves at most once:
 whoever works in it is interrupted once. Each goes when its new place is free; two that wait for each other are no plan.
 Exact up to a number of tries, and for GPUs that are alike only the first is tried.
+
+Size: one search; its steps share what they have tried.
 """
 
 from __future__ import annotations
