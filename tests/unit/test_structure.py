@@ -37,6 +37,7 @@ MIRRORED_AS_A_WHOLE = {
     "vgpuctl/cli": "commands are exercised by their words, not by their functions: tests/unit/cli",
     "vgpuctl/hook": "it is run as libvirt runs it, behind its shell script: tests/unit/hook",
     "vgpuctl/host": "the real half is tested against real kernels and libvirt: tests/unit/host, tests/lab",
+    "vgpuctl/placement": "kinds, fleets and policies are tried together, against every other way: tests/unit/placement",
     "vgpuctl/sim": "one behaviour often needs several of its files: tests/unit/sim, tests/contract",
     "vgpuctl/spec": "one model with one rule set: tests/unit/spec",
 }

@@ -44,8 +44,18 @@ def room(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType) -> Room:
     if gpu.backend is Backend.MDEV_PF:
         return _on_pf(gpu, taken, wanted)
     if gpu.backend in (Backend.MDEV_VF, Backend.VENDOR_VF):
-        return _on_vfs(gpu, taken, wanted)
+        return _on_vfs(gpu, taken, wanted, _usable(gpu, taken))
     return Room(0, (), (_no_vgpus(gpu),))
+
+
+def free_of_each(gpu: Gpu, taken: Sequence[Vgpu], types: Sequence[VgpuType]) -> dict[str, int | None]:
+    """Return `Room.free` of types of a GPU by their profiles, as `room` says it, with one look at the functions."""
+    if gpu.backend not in (Backend.MDEV_VF, Backend.VENDOR_VF):
+        return {t.profile: room(gpu, taken, t).free for t in types}
+    if any(v.carrier == gpu.address and v.backend is Backend.PASSTHROUGH for v in taken):
+        return {t.profile: 0 for t in types}
+    usable = _usable(gpu, taken)
+    return {t.profile: _on_vfs(gpu, taken, t, usable).free for t in types}
 
 
 def most_on(gpu: Gpu, wanted: VgpuType) -> int | None:
@@ -143,9 +153,13 @@ def _divided(gpu: Gpu, function: Function, wanted: VgpuType, absent: Sequence[Vg
     return max(0, offered * (whole - sum(whole // part for part in parts)) // whole)
 
 
-def _on_vfs(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType) -> Room:
+def _usable(gpu: Gpu, taken: Sequence[Vgpu]) -> list[Function]:
+    """Return the VFs that are free and in order."""
     busy = {v.function for v in taken}
-    usable = [f for f in gpu.functions if f.address not in busy and not f.problem and not _occupied(f)]
+    return [f for f in gpu.functions if f.address not in busy and not f.problem and not _occupied(f)]
+
+
+def _on_vfs(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType, usable: Sequence[Function]) -> Room:
     offering = [f for f in usable if (f.available or {}).get(wanted.type_id, 0) > 0]
     left = _left(gpu, taken, wanted, offered=bool(offering))
     broken = tuple(f"{f.address}: {f.problem}" for f in gpu.functions if f.problem)

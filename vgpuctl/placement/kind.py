@@ -22,6 +22,16 @@ class Move(NamedTuple):
     after: State
 
 
+class Filling(Protocol):
+    """The best way to fill up GPUs of one kind when each profile is worth so much; exact, and it remembers."""
+
+    def worth(self, state: State) -> float:
+        """Return the most that what still fits on the GPU can be worth together."""
+
+    def counts(self, state: State) -> Mapping[str, int]:
+        """Return how many of each profile that is; the same for the same state."""
+
+
 class Kind(Protocol):
     """GPUs of one model that are divided alike.
 
@@ -55,3 +65,6 @@ class Kind(Protocol):
 
     def fits(self, state: State, wanted: Mapping[str, int]) -> bool:
         """Say whether so many of each of these profiles fit together, exactly."""
+
+    def filling(self, worth: Mapping[str, float]) -> Filling:
+        """Return the best ways to fill up its GPUs when a vGPU of each profile is worth so much; others: nothing."""

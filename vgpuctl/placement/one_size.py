@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vgpuctl.placement.kind import Move, State
+from vgpuctl.placement.kind import Filling, Move, State
 
 
 class OneSize:
@@ -59,3 +59,25 @@ class OneSize:
         if any(p not in self._most for p in some) or len({self._lock[p] for p in some}) > 1:
             return False
         return sum(wanted[p] for p in some) <= min(self.left(state, p) for p in some)
+
+    def filling(self, worth: Mapping[str, float]) -> Filling:
+        """See `Kind.filling`."""
+        return _Filling(self, {p: w for p, w in worth.items() if p in self._most and w > 0})
+
+
+class _Filling:
+    """With one profile: two of one size share the GPU's places, so the one that is worth more takes them all."""
+
+    def __init__(self, kind: OneSize, worth: Mapping[str, float]) -> None:
+        self._kind = kind
+        self._worth_of = worth
+
+    def worth(self, state: State) -> float:
+        """See `Filling.worth`."""
+        return max((w * self._kind.left(state, p) for p, w in self._worth_of.items()), default=0.0)
+
+    def counts(self, state: State) -> Mapping[str, int]:
+        """See `Filling.counts`."""
+        left = {p: self._kind.left(state, p) for p in self._worth_of}
+        best = max(left, key=lambda p: self._worth_of[p] * left[p], default=None)
+        return {best: left[best]} if best is not None and left[best] else {}

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from vgpuctl.placement.kind import Move, State
+from vgpuctl.placement.intervals import Intervals, Piece
+from vgpuctl.placement.kind import Filling, Move, State
 
 _COUNT_BITS = 16
 
@@ -46,6 +47,7 @@ class Slots:
         self._pools = tuple(pools)
         self._places = {profile: self._places_of(what) for profile, what in takes.items()}
         self._units = {profile: what.units for profile, what in takes.items()}
+        self._takes = dict(takes)
         self._moves: dict[tuple[State, str], tuple[Move, ...]] = {}
         self._left: dict[tuple[State, str], int] = {}
         self._fits: dict[tuple[State, tuple[tuple[str, int], ...]], bool] = {}
@@ -111,3 +113,13 @@ class Slots:
             known = enough and any(self._fit(move.after, rest) for move in self.moves(state, profile))
             self._fits[key] = known
         return known
+
+    def filling(self, worth: Mapping[str, float]) -> Filling:
+        """See `Kind.filling`."""
+        pieces = [self._piece(p, what, worth[p]) for p, what in self._takes.items() if worth.get(p, 0) > 0]
+        return Intervals(pieces, self._slices, self._pools, _COUNT_BITS)
+
+    def _piece(self, profile: str, what: Takes, worth: float) -> Piece:
+        units = dict(what.units)
+        counts = tuple(units.get(pool, 0) for pool in range(len(self._pools)))
+        return Piece(profile, what.size if what.starts else 0, what.starts, counts, worth)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instances that take several vGPUs of one size each, against trying every order and every instance."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.placement.test_kinds import every_way, grown
+from vgpuctl.placement.instances import InGi, Instances
+
+KIND = Instances(
+    "RTX PRO 6000",
+    98304,
+    {"1-24Q": 24576, "1-12Q": 12288, "1-12A": 12288, "2-48Q": 49152, "2-24Q": 24576},
+    {"1-24Q": InGi(47, 1), "1-12Q": InGi(47, 2), "1-12A": InGi(47, 1), "2-48Q": InGi(35, 1), "2-24Q": InGi(35, 2)},
+    instances=(35, 47, 47),
+    carriers=4,
+)
+
+
+@given(data=st.data())
+def test_what_fits_together_is_what_some_order_and_some_instances_take(data: st.DataObject) -> None:
+    state = grown(KIND, data)
+    wanted = Counter(data.draw(st.lists(st.sampled_from(sorted(KIND.sizes)), max_size=4)))
+    assert KIND.fits(state, wanted) == every_way(KIND, state, wanted)
+
+
+@given(data=st.data())
+def test_as_many_are_left_as_fit_and_one_more_does_not(data: st.DataObject) -> None:
+    state = grown(KIND, data)
+    profile = data.draw(st.sampled_from(sorted(KIND.sizes)))
+    left = KIND.left(state, profile)
+    assert KIND.fits(state, {profile: left})
+    assert not KIND.fits(state, {profile: left + 1})
+
+
+@given(data=st.data())
+def test_a_vgpu_taken_away_again_leaves_the_state_as_it_was(data: st.DataObject) -> None:
+    state = grown(KIND, data)
+    for profile in KIND.sizes:
+        for move in KIND.moves(state, profile):
+            assert KIND.without(move.after, profile, move.place) == state
+
+
+def test_of_instances_that_are_alike_the_first_stands_for_all() -> None:
+    assert [m.place for m in KIND.moves(KIND.empty, "1-12Q")] == [1]
+    assert KIND.moves(KIND.empty, "nothing") == ()
+    assert KIND.left(KIND.empty, "nothing") == 0
+    assert not KIND.fits(KIND.empty, {"nothing": 1})

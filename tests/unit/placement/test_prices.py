@@ -1,0 +1,80 @@
+"""The prices of a fleet, against a linear program over every way to fill every GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.placement.test_kinds import A40, GVT, H100_MIG, KINDS, grown
+from vgpuctl.placement.fleet import Fleet, Group
+from vgpuctl.placement.kind import Kind, State
+from vgpuctl.placement.prices import prices, sizes_of
+from vgpuctl.placement.simplex import Simplex
+
+
+def every_filling(kind: Kind, state: State, names: list[str]) -> Iterator[dict[str, int]]:
+    """Return everything that fits together on a GPU."""
+    for numbers in product(*(range(kind.left(state, p) + 1) for p in names)):
+        counts = dict(zip(names, numbers, strict=True))
+        if kind.fits(state, counts):
+            yield counts
+
+
+def value_of_program(fleet: Fleet, demand: Mapping[str, float]) -> float:
+    """Return the most framebuffer that can be given out, with each GPU a row and each of its fillings a column."""
+    names, sizes = sorted(demand), sizes_of(fleet.kinds)
+    program = Simplex([demand[p] for p in names] + [1.0] * len(fleet))
+    for gpu in range(len(fleet)):
+        group = fleet.group_of(gpu)
+        for counts in every_filling(fleet.kind(group), group.state, names):
+            column = [float(counts[p]) for p in names] + [float(gpu == other) for other in range(len(fleet))]
+            program.add(column, float(sum(counts[p] * sizes[p] for p in names)))
+    program.solve()
+    return program.value
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_the_prices_prove_the_value_of_the_program(data: st.DataObject) -> None:
+    """By duality: at the right prices, the bound they give is the program's value; at any others it is greater."""
+    kind = data.draw(st.sampled_from(KINDS))
+    fleet = Fleet([kind], [Group(0, grown(kind, data)) for _ in range(data.draw(st.integers(1, 3)))])
+    names = sorted(kind.sizes)[:3]
+    mix = {p: float(data.draw(st.integers(1, 5))) for p in names}
+    sizes = {p: float(kind.sizes[p]) for p in names}
+    now = prices(fleet, mix, {}, gap=0.0)
+    room = worth_of(fleet, sizes)
+    if room == 0:
+        assert now == sizes
+        return
+    demand = {p: room * mix[p] / sum(mix[q] * sizes[q] for q in names) for p in names}
+    bound = worth_of(fleet, now) + sum(demand[p] * (sizes[p] - now[p]) for p in names)
+    assert bound == pytest.approx(value_of_program(fleet, demand), rel=1e-6)
+
+
+def worth_of(fleet: Fleet, worth: Mapping[str, float]) -> float:
+    """Return what all GPUs filled up are worth."""
+    return sum(n * fleet.kind(group).filling(worth).worth(group.state) for group, n in fleet.groups())
+
+
+def test_prices_to_begin_with_change_nothing_but_the_work() -> None:
+    fleet = Fleet([A40, H100_MIG, GVT], [Group(0, (0, 0)), Group(1, 0), Group(1, 0)])
+    mix = {"1B": 3.0, "8Q": 1.0, "1g": 2.0, "3g": 1.0}
+    demand = worth_of(fleet, {p: float(sizes_of(fleet.kinds)[p]) for p in mix})
+    values = []
+    for before in ({}, {"1B": 10.0, "8Q": 8000.0, "3g": 0.0}):
+        now = prices(fleet, mix, before, gap=0.0)
+        share = demand / sum(mix[p] * sizes_of(fleet.kinds)[p] for p in mix)
+        values.append(worth_of(fleet, now) + sum(share * mix[p] * (sizes_of(fleet.kinds)[p] - now[p]) for p in mix))
+    assert values[0] == pytest.approx(values[1])
+
+
+def test_a_profile_that_wastes_a_gpu_is_worth_less_than_its_framebuffer() -> None:
+    """32 1B take an A40 of 48 GiB: the fleet is worth more when they are few."""
+    fleet = Fleet([A40], [Group(0, (0, 0))] * 8)
+    now = prices(fleet, {"1B": 1.0, "2B": 1.0}, {})
+    assert now["2B"] * 24 == pytest.approx(now["1B"] * 32, rel=0.01)

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs with MIG whose GPU instances (GIs) take several vGPUs each, all of one framebuffer size in one GI (GB20x).
+
+Where a GI takes one vGPU, `Slots` with a pool for each GI profile says the same and is quicker.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from vgpuctl.placement.kind import Filling, Move, State
+
+
+class InGi(NamedTuple):
+    """What a profile needs: an instance of this GI profile, which takes so many of it."""
+
+    gi_profile_id: int
+    most: int
+
+
+class Instances:
+    """A kind whose state is (vGPUs in all, (size in MiB, vGPUs) of each instance). A place is an instance's number."""
+
+    def __init__(
+        self,
+        name: str,
+        framebuffer_mib: int,
+        sizes: Mapping[str, int],
+        needs: Mapping[str, InGi],
+        *,
+        instances: Sequence[int],
+        carriers: int,
+    ) -> None:
+        """`instances`: the GI profile of each; `carriers`: the VFs of the GPU."""
+        self.name = name
+        self.framebuffer_mib = framebuffer_mib
+        self.sizes = dict(sizes)
+        self.empty: State = (0, tuple((0, 0) for _ in instances))
+        self._needs = dict(needs)
+        self._instances = tuple(instances)
+        self._carriers = carriers
+
+    def moves(self, state: State, profile: str) -> tuple[Move, ...]:
+        """See `Kind.moves`. Of instances that are alike the first one stands for all."""
+        number, inside = state
+        found: dict[tuple[int, int, int], Move] = {}
+        for place in self._open(state, profile):
+            now = (self.sizes[profile], inside[place][1] + 1)
+            after = (number + 1, (*inside[:place], now, *inside[place + 1 :]))
+            found.setdefault((self._instances[place], *inside[place]), Move(place, after))
+        return tuple(found.values())
+
+    def _open(self, state: State, profile: str) -> list[int]:
+        number, inside = state
+        need = self._needs.get(profile)
+        if need is None or number >= self._carriers:
+            return []
+        return [n for n, gi in enumerate(self._instances) if gi == need.gi_profile_id and self._in(inside[n], profile)]
+
+    def _in(self, inside: tuple[int, int], profile: str) -> int:
+        """Return how many more of a profile go into an instance of its GI profile."""
+        size, number = inside
+        return max(0, self._needs[profile].most - number) if size in (0, self.sizes[profile]) else 0
+
+    def without(self, state: State, profile: str, place: int) -> State:
+        """See `Kind.without`."""
+        number, inside = state
+        size, count = inside[place]
+        now = (size, count - 1) if count > 1 else (0, 0)
+        return (number - 1, (*inside[:place], now, *inside[place + 1 :]))
+
+    def left(self, state: State, profile: str) -> int:
+        """See `Kind.left`."""
+        number, inside = state
+        free = sum(self._in(inside[place], profile) for place in self._open(state, profile))
+        return int(min(free, self._carriers - number)) if free else 0
+
+    def fits(self, state: State, wanted: Mapping[str, int]) -> bool:
+        """See `Kind.fits`. Tries each different state once, the profile of which the fewest share an instance first."""
+        some = sorted((p for p in wanted if wanted[p]), key=lambda p: (self._most(p), p))
+        states = {state}
+        for profile in some:
+            for _ in range(wanted[profile]):
+                states = {self._alike(move.after) for s in states for move in self.moves(s, profile)}
+                if not states:
+                    return False
+        return True
+
+    def _most(self, profile: str) -> int:
+        need = self._needs.get(profile)
+        return need.most if need is not None else 0
+
+    def _alike(self, state: State) -> State:
+        """Return the same with instances of one profile in order: which of them has what is all one for what fits."""
+        number, inside = state
+        order = iter(sorted(zip(self._instances, inside, strict=True)))
+        by_profile: dict[int, list[tuple[int, int]]] = {}
+        for profile, content in order:
+            by_profile.setdefault(profile, []).append(content)
+        return (number, tuple(by_profile[profile].pop(0) for profile in self._instances))
+
+    def filling(self, worth: Mapping[str, float]) -> Filling:
+        """See `Kind.filling`."""
+        return _Filling(self, {p: w for p, w in worth.items() if p in self._needs and w > 0})
+
+    def fillings(self, place: int, inside: tuple[int, int], worth: Mapping[str, float]) -> list[list[str]]:
+        """Return what an instance may take more, for each size: at each number the profile that is worth most."""
+        mine = [p for p in worth if self._needs[p].gi_profile_id == self._instances[place]]
+        found = []
+        for size in sorted({self.sizes[p] for p in mine if inside[0] in (0, self.sizes[p])}):
+            row: list[str] = []
+            while able := [p for p in mine if self.sizes[p] == size and self._needs[p].most > inside[1] + len(row)]:
+                row.append(max(able, key=lambda p: worth[p]))
+            found.append(row)
+        return found
+
+    def carriers_left(self, state: State) -> int:
+        """Return how many vGPUs more the VFs of the GPU carry."""
+        return self._carriers - int(state[0])
+
+
+class _Filling:
+    """Instance by instance, with the best for each number of VFs so far."""
+
+    def __init__(self, kind: Instances, worth: Mapping[str, float]) -> None:
+        self._kind = kind
+        self._worth_of = worth
+
+    def worth(self, state: State) -> float:
+        """See `Filling.worth`."""
+        return self._best(state)[0]
+
+    def counts(self, state: State) -> Mapping[str, int]:
+        """See `Filling.counts`."""
+        return Counter(self._best(state)[1])
+
+    def _best(self, state: State) -> tuple[float, tuple[str, ...]]:
+        best: list[tuple[float, tuple[str, ...]]] = [(0.0, ())] * (self._kind.carriers_left(state) + 1)
+        for place, inside in enumerate(state[1]):
+            before = list(best)
+            for row in self._kind.fillings(place, inside, self._worth_of):
+                gained = 0.0
+                for number, profile in enumerate(row[: len(best) - 1], 1):
+                    gained += self._worth_of[profile]
+                    for used in range(number, len(best)):
+                        if before[used - number][0] + gained > best[used][0]:
+                            best[used] = (before[used - number][0] + gained, (*before[used - number][1], *row[:number]))
+        return best[-1]

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The best filling of a GPU of slices: vGPUs that cover neighbouring slices, each worth something.
+
+Free slices come in runs, and a run is filled without regard to the others: weighted interval scheduling, from left to
+right. Where that would take more of a pool than is left, the pools are counted along; then, too, the answer is exact.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from vgpuctl.placement.kind import State
+
+
+class Piece(NamedTuple):
+    """A profile that is worth something: its size in slices, where it may start, units of each pool, and its worth."""
+
+    profile: str
+    size: int
+    starts: tuple[int, ...]
+    units: tuple[int, ...]
+    worth: float
+
+
+class _Best(NamedTuple):
+    worth: float
+    profiles: tuple[str, ...]
+
+
+_NOTHING = _Best(0.0, ())
+
+
+class Intervals:
+    """See `Filling`. A state is read as `Slots` writes it: covered slices, then what is used of each pool."""
+
+    def __init__(self, pieces: Sequence[Piece], slices: int, pools: Sequence[int], count_bits: int) -> None:
+        self._pieces = {piece.profile: piece for piece in pieces}
+        self._slices = slices
+        self._pools = tuple(pools)
+        self._count_bits = count_bits
+        self._rows: dict[tuple[int, tuple[str, ...]], list[_Best]] = {}
+        self._ends: dict[tuple[str, ...], list[list[tuple[int, Piece]]]] = {}
+        self._counted: dict[State, _Best] = {}
+
+    def worth(self, state: State) -> float:
+        """See `Filling.worth`."""
+        return self._best(state).worth
+
+    def counts(self, state: State) -> Mapping[str, int]:
+        """See `Filling.counts`."""
+        return Counter(self._best(state).profiles)
+
+    def _best(self, state: int) -> _Best:
+        free = ~state & ((1 << self._slices) - 1)
+        if not self._pools:
+            return self._by_runs(free, tuple(self._pieces))
+        used, mask = state >> self._slices, (1 << self._count_bits) - 1
+        left = tuple(most - ((used >> (i * self._count_bits)) & mask) for i, most in enumerate(self._pools))
+        able = tuple(p for p, piece in self._pieces.items() if all(map(int.__le__, piece.units, left)))
+        if all(self._pieces[p].size for p in able):
+            found = self._by_runs(free, able)
+            if all(map(int.__le__, self._units(found.profiles), left)):
+                return found
+        known = self._counted.get(state)
+        if known is None:
+            known = self._counted[state] = self._by_pools(free, able, left)
+        return known
+
+    def _units(self, profiles: Sequence[str]) -> tuple[int, ...]:
+        """Return how many units of each pool these take."""
+        taken = [self._pieces[p].units for p in profiles]
+        return tuple(sum(units[pool] for units in taken) for pool in range(len(self._pools)))
+
+    def _by_runs(self, free: int, able: tuple[str, ...]) -> _Best:
+        """Fill each run by itself, as if no pool had an end."""
+        worth, profiles = _NOTHING
+        while free:
+            low = free & -free
+            carried = free + low
+            start, end = low.bit_length() - 1, (carried & -carried).bit_length() - 1
+            best = self._row(start, able)[end - start]
+            worth, profiles, free = worth + best.worth, profiles + best.profiles, free & carried
+        return _Best(worth, profiles)
+
+    def _row(self, start: int, able: tuple[str, ...]) -> list[_Best]:
+        """Return the best filling of the slices from `start` up to each end."""
+        key = (start, able)
+        row = self._rows.get(key)
+        if row is None:
+            ending = self._ends.get(able) or self._ends.setdefault(able, self._ending(able))
+            row = self._rows[key] = [_NOTHING]
+            for places in ending[start + 1 :]:
+                best, last = row[-1].worth, None
+                for begin, piece in places:
+                    if begin >= start and row[begin - start].worth + piece.worth > best:
+                        best, last = row[begin - start].worth + piece.worth, (begin, piece)
+                row.append(_Best(best, (*row[last[0] - start].profiles, last[1].profile)) if last else row[-1])
+        return row
+
+    def _ending(self, able: tuple[str, ...]) -> list[list[tuple[int, Piece]]]:
+        """Return for each slice the places that end before it, and the profile that is worth most there."""
+        most: dict[tuple[int, int], Piece] = {}
+        for piece in (self._pieces[p] for p in able):
+            for begin in piece.starts:
+                place = (begin, begin + piece.size)
+                if place not in most or piece.worth > most[place].worth:
+                    most[place] = piece
+        ending: list[list[tuple[int, Piece]]] = [[] for _ in range(self._slices + 1)]
+        for (begin, end), piece in most.items():
+            ending[end].append((begin, piece))
+        return ending
+
+    def _by_pools(self, free: int, able: tuple[str, ...], left: tuple[int, ...]) -> _Best:
+        """Fill from left to right, and count what is left of each pool; profiles without slices come at the end."""
+        pieces = [self._pieces[p] for p in able]
+        afterwards: list[dict[tuple[int, ...], _Best]] = [{} for _ in range(self._slices + 1)]
+
+        def best(start: int, left: tuple[int, ...]) -> _Best:
+            known = afterwards[start].get(left)
+            if known is None:
+                known = best(start + 1, left) if start < self._slices else _NOTHING
+                for piece in pieces:
+                    here = start in piece.starts if piece.size else start == self._slices
+                    covers = ((1 << piece.size) - 1) << start
+                    if here and not covers & ~free and all(map(int.__le__, piece.units, left)):
+                        rest = best(start + piece.size, tuple(map(int.__sub__, left, piece.units)))
+                        if rest.worth + piece.worth > known.worth:
+                            known = _Best(rest.worth + piece.worth, (piece.profile, *rest.profiles))
+                afterwards[start][left] = known
+            return known
+
+        return best(0, left)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What room for each profile is worth in a fleet: the prices of a linear program over the states of its GPUs.
+
+The program fills every GPU so that as much framebuffer as can be is given out, while no profile gets more than its
+share of the demand; vGPUs may be parts of one, so the GPUs of one group are a single number. A profile's price is its
+framebuffer less what one more request for it would gain: what a place for it is worth to the fleet. A profile that
+finds room everywhere is worth little; one that only few GPUs can still take is worth all its framebuffer.
+
+The ways to fill the fleet are far too many to list. One is made at a time, the best at the prices so far, until no
+other can be better by more than `gap` (column generation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from vgpuctl.placement.fleet import Fleet, Group
+from vgpuctl.placement.kind import Kind
+from vgpuctl.placement.simplex import Simplex
+
+_MOST_WAYS = 60
+"""A fleet of 1,600 mixed-size GPUs needs 30."""
+
+
+def sizes_of(kinds: Sequence[Kind]) -> dict[str, int]:
+    """Return the framebuffer in MiB of every profile; of the first kind that offers it."""
+    sizes: dict[str, int] = {}
+    for kind in kinds:
+        for profile, mib in kind.sizes.items():
+            sizes.setdefault(profile, mib)
+    return sizes
+
+
+def prices(
+    fleet: Fleet, mix: Mapping[str, float], before: Mapping[str, float], *, gap: float = 1e-3
+) -> dict[str, float]:
+    """Return the price in MiB of each profile of the mix, which are all profiles of the fleet.
+
+    The demand is as much framebuffer as could still be given out. `before`: prices to begin with. `gap`: how far the
+    program's value may be from the best, as a share of it.
+    """
+    groups = sorted(fleet.groups(), key=_order)
+    sizes = {p: float(mib) for p, mib in sizes_of(fleet.kinds).items() if p in mix}
+    room, _ = _fill(fleet.kinds, groups, sizes)
+    if not room:
+        return sizes
+    asked = sum(mix[p] * sizes[p] for p in mix)
+    demand = {p: room * mix[p] / asked for p in sorted(mix)}
+    program = Simplex([1.0] * (len(demand) + 1))
+    now = best = {p: before.get(p, sizes[p]) for p in demand}
+    bound = float("inf")
+    for _ in range(_MOST_WAYS):
+        worth, counts = _fill(fleet.kinds, groups, now)
+        here = worth + sum(demand[p] * (sizes[p] - now[p]) for p in demand)
+        if here < bound:
+            bound, best = here, now
+        column = [counts.get(p, 0.0) / demand[p] for p in demand]
+        program.add([*column, 1.0], sum(sizes[p] * number for p, number in counts.items()) / room)
+        program.solve()
+        if bound - program.value * room <= gap * bound:
+            break
+        gains = zip(demand, program.duals()[:-1], strict=True)
+        now = {p: max(0.0, sizes[p] - max(0.0, gain) * room / demand[p]) for p, gain in gains}
+    return best
+
+
+def _order(entry: tuple[Group, int]) -> tuple[int, str]:
+    """Equal fleets give equal prices, to the last bit, in whatever order their states came about."""
+    return entry[0].kind, repr(entry[0].state)
+
+
+def _fill(
+    kinds: Sequence[Kind], groups: Sequence[tuple[Group, int]], worth: Mapping[str, float]
+) -> tuple[float, dict[str, float]]:
+    """Return what all GPUs filled up are worth together, and how many of each profile they have."""
+    fillings = [kind.filling(worth) for kind in kinds]
+    total = 0.0
+    counts: dict[str, float] = {}
+    for group, number in groups:
+        filling = fillings[group.kind]
+        total += number * filling.worth(group.state)
+        for profile, count in filling.counts(group.state).items():
+            counts[profile] = counts.get(profile, 0.0) + float(number * count)
+    return total, counts
