@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.bench.placement`: run what is missing in the CSV, then write docs/placement.md from it."""
+"""Run what is missing in the CSV of results, and write docs/placement.md and its pictures from it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from multiprocessing import Pool
 from pathlib import Path
 
 from tests.bench.paired import ROOT
-from tests.bench.placement import table
-from tests.bench.placement.fleets import BY_NAME
+from tests.bench.placement import claims, page, pictures, sample, table, times
+from tests.bench.placement.fleets import BY_NAME, SETTINGS
 from tests.bench.placement.requests import LOADS
 from tests.bench.placement.runs import (
     ARRIVALS,
@@ -24,7 +24,12 @@ from tests.bench.placement.runs import (
     rows_of,
 )
 
-CSV = ROOT / "docs" / "placement" / "results.csv"
+DOCS = ROOT / "docs"
+CSV = DOCS / "placement" / "results.csv"
+TIMES = DOCS / "placement" / "times.csv"
+
+
+MARKS = {True: "[x]", False: "[ ]", None: "[?]"}
 
 
 def numbers(text: str) -> list[int]:
@@ -46,8 +51,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--policies", type=words, default=list(POLICIES), help=f"of {', '.join(POLICIES)}")
     parser.add_argument("--workloads", type=words, default=[ARRIVALS, CHURN], help="arrivals,churn")
     parser.add_argument("--loads", type=numbers, default=list(LOADS), help="loads of churn in percent")
+    parser.add_argument("--again", type=words, default=[], help="policies whose rows are made again")
     parser.add_argument("--jobs", type=int, default=1, help="processes (1)")
     parser.add_argument("--out", type=Path, default=CSV, help="the CSV; runs whose rows it has are not made again")
+    parser.add_argument("--sample", action="store_true", help="only make 16 GPUs and 3 seeds again and compare")
+    parser.add_argument("--check", action="store_true", help="only print what was to be reached, from the CSV")
+    parser.add_argument("--times", action="store_true", help="only time decisions, and write the page again")
+    parser.add_argument("--page", action="store_true", help="only write the page and pictures from the CSV")
     return parser.parse_args()
 
 
@@ -66,17 +76,56 @@ def runs(wanted: argparse.Namespace) -> Iterator[Run]:
 def main() -> int:
     """Do what was asked for."""
     wanted = arguments()
-    have = table.read(wanted.out)
+    if wanted.sample:
+        found = sample.differing(table.read(wanted.out))
+        print("\n".join(found) or "as committed")
+        return 1 if found else 0
+    if wanted.check:
+        return check(wanted.out)
+    if wanted.times:
+        times.write(TIMES, table.machine(), list(times.timed()))
+    elif not wanted.page:
+        carry_out(wanted)
+    if wanted.out == CSV:
+        write_page()
+    return 0
+
+
+def carry_out(wanted: argparse.Namespace) -> None:
+    """Make the runs that are missing; what was made is kept when this is stopped."""
+    have = [row for row in table.read(wanted.out) if row.policy not in wanted.again]
+    wanted.out.parent.mkdir(parents=True, exist_ok=True)
+    if wanted.again:
+        table.write(wanted.out, have)
     there = table.done(have)
     missing = [run for run in runs(wanted) if run not in there]
-    wanted.out.parent.mkdir(parents=True, exist_ok=True)
     with Pool(wanted.jobs) as pool:
         for number, rows in enumerate(pool.imap(rows_of, missing), 1):
             table.append(wanted.out, rows)
             if number % 100 == 0 or number == len(missing):
                 print(f"{number} of {len(missing)} runs", file=sys.stderr, flush=True)
     table.write(wanted.out, table.read(wanted.out))
-    return 0
+
+
+def check(path: Path) -> int:
+    """Print what was to be reached; the exit status is 1 when something was not."""
+    found = list(claims.claims(table.by_key(table.read(path))))
+    for claim in found:
+        print(f"{MARKS[claim.reached]} {claim.says}: {claim.found}")
+    slow = [t for t in times.read(TIMES) if float(t.milliseconds) > float(t.limit)]
+    for one in times.read(TIMES):
+        print(f"{MARKS[one not in slow]} {one.what}: {one.milliseconds} ms (at most {one.limit})")
+    return 1 if slow or any(claim.reached is False for claim in found) else 0
+
+
+def write_page() -> None:
+    """Write the page and the pictures from what is committed."""
+    results = table.by_key(table.read(CSV))
+    page.write(DOCS / "placement.md", page.page(results, table.head(CSV), times.read(TIMES)))
+    for setting in SETTINGS:
+        gpus = page.shown_size(results, setting.name)
+        if gpus:
+            (DOCS / "placement" / f"{setting.name}.svg").write_bytes(pictures.picture(results, setting, gpus))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two references: B1, a bound that nobody reaches who admits what fits, and B2, free migration.
 
-B1 is the greatest framebuffer that an offline choice among the requests can fill, as a linear program in which GPUs may be
-divided into fractions. B2 admits each request in order as long as all that was admitted can still be packed, as if
+B1 is the greatest framebuffer that an offline choice among the requests can fill, as a linear program in which GPUs may
+be divided into fractions. B2 admits each request in order as long as all that was admitted can still be packed, as if
 everything could be moved at no cost.
 """
 
@@ -75,7 +75,7 @@ class Packing:
         return worth[0], chosen
 
     def _filled(self, card: Card, left: Sequence[int], *stages: Sequence[float]) -> Pattern:
-        """Return a pattern with no more of a profile than is left: what is worth most at each stage's prices in turn."""
+        """Return a pattern with no more of a profile than is left: worth most at each stage's prices in turn."""
         counts, covered = [0] * len(self.profiles), 0
         for prices in stages:
             while True:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fragmentation gradient descent: Weng et al., "Beware of Fragmentation", USENIX ATC'23, section 4.
 
-The fragmentation of a GPU is the free framebuffer that a request drawn from the demand cannot use: all that is free when
-the profile does not fit, none when it does (their frag.go counts a GPU's rest when it is less than the request). A
-request goes where the sum grows least. Their published figures for the Alibaba trace need that trace; it is not here, so
-this is held to the definition, not to their numbers.
+The fragmentation of a GPU is the free framebuffer that a request drawn from the demand cannot use: all that is free
+when the profile does not fit, none when it does (their frag.go counts a GPU's rest when it is less than the request). A
+request goes where the sum grows least. Their published figures for the Alibaba trace need that trace; it is not here,
+so this is held to the definition, not to their numbers.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from vgpuctl.placement.kind import Kind, Move, State
 class Fgd:
     """`best_fit`: equal moves go to the GPU with the least framebuffer free, else to the lowest number.
 
-    `finer`: what fits once leaves as fragment what it cannot fill, so a GPU's rest counts by `Kind.left`. This is not in
-    the paper; it is here because a reader would try it next.
+    `finer`: a profile that fits leaves as fragment what it cannot fill, by `Kind.left`. This is not in the paper; it is
+    here because a reader would try it next.
     """
 
     def __init__(self, demand: Mapping[str, float], *, best_fit: bool = False, finer: bool = False) -> None:

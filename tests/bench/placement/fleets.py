@@ -28,6 +28,10 @@ TWO_TO_16 = (*TWO_TO_8, "16Q")
 TWO_TO_24 = tuple(figures.PRO_6000_MOST)
 
 
+SAME_SIZE = "-same"
+"""The end of the name of a fleet that is another one without mixed sizes."""
+
+
 class Setting(NamedTuple):
     """A fleet of equally many GPUs of each card, and a demand: weights by the number of requests."""
 
@@ -35,6 +39,11 @@ class Setting(NamedTuple):
     title: str
     cards: tuple[Card, ...]
     demand: Mapping[str, int]
+
+    @property
+    def asked(self) -> str:
+        """What the requests are made from: a fleet in another mode is asked for the same."""
+        return self.name.removesuffix(SAME_SIZE)
 
 
 SETTINGS = (

@@ -4,8 +4,8 @@
 What they cannot know they are given: here they are asked only for GPUs that have room, although some of them fail and
 try another. On a GPU where the place is free to choose they take the lowest, as the driver does without being told.
 First in mapping order (Proxmox, pve-docs qm.adoc; OpenNebula, HostSharePCI.cc) is `FirstFit`; most vGPUs first (vdsm's
-`compact`, vSphere's "group VMs on GPU until full") and fewest first (vdsm's `separate`, vSphere's "spread") are `Depth` and
-`Breadth`, all three in vgpuctl.placement.policy.
+`compact`, vSphere's "group VMs on GPU until full") and fewest first (vdsm's `separate`, vSphere's "spread") are `Depth`
+and `Breadth`, all three in vgpuctl.placement.policy.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def arrivals(setting: Setting, gpus: int, seed: int) -> Arrivals:
     profiles: list[str] = []
     until: dict[int, int] = {}
     asked = 0
-    for profile in _drawn(setting.demand, Random(f"arrivals {setting.name} {gpus} {seed}")):
+    for profile in _drawn(setting.demand, Random(f"arrivals {setting.asked} {gpus} {seed}")):
         asked += sizes[profile]
         for load in LOADS:
             if load not in until and asked * 100 > whole * load:
@@ -57,7 +57,7 @@ def arrivals(setting: Setting, gpus: int, seed: int) -> Arrivals:
 
 def visits(setting: Setting, gpus: int, load: int, seed: int) -> Iterator[Visit]:
     """Return requests that come at random, as often as keeps the load up, and stay for one life on average."""
-    random = Random(f"churn {setting.name} {gpus} {load} {seed}")
+    random = Random(f"churn {setting.asked} {gpus} {load} {seed}")
     drawn = _drawn(setting.demand, random)
     sizes, total = sizes_gib(setting), sum(setting.demand.values())
     mean_gib = sum(sizes[profile] * weight for profile, weight in setting.demand.items()) / total

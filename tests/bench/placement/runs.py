@@ -30,6 +30,7 @@ from tests.bench.placement.requests import (
     visits,
 )
 from vgpuctl.placement.fleet import Fleet
+from vgpuctl.placement.least_waste import LeastWaste
 from vgpuctl.placement.policy import Breadth, Depth, FirstFit, Policy
 
 ARRIVALS, CHURN = "arrivals", "churn"
@@ -39,6 +40,7 @@ OURS = "least-waste"
 UNRANKED = "one-type-per-card"
 
 POLICIES: dict[str, Callable[[Setting, int], Policy]] = {
+    OURS: lambda setting, seed: LeastWaste(setting.demand),
     "first-fit": lambda setting, seed: FirstFit(),
     "depth": lambda setting, seed: Depth(),
     "breadth": lambda setting, seed: Breadth(),

@@ -40,6 +40,11 @@ def read(path: Path) -> list[Row]:
     ]
 
 
+def head(path: Path) -> list[str]:
+    """Return the lines of a file that say where and when it was made."""
+    return [line[2:] for line in path.read_text().splitlines() if line.startswith("# ")]
+
+
 def append(path: Path, rows: Sequence[Row]) -> None:
     """Add rows to a file at once, so that a run that is stopped can go on later."""
     text = StringIO()
