@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tests.bench.placement.fleets import BY_NAME, SAME_SIZE
+from tests.bench.placement.fleets import BY_NAME, PRO_6000_SETS, SAME_SIZE
 from tests.bench.placement.runs import ARRIVALS, CHURN, MIGRATION, OURS, POLICIES, UNRANKED
 from tests.bench.placement.table import Difference, Results, average, difference
 
@@ -51,13 +51,13 @@ def claims(results: Results) -> Iterator[Claim]:
     yield _optimal_on_one_model(results)
     yield _over_fgd(results, "a40-a16", 16, 3)
     yield _over_fgd(results, "a40-a16", 160, 5)
-    for setting in ("h100-mig", "h100-mig-uniform"):
+    for setting in ("h100-mig", "h100-mig-uniform", "h100-mig-uniform-5"):
         yield _over_fgd(results, setting, 16, 1)
-    yield _over_fgd(results, "h100-mig", 160, 1.8)
-    yield _over_fgd(results, "h100-mig-uniform", 160, 1)
-    for setting, points in (("pro6000-2-8", 5), ("pro6000-2-16", 5), ("pro6000-2-24", 3)):
-        for gpus in (16, 160):
-            yield _over_fgd(results, setting, gpus, points)
+        yield _over_fgd(results, setting, 160, 1.8 if setting == "h100-mig" else 1)
+    for name, _, _ in PRO_6000_SETS:
+        for setting in (f"pro6000-{name}", f"pro6000-{name}-even"):
+            for gpus in (16, 160):
+                yield _over_fgd(results, setting, gpus, 3 if name == "2-24" else 5)
     yield _not_less_than_same_size(results)
     yield _near_migration(results, 160, one=0.5, two=1)
     yield _near_migration(results, 16, one=1.5, two=6)

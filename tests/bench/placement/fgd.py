@@ -59,8 +59,9 @@ class Fgd:
             free = kind.framebuffer_mib - used_mib(kind, state)
             known = 0.0
             for profile, weight in self._demand.items():
-                left = kind.left(state, profile)
-                usable = free if left and not self._finer else left * kind.sizes.get(profile, 0)
-                known += weight * max(0, free - usable)
+                if self._finer:
+                    known += weight * max(0, free - kind.left(state, profile) * kind.sizes.get(profile, 0))
+                elif not kind.moves(state, profile):
+                    known += weight * free
             self._fragmentation[kind.name, state] = known
         return known

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tests.bench.placement import figures
@@ -21,6 +21,11 @@ MIG = {"1g": 40, "2g": 25, "3g": 20, "4g": 5, "7g": 10}
 def uniform(*profiles: str) -> dict[str, int]:
     """Return a demand in which all profiles are asked for equally often."""
     return dict.fromkeys(profiles, 1)
+
+
+def even(*profiles: str) -> dict[str, int]:
+    """Return a demand in which all profiles are asked for with the same framebuffer: small ones more often."""
+    return {profile: 48 // figures.gib(profile) for profile in profiles}
 
 
 TWO_TO_8 = ("2Q", "4Q", "8Q")
@@ -46,6 +51,23 @@ class Setting(NamedTuple):
         return self.name.removesuffix(SAME_SIZE)
 
 
+MIG_PROFILES = tuple(MIG)
+PRO_6000_SETS = (
+    ("2-8", "2/4/8 GiB", TWO_TO_8),
+    ("2-16", "2/4/8/16 GiB", TWO_TO_16),
+    ("2-24", "2 to 24 GiB", TWO_TO_24),
+)
+
+
+def _pro_6000() -> Iterator[Setting]:
+    """Return the settings of RTX PRO 6000: each set of sizes asked for alike, by number and by framebuffer."""
+    for name, sizes, profiles in PRO_6000_SETS:
+        mixed, same = figures.pro_6000_mixed(*profiles), figures.pro_6000_same(*profiles)
+        for end, how, demand in (("", "", uniform(*profiles)), ("-even", ", even framebuffer", even(*profiles))):
+            yield Setting(f"pro6000-{name}{end}", f"RTX PRO 6000 mixed size, {sizes}{how}", (mixed,), demand)
+            yield Setting(f"pro6000-{name}{end}{SAME_SIZE}", f"RTX PRO 6000 same size, {sizes}{how}", (same,), demand)
+
+
 SETTINGS = (
     Setting("a100-40", "A100-40, AI mix", (figures.A100_40,), AI),
     Setting("a40", "A40, VDI mix", (figures.A40,), VDI),
@@ -53,38 +75,10 @@ SETTINGS = (
     Setting("a40-a10", "A40 and A10, VDI mix", (figures.A40, figures.A10), VDI),
     Setting("h100-mig", "H100 MIG, weighted mix", (figures.H100_MIG,), MIG),
     Setting("h100-mig-uniform", "H100 MIG, uniform mix", (figures.H100_MIG,), uniform(*figures.H100_MIG.sizes)),
+    Setting("h100-mig-uniform-5", "H100 MIG, uniform mix without 1g.20gb", (figures.H100_MIG,), uniform(*MIG_PROFILES)),
     Setting("ada-2-16", "Ada mixed size, 2/4/8/16 GiB", (figures.ada_mixed(*TWO_TO_16),), uniform(*TWO_TO_16)),
     Setting("ada-2-24", "Ada mixed size, 2 to 24 GiB", (figures.ada_mixed(*TWO_TO_24),), uniform(*TWO_TO_24)),
-    Setting(
-        "pro6000-2-8", "RTX PRO 6000 mixed size, 2/4/8 GiB", (figures.pro_6000_mixed(*TWO_TO_8),), uniform(*TWO_TO_8)
-    ),
-    Setting(
-        "pro6000-2-16",
-        "RTX PRO 6000 mixed size, 2/4/8/16 GiB",
-        (figures.pro_6000_mixed(*TWO_TO_16),),
-        uniform(*TWO_TO_16),
-    ),
-    Setting(
-        "pro6000-2-24",
-        "RTX PRO 6000 mixed size, 2 to 24 GiB",
-        (figures.pro_6000_mixed(*TWO_TO_24),),
-        uniform(*TWO_TO_24),
-    ),
-    Setting(
-        "pro6000-2-8-same", "RTX PRO 6000 same size, 2/4/8 GiB", (figures.pro_6000_same(*TWO_TO_8),), uniform(*TWO_TO_8)
-    ),
-    Setting(
-        "pro6000-2-16-same",
-        "RTX PRO 6000 same size, 2/4/8/16 GiB",
-        (figures.pro_6000_same(*TWO_TO_16),),
-        uniform(*TWO_TO_16),
-    ),
-    Setting(
-        "pro6000-2-24-same",
-        "RTX PRO 6000 same size, 2 to 24 GiB",
-        (figures.pro_6000_same(*TWO_TO_24),),
-        uniform(*TWO_TO_24),
-    ),
+    *_pro_6000(),
 )
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 

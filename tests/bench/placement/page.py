@@ -49,8 +49,8 @@ INTRODUCTION = """# Placement against others
 <!-- Made by python -m tests.bench.placement; edit tests/bench/placement/page.py. -->
 
 How much framebuffer is admitted when each policy places the same requests on the same GPUs. Every policy is written
-from its program's published behaviour (`tests/bench/placement/peers.py` and `fgd.py` name the sources), runs on the same
-exact rules of what fits, and admits whatever fits where it looks. All that differs is the choice.
+from its program's published behaviour (`tests/bench/placement/peers.py` and `fgd.py` name the sources), runs on the
+same exact rules of what fits, and admits whatever fits where it looks. All that differs is the choice.
 
 - *Arrivals*: requests come and stay, until what was asked for is 60, 80, 100 or 130 % of the fleet's framebuffer.
 - *Churn*: requests come at random and leave again; the load is what would be in use on average if nothing were refused.

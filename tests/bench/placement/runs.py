@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
+
+from vgpuctl.placement.moves import Placed, moved, moves_for
 
 from tests.bench.placement.bounds import Packing, offline_gib, with_free_migration
 from tests.bench.placement.fgd import Fgd
@@ -22,7 +24,6 @@ from tests.bench.placement.peers import (
     XenDepth,
 )
 from tests.bench.placement.requests import (
-    LOADS,
     MEASURED_LIVES,
     WARM_UP_LIVES,
     arrivals,
@@ -38,6 +39,9 @@ OFFERED, OFFLINE, MIGRATION = "offered", "B1", "B2"
 """Rows that are no policy: what was asked for, and the two references."""
 OURS = "least-waste"
 UNRANKED = "one-type-per-card"
+MOVING = "least-waste and moves"
+"""Least-waste, and where nothing has room what plan-moves proposes, with at most this many moves for a request."""
+MOST_MOVES = 2
 
 POLICIES: dict[str, Callable[[Setting, int], Policy]] = {
     OURS: lambda setting, seed: LeastWaste(setting.demand),
@@ -75,7 +79,8 @@ class Row(NamedTuple):
     """What came of a run at a load: the framebuffer in percent of the fleet's, and how many of each profile.
 
     `counts` is in the order of the profiles' names. For `arrivals` it is at the end, in churn on average over the
-    measured time, but for the counts: they are of all requests that came in it.
+    measured time, but for the counts: they are of all requests that came in it. `moves`: how many vGPUs were stopped
+    and started elsewhere, by `MOVING` alone.
     """
 
     setting: str
@@ -86,6 +91,7 @@ class Row(NamedTuple):
     policy: str
     framebuffer_percent: str
     counts: str
+    moves: int = 0
 
 
 def rows_of(run: Run) -> list[Row]:
@@ -93,6 +99,7 @@ def rows_of(run: Run) -> list[Row]:
     if run.workload == CHURN:
         return [_churn(run)]
     setting = BY_NAME[run.setting]
+    moves: list[int] = []
     asked = arrivals(setting, run.gpus, run.seed)
     if run.policy == OFFLINE:
         packing = _packing(setting, run.gpus)
@@ -103,15 +110,37 @@ def rows_of(run: Run) -> list[Row]:
         admitted = [True] * len(asked.profiles)
     elif run.policy == MIGRATION:
         admitted = with_free_migration(_packing(setting, run.gpus), asked.profiles)
+    elif run.policy == MOVING:
+        moves, admitted = _with_moves(setting, run.gpus, asked.profiles)
     else:
         policy = POLICIES[run.policy](setting, run.seed)
         fleet = fleet_of(setting, run.gpus)
         admitted = [placed(fleet, policy, profile) is not None for profile in asked.profiles]
     rows = []
-    for load in LOADS:
-        taken = [p for p, yes in zip(asked.profiles[: asked.until[load]], admitted, strict=False) if yes]
-        rows.append(_row(run, load, setting, sum(sizes_gib(setting)[p] for p in taken), taken))
+    for load, until in asked.until.items():
+        taken = [p for p, yes in zip(asked.profiles[:until], admitted, strict=False) if yes]
+        row = _row(run, load, setting, sum(sizes_gib(setting)[p] for p in taken), taken)
+        rows.append(row._replace(moves=sum(moves[:until])))
     return rows
+
+
+def _with_moves(setting: Setting, gpus: int, profiles: Sequence[str]) -> tuple[list[int], list[bool]]:
+    """Return how many moves each request cost, and whether it was admitted."""
+    fleet, policy = fleet_of(setting, gpus), LeastWaste(setting.demand)
+    there: list[Placed] = []
+    moves, admitted = [], []
+    for profile in profiles:
+        where, shifts = placed(fleet, policy, profile), ()
+        if where is None:
+            shifts = moves_for(fleet, there, profile, MOST_MOVES) or ()
+            for shift in shifts:
+                there[shift.which] = moved(fleet, there[shift.which], shift)
+            where = placed(fleet, policy, profile) if shifts else None
+        if where is not None:
+            there.append(Placed(where[0], profile, where[1]))
+        moves.append(len(shifts))
+        admitted.append(where is not None)
+    return moves, admitted
 
 
 def placed(fleet: Fleet, policy: Policy, profile: str) -> tuple[int, int] | None:

@@ -34,7 +34,7 @@ def read(path: Path) -> list[Row]:
         return []
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     return [
-        Row(r[0], int(r[1]), r[2], int(r[3]), int(r[4]), *r[5:])
+        Row(r[0], int(r[1]), r[2], int(r[3]), int(r[4]), r[5], r[6], r[7], int(r[8]))
         for number, r in enumerate(csv.reader(lines))
         if number and len(r) == len(Row._fields)
     ]
