@@ -24,7 +24,7 @@ from vgpuctl.host.system import HostSystem
 from vgpuctl.model.outcome import Confirm, Outcome
 from vgpuctl.model.records import Holder
 from vgpuctl.model.vm import ProcessId
-from vgpuctl.model.wish import VmWish
+from vgpuctl.model.wish import VmWish, Where
 from vgpuctl.model.world import World
 from vgpuctl.sim import SimWorld, open_world
 
@@ -137,7 +137,6 @@ def wish(profile: str | None = None, count: int = 1, name: str | None = None, **
     values: dict[str, Any] = {
         "name": name or next(_names),
         "profiles": ((profile, count),) if profile else (),
-        "gpu": None,
         "mode": "vgpu",
         "memory_mib": 1024,
         "vcpus": 1,
@@ -152,7 +151,9 @@ def wish(profile: str | None = None, count: int = 1, name: str | None = None, **
         "template": "vm",
         "force_console": False,
     }
-    return VmWish(**{**values, **changes})
+    named = changes.pop("gpu", None)
+    where = changes.pop("where", Where(gpus=() if named is None else (named,)))
+    return VmWish(**{**values, "where": where, **changes})
 
 
 def yes(question: str, details: tuple[str, ...]) -> None:

@@ -87,6 +87,10 @@ def join(
             by_carrier[carrier] = replace(known, reason="its claim cannot be read")
     plain = {gpu.address for gpu in gpus if gpu.mixed_size is False}
     vgpus = (_without_place(v) if v.gpu in plain else v for v in by_carrier.values())
+    groups = {c.vm_uuid: c.spread_group for c in claims if c.spread_group is not None}
+    groups |= {v.uuid: v.promise.spread_group for v in vms if v.promise is not None and v.promise.spread_group}
+    if groups:
+        vgpus = (replace(v, spread_group=groups.get(v.vm_uuid or "")) for v in vgpus)
     return tuple(sorted(vgpus, key=lambda v: (v.gpu, v.function, v.carrier)))
 
 

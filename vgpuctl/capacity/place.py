@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choose where the vGPUs of one VM go: all of them, or none with the reasons.
 
-GPUs that already run vGPUs come first, fullest first, so that empty ones stay open for other sizes; ties go to
-the lowest address. The same input always gives the same answer.
+Of the GPUs that may take them and have room a placement policy takes one, for each vGPU after the other, the larger
+ones first. Where that leaves one without room, or no numbers are known, every combination decides: fullest GPU first,
+ties to the lowest address. The same input always gives the same answer.
 """
 
 from __future__ import annotations
@@ -10,53 +11,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from vgpuctl.capacity.by_policy import one_by_one
 from vgpuctl.capacity.closed import why_closed, why_not_allowed
-from vgpuctl.capacity.mixed_size import pack
+from vgpuctl.capacity.kinds import fleet_of
 from vgpuctl.capacity.profiles import check_combination, find
 from vgpuctl.capacity.room import Room, room, why_unknown
-from vgpuctl.errors import NoCapacity, NotFound, Stuck
-from vgpuctl.model.address import address_key, normal_pci
-from vgpuctl.model.gpu import Backend, Gpu, Owner, Vgpu, VgpuType
+from vgpuctl.capacity.search import Host, Item, Slot, search
+from vgpuctl.capacity.where import Barred, bound, selected, why_barred
+from vgpuctl.errors import NoCapacity, Stuck
+from vgpuctl.model.address import address_key
+from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import StuckWrite
-from vgpuctl.value import Value, replace
-
-
-class Slot(Value):
-    """Where one vGPU goes; `placement_id` on a mixed-size GPU, where the driver lets it be chosen."""
-
-    gpu: Gpu
-    function: str
-    type: VgpuType
-    placement_id: int | None = None
-
-
-class _Item(Value):
-    types: Mapping[str, VgpuType]
-    text: str
-
-
-def select_gpus(snapshot: Snapshot, wanted: str | None) -> tuple[Gpu, ...]:
-    """Return the GPUs that an address or a model name means; None means all that are GPUs.
-
-    Raises:
-        NotFound: nothing matches; the message lists what there is.
-    """
-    if wanted is None:
-        return tuple(g for g in snapshot.gpus if g.display_class)
-    address = normal_pci(wanted) or wanted
-    exact = tuple(g for g in snapshot.gpus if g.address == address)
-    if exact:
-        return exact
-    by_model = tuple(g for g in snapshot.gpus if g.display_class and g.called(wanted))
-    if by_model:
-        return by_model
-    there = ", ".join(f"{g.address} ({g.model})" for g in snapshot.gpus if g.display_class) or "none"
-    raise NotFound(
-        f"no GPU '{wanted}' on this host",
-        hint=f"GPUs here: {there}; vgpuctl list-gpus --all also lists other devices",
-        gpu=wanted,
-    )
+from vgpuctl.model.wish import ANYWHERE, Where
+from vgpuctl.value import replace
 
 
 def joint_free(
@@ -72,33 +40,67 @@ def joint_free(
 def place(
     snapshot: Snapshot,
     profiles: Sequence[tuple[str, int]],
-    gpu: str | None,
+    where: Where | None = None,
     exclude: frozenset[str] = frozenset(),
     vm: str | None = None,
+    uuid: str | None = None,
 ) -> tuple[Slot, ...]:
-    """Return a slot for every vGPU wanted, in the order asked for. `vm`: for which host.yaml may reserve a GPU.
+    """Return a slot for every vGPU wanted, in the order asked for.
+
+    `vm`: for which host.yaml may reserve a GPU; `uuid`: of the VM, which may be bound to a spread group or a NUMA node.
 
     Raises:
         NoCapacity: they do not all fit; facts hold each GPU's numbers and reasons.
         Stuck: a kernel write has not come back on every GPU that could serve.
-        NotFound, InvalidInput, Refused: the profiles cannot be meant on this host.
+        NotFound, InvalidInput, Refused: the profiles or GPUs cannot be meant on this host.
     """
-    gpus = tuple(g for g in select_gpus(snapshot, gpu) if g.address not in exclude)
+    where = bound(snapshot, where or ANYWHERE, uuid)
+    gpus = tuple(g for g in selected(snapshot, where) if g.address not in exclude)
     found = {text: find(snapshot, gpus, text) for text, _ in profiles}
     check_combination([next(iter(found[text].values())).profile for text, count in profiles for _ in range(count)])
-    allowed = {text: _allowed(gpus, types) for text, types in found.items()}
-    wanted = [_Item(allowed[text], text) for text, count in profiles for _ in range(count)]
-    ordered = sorted(range(len(wanted)), key=lambda n: (-_size(wanted[n]), wanted[n].text, n))
+    items = {text: Item(_allowed(gpus, types), text) for text, types in found.items()}
+    barred = {g.address: why for g in gpus if (why := why_barred(snapshot, g, where, uuid)) is not None}
     stuck = {s.gpu for s in snapshot.stuck}
-    _refuse_stuck(snapshot, [g for g in gpus if any(g.address in types for types in found.values())])
-    open_ones = [g for g in gpus if g.address not in stuck and why_closed(g, "vgpu", vm) is None]
-    usable = _fullest_first(snapshot, open_ones)
-    enough = all(_enough(snapshot, usable, allowed[t], n, vm) for t, n in _totals(profiles).items())
-    chosen = _search(snapshot, usable, [wanted[n] for n in ordered], ()) if enough else None
+    may_serve = [g for g in gpus if g.address not in barred and any(g.address in types for types in found.values())]
+    _refuse_stuck(snapshot, may_serve)
+    shut = stuck | set(barred)
+    hosts = _hosts(snapshot, [g for g in gpus if g.address not in shut and why_closed(g, "vgpu", vm) is None])
+    totals = _totals(profiles)
+    largest = sorted(totals.items(), key=lambda t: (-items[t[0]].framebuffer_mib, t[0]))
+    ordered = [items[text] for text, count in largest for _ in range(count)]
+    chosen = one_by_one(snapshot, hosts, ordered, where.policy, vm)
     if chosen is None:
-        raise _no_room(snapshot, gpus, profiles, found, vm)
-    slots = dict(zip(ordered, chosen, strict=True))
-    return tuple(slots[n] for n in range(len(wanted)))
+        chosen = _together(snapshot, hosts, [(items[text], count) for text, count in largest], vm)
+    if chosen is None:
+        raise _no_room(snapshot, gpus, profiles, found, vm, barred)
+    slots: dict[str, list[Slot]] = {}
+    for item, slot in zip(ordered, chosen, strict=True):
+        slots.setdefault(item.text, []).append(slot)
+    return tuple(slots[text].pop(0) for text, count in profiles for _ in range(count))
+
+
+def _hosts(snapshot: Snapshot, gpus: Sequence[Gpu]) -> tuple[Host, ...]:
+    """Return the GPUs with what is on each, fullest first."""
+    there: dict[str, list[Vgpu]] = {g.address: [] for g in gpus}
+    for vgpu in snapshot.vgpus:
+        if vgpu.gpu in there:
+            there[vgpu.gpu].append(vgpu)
+    hosts = (Host(g, tuple(there[g.address])) for g in gpus)
+    return tuple(sorted(hosts, key=lambda h: (-len(h.taken), address_key(h.gpu.address))))
+
+
+def _together(
+    snapshot: Snapshot, hosts: Sequence[Host], wanted: Sequence[tuple[Item, int]], vm: str | None
+) -> tuple[Slot, ...] | None:
+    """Return a slot for each vGPU in the order wanted, found by trying every combination."""
+    gpus = [h.gpu for h in hosts]
+    if not all(_enough(snapshot, gpus, item.types, count, vm) for item, count in wanted):
+        return None
+    profiles = {t.profile for item, _ in wanted for t in item.types.values()}
+    numbers = fleet_of(snapshot, gpus, vm, profiles)
+    alike = {gpu.address: numbers.fleet.group_of(n) for n, gpu in enumerate(numbers.gpus)}
+    found = search(hosts, wanted, alike)
+    return None if found is None else tuple(slot for slots in found for slot in slots)
 
 
 def _allowed(gpus: Sequence[Gpu], types: Mapping[str, VgpuType]) -> dict[str, VgpuType]:
@@ -137,88 +139,6 @@ def _refuse_stuck(snapshot: Snapshot, gpus: Sequence[Gpu]) -> None:
         raise stuck_error(writes[gpus[0].address])
 
 
-def _size(item: _Item) -> int:
-    return max(((t.framebuffer_mib or 0) for t in item.types.values()), default=0)
-
-
-def _search(
-    snapshot: Snapshot, gpus: Sequence[Gpu], items: Sequence[_Item], chosen: tuple[Slot, ...]
-) -> tuple[Slot, ...] | None:
-    """Try the GPUs in order for the first item, then the rest; equal items keep their GPUs' order."""
-    if not items:
-        return chosen
-    item = items[0]
-    again = len(chosen) > 0 and _equal(chosen[-1], item)
-    started = not again
-    for gpu in gpus:
-        started = started or gpu.address == chosen[-1].gpu.address
-        wanted = item.types.get(gpu.address)
-        if not started or wanted is None:
-            continue
-        more = _with_one_more(snapshot.taken_on(gpu.address), gpu, chosen, wanted)
-        rest = _search(snapshot, gpus, items[1:], more) if more is not None else None
-        if rest is not None:
-            return rest
-    return None
-
-
-def _with_one_more(
-    taken: Sequence[Vgpu], gpu: Gpu, chosen: tuple[Slot, ...], wanted: VgpuType
-) -> tuple[Slot, ...] | None:
-    """Return what is chosen with one more vGPU on this GPU; None when it does not fit.
-
-    On a mixed-size GPU all that are chosen there are placed anew, so that no choice stands in the way of a later one.
-    """
-    mine = [n for n, slot in enumerate(chosen) if slot.gpu.address == gpu.address]
-    if not gpu.mixed_size or not mine:
-        space = room(gpu, (*taken, *_as_taken(chosen, gpu)), wanted)
-        function = space.functions[0] if space.some else None
-    else:
-        space = room(gpu, taken, wanted)
-        used = {chosen[n].function for n in mine}
-        function = next((f for f in space.functions if f not in used), None) if space.some else None
-    if function is None:
-        return None
-    more = (*chosen, Slot(gpu, function, wanted))
-    if not gpu.mixed_size or space.free is None:
-        return more
-    ids = pack(gpu, taken, [slot.type for slot in more if slot.gpu.address == gpu.address])
-    if ids is None:
-        return None
-    if gpu.backend is not Backend.VENDOR_VF:
-        return more  # mdevs go where the driver puts them
-    placed = dict(zip((*mine, len(chosen)), ids, strict=True))
-    return tuple(replace(slot, placement_id=placed.get(n, slot.placement_id)) for n, slot in enumerate(more))
-
-
-def _equal(slot: Slot, item: _Item) -> bool:
-    known = item.types.get(slot.gpu.address)
-    return known is not None and known.name == slot.type.name
-
-
-def _fullest_first(snapshot: Snapshot, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    return tuple(sorted(gpus, key=lambda g: (-len(snapshot.taken_on(g.address)), address_key(g.address))))
-
-
-def _as_taken(chosen: Sequence[Slot], gpu: Gpu) -> list[Vgpu]:
-    return [
-        Vgpu(
-            carrier=f"planned-{n}",
-            gpu=gpu.address,
-            function=s.function,
-            owner=Owner.OURS,
-            present=False,
-            backend=gpu.backend,
-            type_id=s.type.type_id,
-            profile=s.type.profile,
-            framebuffer_mib=s.type.framebuffer_mib,
-            placement_id=s.placement_id,
-        )
-        for n, s in enumerate(chosen)
-        if s.gpu.address == gpu.address
-    ]
-
-
 def rooms_for(
     snapshot: Snapshot, gpus: Sequence[Gpu], types: Mapping[str, VgpuType], vm: str | None = None
 ) -> tuple[tuple[Gpu, Room], ...]:
@@ -248,16 +168,24 @@ def _no_room(
     profiles: Sequence[tuple[str, int]],
     found: Mapping[str, Mapping[str, VgpuType]],
     vm: str | None,
+    barred: Mapping[str, Barred],
 ) -> NoCapacity:
-    total = sum(count for _, count in profiles)
     text = ", ".join(p if c == 1 else f"{c} × {p}" for p, c in profiles)
     details = []
     lines = []
-    for profile, _ in profiles:
+    lost: dict[str, dict[str, int]] = {}
+    for profile, count in profiles:
         for gpu, space in rooms_for(snapshot, gpus, found[profile], vm):
             if gpu.address not in found[profile]:
                 continue
-            reasons = list(space.reasons) or [f"room for {space.free} of {total}"]
+            bar = barred.get(gpu.address)
+            alone = len(profiles) > 1 and (space.free or 0) >= count
+            seen = f"{space.free} × {profile} alone, not beside the others" if alone else f"{space.free} of {count}"
+            reasons = list(space.reasons) or [f"room for {seen}" if bar is None else f"room for {space.free}"]
+            if bar is not None:
+                reasons.insert(0, f"left out by {bar.word}: {bar.why}")
+                numbers = lost.setdefault(bar.word, {})
+                numbers[gpu.address] = max(numbers.get(gpu.address, 0), space.free or 0)
             details.append({"gpu": gpu.address, "profile": profile, "free": space.free, "reasons": reasons})
             lines.append(f"{gpu.address}: {'; '.join(reasons)}")
     where = f" on {gpus[0].address}" if len(gpus) == 1 else ""
@@ -267,4 +195,15 @@ def _no_room(
     hint = f"vgpuctl explain {first}"
     if idle:
         hint = f"vgpuctl reconcile frees what {', '.join(idle)} have no use for while off; {hint}"
-    return NoCapacity(f"no room for {text}{where}", hint=hint, gpus=details, details=lines)
+    said = "; ".join([f"no room for {text}{where}", *_left_out(lost, len(gpus))])
+    excluded = {word: sorted(numbers) for word, numbers in lost.items()}
+    more: dict[str, object] = {"excluded": excluded, "left_out": _left_out(lost, len(gpus))} if excluded else {}
+    return NoCapacity(said, hint=hint, gpus=details, details=lines, **more)
+
+
+def _left_out(lost: Mapping[str, Mapping[str, int]], number: int) -> list[str]:
+    """Say which words of the wish leave GPUs out, and for how much there is room on these."""
+    return [
+        f"{word} leaves out {len(free)} of {number} GPUs, on which {sum(free.values())} would fit"
+        for word, free in lost.items()
+    ]

@@ -9,9 +9,13 @@ from typing import Any
 import click
 
 from vgpuctl.cli import complete
+from vgpuctl.spec import fields as table
 from vgpuctl.spec.fields import FIELD, VM_FIELDS, SpecField
 
-_COMPLETIONS: dict[str, Any] = {"profile": complete.profiles, "gpu": complete.gpus}
+_COMPLETIONS: dict[str, Any] = {"profile": complete.profiles, "gpu": complete.gpus, "not_gpu": complete.gpus}
+WHERE = tuple(name for name in table.WHERE if name != "spread_group")
+"""Where a vGPU goes that comes later, or has no VM: only a new VM is put into a spread group."""
+
 Adds = Callable[[Callable[..., int]], Callable[..., int]]
 
 

@@ -16,7 +16,7 @@ from vgpuctl.value import Value
 
 Data = Mapping[str, Any]
 MANY_NAMES = 8
-_NUMBERS = frozenset({"MEMORY", "MAX/GPU", "FREE"})
+NUMBERS = frozenset({"MEMORY", "MAX/GPU", "FREE"})
 
 
 class Page(Value):
@@ -76,12 +76,12 @@ def _gpu(data: Data) -> Page:
                 known["profile"],
                 known["type_id"],
                 mib(known["framebuffer_mib"]),
-                _unknown(known["max_per_gpu"]),
-                _unknown(known["free"]),
+                unknown(known["max_per_gpu"]),
+                unknown(known["free"]),
             )
             for known in data["types"]
         )
-        blocks += ["", Table(("PROFILE", "TYPE", "MEMORY", "MAX/GPU", "FREE"), rows, _NUMBERS)]
+        blocks += ["", Table(("PROFILE", "TYPE", "MEMORY", "MAX/GPU", "FREE"), rows, NUMBERS)]
     return Page(blocks)
 
 
@@ -93,7 +93,7 @@ def _vgpu_table(vgpus: Sequence[Data]) -> list[Block]:
 
     columns = [
         ("CARRIER", [v["carrier"] for v in vgpus]),
-        ("PROFILE", [_unknown(v["profile"]) for v in vgpus]),
+        ("PROFILE", [unknown(v["profile"]) for v in vgpus]),
         ("VM", [_who(v) for v in vgpus]),
         ("OWNER", [v["owner"] for v in vgpus]),
         ("WHERE", [_or_dash(place(v) or None) for v in vgpus]),
@@ -102,38 +102,6 @@ def _vgpu_table(vgpus: Sequence[Data]) -> list[Block]:
     shown = [(name, cells) for name, cells in columns if name not in ("WHERE", "REASON") or {*cells} != {"-"}]
     rows = tuple(zip(*(cells for _, cells in shown), strict=True))
     return ["", Table(tuple(name for name, _ in shown), rows)]
-
-
-def _profiles(data: Sequence[Data]) -> Page:
-    if not data:
-        return Page(asides=["no vGPU profile has room here; list-profiles --all lists every one"])
-    rows = tuple(
-        (
-            row["profile"], _unknown(row["type_id"]), mib(row["framebuffer_mib"]), _unknown(row["max_per_gpu"]),
-            _unknown(row["free"]), _where(row["gpus"]),
-        )
-        for row in data
-    )  # fmt: skip
-    headers = ("PROFILE", "TYPE", "MEMORY", "MAX/GPU", "FREE", "WHERE")
-    return Page([Table(headers, rows, _NUMBERS)])
-
-
-def _where(gpus: Sequence[Data]) -> str:
-    roomy = [gpu for gpu in gpus if gpu["free"] != 0]
-    return ", ".join(f"{gpu['address']}: {_unknown(gpu['free'])}" for gpu in roomy) or "-"
-
-
-def _explain(data: Data) -> Page:
-    free = data["free"]
-    total = "not known how many more, only trying tells" if free is None else f"{free} more on this host"
-    blocks: list[Block] = [f"{data['profile']}: {total}"]
-    for gpu in data["gpus"]:
-        blocks += ["", f"{gpu['address']}  {gpu['model']}: {_unknown(gpu['free'])} more"]
-        blocks += [f"  {reason}" for reason in gpu["reasons"]]
-        names = [holder(v) for v in gpu["vgpus"]]
-        if names:
-            blocks.append(f"  {len(names)} in use: {shortened(names)}")
-    return Page(blocks)
 
 
 def _vms(data: Sequence[Data]) -> Page:
@@ -285,8 +253,10 @@ def _page_of(module: str, name: str) -> Callable[[Any], Page]:
 _PAGES: dict[str, Callable[[Any], Page]] = {
     "list-gpus": _gpus,
     "show-gpu": _gpu,
-    "list-profiles": _profiles,
-    "explain": _explain,
+    "list-profiles": _page_of("profile_pages", "list-profiles"),
+    "explain": _page_of("profile_pages", "explain"),
+    "fits": _page_of("profile_pages", "fits"),
+    "plan-moves": _page_of("profile_pages", "plan-moves"),
     "list-vms": _vms,
     "console": _page_of("guest_pages", "console"),
     "address": _page_of("guest_pages", "address"),
@@ -392,7 +362,8 @@ def _value(value: object) -> str:
     return _or_dash(value)
 
 
-def _unknown(value: object) -> str:
+def unknown(value: object) -> str:
+    """Return a value as it is shown, `?` for what is not known."""
     return "?" if value is None else str(value)
 
 

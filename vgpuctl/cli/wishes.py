@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InvalidInput, NotFound
@@ -49,20 +49,29 @@ def many_from_options(world: World, typed: Mapping[str, object], count: int) -> 
     return _wish(world, vm.from_options(**{**typed, "name": None})), found
 
 
-def many_from_file(world: World, path: str, count: int) -> tuple[VmWish, tuple[str, ...]]:
+def many_from_file(world: World, path: str, count: int, placement: str | None = None) -> tuple[VmWish, tuple[str, ...]]:
     """Return what a spec file asks for whose name is a pattern, and the names of the `count` VMs."""
     from vgpuctl.spec import names, vm
 
     spec = vm.parse_vm_spec(text_of(path), "standard input" if path == "-" else path, vm.NUMBERED)
-    return _wish(world, spec, complete=False), names.numbered(spec.name, count)
+    return _wish(world, _placed(spec, placement), complete=False), names.numbered(spec.name, count)
 
 
-def from_file(world: World, path: str) -> VmWish:
-    """Return what a spec file asks for; `-` is standard input. A name is enough: the VM may be there already."""
+def from_file(world: World, path: str, placement: str | None = None) -> VmWish:
+    """Return what a spec file asks for; `-` is standard input. A name is enough: the VM may be there already.
+
+    `placement`: the policy that was typed, which goes before the file's.
+    """
     from vgpuctl.spec import vm
 
     shown = "standard input" if path == "-" else path
-    return _wish(world, vm.parse_vm_spec(text_of(path), shown), complete=False)
+    return _wish(world, _placed(vm.parse_vm_spec(text_of(path), shown), placement), complete=False)
+
+
+def _placed(spec: VmSpec, placement: str | None) -> VmSpec:
+    from vgpuctl.value import replace
+
+    return spec if placement is None else replace(spec, placement=placement)
 
 
 def for_vm(world: World, name: str, typed: Mapping[str, object]) -> VmWish:
@@ -71,6 +80,20 @@ def for_vm(world: World, name: str, typed: Mapping[str, object]) -> VmWish:
     from vgpuctl.value import replace
 
     return replace(_wish(world, vm.from_options(**typed), complete=False), name=name)
+
+
+def counted(texts: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """Return the profiles of several `PROFILE[:N]`, each with its number.
+
+    Raises:
+        InvalidInput: one cannot be meant.
+    """
+    from vgpuctl.spec.rules import split_profile
+
+    try:
+        return tuple(split_profile(text) for text in texts)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from error
 
 
 def defaults(world: World) -> Defaults:

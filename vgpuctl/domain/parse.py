@@ -28,6 +28,8 @@ _UNIT_BYTES = {
 """libvirt's scaled integers (docs, formatdomain, "memory"): KiB without a unit, KB is 1000 bytes."""
 
 _MIB = 1024**2
+_MOST_NODES = 1024
+_NODES = re.compile(r"(?P<without>\^)?(?P<first>[0-9]{1,4})(-(?P<last>[0-9]{1,4}))?", re.ASCII)
 
 
 _SOURCE = re.compile(r"<source[^>]*>\s*<address [^>]*>")
@@ -64,11 +66,30 @@ def parse(xml: str, state: VmState, machine_id: str) -> Vm:
         networks=tuple(str(name) for name in sources if name is not None),
         mac_addresses=tuple(str(mac).lower() for mac in macs if mac is not None),
         firmware=_firmware(top.get("os")),
+        memory_nodes=_memory_nodes(top.get("numatune")),
         promise=promise if own else None,
         copied_promise=None if own else promise,
         unreadable_promise=unreadable is not None,
         unreadable_disks=() if unreadable is None else named_files(unreadable),
     )
+
+
+def _memory_nodes(numatune: etree._Element | None) -> frozenset[int]:
+    """Return the NUMA nodes outside which a VM's memory may not be (libvirt's formatdomain, "numatune"); none: any.
+
+    `preferred` and `interleave` bind nothing. A nodeset is as in `0-3,^2`.
+    """
+    memory = None if numatune is None else numatune.find("memory")
+    if memory is None or memory.get("mode", "strict") not in ("strict", "restrictive"):
+        return frozenset()
+    found: set[int] = set()
+    for part in (memory.get("nodeset") or "").split(","):
+        match = _NODES.fullmatch(part.strip())
+        if match is not None:
+            first, last = int(match["first"]), int(match["last"] or match["first"])
+            nodes = set(range(first, min(last, _MOST_NODES) + 1))
+            found = found - nodes if match["without"] else found | nodes
+    return frozenset(found)
 
 
 def hostdevs_of(xml: str) -> tuple[HostdevRef, ...]:

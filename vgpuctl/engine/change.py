@@ -5,6 +5,8 @@ The new vGPU is claimed, the old device removed, the new one made; then one defi
 with it; then the old claim goes. A crash before the switch leaves a claim that no VM's record names, and one after it
 the old claim: reconcile removes both. A device that is missing then is made again at the start. A VM that reserves its
 places only while it runs gets no claim and no device here; one that is to keep them from now on gets both.
+
+Size: a vGPU that is moved goes and comes in the same steps as one of another profile.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from collections.abc import Set
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends import of
-from vgpuctl.capacity.place import select_gpus
+from vgpuctl.capacity.mixed_size import is_free
+from vgpuctl.capacity.where import selected
 from vgpuctl.domain.edit import Edit, edited
 from vgpuctl.engine.attach import own_all, want_types
 from vgpuctl.engine.claim import claim_carriers, claims_of, give_back, on_other_gpus
@@ -24,22 +27,22 @@ from vgpuctl.engine.move import definition
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.power import leftovers_of, settled
 from vgpuctl.engine.run import carry_out
-from vgpuctl.errors import InUse, InvalidInput, NoCapacity, NotFound, Refused
+from vgpuctl.errors import Busy, InUse, InvalidInput, NoCapacity, NotFound, Refused
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import Claim, Promise, PromisedVgpu, Vm
-from vgpuctl.model.wish import VmWish
+from vgpuctl.model.wish import VmWish, Where
 from vgpuctl.plan.change import Swap, added, beside, hostdev, promised, swap, typed_profiles, without
 from vgpuctl.plan.choose import make_steps
-from vgpuctl.plan.differ import types_of
+from vgpuctl.plan.differ import kept_where, types_of
 from vgpuctl.plan.remove import not_provably_ours, own_promise
 from vgpuctl.plan.report import planned_vgpu, vm_value
-from vgpuctl.plan.reserve import emptied, held, places
+from vgpuctl.plan.reserve import emptied, held, places, wish_for
 from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.steps.domain import OFF
 from vgpuctl.steps.plug import DropClaim, Redefine, TakeOut
-from vgpuctl.value import Value, replace
+from vgpuctl.value import Value, field_names, replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
@@ -48,10 +51,18 @@ IN_PLACE = frozenset({"profile", "memory", "vcpus", "network", "reserve"})
 """The fields that a stopped VM takes without being made anew."""
 
 
+class Goal(Value):
+    """Where a vGPU that is moved is to be: on this GPU, at this placement where it can be chosen."""
+
+    gpu: str
+    placement_id: int | None = None
+
+
 class Job(Value):
     """One change of one VM, looked at and checked. `xml` is its definition as it is.
 
-    `reserve` is the VM's afterwards. `free`: what stays in its record and gives up its place.
+    `reserve` is the VM's afterwards. `free`: what stays in its record and gives up its place. `goal`: where the one
+    that comes is to be, because it is the one that goes, moved.
     """
 
     snapshot: Snapshot
@@ -63,6 +74,7 @@ class Job(Value):
     xml: str
     reserve: str
     free: tuple[PromisedVgpu, ...]
+    goal: Goal | None = None
 
     @property
     def takes(self) -> bool:
@@ -83,8 +95,8 @@ def set_profile(world: World, wish: VmWish, *, dry_run: bool, wait_seconds: floa
         NotFound: `gpu` means no GPU of this host.
         VgpuctlError: why not; the VM is as it was.
     """
-    if wish.gpu is not None:
-        select_gpus(observe(world, Want()), wish.gpu)
+    if wish.where.gpus or wish.where.not_gpus:
+        selected(observe(world, Want()), wish.where)
     return change_vm(world, wish, frozenset({"profile"}), dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
 
 
@@ -125,6 +137,46 @@ def _changed(
     job = _job(world, wish, fields, dry_run=dry_run)
     if not job.swap.go and not job.swap.come and not job.fields - {"profile"}:
         return Outcome(False, vm_value(job.snapshot, job.vm), warnings=job.snapshot.warnings, dry_run=dry_run)
+    want = _want(wish, fields)
+    return _done(world, job, want, exclude, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+
+
+def move_vgpu(world: World, name: str, carrier: str, goal: Goal, *, wait_seconds: float, progress: Progress) -> Outcome:
+    """Make a vGPU of a stopped VM elsewhere, and switch the VM over to it.
+
+    Raises:
+        InUse: the VM runs.
+        Busy: the VM has no such vGPU any more.
+        NoCapacity: its new place is not free any more.
+        VgpuctlError: why not; the VM is as it was.
+    """
+    require_writable(world)
+    want = Want(types=True)
+    snapshot = observe(world, want)
+    vm, promise = _changeable(snapshot, name, "place")
+    old = next((v for v in promise.vgpus if v.carrier == carrier), None)
+    if old is None or old.profile is None:
+        raise Busy(f"{vm.name} does not have {carrier} any more", hint="run the command again", vm=vm.name)
+    refuse_stuck(snapshot, [goal.gpu])
+    exchange = Swap(tuple(v for v in promise.vgpus if v is not old), (old,), (old.profile,))
+    asked = replace(wish_for(vm, promise, (old,)), where=Where(gpus=(goal.gpu,)))
+    wish = _placed(asked, promise, exchange)
+    xml = definition(world, vm, dry_run=False)
+    job = Job(snapshot, vm, promise, wish, frozenset({"profile"}), exchange, xml, promise.reserve, (), goal)
+    return _done(world, job, want, frozenset(), dry_run=False, wait_seconds=wait_seconds, progress=progress)
+
+
+def _done(
+    world: World,
+    job: Job,
+    want: Want,
+    exclude: frozenset[str],
+    *,
+    dry_run: bool,
+    wait_seconds: float,
+    progress: Progress,
+) -> Outcome:
+    """Claim, look again, carry out; or say what would be done."""
 
     def choose(seen: Snapshot) -> tuple[PromisedVgpu, ...]:
         return _chosen(seen, job, exclude)
@@ -143,7 +195,7 @@ def _changed(
     looks = iter([job.snapshot])
 
     def look() -> Snapshot:
-        return next(looks, None) or observe(world, _want(wish, fields))
+        return next(looks, None) or observe(world, want)
 
     fresh, new, mine = claim_carriers(world, look, choose, claims, wait_seconds)
     mine = own_all(world, job.vm, owned, mine, wait_seconds, leaving=bool(olds))
@@ -165,18 +217,7 @@ def _want(wish: VmWish, fields: frozenset[str]) -> Want:
 def _job(world: World, wish: VmWish, fields: frozenset[str], *, dry_run: bool) -> Job:
     """Look, and refuse what cannot be changed; the definition's secrets are read only to define it again."""
     snapshot = observe(world, _want(wish, fields))
-    vm = find_vm(snapshot, wish.name or "")
-    require_system(snapshot)
-    promise = own_promise(vm, "change")
-    settled(vm, promise)
-    if vm.state not in OFF:
-        raise InUse(
-            f"{vm.name} is {vm.state}; its {', '.join(sorted(fields))} can be changed only while it is off",
-            hint=f"stop it first: vgpuctl stop-vm {vm.name}; then run the command again",
-            vm=vm.name,
-            state=str(vm.state),
-        )
-    refuse_stuck(snapshot, [v.gpu for v in promise.vgpus])
+    vm, promise = _changeable(snapshot, wish.name or "", ", ".join(sorted(fields)))
     if "network" in fields:
         _require_network(world, wish.network)
     exchange = Swap(promise.vgpus, (), ())
@@ -188,6 +229,23 @@ def _job(world: World, wish: VmWish, fields: frozenset[str], *, dry_run: bool) -
     reserve = wish.reserve if "reserve" in fields else promise.reserve
     lends = "reserve" in fields and reserve == "running" and not leftovers_of(world, vm).managed_save
     return Job(snapshot, vm, promise, wish, fields, exchange, xml, reserve, exchange.stay if lends else ())
+
+
+def _changeable(snapshot: Snapshot, name: str, what: str) -> tuple[Vm, Promise]:
+    """Return a VM that may be changed now, and its promise."""
+    vm = find_vm(snapshot, name)
+    require_system(snapshot)
+    promise = own_promise(vm, "change")
+    settled(vm, promise)
+    if vm.state not in OFF:
+        raise InUse(
+            f"{vm.name} is {vm.state}; its {what} can be changed only while it is off",
+            hint=f"stop it first: vgpuctl stop-vm {vm.name}; then run the command again",
+            vm=vm.name,
+            state=str(vm.state),
+        )
+    refuse_stuck(snapshot, [v.gpu for v in promise.vgpus])
+    return vm, promise
 
 
 def _refuse_whole(vm: Vm, promise: Promise) -> None:
@@ -217,9 +275,15 @@ def _placed(wish: VmWish, promise: Promise, exchange: Swap) -> VmWish:
         wish,
         mode="vgpu",
         profiles=tuple(counts.items()),
-        gpu=wish.gpu or kept.get("gpu"),
+        where=_where(wish.where, kept_where(kept)),
         vgpu_params=tuple((str(k), str(v)) for k, v in params.items()),
     )
+
+
+def _where(typed: Where, kept: Where) -> Where:
+    """Return where the new vGPUs may go: as typed, and for the rest as the VM was made."""
+    given = {name: value for name in field_names(typed) if (value := getattr(typed, name)) not in (None, ())}
+    return replace(kept, **given)
 
 
 def _chosen(seen: Snapshot, job: Job, exclude: frozenset[str]) -> tuple[PromisedVgpu, ...]:
@@ -235,14 +299,34 @@ def _chosen(seen: Snapshot, job: Job, exclude: frozenset[str]) -> tuple[Promised
     seen = beside(seen, job.vm, stay)
     go = job.swap.go
     try:
-        return (*placed, *added(seen, job.wish, job.promise, exclude, go))
+        return (*placed, *_at_goal(seen, job, added(seen, job.wish, job.promise, exclude, go)))
     except NoCapacity:
         if not job.takes:
             return added(beside(emptied(seen), job.vm, stay), job.wish, job.promise, go=go)
         if not go:
             raise
         own = [v for v in go if v in job.has]
-        return (*placed, *added(without(seen, own), job.wish, job.promise, exclude, go))
+        gone = without(seen, own)
+        return (*placed, *_at_goal(gone, job, added(gone, job.wish, job.promise, exclude, go)))
+
+
+def _at_goal(seen: Snapshot, job: Job, come: tuple[PromisedVgpu, ...]) -> tuple[PromisedVgpu, ...]:
+    """Return what comes, and what is moved at the placement that was chosen for it and with its own parameters.
+
+    Raises:
+        NoCapacity: that placement is not free.
+    """
+    if job.goal is None:
+        return come
+    gpu, place = seen.gpu(job.goal.gpu), job.goal.placement_id
+    known = next((t for t in gpu.types if t.profile == come[0].profile), None) if gpu is not None else None
+    if place is None or gpu is None or known is None:
+        return (replace(come[0], params=job.swap.go[0].params),)
+    if not is_free(gpu, seen.taken_on(gpu.address), known, place):
+        raise NoCapacity(
+            f"placement {place} of {gpu.address} is not free any more", hint="run the command again", gpu=gpu.address
+        )
+    return (replace(come[0], params=job.swap.go[0].params, placement_id=place),)
 
 
 def _steps(seen: Snapshot, job: Job, new: tuple[PromisedVgpu, ...], olds: tuple[Claim, ...]) -> tuple[Step, ...]:
@@ -310,11 +394,17 @@ def _words(job: Job, new: tuple[PromisedVgpu, ...]) -> tuple[str, ...]:
     words = {
         "memory": f"memory: {vm.memory_mib} -> {wish.memory_mib} MiB",
         "network": f"network: {vm.networks[0] if vm.networks else 'none'} -> {wish.network}",
-        "profile": f"profile: {_names(job.promise.vgpus)} -> {_names((*job.swap.stay, *come))}",
+        "profile": f"profile: {_names(job.promise.vgpus)} -> {_names((*job.swap.stay, *come))}"
+        if job.goal is None
+        else f"{come[0].profile}: {_place(job.swap.go[0])} -> {_place(come[0])}",
         "reserve": f"reserve: {job.promise.reserve} -> {job.reserve}",
         "vcpus": f"vcpus: {vm.vcpus} -> {wish.vcpus}",
     }
     return tuple(words[f] for f in sorted(job.fields))
+
+
+def _place(vgpu: PromisedVgpu) -> str:
+    return vgpu.function if vgpu.placement_id is None else f"{vgpu.function}, placement {vgpu.placement_id}"
 
 
 def _names(vgpus: tuple[PromisedVgpu, ...]) -> str:

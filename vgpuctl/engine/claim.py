@@ -88,7 +88,8 @@ def narrow(before: Snapshot, planned: tuple[PromisedVgpu, ...]) -> Want:
     profiles = {v.profile for v in planned}
     gpus = tuple(g for g in before.gpus if g.address in only)
     ids = frozenset(t.type_id for g in gpus for t in g.types if t.profile in profiles or t.units is not None)
-    return Want(types=True, models=False, only=only, type_ids=ids, known=gpus, named=before.named)
+    seen = Want(types=True, models=False, only=only, type_ids=ids, known=gpus)
+    return replace(seen, named=before.named, placement=before.placement)
 
 
 def give_back(world: World, held: Sequence[HoldClaim]) -> None:

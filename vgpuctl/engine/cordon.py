@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.place import select_gpus
+from vgpuctl.capacity.where import select_gpus
 from vgpuctl.engine.guards import require_writable
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.observe.host_file import read_host_spec

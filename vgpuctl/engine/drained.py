@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def note(world: World, gpu: str | None, process: ProcessId, vms: tuple[Vm, ...]) -> None:
-    """Note which VMs a process shuts down to set a GPU up; without a GPU, to refresh them.
+    """Note which VMs a process shuts down to set a GPU up; without a GPU, to refresh or move them.
 
     Raises:
         FileFailed: it cannot be written.

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.place import select_gpus
+from vgpuctl.capacity.where import matching
 from vgpuctl.engine import change, power
 from vgpuctl.engine.create import create_vm
 from vgpuctl.engine.guards import require_libvirt
 from vgpuctl.engine.observe import Want, observe, observe_devices
-from vgpuctl.errors import InvalidInput, NotFound, SpecDiffers, VgpuctlError
+from vgpuctl.errors import InvalidInput, SpecDiffers, VgpuctlError
 from vgpuctl.model.gpu import VgpuType
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
@@ -96,7 +96,7 @@ def refuse_incomplete(wish: VmWish) -> None:
     Raises:
         InvalidInput: naming the field that it lacks.
     """
-    fields = {"mode": wish.mode, "profile": wish.profiles, "gpu": wish.gpu}
+    fields = {"mode": wish.mode, "profile": wish.profiles, "gpu": wish.where.gpus}
     missing = lacks(fields)
     if missing:
         field = "profile" if wish.mode == "vgpu" else "gpu"
@@ -129,14 +129,11 @@ def _expected(now: Mapping[str, object], state: str, *, made: bool) -> dict[str,
 
 def _meant_gpus(world: World, snapshot: Snapshot, vm: Vm, wish: VmWish) -> frozenset[str]:
     """Return which of the VM's GPUs a typed model means; looks at the names only when it must."""
-    if wish.gpu is None or same_gpu(vm, wish):
+    if not wish.where.gpus or same_gpu(vm, wish):
         return frozenset()
     want = Want(only=frozenset(promise_gpus(vm)))
     named = observe_devices(world, want, vms=snapshot.vms, status=snapshot.hypervisor)
-    try:
-        return frozenset(g.address for g in select_gpus(named, wish.gpu))
-    except NotFound:
-        return frozenset()
+    return frozenset(g.address for text in wish.where.gpus for g in matching(named.gpus, text))
 
 
 def _meant_types(world: World, snapshot: Snapshot, vm: Vm, wish: VmWish) -> tuple[VgpuType, ...]:

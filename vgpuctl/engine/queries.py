@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.place import select_gpus
+from vgpuctl.capacity.where import select_gpus
 from vgpuctl.engine.guards import find_vm
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.scheduler import scheduler_seen, with_logged
@@ -36,17 +36,23 @@ def show_gpu(world: World, address: str) -> Answer:
 
 def list_profiles(world: World, *, gpu: str | None = None, everything: bool = False) -> Answer:
     """Return every profile and how many more of it can be made now on the whole host, together."""
+    from vgpuctl.plan import profile_report
+
     snapshot = observe(world, Want(types=True, models=gpu is not None))
     gpus = select_gpus(snapshot, gpu)
-    values = report.profile_values(snapshot, gpus, everything=everything)
+    values = profile_report.profile_values(snapshot, gpus, everything=everything)
     return Answer(values, (*snapshot.warnings, *report.gpu_warnings(gpus)))
 
 
 def explain(world: World, profile: str) -> Answer:
     """Return for every GPU how many of a profile fit and what stands in the way."""
+    from vgpuctl.engine.moves import pinned
+    from vgpuctl.plan import profile_report
+
     snapshot = observe(world, Want(types=True))
     gpus = tuple(g for g in snapshot.gpus if g.display_class)
-    return Answer(report.explain_value(snapshot, gpus, profile), snapshot.warnings)
+    stay = pinned(world, snapshot) if snapshot.hypervisor.available else frozenset()
+    return Answer(profile_report.explain_value(snapshot, gpus, profile, stay), snapshot.warnings)
 
 
 def list_vms(world: World) -> Answer:

@@ -140,7 +140,7 @@ def _drained(world: World, snapshot: Snapshot) -> list[Finding]:
     found = []
     for gpu, vm in left_off(world, snapshot):
         if gpu is None:
-            text = f"VM {vm.name} was shut down to be refreshed, and has not been started again"
+            text = f"VM {vm.name} was shut down to be refreshed or moved, and has not been started again"
             found.append(Finding("drained", text, f"start VM {vm.name}", vm=vm, start=True))
             continue
         text = f"VM {vm.name} was shut down to set GPU {gpu} up, and has not been started again"

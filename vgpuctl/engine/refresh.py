@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.engine.attach import own_all
 from vgpuctl.engine.create import done
-from vgpuctl.engine.drained import note
 from vgpuctl.engine.guards import find_vm, refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.power import leftovers_of, settled, shut_down
-from vgpuctl.engine.run import as_failure, carry_out
-from vgpuctl.engine.setting_up import Calm, start_one
+from vgpuctl.engine.power import leftovers_of, settled
+from vgpuctl.engine.run import carry_out
+from vgpuctl.engine.while_off import while_off
 from vgpuctl.engine.working import working_on
-from vgpuctl.errors import Interrupted, InUse, NotFound, PartlyApplied, VgpuctlError
+from vgpuctl.errors import InUse, NotFound, VgpuctlError
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
@@ -86,7 +85,9 @@ def refresh_vm(
     if dry_run:
         return Outcome(True, vm_value(job.snapshot, vm), steps, job.snapshot.warnings, notes, dry_run=True)
     confirm(f"Rebuild VM {vm.name} from {image}? What was written to {job.old.path} is lost.", steps)
-    _carry_out(world, vm, image, runs=runs, wait_seconds=wait_seconds, progress=progress)
+    while_off(
+        world, vm, lambda: _exchange(world, vm.uuid, image, wait_seconds, progress), "refreshed", wait_seconds, progress
+    )
     made = done(world, vm_value(job.snapshot, vm), (), Plan(()))
     return replace(made, steps=steps, notes=notes)
 
@@ -122,28 +123,6 @@ def _job(world: World, name: str, image: str) -> Job:
     return Job(snapshot, vm, promise, old, new, plan.making(vm, promise, old, new, pool), drop)
 
 
-def _carry_out(world: World, vm: Vm, image: str, *, runs: bool, wait_seconds: float, progress: Progress) -> None:
-    """Stop the VM where it runs, exchange its disk, and start it again whatever came of that."""
-    try:
-        if runs:
-            note(world, None, world.processes.this(), (vm,))
-            shut_down(world, vm.uuid, force=False, dry_run=False, wait_seconds=wait_seconds, progress=progress)
-        _exchange(world, vm.uuid, image, wait_seconds, progress)
-    except BaseException as error:
-        failure = as_failure(error)
-        if runs:
-            _start_again(world, vm, failure, wait_seconds, progress)
-        if failure is error:
-            raise
-        raise failure from error
-    if runs:
-        off = start_one(world, vm, frozenset(), wait_seconds, Calm(progress))
-        if off is not None:
-            partly = PartlyApplied(f"{vm.name} is refreshed and stays off: {off}", hint=f"vgpuctl start-vm {vm.name}")
-            partly.left.append(f"VM {vm.name} is not started again")
-            raise partly
-
-
 def _exchange(world: World, name: str, image: str, wait_seconds: float, progress: Progress) -> None:
     """Look again, make the VM's claims this process's own, and carry both plans out."""
     job = _job(world, name, image)
@@ -158,12 +137,3 @@ def _exchange(world: World, name: str, image: str, wait_seconds: float, progress
         except VgpuctlError as error:
             error.changed = True
             raise
-
-
-def _start_again(world: World, vm: Vm, failure: VgpuctlError, wait_seconds: float, progress: Progress) -> None:
-    """Start the VM again after a failure, as it was or refreshed; that it stays off is added to `left`."""
-    asked = frozenset(failure.undone) if isinstance(failure, Interrupted) else frozenset()
-    off = start_one(world, vm, asked, wait_seconds, Calm(progress))
-    if off is not None:
-        failure.left.append(f"VM {vm.name} is not started again: {off}")
-        failure.hint = "; ".join(filter(None, (failure.hint, f"vgpuctl start-vm {vm.name}")))

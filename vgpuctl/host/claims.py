@@ -250,7 +250,7 @@ def _claim(name: str, text: bytes) -> Claim | None:
             return None
         if not (isinstance(data.get("type_id"), str | None) and isinstance(data.get("placement_id"), int | None)):
             return None
-        if not isinstance(data.get("leaving", False), bool):
+        if not isinstance(data.get("leaving", False), bool) or not isinstance(data.get("spread_group"), str | None):
             return None
         return Claim(**{**data, "backend": Backend(data["backend"]), "process": _process(data["process"])})
     except (ValueError, KeyError, TypeError, AttributeError):

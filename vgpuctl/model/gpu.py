@@ -194,7 +194,8 @@ class Vgpu(Value):
     given this back. `reason` says why a device is leaked or idle. `name` is that of a vGPU which host.yaml keeps
     without a VM: then `vm` is the VM that refers to it, if any does. `placement_id`: where it is on a mixed-size GPU,
     or is to be; `due_placement_id`: where it is to be when it is somewhere else, as in the moment after it was made.
-    `gi_id`: the GPU instance that it runs in, None without MIG and where the driver does not tell.
+    `gi_id`: the GPU instance that it runs in, None without MIG and where the driver does not tell. `spread_group`: that
+    of its VM, whose VMs are on different GPUs.
     """
 
     carrier: str
@@ -215,6 +216,7 @@ class Vgpu(Value):
     placement_id: int | None = None
     due_placement_id: int | None = None
     gi_id: int | None = None
+    spread_group: str | None = None
 
     @property
     def holder(self) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from vgpuctl.model.gpu import Gpu, Vgpu
 from vgpuctl.model.records import HypervisorStatus, NvmlStatus
 from vgpuctl.model.vm import Claim, NamedVgpu, StuckWrite, Vm
+from vgpuctl.model.wish import PlacementSpec
 from vgpuctl.value import Value
 
 
@@ -15,7 +16,8 @@ class Snapshot(Value):
     `vgpus` is every carrier that is taken, by a device, a promise or a claim. `live_claims` names the carriers
     whose claiming process still lives. `warnings` say what could not be seen.
     `host_file_problem` says why host.yaml cannot be understood: then nothing new may be placed. `named` are the vGPUs
-    without a VM that it keeps.
+    without a VM that it keeps, `placement` how it says that new ones are placed. `partial`: only some GPUs were looked
+    at.
     """
 
     gpus: tuple[Gpu, ...]
@@ -31,6 +33,8 @@ class Snapshot(Value):
     warnings: tuple[str, ...] = ()
     host_file_problem: str | None = None
     named: tuple[NamedVgpu, ...] = ()
+    placement: PlacementSpec = PlacementSpec()
+    partial: bool = False
 
     def gpu(self, address: str) -> Gpu | None:
         """Return the GPU of that address."""

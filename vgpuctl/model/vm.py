@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 
 from vgpuctl.model.gpu import Backend
@@ -105,6 +106,14 @@ class Promise(Value):
     made_vm: bool = True
 
     @property
+    def spread_group(self) -> str | None:
+        """The group whose VMs are on different GPUs, as it was asked for."""
+        if '"spread_group"' not in self.spec:
+            return None
+        group = json.loads(self.spec).get("spread_group")
+        return None if group is None else str(group)
+
+    @property
     def lends(self) -> bool:
         """Whether others may have its places while its VM is off; only a claim or a device says that it has one."""
         return self.reserve == "running"
@@ -141,7 +150,8 @@ class Vm(Value):
 
     `promise` is set only when the record is this VM's own on this host; a foreign or copied record is in
     `copied_promise`. `unreadable_promise`: a record is there that this version does not understand, perhaps a newer
-    one's; it is shown and never written over. `unreadable_disks`: every file that it names all the same; of such a disk
+    one's; it is shown and never written over. `memory_nodes`: the NUMA nodes that its memory is bound to, none when it
+    may be anywhere. `unreadable_disks`: every file that it names all the same; of such a disk
     only `path` and `base` mean something. `mac_addresses` in document order.
     """
 
@@ -159,6 +169,7 @@ class Vm(Value):
     copied_promise: Promise | None = None
     unreadable_promise: bool = False
     unreadable_disks: tuple[MadeDisk, ...] = ()
+    memory_nodes: frozenset[int] = frozenset()
 
     def refers_to(self, carrier: str) -> bool:
         """Say whether its definition gives it this carrier; while it is off, what it lends is only its last place."""
@@ -190,6 +201,7 @@ class Claim(Value):
 
     `type_id`: the type that its device is given, by the driver's number; None when it was not known. `placement_id`:
     where it goes on a mixed-size GPU, None where the driver chooses.
+    `spread_group`: its VM's, for as long as no definition tells of it.
     `leaving`: its process takes vGPUs of the VM away, so that nobody may start the VM with what is still there.
     """
 
@@ -206,6 +218,7 @@ class Claim(Value):
     type_id: str | None = None
     placement_id: int | None = None
     leaving: bool = False
+    spread_group: str | None = None
 
     @property
     def holder(self) -> str:
@@ -217,7 +230,7 @@ class Claim(Value):
 class DrainedVm(Value):
     """The file /run/vgpuctl/drained/<uuid>: a VM that was shut down for a while, and is to be started again.
 
-    `gpu`: the GPU that was to be set up; None when the VM itself was to be refreshed.
+    `gpu`: the GPU that was to be set up; None when the VM itself was to be refreshed or moved.
     """
 
     vm_uuid: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vgpuctl.model.scheduler import Policy
 from vgpuctl.model.vm import Promise
 from vgpuctl.value import NOTHING, Value
 
@@ -31,6 +32,35 @@ class UserData(Value):
         return f"UserData(path={self.path!r})"
 
 
+class Where(Value):
+    """On which GPUs something may be placed, and which of them is taken. Nothing given: on all, as the host has it.
+
+    `gpus`, `not_gpus`: addresses or models; none of `gpus` means any. `numa_node`: that of the GPU. `spread_group`: no
+    other VM of this group may be on the GPU. `scheduler`: the policy that must run on it. `policy`: the name of the
+    placement policy, None for the host's.
+    """
+
+    gpus: tuple[str, ...] = ()
+    not_gpus: tuple[str, ...] = ()
+    numa_node: int | None = None
+    spread_group: str | None = None
+    scheduler: Policy | None = None
+    policy: str | None = None
+
+
+ANYWHERE = Where()
+
+
+class PlacementSpec(Value):
+    """How this host places, by `placement:` of host.yaml. `demand`: which profiles are asked for, by weight.
+
+    No demand: that of the VMs which are there.
+    """
+
+    policy: str | None = None
+    demand: Mapping[str, float] = NOTHING
+
+
 class VmWish(Value):
     """A VM as asked for, every value filled in; made by `vgpuctl.spec`, read by `vgpuctl.plan`.
 
@@ -41,7 +71,7 @@ class VmWish(Value):
 
     name: str | None
     profiles: tuple[tuple[str, int], ...]
-    gpu: str | None
+    where: Where
     mode: str
     memory_mib: int
     vcpus: int

@@ -25,15 +25,19 @@ class LeastWaste:
     group. The same fleets in the same order get the same answers.
     """
 
-    def __init__(self, mix: Mapping[str, float]) -> None:
-        """`mix`: the weight of each profile in the demand; none that the fleet offers: all that it offers alike."""
+    def __init__(self, mix: Mapping[str, float], *, together: int = 1) -> None:
+        """`mix`: the weight of each profile in the demand; none that the fleet offers: all that it offers alike.
+
+        `together`: how many decisions belong to one request, so that prices hold for all of them.
+        """
         self._mix = dict(mix)
+        self._together = together
         self._worths: _Worths | None = None
         self._decisions = 0
 
     def choose(self, fleet: Fleet, profile: str) -> Choice | None:
         """See `Policy.choose`."""
-        if self._worths is None or self._decisions >= len(fleet) * _DECISIONS_PER_GPU:
+        if self._worths is None or self._decisions >= max(self._together, len(fleet) * _DECISIONS_PER_GPU):
             only = _at_most_two(fleet, profile)
             if len(only) < 2:
                 return only[0] if only else None

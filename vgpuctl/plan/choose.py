@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from vgpuctl.backends import of
 from vgpuctl.backends.whole import HARMLESS_DRIVERS, vfs_on_hint
+from vgpuctl.capacity.by_policy import gpu_for_plain_vf
 from vgpuctl.capacity.closed import why_closed
 from vgpuctl.capacity.left import who
 from vgpuctl.capacity.mixed_size import cheapest, is_free
 from vgpuctl.capacity.ownership import carrier_uuid
-from vgpuctl.capacity.place import place, select_gpus, stuck_error
+from vgpuctl.capacity.place import place, stuck_error
 from vgpuctl.capacity.room import room
+from vgpuctl.capacity.where import bound, selected, why_barred
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity, VgpuctlError
 from vgpuctl.model.gpu import MDEV, NVIDIA, Backend, Function, Gpu, Mode, Owner, Vgpu
 from vgpuctl.model.snapshot import Snapshot
@@ -36,7 +38,7 @@ def choose(
     refuse_unknown_host_file(snapshot)
     if wish.mode == "vgpu":
         return _vgpus(snapshot, wish, uuid, exclude)
-    gpu = _one_gpu(snapshot, wish, vm_name(wish, uuid))
+    gpu = _one_gpu(snapshot, wish, vm_name(wish, uuid), uuid)
     if wish.mode == "sriov":
         return _plain_vf(snapshot, gpu)
     return _whole(snapshot, wish, gpu)
@@ -55,7 +57,7 @@ def refuse_unknown_host_file(snapshot: Snapshot) -> None:
         )
 
 
-def as_taken(vgpu: PromisedVgpu, name: str, uuid: str) -> Vgpu:
+def as_taken(vgpu: PromisedVgpu, name: str, uuid: str, spread_group: str | None = None) -> Vgpu:
     """Return a vGPU that was just chosen for a VM as those after it see it."""
     return Vgpu(
         carrier=vgpu.carrier,
@@ -69,6 +71,7 @@ def as_taken(vgpu: PromisedVgpu, name: str, uuid: str) -> Vgpu:
         vm=name,
         vm_uuid=uuid,
         placement_id=vgpu.placement_id,
+        spread_group=spread_group,
     )
 
 
@@ -77,9 +80,9 @@ def _params(wish: VmWish) -> str:
 
 
 def _vgpus(snapshot: Snapshot, wish: VmWish, uuid: str, exclude: frozenset[str]) -> tuple[PromisedVgpu, ...]:
-    if not any(g.types for g in select_gpus(snapshot, wish.gpu)):
+    if not any(g.types for g in selected(snapshot, wish.where)):
         _explain_no_types(snapshot, wish)
-    slots = place(snapshot, wish.profiles, wish.gpu, exclude, vm_name(wish, uuid))
+    slots = place(snapshot, wish.profiles, wish.where, exclude, vm_name(wish, uuid), uuid)
     vgpus = []
     for index, slot in enumerate(slots):
         backend = slot.gpu.backend or Backend.PASSTHROUGH
@@ -108,7 +111,7 @@ def _vgpus(snapshot: Snapshot, wish: VmWish, uuid: str, exclude: frozenset[str])
 
 def _explain_no_types(snapshot: Snapshot, wish: VmWish) -> None:
     """Say why no GPU offers any type, when the reason is that VFs are off or a mode is wrong."""
-    gpus = select_gpus(snapshot, wish.gpu)
+    gpus = selected(snapshot, wish.where)
     if any(snapshot.taken_on(g.address) for g in gpus):
         return
     off = [g for g in gpus if g.backend is None]
@@ -136,8 +139,8 @@ def _vfs_are_off(gpu: Gpu) -> VgpuctlError:
     )
 
 
-def _one_gpu(snapshot: Snapshot, wish: VmWish, vm: str) -> Gpu:
-    gpus = select_gpus(snapshot, wish.gpu)
+def _one_gpu(snapshot: Snapshot, wish: VmWish, vm: str, uuid: str) -> Gpu:
+    gpus = _left_in(snapshot, wish, uuid)
     stuck = {s.gpu: s for s in snapshot.stuck}
     if len(gpus) == 1 and gpus[0].address in stuck:
         raise stuck_error(stuck[gpus[0].address])
@@ -152,10 +155,29 @@ def _one_gpu(snapshot: Snapshot, wish: VmWish, vm: str) -> Gpu:
     usable = [g for g in gpus if g.address not in stuck]
     if wish.mode == "sriov":
         with_vfs = [g for g in usable if g.backend is Backend.SRIOV_VF]
-        free = [g for g in with_vfs if len(snapshot.taken_on(g.address)) < len(g.functions)]
-        return (free or with_vfs or usable or list(gpus))[0]
+        chosen = gpu_for_plain_vf(snapshot, with_vfs, wish.where.policy, vm)
+        return chosen or (with_vfs or usable or list(gpus))[0]
     free = [g for g in usable if not snapshot.taken_on(g.address)]
     return (free or usable or list(gpus))[0]
+
+
+def _left_in(snapshot: Snapshot, wish: VmWish, uuid: str) -> tuple[Gpu, ...]:
+    """Return the GPUs that a wish for a whole GPU or a plain VF leaves to choose from.
+
+    Raises:
+        NoCapacity: it leaves none; naming for each the word that leaves it out.
+    """
+    where = bound(snapshot, wish.where, uuid)
+    gpus = selected(snapshot, where)
+    barred = {g.address: why for g in gpus if (why := why_barred(snapshot, g, where, uuid)) is not None}
+    if gpus and len(barred) == len(gpus):
+        said = "; ".join(f"{bar.word} leaves out {address}: {bar.why}" for address, bar in barred.items())
+        raise NoCapacity(
+            f"no GPU is left to choose from: {said}",
+            hint="vgpuctl list-gpus --all",
+            gpus=sorted(barred),
+        )
+    return tuple(g for g in gpus if g.address not in barred)
 
 
 def _plain_vf(snapshot: Snapshot, gpu: Gpu) -> tuple[PromisedVgpu, ...]:

@@ -23,6 +23,7 @@ def claims_for(name: str, promise: Promise, process: ProcessId, command: str) ->
             process=process,
             command=command,
             placement_id=v.placement_id,
+            spread_group=promise.spread_group,
         )
         for v in promise.vgpus
     )

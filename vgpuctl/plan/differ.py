@@ -14,11 +14,13 @@ from collections.abc import Iterable, Sequence, Set
 
 from vgpuctl.capacity.profiles import means
 from vgpuctl.model.gpu import VgpuType
+from vgpuctl.model.scheduler import Policy
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm
-from vgpuctl.model.wish import ExistingDisk, NewDisk, VmWish
+from vgpuctl.model.wish import ExistingDisk, NewDisk, VmWish, Where
 
 Side = dict[str, object]
+_PLACED = ("not_gpu", "numa_node", "spread_group", "scheduler")
 
 
 def differences(
@@ -42,8 +44,10 @@ def differences(
 
 
 def same_gpu(vm: Vm, wish: VmWish) -> bool:
-    """Say whether the GPU as typed is the one that the VM has, or the text it was made with; none typed is any."""
-    return wish.gpu is None or promise_gpus(vm) == {wish.gpu} or _kept(vm).get("gpu") == wish.gpu
+    """Say whether the VM's GPUs are among those typed, or these are the texts it was made with; none typed is any."""
+    typed = wish.where.gpus
+    has = promise_gpus(vm)
+    return not typed or (bool(has) and has <= set(typed)) or _texts(_kept(vm).get("gpu")) == typed
 
 
 def meant_profile(vm: Vm, text: str, types: Sequence[VgpuType] = ()) -> str:
@@ -97,6 +101,7 @@ def _observed(vm: Vm, kept: Side) -> Side:
         "cloud_init": None,
         "storage_pool": made[0].pool if made else None,
         "reserve": promise.reserve if promise else None,
+        **dict.fromkeys(_PLACED),
     }
     shown = {f: v for f, v in kept.items() if f != "profile"}
     gpu = kept.get("gpu") or ", ".join(sorted(promise_gpus(vm))) or None
@@ -115,12 +120,39 @@ def kept_spec(wish: VmWish) -> str:
     """
     wanted = _wanted(wish)
     kept = {f: wanted[f] for f in ("gpu", "mode", "os", "template", "hotplug_slots", "vgpu_params")}
+    kept |= {f: wanted[f] for f in _PLACED if wanted[f] is not None}
+    if wish.where.policy is not None:
+        kept["placement"] = wish.where.policy
     kept["profile"] = [p for p, n in wish.profiles for _ in range(n)]
     if wish.force_console:
         kept["force_console"] = True
     if wish.cloud_init is not None:
         kept["cloud_init"] = wish.cloud_init.path
     return json.dumps(kept, sort_keys=True, separators=(",", ":"))
+
+
+def kept_where(kept: Side) -> Where:
+    """Return where a VM's vGPUs may go by what its record keeps of its spec."""
+    node, group = kept.get("numa_node"), kept.get("spread_group")
+    policy, scheduler = kept.get("placement"), kept.get("scheduler")
+    return Where(
+        gpus=_texts(kept.get("gpu")),
+        not_gpus=_texts(kept.get("not_gpu")),
+        numa_node=node if isinstance(node, int) else None,
+        spread_group=str(group) if group is not None else None,
+        scheduler=next((p for p in Policy if p == scheduler), None),
+        policy=str(policy) if policy is not None else None,
+    )
+
+
+def _texts(kept: object) -> tuple[str, ...]:
+    """Return the names of GPUs as a record keeps them: none, one, or a list."""
+    return tuple(str(t) for t in kept) if isinstance(kept, list) else () if kept is None else (str(kept),)
+
+
+def _written(texts: tuple[str, ...]) -> object:
+    """Return the names of GPUs as a record keeps them."""
+    return (texts[0] if len(texts) == 1 else list(texts)) if texts else None
 
 
 def _wanted(wish: VmWish) -> Side:
@@ -135,7 +167,11 @@ def _wanted(wish: VmWish) -> Side:
         "cdrom": wish.cdrom,
         "cloud_init": wish.cloud_init.path if wish.cloud_init else None,
         "storage_pool": wish.storage_pool,
-        "gpu": wish.gpu,
+        "gpu": _written(wish.where.gpus),
+        "not_gpu": _written(wish.where.not_gpus),
+        "numa_node": wish.where.numa_node,
+        "spread_group": wish.where.spread_group,
+        "scheduler": str(wish.where.scheduler) if wish.where.scheduler is not None else None,
         "mode": wish.mode,
         "os": wish.os,
         "template": wish.template,

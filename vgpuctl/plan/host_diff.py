@@ -185,7 +185,7 @@ def _scheduler_differs(gpu: Gpu, said: GpuSpec, now: GpuSpec) -> list[Difference
 def settings_differ(wanted: HostSpec, now: HostSpec) -> tuple[Difference, ...]:
     """Return what the other sections of host.yaml say otherwise: `defaults.memory`, `vgpus.NAME` and so on."""
     found = []
-    for section in ("defaults", "boot"):
+    for section in ("defaults", "placement", "boot"):
         new, old = (as_dict(getattr(one, section)) for one in (wanted, now))
         found += [Difference(f"{section}.{key}", new[key], old[key]) for key in new if new[key] != old[key]]
     for name in sorted({*wanted.vgpus, *now.vgpus}):

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vgpuctl.errors import InUse, NoCapacity
+from vgpuctl.model.gpu import Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import VmWish
@@ -39,16 +40,23 @@ def choose_many(snapshot: Snapshot, wish: VmWish, vms: Sequence[tuple[str, str]]
             else:
                 raise _too_many(error, wish, len(chosen), len(vms)) from error
         chosen.append(vgpus)
-        snapshot = replace(snapshot, vgpus=(*snapshot.vgpus, *(as_taken(v, name, uuid) for v in vgpus)))
+        snapshot = replace(snapshot, vgpus=(*snapshot.vgpus, *_taken(wish, name, uuid, vgpus)))
     return tuple(chosen)
+
+
+def _taken(wish: VmWish, name: str, uuid: str, vgpus: Sequence[PromisedVgpu]) -> tuple[Vgpu, ...]:
+    return tuple(as_taken(v, name, uuid, wish.where.spread_group) for v in vgpus)
 
 
 def _too_many(error: NoCapacity | InUse, wish: VmWish, fits: int, wanted: int) -> NoCapacity:
     """Say how many fit; what stands in the way of the next one is told when nothing fits at all."""
     what = ", ".join(p if n == 1 else f"{p}:{n}" for p, n in wish.profiles) or f"mode {wish.mode}"
     seen = {name: error.facts[name] for name in ("gpus", "details") if name in error.facts and not fits}
+    out = error.facts.get("left_out")
+    said = [f"no room for {wanted} VMs with {what}: {fits} fit now; none was made"]
+    said += [str(line) for line in out] if isinstance(out, list) else []
     return NoCapacity(
-        f"no room for {wanted} VMs with {what}: {fits} fit now; none was made",
+        "; ".join(said),
         hint="; ".join(filter(None, (f"ask for {fits} new ones, or make room first" if fits else None, error.hint))),
         fits=fits,
         wanted=wanted,

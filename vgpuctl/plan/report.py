@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vgpuctl.capacity.place import joint_free, rooms_for
-from vgpuctl.capacity.profiles import find
+from vgpuctl.capacity.place import joint_free
 from vgpuctl.capacity.room import most_on
 from vgpuctl.model.gpu import NOT_FOR_VGPUS, Gpu, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
@@ -122,70 +121,6 @@ def _mig_value(gpu: Gpu) -> Value | None:
         name = profile.name if profile is not None else str(one.profile_id)
         instances.append({"id": one.gi_id, "profile": name, "start": one.span.start, "size": one.span.size})
     return {"enabled": gpu.mig.enabled, "pending": gpu.mig.pending, "instances": instances}
-
-
-def profile_values(snapshot: Snapshot, gpus: tuple[Gpu, ...], *, everything: bool) -> list[Value]:
-    """Return a value for each profile: what can be made now on these GPUs together.
-
-    Profiles of which nothing more can be made are left out unless `everything`.
-    """
-    by_name: dict[str, dict[str, VgpuType]] = {}
-    for gpu in gpus:
-        for known in gpu.types:
-            by_name.setdefault(known.name, {})[gpu.address] = known
-    values: list[Value] = []
-    for types in by_name.values():
-        first = next(iter(types.values()))
-        owners = [g for g in gpus if g.address in types]
-        free = joint_free(snapshot, owners, types)
-        if free == 0 and not everything:
-            continue
-        rooms = rooms_for(snapshot, owners, types)
-        ids = sorted({t.type_id for t in types.values()})
-        values.append(
-            {
-                "profile": first.profile,
-                "name": first.name,
-                "type_id": ids[0] if len(ids) == 1 else None,
-                "framebuffer_mib": first.framebuffer_mib,
-                "max_per_gpu": _joint_most(owners, types),
-                "free": free,
-                "gpus": [{"address": g.address, "free": r.free} for g, r in rooms if everything or r.free != 0],
-            }
-        )
-    return sorted(values, key=_profile_key)
-
-
-def _joint_most(gpus: list[Gpu], types: dict[str, VgpuType]) -> int | None:
-    """Return the most of a profile on one of these GPUs; those with mixed sizes may take fewer than others."""
-    known = [n for n in (most_on(g, types[g.address]) for g in gpus) if n is not None]
-    return max(known, default=None)
-
-
-def _profile_key(value: Value) -> tuple[str, int, str]:
-    profile = str(value["profile"])
-    size = value["framebuffer_mib"]
-    return profile.rpartition("-")[0], size if isinstance(size, int) else 0, profile
-
-
-def explain_value(snapshot: Snapshot, gpus: tuple[Gpu, ...], profile: str) -> Value:
-    """Return for every GPU how many of a profile fit and what stands in the way."""
-    types = find(snapshot, gpus, profile)
-    owners = [g for g in gpus if g.address in types]
-    return {
-        "profile": next(iter(types.values())).profile,
-        "free": joint_free(snapshot, owners, types),
-        "gpus": [
-            {
-                "address": gpu.address,
-                "model": gpu.model,
-                "free": space.free,
-                "reasons": list(space.reasons),
-                "vgpus": [vgpu_value(v) for v in snapshot.taken_on(gpu.address)],
-            }
-            for gpu, space in rooms_for(snapshot, gpus, types)
-        ],
-    }
 
 
 def vm_value(snapshot: Snapshot, vm: Vm) -> Value:

@@ -13,12 +13,14 @@ from vgpuctl.capacity.closed import why_closed
 from vgpuctl.capacity.mixed_size import cheapest, is_free
 from vgpuctl.capacity.ownership import carrier_uuid
 from vgpuctl.capacity.room import room
+from vgpuctl.capacity.where import why_not_apart
 from vgpuctl.errors import InUse, NoCapacity
 from vgpuctl.model.gpu import MDEV, Backend, Function, Gpu, Owner, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Promise, PromisedVgpu, Vm
 from vgpuctl.model.wish import VmWish
 from vgpuctl.plan.choose import as_taken, choose, refuse_unknown_host_file
+from vgpuctl.plan.differ import kept_where
 from vgpuctl.value import replace
 
 
@@ -50,7 +52,7 @@ def wish_for(vm: Vm, promise: Promise, vgpus: tuple[PromisedVgpu, ...]) -> VmWis
     return VmWish(
         name=vm.name,
         profiles=tuple((name, names.count(name)) for name in dict.fromkeys(names)),
-        gpu=kept.get("gpu"),
+        where=kept_where(kept),
         mode=str(kept.get("mode") or "vgpu"),
         memory_mib=vm.memory_mib,
         vcpus=vm.vcpus,
@@ -108,6 +110,8 @@ def _own(
         gpu = snapshot.gpu(promised.gpu)
         shut = gpu is None or gpu.address in exclude or any(s.gpu == gpu.address for s in snapshot.stuck)
         if gpu is None or shut or why_closed(gpu, mode) is not None:
+            return None
+        if why_not_apart(snapshot, gpu, promise.spread_group, vm.uuid) is not None:
             return None
         function = _function(snapshot, gpu, promised)
         if function is None:

@@ -27,6 +27,9 @@ class SpecField(Value):
 MODES = ("vgpu", "sriov", "passthrough")
 OS_KINDS = ("linux", "generic", "windows11")
 RESERVES = ("always", "running")
+PLACEMENTS = ("least-waste", "depth", "breadth", "first-fit")
+DEFAULT_PLACEMENT = "least-waste"
+SCHEDULERS = ("best_effort", "equal_share", "fixed_share")
 GPU_MODES = ("vgpu", "sriov", "passthrough", "unmanaged")
 
 VM_FIELDS: tuple[SpecField, ...] = (
@@ -38,7 +41,46 @@ VM_FIELDS: tuple[SpecField, ...] = (
         repeatable=True,
         metavar="PROFILE[:N]",
     ),
-    SpecField("gpu", "--gpu", "the GPU to use, by address or by model", "0000:3b:00.0", metavar="ADDRESS|MODEL"),
+    SpecField(
+        "gpu",
+        "--gpu",
+        "the GPU to use, by address or by model; repeat it to allow several",
+        "0000:3b:00.0",
+        repeatable=True,
+        metavar="ADDRESS|MODEL",
+    ),
+    SpecField(
+        "not_gpu",
+        "--not-gpu",
+        "a GPU that is not to be used, by address or by model; repeatable",
+        "A16",
+        repeatable=True,
+        metavar="ADDRESS|MODEL",
+    ),
+    SpecField("numa_node", "--numa-node", "only GPUs of this NUMA node", "0", metavar="N"),
+    SpecField(
+        "spread_group",
+        "--spread-group",
+        "VMs of one group are on different GPUs; kept with the VM, so that later ones see it",
+        "exam-1",
+        metavar="NAME",
+    ),
+    SpecField(
+        "scheduler",
+        "--scheduler",
+        "only GPUs on which NVIDIA's vGPU scheduler runs with this policy",
+        "fixed_share",
+        choices=SCHEDULERS,
+    ),
+    SpecField(
+        "placement",
+        "--placement",
+        "which GPU is taken of those with room. least-waste: the one where the least is lost for what else is asked "
+        "for; depth: the fullest; breadth: the emptiest; first-fit: the one with the lowest address. Without it: "
+        "placement: of host.yaml, else " + DEFAULT_PLACEMENT,
+        "depth",
+        choices=PLACEMENTS,
+    ),
     SpecField(
         "mode",
         "--mode",
@@ -132,6 +174,9 @@ VM_FIELDS: tuple[SpecField, ...] = (
         built_in=False,
     ),
 )
+
+WHERE = ("gpu", "not_gpu", "numa_node", "spread_group", "scheduler", "placement")
+"""The fields that say where something is placed."""
 
 FIELD = {f.name: f for f in VM_FIELDS}
 

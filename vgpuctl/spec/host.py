@@ -12,9 +12,11 @@ from typing import Any
 
 from vgpuctl.model.partition import MigSpec
 from vgpuctl.model.scheduler import SchedulerSpec
+from vgpuctl.model.wish import PlacementSpec
 from vgpuctl.spec import rules
 from vgpuctl.spec.fields import DEFAULTABLE, GPU_MODES
 from vgpuctl.spec.mig import MIG_SCHEMA, mig_spec, mig_value, together
+from vgpuctl.spec.placement import PLACEMENT, placement_spec
 from vgpuctl.spec.read import parse
 from vgpuctl.spec.scheduler import SCHEDULER, scheduler_spec, scheduler_value
 from vgpuctl.spec.shape import Key, Shape, at_least_one, by_name
@@ -69,13 +71,17 @@ class BootSpec(Value):
 
 
 class HostSpec(Value):
-    """The host file /etc/vgpuctl/host.yaml. `gpus` by PCI address, model or "all", `vgpus` by name."""
+    """The host file /etc/vgpuctl/host.yaml. `gpus` by PCI address, model or "all", `vgpus` by name.
+
+    `placement`: on which GPU new vGPUs go, of those with room.
+    """
 
     version: int
     defaults: Defaults = Defaults()
     gpus: Mapping[str, GpuSpec] = NOTHING
     vgpus: Mapping[str, VgpuSpec] = NOTHING
     boot: BootSpec = BootSpec()
+    placement: PlacementSpec = PlacementSpec()
 
 
 def parse_host_spec(text: str, name: str) -> HostSpec:
@@ -108,6 +114,8 @@ def as_written(value: object) -> object:
         return mig_value(value)
     if isinstance(value, tuple):
         return list(value) or None
+    if isinstance(value, Mapping):
+        return dict(value) or None
     return value if value or value is False else None
 
 
@@ -202,5 +210,6 @@ HOST = Shape(
         Key("gpus", _gpus, "what each GPU is set up for, by PCI address (in quotes), by model, or all", entries=GPU),
         Key("vgpus", _vgpus, "vGPUs without a VM, by name", entries=VGPU),
         Key("boot", _boot, "restoring after a boot", shape=BOOT),
+        Key("placement", placement_spec, "on which GPU new vGPUs go", shape=PLACEMENT),
     ),
 )

@@ -13,7 +13,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from vgpuctl.model.address import normal_pci
-from vgpuctl.spec.fields import GPU_MODES, MAX_VGPUS_PER_VM, MODES, NAME_PATTERN, OS_KINDS, RESERVES
+from vgpuctl.spec.fields import (
+    GPU_MODES,
+    MAX_VGPUS_PER_VM,
+    MODES,
+    NAME_PATTERN,
+    OS_KINDS,
+    PLACEMENTS,
+    RESERVES,
+    SCHEDULERS,
+)
 from vgpuctl.spec.sizes import disk_mib, memory_mib, render_size
 from vgpuctl.value import Value
 
@@ -21,6 +30,7 @@ SMALLEST_MEMORY_MIB = 64
 MOST_VCPUS = 4096
 MOST_HOTPLUG_SLOTS = 16
 MOST_VFS = 256
+MOST_NUMA_NODES = 1024
 _UUID_PATTERN = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 TEMPLATE_PATTERN = r"[A-Za-z0-9_-]{1,64}"
 PARAM_PATTERN = r"[a-z_]+=[!-+\--~]+"
@@ -172,6 +182,8 @@ mode = choice(MODES)
 gpu_mode = choice(GPU_MODES)
 os_kind = choice(OS_KINDS)
 reserve = choice(RESERVES)
+placement = choice(PLACEMENTS)
+scheduler = choice(SCHEDULERS)
 
 
 def memory(value: object) -> str:
@@ -244,6 +256,7 @@ def whole_number(least: int, most: int) -> Callable[[object], int]:
 
 
 vcpus = whole_number(1, MOST_VCPUS)
+numa_node = whole_number(0, MOST_NUMA_NODES - 1)
 hotplug_slots = whole_number(0, MOST_HOTPLUG_SLOTS)
 vfs = whole_number(0, MOST_VFS)
 deadline_seconds = whole_number(1, 3600)
@@ -289,6 +302,11 @@ def contradictions(fields: Mapping[str, object]) -> tuple[Problem, ...]:
     how = fields.get("mode")
     if how in ("sriov", "passthrough") and wanted:
         found.append(Problem(("profile",), f"mode {how} takes a gpu and no profile"))
+    for field, text in (("scheduler", "a scheduler"), ("placement", "a placement policy")):
+        if fields.get(field) and (how == "passthrough" or (how == "sriov" and field == "scheduler")):
+            found.append(Problem((field,), f"mode {how} has no vGPUs, and {text} is for these"))
+    for both in [entry for entry in _listed(fields.get("not_gpu")) if entry in _listed(fields.get("gpu"))]:
+        found.append(Problem(("not_gpu",), f"{_quoted(str(both))} is given as gpu too"))
     counts = [_count(entry) for entry in wanted]
     if sum(counts) > MAX_VGPUS_PER_VM:
         text = f"{sum(counts)} vGPUs are asked for; a VM can have at most {MAX_VGPUS_PER_VM}"

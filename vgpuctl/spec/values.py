@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from vgpuctl.spec import rules
-from vgpuctl.spec.fields import FIELD, MODES, NAME_PATTERN, OS_KINDS, RESERVES
+from vgpuctl.spec.fields import FIELD, MODES, NAME_PATTERN, OS_KINDS, PLACEMENTS, RESERVES, SCHEDULERS
 from vgpuctl.spec.shape import Key, Rule, one_or_more
 from vgpuctl.spec.sizes import SIZE_PATTERN
 
@@ -57,7 +57,12 @@ _PARAMS: Schema = {
 
 _KINDS: dict[str, tuple[Rule, Schema]] = {
     "profile": (one_or_more(rules.profile), _listed({"minLength": 1, "type": "string"})),
-    "gpu": (rules.gpu, {"type": "string"}),
+    "gpu": (one_or_more(rules.gpu), _listed({"type": "string"})),
+    "not_gpu": (one_or_more(rules.gpu), _listed({"type": "string"})),
+    "numa_node": (rules.numa_node, _whole(0, rules.MOST_NUMA_NODES - 1)),
+    "spread_group": (rules.name, _pattern(NAME_PATTERN)),
+    "scheduler": (rules.scheduler, _words(SCHEDULERS)),
+    "placement": (rules.placement, _words(PLACEMENTS)),
     "mode": (rules.mode, _words(MODES)),
     "memory": (rules.memory, _SIZE),
     "vcpus": (rules.vcpus, _whole(1, rules.MOST_VCPUS)),

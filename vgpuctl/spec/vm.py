@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.wish import ExistingDisk, NewDisk, UserData, VmWish
+from vgpuctl.model.scheduler import Policy
+from vgpuctl.model.wish import ExistingDisk, NewDisk, UserData, VmWish, Where
 from vgpuctl.spec import names, rules
 from vgpuctl.spec.fields import DEFAULTABLE, FIELD, VM_FIELDS
 from vgpuctl.spec.shape import Shape
@@ -31,7 +32,12 @@ class VmSpec(Value):
 
     name: str | None = None
     profile: tuple[str, ...] | None = None
-    gpu: str | None = None
+    gpu: tuple[str, ...] | None = None
+    not_gpu: tuple[str, ...] | None = None
+    numa_node: int | None = None
+    spread_group: str | None = None
+    scheduler: str | None = None
+    placement: str | None = None
     mode: str | None = None
     memory: str | None = None
     vcpus: int | None = None
@@ -132,7 +138,7 @@ def wish(
     return VmWish(
         name=spec.name,
         profiles=spec.profiles(),
-        gpu=spec.gpu,
+        where=where(spec),
         mode=filled["mode"],
         memory_mib=memory_mib(filled["memory"]),
         vcpus=filled["vcpus"],
@@ -149,6 +155,18 @@ def wish(
         force_console=filled["force_console"],
         sources=sources,
         cloud_init=user_data,
+    )
+
+
+def where(spec: VmSpec) -> Where:
+    """Return what a spec says of where its vGPUs go."""
+    return Where(
+        gpus=spec.gpu or (),
+        not_gpus=spec.not_gpu or (),
+        numa_node=spec.numa_node,
+        spread_group=spec.spread_group,
+        scheduler=Policy(spec.scheduler) if spec.scheduler is not None else None,
+        policy=spec.placement,
     )
 
 
@@ -169,7 +187,7 @@ def _brings_system(given: Mapping[str, object]) -> bool:
 
 def _number(name: str, value: object) -> object:
     """Turn the digits of a numeric option into a number; anything else is left for the rules to refuse."""
-    numeric = name in ("vcpus", "hotplug_slots") and isinstance(value, str)
+    numeric = name in ("vcpus", "hotplug_slots", "numa_node") and isinstance(value, str)
     return int(str(value)) if numeric and str(value).isascii() and str(value).isdigit() else value
 
 

@@ -18,7 +18,7 @@ from vgpuctl.value import NOTHING, Value, field_names
 def host_text(host: HostSpec, remarks: Mapping[str, str] = NOTHING, head: tuple[str, ...] = ()) -> str:
     """Return the text of a host.yaml. `remarks`: a comment for entries of `gpus:`; `head`: comments above it all."""
     document = CommentedMap(version=host.version)
-    for section in ("defaults", "boot"):
+    for section in ("defaults", "placement", "boot"):
         said = _entry(getattr(host, section))
         if said and getattr(host, section) != BootSpec():
             document[section] = said

@@ -10,6 +10,7 @@ from vgpuctl.capacity.closed import why_closed, why_not_allowed
 from vgpuctl.capacity.place import joint_free, place, rooms_for
 from vgpuctl.errors import NoCapacity
 from vgpuctl.model.gpu import Mode
+from vgpuctl.model.wish import Where
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,6 @@ def test_a_profile_that_is_not_allowed_goes_to_another_gpu_or_nowhere():
     look = snapshot(closed, open_)
     assert place(look, [("A100-4C", 1)], None)[0].gpu.address == open_.address
     with pytest.raises(NoCapacity) as raised:
-        place(look, [("A100-4C", 1)], closed.address)
+        place(look, [("A100-4C", 1)], Where(gpus=(closed.address,)))
     assert "host.yaml allows only A100-8C" in str(raised.value.facts["details"])
     assert why_not_allowed(a100(), A4C) is None

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.values import A4C, A5C, ME, T2Q, T4Q, a100, changed, promised, snapshot, t4, vm
-from vgpuctl.capacity.place import joint_free, place, rooms_for, select_gpus
+from vgpuctl.capacity.place import joint_free, place, rooms_for
 from vgpuctl.capacity.profiles import find
+from vgpuctl.capacity.where import select_gpus
 from vgpuctl.errors import NoCapacity, NotFound, Refused, Stuck
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.snapshot import Snapshot

@@ -101,12 +101,15 @@ def test_profiles() -> None:
 
 def test_explain_shortens_long_lists() -> None:
     many = [vgpu(vm=f"vdi-{n:03}") for n in range(1, 11)]
-    gpu = {"address": "a", "model": "A100", "free": 0, "reasons": ["10 of 10 in use"], "vgpus": many}
-    assert text("explain", {"profile": "A100-4C", "free": 0, "gpus": [gpu]}) == (
-        "A100-4C: 0 more on this host\n\na  A100: 0 more\n  10 of 10 in use\n"
+    gpu = {
+        "address": "a", "model": "A100", "free": 0, "rule": "one size", "reasons": ["10 of 10 in use"], "vgpus": many,
+        "in_the_way": [],
+    }  # fmt: skip
+    assert text("explain", {"profile": "A100-4C", "free": 0, "moves": [], "gpus": [gpu]}) == (
+        "A100-4C: 0 more on this host\n\na  A100: 0 more\n  rule: one size\n  10 of 10 in use\n"
         "  10 in use: vdi-001, vdi-002, vdi-003, vdi-004, vdi-005, vdi-006 … vdi-010\n"
     )
-    assert text("explain", {"profile": "A100-4C", "free": None, "gpus": []}) == (
+    assert text("explain", {"profile": "A100-4C", "free": None, "moves": [], "gpus": []}) == (
         "A100-4C: not known how many more, only trying tells\n"
     )
 

@@ -46,6 +46,25 @@ def test_memory_in_any_unit(element: str, mib: int) -> None:
     assert read(domain(rest=element)).memory_mib == mib
 
 
+@pytest.mark.parametrize(
+    ("memory", "nodes"),
+    [
+        ("mode='strict' nodeset='0-2,^1,5'", {0, 2, 5}),
+        ("nodeset='1'", {1}),
+        ("mode='restrictive' nodeset='3'", {3}),
+        ("mode='preferred' nodeset='1'", set()),
+        ("mode='interleave' nodeset='0-1'", set()),
+        ("mode='strict' placement='auto'", set()),
+        ("mode='strict' nodeset='x,-1,2-'", set()),
+        ("mode='strict' nodeset='0-9999'", set(range(1025))),
+    ],
+)
+def test_the_nodes_that_memory_is_bound_to(memory: str, nodes: set[int]) -> None:
+    found = read(domain(rest=f"<memory>1</memory><numatune><memory {memory}/></numatune>"))
+    assert found.memory_nodes == nodes
+    assert read(domain()).memory_nodes == frozenset()
+
+
 def test_host_devices_are_found_wherever_they_stand() -> None:
     xml = domain(
         "<hostdev mode='subsystem' type='pci' managed='yes'><source>"

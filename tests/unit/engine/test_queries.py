@@ -10,7 +10,7 @@ from vgpuctl.engine import queries
 from vgpuctl.errors import InvalidInput, NoCapacity, NotFound
 
 GPU = {"address", "model", "backend", "mode", "driver", "framebuffer_mib", "numa_node", "vfs", "vgpus"}
-PROFILE = {"profile", "name", "type_id", "framebuffer_mib", "max_per_gpu", "free", "gpus"}
+PROFILE = {"profile", "name", "type_id", "framebuffer_mib", "max_per_gpu", "free", "excludes", "gpus"}
 
 
 def test_list_gpus_has_the_documented_names_and_marks_foreign_vgpus(tmp_path):

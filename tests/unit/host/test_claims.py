@@ -57,7 +57,7 @@ def test_nothing_there_is_nothing_claimed(store):
 
 def test_a_claim_is_read_back_as_written(store):
     claims = [
-        replace(claim_of("b", "0000:3b:00.5"), placement_id=24),
+        replace(claim_of("b", "0000:3b:00.5"), placement_id=24, spread_group="exam"),
         claim_of("a"),
         replace(claim_of("c", "mtty"), profile=None),
     ]
@@ -151,6 +151,7 @@ def test_what_a_later_version_adds_to_a_claim_is_passed_over(tmp_path, store):
         {"gpu": None},
         {"framebuffer_mib": "4096"},
         {"profile": {}},
+        {"spread_group": 7},
     ],
 )
 def test_a_claim_with_a_field_of_another_kind_is_not_misread(tmp_path, store, changes):

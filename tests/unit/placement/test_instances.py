@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.placement.test_kinds import every_way, grown
@@ -43,6 +44,21 @@ def test_a_vgpu_taken_away_again_leaves_the_state_as_it_was(data: st.DataObject)
     for profile in KIND.sizes:
         for move in KIND.moves(state, profile):
             assert KIND.without(move.after, profile, move.place) == state
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_the_best_filling_is_worth_the_most_of_all_that_fits(data: st.DataObject) -> None:
+    state = grown(KIND, data)
+    worth = {p: data.draw(st.integers(0, 9)) for p in ("1-24Q", "1-12Q", "2-48Q", "2-24Q")}
+    every = itertools.product(*(range(KIND.left(state, p) + 1) for p in worth))
+    fitting = [dict(zip(worth, counts, strict=True)) for counts in every]
+    fitting = [counts for counts in fitting if KIND.fits(state, counts)]
+    filling = KIND.filling(worth)
+    assert filling.worth(state) == max(sum(worth[p] * n for p, n in counts.items()) for counts in fitting)
+    found = filling.counts(state)
+    assert KIND.fits(state, found)
+    assert sum(worth[p] * n for p, n in found.items()) == filling.worth(state)
 
 
 def test_of_instances_that_are_alike_the_first_stands_for_all() -> None:

@@ -7,11 +7,14 @@ import pytest
 
 from tests.values import A4C, A5C, a100, promised, vm
 from tests.worlds import wish
-from vgpuctl.model.wish import NewDisk
+from vgpuctl.model.scheduler import Policy
+from vgpuctl.model.wish import NewDisk, Where
 from vgpuctl.plan.differ import differences, kept_spec
+from vgpuctl.spec.fields import WHERE
 from vgpuctl.value import replace
 
-FIELDS = ("profile", "memory", "vcpus", "network", "gpu", "os", "template", "hotplug_slots", "vgpu_params", "disk")
+KEPT = ("os", "template", "hotplug_slots", "vgpu_params", "disk")
+FIELDS = ("profile", "memory", "vcpus", "network", *WHERE[:-1], *KEPT)
 WANTED = wish("A100-4C", name="vdi-001", sources=dict.fromkeys(FIELDS, "typed"), disks=(NewDisk(1024),))
 
 
@@ -31,7 +34,11 @@ def existing(wanted=WANTED):
         ({"hotplug_slots": 0}, "hotplug_slots"),
         ({"vgpu_params": (("a", "1"),)}, "vgpu_params"),
         ({"profiles": (("A100-4C", 2),)}, "profile"),
-        ({"gpu": "0000:86:00.0"}, "gpu"),
+        ({"where": Where(gpus=("0000:86:00.0",))}, "gpu"),
+        ({"where": Where(not_gpus=("A16",))}, "not_gpu"),
+        ({"where": Where(numa_node=1)}, "numa_node"),
+        ({"where": Where(spread_group="exam")}, "spread_group"),
+        ({"where": Where(scheduler=Policy.FIXED_SHARE)}, "scheduler"),
     ],
 )
 def test_a_typed_field_that_differs_is_named_with_both_sides(changes, field):
@@ -47,7 +54,7 @@ def test_the_same_wish_makes_no_difference():
 
 
 def test_a_gpu_that_is_typed_by_the_address_it_got_makes_no_difference():
-    typed = replace(WANTED, gpu="0000:3b:00.0", sources={"gpu": "typed"})
+    typed = replace(WANTED, where=Where(gpus=("0000:3b:00.0",)), sources={"gpu": "typed"})
     assert differences(existing(), typed) == ({}, {})
 
 

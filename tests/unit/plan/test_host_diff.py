@@ -11,6 +11,7 @@ from vgpuctl.errors import Refused
 from vgpuctl.model.gpu import Mode
 from vgpuctl.model.partition import MigSpec
 from vgpuctl.model.scheduler import Policy, SchedulerSpec
+from vgpuctl.model.wish import PlacementSpec
 from vgpuctl.plan.host_diff import as_it_is, differences, not_as_set, refuse_lost_vgpus, settings_differ
 from vgpuctl.sim.world import SCENARIOS
 from vgpuctl.spec.host import Defaults, GpuSpec, HostSpec, VgpuSpec
@@ -112,8 +113,8 @@ def test_what_is_asked_for_no_more_is_a_difference_where_it_is_so(tmp_path):
 def test_the_other_sections_are_compared_too():
     entry = VgpuSpec("A100-4C", A100, "c")
     now = HostSpec(1, Defaults(memory="4G"), vgpus={"v": entry})
-    wanted = HostSpec(1, Defaults(memory="8G"), vgpus={"v": entry, "w": entry})
-    assert [d.key for d in settings_differ(wanted, now)] == ["defaults.memory", "vgpus.w"]
+    wanted = HostSpec(1, Defaults(memory="8G"), vgpus={"v": entry, "w": entry}, placement=PlacementSpec("depth"))
+    assert [d.key for d in settings_differ(wanted, now)] == ["defaults.memory", "placement.policy", "vgpus.w"]
     refuse_lost_vgpus(wanted, now, "FILE")
     for lost in (HostSpec(1), HostSpec(1, vgpus={"v": replace(entry, carrier="d")})):
         with pytest.raises(Refused, match="FILE lacks or changes the vGPU v"):

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from tests.values import A4C, A5C, ME, a100, changed, promised, snapshot, vm
+from tests.values import A4C, ME, a100, changed, promised, snapshot, vm
 from vgpuctl.model.partition import GiProfile, GpuInstance, Mig, Span
 from vgpuctl.model.vm import StuckWrite
-from vgpuctl.plan.report import explain_value, gpu_details, gpu_value, owner_of, profile_values, vm_value
+from vgpuctl.plan.report import gpu_details, gpu_value, owner_of, vm_value
 from vgpuctl.value import replace
 
 
@@ -20,30 +20,6 @@ def test_problems_name_the_function_and_the_stuck_process():
     gpu = changed(a100(), 2, problem="broken", available=None)
     value = gpu_value(snapshot(gpu, stuck=(StuckWrite(ME, gpu.address, "/sys/x", "0"),)), gpu)
     assert value["problems"] == ["0000:3b:00.6: broken", "process 100 waits in the kernel writing /sys/x"]
-
-
-def test_profiles_are_sorted_by_size_and_full_ones_left_out():
-    gpu = a100()
-    used = [vm(n, promised(gpu, A4C, n)) for n in range(3)]
-    assert [v["profile"] for v in profile_values(snapshot(gpu, vms=used), (gpu,), everything=False)] == ["A100-4C"]
-    both = profile_values(snapshot(gpu, vms=used), (gpu,), everything=True)
-    assert [(v["profile"], v["free"]) for v in both] == [("A100-4C", 7), ("A100-5C", 0)]
-
-
-def test_different_type_ids_of_one_profile_are_null():
-    one, two = a100(), a100("0000:86:00.0", types=(replace(A4C, type_id="999"),))
-    (value,) = [
-        v for v in profile_values(snapshot(one, two), (one, two), everything=False) if v["profile"] == "A100-4C"
-    ]
-    assert (value["type_id"], value["free"]) == (None, 20)
-
-
-def test_explain_and_show_gpu_take_their_numbers_from_the_same_function():
-    gpu = a100()
-    look = snapshot(gpu, vms=[vm(1, promised(gpu, A5C))])
-    explained = explain_value(look, (gpu,), "A100-5C")
-    (shown,) = [t for t in gpu_details(look, gpu)["types"] if t["profile"] == "A100-5C"]
-    assert explained["free"] == shown["free"] == 7
 
 
 def test_owners_in_words():
@@ -62,7 +38,7 @@ def test_a_gpu_of_mixed_sizes_shows_what_fits_in_that_mode_and_one_with_mig_its_
     assert [(t["max_per_gpu"], t["free"], t["gpu_instance_profile"]) for t in value["types"]] == [(3, 2, None)]
     assert (value["mixed_size"], value["mig"]) == (True, None)
     assert [v["placement_id"] for v in value["vgpus"]] == [8]
-    assert profile_values(look, (gpu,), everything=True)[0]["max_per_gpu"] == 3
+    assert value["types"][0]["max_per_gpu"] == 3
     backed = replace(A4C, gi_profile_id=19, max_per_gi=1)
     one = GiProfile(19, "1g.5gb", 1, 4864, 7, (Span(0, 1),))
     gpu = a100(types=(backed,), mig=Mig(True, True, (one,), (GpuInstance(7, 19, Span(0, 1)),)))

@@ -81,7 +81,7 @@ def test_the_gpu_that_was_typed_is_kept():
     here, there = t4(available={T2Q.type_id: 0}), t4("0000:af:00.0")
     mine = lent(1, mdev(1, here), spec='{"gpu": "0000:5e:00.0"}')
     assert mine.promise is not None
-    assert wish_for(mine, mine.promise, mine.promise.vgpus).gpu == "0000:5e:00.0"
+    assert wish_for(mine, mine.promise, mine.promise.vgpus).where.gpus == ("0000:5e:00.0",)
     with pytest.raises(NoCapacity):
         places(snapshot(here, there, vms=(mine,)), mine, mine.promise)
 

@@ -33,10 +33,10 @@ def test_every_field_has_help_an_option_and_an_example() -> None:
 @pytest.mark.parametrize("name", sorted(FIELD))
 def test_every_example_passes_its_rule(name: str) -> None:
     rule = {"os": rules.os_kind, "image": rules.path, "cdrom": rules.path, "cloud_init": rules.path,
-            "network": rules.resource_name,
+            "network": rules.resource_name, "not_gpu": rules.gpu, "spread_group": rules.name,
             "storage_pool": rules.resource_name}.get(name) or getattr(rules, name, None)  # fmt: skip
     example = FIELD[name].example
-    if name in ("vcpus", "hotplug_slots"):
+    if name in ("vcpus", "hotplug_slots", "numa_node"):
         rules.whole_number(0, 100)(int(example))
     elif example and rule is not None:
         rule(example)

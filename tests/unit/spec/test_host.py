@@ -6,7 +6,9 @@ from __future__ import annotations
 import pytest
 
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.wish import PlacementSpec
 from vgpuctl.spec.host import BootSpec, Defaults, GpuSpec, HostSpec, VgpuSpec, parse_host_spec
+from vgpuctl.spec.write import host_text
 
 NAME = "/etc/vgpuctl/host.yaml"
 
@@ -94,3 +96,32 @@ def test_what_is_refused_in_gpus_names_its_place(text: str, message: str) -> Non
     with pytest.raises(InvalidInput) as caught:
         parse_host_spec(f"version: 1\n{text}", NAME)
     assert caught.value.message.startswith(message)
+
+
+def test_how_new_vgpus_are_placed_is_read_and_written_back() -> None:
+    text = "version: 1\nplacement:\n  policy: breadth\n  demand: {A16-2Q: 3, GRID A16-4Q: 0.5}\n"
+    read = parse_host_spec(text, NAME)
+    assert read.placement == PlacementSpec("breadth", {"A16-2Q": 3, "GRID A16-4Q": 0.5})
+    assert parse_host_spec(host_text(read), NAME) == read
+    assert "placement" not in host_text(HostSpec(1))
+    assert parse_host_spec("version: 1\nplacement: {}", NAME).placement == PlacementSpec()
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("{policy: deep}", "2:21: placement.policy: 'deep' is not least-waste, depth, breadth or first-fit"),
+        ("{demand: {}}", "2:21: placement.demand: a mapping from profiles to weights is due here"),
+        ("{demand: [A]}", "2:21: placement.demand: a mapping from profiles to weights is due here"),
+        ("{demand: {A: 0}}", "2:25: placement.demand.A: 0 is no weight: a number above 0, at most 1000000"),
+        ("{demand: {A: '1'}}", "2:25: placement.demand.A: '1' is no weight"),
+        ("{demand: {A: true}}", "2:25: placement.demand.A: True is no weight"),
+        ("{demand: {A: .nan}}", "2:25: placement.demand.A: '.nan' is no weight"),
+        ("{demand: {'A:2': 1}}", "placement.demand.A:2: 'A:2' has a count: a profile is due here"),
+        ("{order: depth}", "2:13: placement.order: there is no such field"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_in_placement_names_its_place(said: str, message: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_host_spec(f"version: 1\nplacement: {said}", NAME)
+    assert message in caught.value.message

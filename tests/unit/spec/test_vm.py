@@ -20,7 +20,12 @@ from vgpuctl.value import field_names
 EVERYTHING = """\
 name: vdi-1
 profile: [A100-4C, "A100-4C:2", B]
-gpu: 0000:3B:00.0
+gpu: [0000:3B:00.0, A40]
+not_gpu: A16
+numa_node: 1
+spread_group: exam-1
+scheduler: fixed_share
+placement: breadth
 mode: vgpu
 memory: 16384
 vcpus: 4
@@ -61,7 +66,12 @@ def test_every_field_is_read() -> None:
     assert spec.given() == {
         "name": "vdi-1",
         "profile": ("A100-4C", "A100-4C:2", "B"),
-        "gpu": "0000:3b:00.0",
+        "gpu": ("0000:3b:00.0", "A40"),
+        "not_gpu": ("A16",),
+        "numa_node": 1,
+        "spread_group": "exam-1",
+        "scheduler": "fixed_share",
+        "placement": "breadth",
         "mode": "vgpu",
         "memory": "16GiB",
         "vcpus": 4,
@@ -85,7 +95,12 @@ def test_files_and_options_agree() -> None:
     by_options = from_options(
         name="vdi-1",
         profile=("A100-4C", "A100-4C:2", "B"),
-        gpu="3B:00.0",
+        gpu=("3B:00.0", "A40"),
+        not_gpu=("A16",),
+        numa_node="1",
+        spread_group="exam-1",
+        scheduler="fixed_share",
+        placement="breadth",
         mode="vgpu",
         memory="16GiB",
         vcpus=4,
@@ -181,6 +196,15 @@ def test_contradictions(text: str, line: str) -> None:
         ({"name": "-x"}, "NAME: '-x' is not a name"),
         ({"profile": ("A:0",)}, "--profile: the count in 'A:0' must be at least 1"),
         ({"gpu": "2460.0"}, "--gpu: '2460.0' is a number where a PCI address is due"),
+        ({"not_gpu": ("",)}, "--not-gpu: '' is not a GPU"),
+        ({"not_gpu": ("A40",), "gpu": ("A40",)}, "--not-gpu: 'A40' is given as gpu too"),
+        ({"numa_node": "x"}, "--numa-node: 'x' is not a whole number"),
+        ({"numa_node": "1024"}, "--numa-node: 1024 is not between 0 and 1023"),
+        ({"spread_group": "a b"}, "--spread-group: 'a b' is not a name"),
+        ({"scheduler": "fair"}, "--scheduler: 'fair' is not best_effort, equal_share or fixed_share"),
+        ({"scheduler": "fixed_share", "mode": "sriov"}, "--scheduler: mode sriov has no vGPUs, and a scheduler is for"),
+        ({"placement": "deep"}, "--placement: 'deep' is not least-waste, depth, breadth or first-fit"),
+        ({"placement": "depth", "mode": "passthrough"}, "--placement: mode passthrough has no vGPUs, and a placement"),
         ({"mode": "vgp"}, "--mode: 'vgp' is not vgpu, sriov or passthrough (did you mean 'vgpu'?)"),
         ({"memory": "8GB"}, "--memory: '8GB' has the unit GB"),
         ({"vcpus": "x"}, "--vcpus: 'x' is not a whole number"),
@@ -251,7 +275,7 @@ def test_a_vm_needs_a_profile_or_a_gpu() -> None:
     for mode in ("sriov", "passthrough"):
         with pytest.raises(InvalidInput, match=f"--mode: mode {mode} needs a gpu"):
             wish(from_options(mode=mode))
-    assert wish(from_options(mode="sriov", gpu="3b:00.0")).gpu == "0000:3b:00.0"
+    assert wish(from_options(mode="sriov", gpu="3b:00.0")).where.gpus == ("0000:3b:00.0",)
     assert wish(from_options(name="a"), complete=False).name == "a"
 
 

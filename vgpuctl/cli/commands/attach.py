@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("name", shell_complete=complete.vms)
-@field_options.fields("profile", "gpu", required=("profile",))
+@field_options.fields("profile", *field_options.WHERE, required=("profile",))
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.pass_obj
-def command(settings: Settings, name: str, profile: tuple[str, ...], gpu: str | None, dry_run: bool) -> int:
+def command(settings: Settings, /, name: str, dry_run: bool, **typed: object) -> int:
     """Give a VM that exists a vGPU: to its definition, and to the guest when it runs.
 
     A running VM needs a PCI port free for each vGPU (create-vm --hotplug-slots). A VM that vgpuctl did not make stays
-    its maker's: delete-vm refuses it, detach takes the vGPU back.
+    its maker's: delete-vm refuses it, detach takes the vGPU back. A VM whose memory is bound to NUMA nodes gets a GPU
+    of these, and one of a spread group a GPU that no other VM of the group is on.
     """
 
     def act(work: Work) -> Outcome:
@@ -39,7 +40,7 @@ def command(settings: Settings, name: str, profile: tuple[str, ...], gpu: str | 
 
         return attach.attach(
             work.world,
-            wishes.for_vm(work.world, name, {"profile": profile, "gpu": gpu}),
+            wishes.for_vm(work.world, name, typed),
             dry_run=dry_run,
             wait_seconds=work.wait_seconds,
             progress=work.progress,

@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 @click.option(
     "--profile", required=True, metavar="PROFILE", shell_complete=complete.profiles, help="The vGPU's profile."
 )
-@field_options.fields("gpu", "vgpu_params")
+@field_options.fields(*field_options.WHERE, "vgpu_params")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.pass_obj
 def command(
     settings: Settings,
+    /,
     name: str | None,
     profile: str,
-    gpu: str | None,
-    vgpu_params: tuple[str, ...],
     dry_run: bool,
+    **others: object,
 ) -> int:
     """Make a vGPU without a VM, and print the <hostdev> element with which a VM of virsh or virt-install gets it.
 
@@ -50,7 +50,7 @@ def command(
     def act(work: Work) -> Outcome:
         from vgpuctl.engine import vgpus
 
-        typed = {"name": name, "profile": (profile,), "gpu": gpu, "vgpu_params": vgpu_params}
+        typed = {"name": name, "profile": (profile,), **others}
         return vgpus.create_vgpu(
             work.world,
             wishes.from_options(work.world, typed),

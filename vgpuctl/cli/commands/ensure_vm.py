@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpuctl.cli import many, run, wishes
+from vgpuctl.cli import field_options, many, run, wishes
 from vgpuctl.cli.command import command as make_command
 from vgpuctl.cli.settings import Settings
 
@@ -50,14 +50,25 @@ STATES = ("present", "absent", "started", "stopped")
     help="present: made and started if it is not there, otherwise left on or off as it is.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and what differs.")
+@field_options.fields("placement")
 @many.options
 @click.pass_obj
-def command(settings: Settings, path: str, state: str, dry_run: bool, count: int | None, parallel: int | None) -> int:
+def command(
+    settings: Settings,
+    path: str,
+    state: str,
+    dry_run: bool,
+    placement: str | None,
+    count: int | None,
+    parallel: int | None,
+) -> int:
     """Make a VM equal to a spec file. Run twice, the second time changes nothing.
 
     Of a VM that exists the state is changed in place, and while it is off its profile, memory, vcpus, network and
     reserve. Any other difference is refused (exit 3) and shown. For such a VM its name is enough of a spec. The spec's
     fields are create-vm's options: docs/json/vm-spec.schema.json lists them.
+
+    --placement is how a new VM's GPU is chosen, whatever the spec says of that.
 
     With --count N the spec's name is a pattern such as 'vdi-{:03}', and N such VMs are to be there.
     """
@@ -67,7 +78,7 @@ def command(settings: Settings, path: str, state: str, dry_run: bool, count: int
         return many.change(
             settings,
             "ensure-vm",
-            lambda world: wishes.many_from_file(world, path, wanted),
+            lambda world: wishes.many_from_file(world, path, wanted, placement),
             start=True,
             parallel=at_once,
             dry_run=dry_run,
@@ -78,7 +89,7 @@ def command(settings: Settings, path: str, state: str, dry_run: bool, count: int
 
         return ensure.ensure_vm(
             work.world,
-            wishes.from_file(work.world, path),
+            wishes.from_file(work.world, path, placement),
             state=state,
             dry_run=dry_run,
             confirm=work.confirm,

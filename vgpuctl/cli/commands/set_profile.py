@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("name", shell_complete=complete.vms)
-@field_options.fields("profile", "gpu", required=("profile",))
+@field_options.fields("profile", *field_options.WHERE, required=("profile",))
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.pass_obj
-def command(settings: Settings, name: str, profile: tuple[str, ...], gpu: str | None, dry_run: bool) -> int:
+def command(settings: Settings, /, name: str, dry_run: bool, **typed: object) -> int:
     """Give a stopped VM other profiles in place of those it has.
 
     The vGPUs that it has already with one of these profiles stay, wherever they are: --gpu is for the new ones.
-    Nothing else of the VM is changed; when the new ones have no room it stays as it was. Without --gpu it keeps to
-    the GPU that was typed when it was made.
+    Nothing else of the VM is changed; when the new ones have no room it stays as it was. Where they go
+    is said as for create-vm; what is left out is as it was typed when the VM was made.
     """
 
     def act(work: Work) -> Outcome:
@@ -40,7 +40,7 @@ def command(settings: Settings, name: str, profile: tuple[str, ...], gpu: str | 
 
         return change.set_profile(
             work.world,
-            wishes.for_vm(work.world, name, {"profile": profile, "gpu": gpu}),
+            wishes.for_vm(work.world, name, typed),
             dry_run=dry_run,
             wait_seconds=work.wait_seconds,
             progress=work.progress,

@@ -26,6 +26,7 @@ from vgpuctl.cli.shapes.host import (
     ReconcileShape,
     RestoreShape,
 )
+from vgpuctl.cli.shapes.moves import FitsShape, MovesShape
 from vgpuctl.cli.shapes.program import CompletionShape, ScenarioShape, SimShape
 from vgpuctl.cli.shapes.reach import AddressesShape, ConsoleShape
 from vgpuctl.cli.shapes.vgpus import CreatedVgpuShape, DeletedVgpuShape, NamedVgpuShape
@@ -36,6 +37,8 @@ KINDS: dict[str, object] = {
     "show-gpu": GpuDetailsShape,
     "list-profiles": list[ProfileShape],
     "explain": ExplainShape,
+    "fits": FitsShape,
+    "plan-moves": MovesShape,
     "create-vm": ChangedVmShape | ManyVmsShape | XmlShape,
     "ensure-vm": ChangedVmShape | ManyVmsShape,
     "delete-vm": ChangedVmShape,

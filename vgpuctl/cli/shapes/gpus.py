@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
+from vgpuctl.cli.shapes.moves import MoveShape
 from vgpuctl.cli.shapes.schedulers import AskedSchedulerShape, SchedulerLimitsShape, SchedulerShape, ShareShape
 from vgpuctl.cli.shapes.vgpus import BackendWord, VgpuShape
 from vgpuctl.cli.shapes.work import WorkShape
@@ -124,7 +125,9 @@ class RoomShape(TypedDict):
 class ProfileShape(TypedDict):
     """A vGPU profile of this host. `free` is joint over all GPUs, null when only trying tells.
 
-    `type_id` is null when GPUs of this host have different ids for it.
+    The figures of several profiles do not add up: `excludes` are those of which not one can be made any more once the
+    most of this one are; null when that is not known. `type_id` is null when GPUs of this host have different ids for
+    it.
     """
 
     profile: str
@@ -133,24 +136,36 @@ class ProfileShape(TypedDict):
     framebuffer_mib: int | None
     max_per_gpu: int | None
     free: int | None
+    excludes: list[str] | None
     gpus: list[RoomShape]
 
 
 class ReasonShape(TypedDict):
-    """What stands in the way of a profile on one GPU."""
+    """What stands in the way of a profile on one GPU. `rule` says how the GPU is divided, null when it is not.
+
+    `in_the_way`: the carriers of the fewest vGPUs that would have to leave it for one more; null when that is not
+    enough or not known, empty when one more fits as it is.
+    """
 
     address: str
     model: str
     free: int | None
+    rule: str | None
     reasons: list[str]
+    in_the_way: list[str] | None
     vgpus: list[VgpuShape]
 
 
 class ExplainShape(TypedDict):
-    """Where a profile fits and where it does not."""
+    """Where a profile fits and where it does not.
+
+    `moves`: the fewest VMs that would have to be moved for one more, in their order; empty when one more fits as it
+    is, null when no moves make room or that is not known. plan-moves carries them out.
+    """
 
     profile: str
     free: int | None
+    moves: list[MoveShape] | None
     gpus: list[ReasonShape]
 
 

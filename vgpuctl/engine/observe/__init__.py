@@ -17,7 +17,7 @@ from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.records import ClaimsRead, HypervisorStatus, NvmlStatus
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, NamedVgpu, StuckWrite, Vm
-from vgpuctl.model.wish import VmWish
+from vgpuctl.model.wish import PlacementSpec, VmWish
 from vgpuctl.model.world import World
 from vgpuctl.value import Value, replace
 
@@ -37,6 +37,7 @@ class Want(Value):
     `named`: the vGPUs that host.yaml keeps, seen a moment ago; then the file is not read, which takes most of a short
     command's time. None: it is read. Who neither places anything nor shows GPUs, as mostly libvirt's hook, gives none:
     what is claimed for them says enough.
+    `placement`: how host.yaml says that new ones are placed, seen together with `named`.
     """
 
     types: bool = False
@@ -49,11 +50,12 @@ class Want(Value):
     functions: frozenset[str] | None = None
     carriers: frozenset[str] | None = None
     named: tuple[NamedVgpu, ...] | None = None
+    placement: PlacementSpec = PlacementSpec()
 
 
 def looked_for(wish: VmWish) -> Want:
     """Return how much must be read to place the vGPUs of a VM."""
-    by_model = wish.gpu is not None and normal_pci(wish.gpu) is None
+    by_model = any(normal_pci(text) is None for text in (*wish.where.gpus, *wish.where.not_gpus))
     return Want(
         types=wish.mode == "vgpu",
         models=by_model,
@@ -114,7 +116,7 @@ def observe_devices(
     warnings: tuple[str, ...] = (),
 ) -> Snapshot:
     """Look at the devices and claims only, and join them with VMs seen before; makes no libvirt call."""
-    said = read_host_file(world) if want.named is None else HostFileRead(named=want.named)
+    said = read_host_file(world) if want.named is None else HostFileRead(named=want.named, placement=want.placement)
     found = _found(world, replace(want, models=True) if said.by_model else want)
     gpus = said.desired(found.gpus, want.known)
     named = tuple(n for n in said.named if want.only is None or n.gpu in want.only)
@@ -137,6 +139,8 @@ def observe_devices(
         warnings=tuple(notes),
         host_file_problem=said.problem,
         named=said.named,
+        placement=said.placement,
+        partial=want.only is not None,
     )
 
 

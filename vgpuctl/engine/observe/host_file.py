@@ -12,6 +12,7 @@ from vgpuctl.errors import InvalidInput
 from vgpuctl.model.address import is_pci
 from vgpuctl.model.gpu import Gpu, Mode
 from vgpuctl.model.vm import NamedVgpu
+from vgpuctl.model.wish import PlacementSpec
 from vgpuctl.value import NOTHING, Value, replace
 
 if TYPE_CHECKING:
@@ -79,13 +80,14 @@ def read_text(world: World) -> str | None:
 
 
 class HostFileRead(Value):
-    """What host.yaml says of the GPUs and of vGPUs without a VM.
+    """What host.yaml says of the GPUs, of vGPUs without a VM and of where new ones are placed.
 
     `problem`: why it cannot be understood; `warnings`: what to tell of it.
     """
 
     gpus: Mapping[str, GpuSpec] = NOTHING
     named: tuple[NamedVgpu, ...] = ()
+    placement: PlacementSpec = PlacementSpec()
     problem: str | None = None
     warnings: tuple[str, ...] = ()
 
@@ -129,7 +131,7 @@ def read_host_file(world: World) -> HostFileRead:
         return HostFileRead(problem=problem, warnings=(f"{problem}; {UNUSABLE}",))
     if spec is None:
         return HostFileRead(warnings=() if text is None else (EMPTY,))
-    return HostFileRead(spec.gpus, named_vgpus(spec.vgpus))
+    return HostFileRead(spec.gpus, named_vgpus(spec.vgpus), spec.placement)
 
 
 def named_vgpus(vgpus: Mapping[str, VgpuSpec]) -> tuple[NamedVgpu, ...]:

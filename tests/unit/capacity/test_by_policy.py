@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policy that was asked for chooses, what it protects is what is asked for, and what fits is always placed."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.capacity.test_mixed_size import A40
+from tests.unit.capacity.test_mixed_size import gpu as mixed
+from tests.values import A4C, A5C, a100, promised, snapshot, t4, taken, vm
+from vgpuctl.capacity.by_policy import demand
+from vgpuctl.capacity.kinds import fleet_of
+from vgpuctl.capacity.place import joint_free, place
+from vgpuctl.capacity.profiles import find
+from vgpuctl.errors import NoCapacity
+from vgpuctl.model.gpu import Backend, Mode
+from vgpuctl.model.vm import NamedVgpu
+from vgpuctl.model.wish import PlacementSpec, Where
+from vgpuctl.plan.choose import choose
+from vgpuctl.spec.fields import PLACEMENTS
+from vgpuctl.value import replace
+
+EMPTY, ONE, TWO = (a100(f"0000:{n}0:00.0") for n in (1, 2, 3))
+
+
+def look_with(**more):
+    """Return three GPUs with none, one and two vGPUs of one size."""
+    vms = [vm(1, promised(ONE, A4C, 1)), vm(2, promised(TWO, A4C, 2)), vm(3, promised(TWO, A4C, 3))]
+    return replace(snapshot(EMPTY, ONE, TWO, vms=vms), **more)
+
+
+@pytest.mark.parametrize(("policy", "gpu"), [("depth", TWO), ("breadth", EMPTY), ("first-fit", EMPTY)])
+def test_each_policy_takes_its_gpu_typed_or_from_the_host_file(policy, gpu):
+    (typed,) = place(look_with(), [("A100-4C", 1)], Where(policy=policy))
+    (said,) = place(look_with(placement=PlacementSpec(policy)), [("A100-4C", 1)])
+    assert typed.gpu == said.gpu == gpu
+    (other,) = place(look_with(placement=PlacementSpec(policy)), [("A100-4C", 1)], Where(policy="depth"))
+    assert other.gpu == TWO
+
+
+def test_by_default_the_gpu_is_taken_where_the_least_is_lost():
+    (slot,) = place(look_with(), [("A100-4C", 1)])
+    assert slot.gpu == ONE  # an empty GPU could still take another size
+    assert place(look_with(), [("A100-4C", 1)], Where(policy="least-waste")) == (slot,)
+
+
+def test_several_of_one_vm_go_one_after_the_other():
+    slots = place(look_with(), [("A100-4C", 4)], Where(policy="breadth"))
+    assert [s.gpu for s in slots] == [EMPTY, EMPTY, ONE, EMPTY]
+    assert len({s.function for s in slots}) == 4
+
+
+def test_the_larger_ones_go_first_and_come_back_in_the_order_asked_for():
+    slots = place(snapshot(EMPTY, ONE), [("A100-4C", 1), ("A100-5C", 2)], Where(policy="first-fit"))
+    assert [(s.type.profile, s.gpu) for s in slots] == [("A100-4C", ONE), ("A100-5C", EMPTY), ("A100-5C", EMPTY)]
+
+
+def test_what_a_policy_leaves_without_room_is_placed_all_the_same():
+    """Breadth puts the two large ones on two GPUs; then a small one would find none."""
+    slots = place(snapshot(EMPTY, ONE), [("A100-5C", 2), ("A100-4C", 1)], Where(policy="breadth"))
+    assert len({s.gpu.address for s in slots if s.type.profile == "A100-5C"}) == 1
+
+
+def test_gpus_of_which_no_numbers_are_known_are_taken_last_fullest_first():
+    silent = replace(A4C, max_per_gpu=None)
+    dark = [a100(f"0000:{n}0:00.0", types=(silent,)) for n in (4, 5)]
+    used = taken(dark[1], silent, 0)
+    look = snapshot(*dark, vgpus=(used,))
+    assert place(look, [("A100-4C", 1)], Where(policy="first-fit"))[0].gpu == dark[1]
+    assert place(replace(look, gpus=(*dark, a100("0000:90:00.0"))), [("A100-4C", 1)])[0].gpu.address == "0000:90:00.0"
+
+
+@pytest.mark.parametrize("policy", PLACEMENTS)
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_whatever_fits_is_placed_by_every_policy(policy, data):
+    gpus = [a100(f"0000:{n + 16:02x}:00.0", vfs=6) for n in range(3)]
+    sizes = data.draw(st.lists(st.tuples(st.sampled_from([A4C, A5C]), st.integers(0, 6)), min_size=3, max_size=3))
+    used = [taken(g, t, n, carrier=f"{g.address}-{n}") for g, (t, m) in zip(gpus, sizes, strict=True) for n in range(m)]
+    look = snapshot(*gpus, vgpus=tuple(used))
+    count = data.draw(st.integers(1, 16))
+    fits = joint_free(look, gpus, find(look, gpus, "A100-4C")) or 0
+    if fits < count:
+        with pytest.raises(NoCapacity):
+            place(look, [("A100-4C", count)], Where(policy=policy))
+    else:
+        assert len(place(look, [("A100-4C", count)], Where(policy=policy))) == count
+
+
+@pytest.mark.parametrize("policy", PLACEMENTS)
+def test_on_a_mixed_size_gpu_each_vgpu_gets_a_place_that_is_free(policy):
+    slots = place(snapshot(mixed()), [("A40-24Q", 1), ("A40-4Q", 3)], Where(policy=policy))
+    spans = [range(s.placement_id, s.placement_id + (s.type.placement_size or 0)) for s in slots]
+    assert sum(len(s) for s in spans) == len({n for s in spans for n in s}) == 24 + 12
+
+
+def test_the_default_takes_the_place_that_spoils_the_least():
+    (slot,) = place(snapshot(mixed()), [("A40-4Q", 1)])
+    there = taken(mixed(), A40[5], 0, placement_id=slot.placement_id)
+    assert place(snapshot(mixed(), vgpus=(there,)), [("A40-24Q", 1)])
+    after = place(snapshot(mixed(), vgpus=(there,)), [("A40-4Q", 1)])
+    assert abs((after[0].placement_id or 0) - (slot.placement_id or 0)) in (4, 8)
+
+
+def weights(look):
+    return demand(look, fleet_of(look, look.gpus))
+
+
+def test_the_demand_is_the_host_files_else_that_of_the_vms_else_all_alike():
+    assert weights(snapshot(EMPTY)) == {"A100-4C": 1.0, "A100-5C": 1.0}
+    assert weights(look_with()) == {"A100-4C": pytest.approx(3.075), "A100-5C": pytest.approx(0.075)}
+    named = NamedVgpu("lab", "A100-5C", ONE.address, ONE.functions[9].address)
+    assert weights(look_with(named=(named,)))["A100-5C"] == pytest.approx(1.1)
+    said = PlacementSpec(demand={"GRID A100-5C": 3, "A16-2Q": 1})
+    assert weights(look_with(placement=said)) == {"A100-5C": 3}
+    assert weights(look_with(placement=PlacementSpec(demand={"A16-2Q": 1}))).keys() == {"A100-4C", "A100-5C"}
+
+
+def test_profiles_that_take_the_same_count_as_one():
+    series = replace(A4C, type_id="800", name="GRID A100-4Q", profile="A100-4Q")
+    assert weights(snapshot(a100(types=(A4C, series, A5C)))) == {"A100-4C": 2.0, "A100-5C": 1.0}
+    assert len(weights(snapshot(a100(types=(A4C, series, A5C), one_type=True)))) == 3
+
+
+def test_nothing_is_weighed_where_there_is_no_choice():
+    sys.modules.pop("vgpuctl.placement.least_waste", None)
+    place(snapshot(EMPTY, t4()), [("A100-4C", 2)])
+    assert "vgpuctl.placement.least_waste" not in sys.modules
+
+
+@pytest.mark.parametrize(("policy", "address"), [("breadth", "0000:20:00.0"), ("depth", "0000:10:00.0")])
+def test_a_plain_vf_goes_where_the_policy_says(policy, address):
+    from tests.worlds import wish
+
+    gpus = [a100(a, types=(), backend=Backend.SRIOV_VF, mode=Mode.SRIOV) for a in ("0000:10:00.0", "0000:20:00.0")]
+    look = snapshot(*gpus, vgpus=(taken(gpus[0], None, 0),))
+    wanted = wish(mode="sriov", where=Where(gpus=("A100",), policy=policy))
+    (vgpu,) = choose(look, wanted, "1" * 8)
+    assert vgpu.gpu == address

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several profiles on GPUs as observed: places where they fit, reasons where they do not, and no guess."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.capacity.test_mixed_size import gpu as mixed
+from tests.values import A4C, A5C, a100, promised, snapshot, t4, vm
+from vgpuctl.capacity.fits import fit
+from vgpuctl.errors import NotFound
+from vgpuctl.value import replace
+
+
+def test_each_gets_a_gpu_when_all_fit():
+    one, two = a100(), a100("0000:86:00.0")
+    found = fit(snapshot(one, two), (one, two), [("A100-4C", 4), ("A100-5C", 3), ("A100-4C", 6)])
+    assert found.fits is True
+    assert found.wanted == {"A100-4C": 10, "A100-5C": 3}
+    by_gpu = {(s.gpu.address, s.profile) for s in found.spots}
+    assert len(found.spots) == 13
+    assert len(by_gpu) == 2
+
+
+def test_the_fewest_that_are_too_many_are_named_with_what_each_gpu_has_room_for():
+    gpu = a100()
+    found = fit(snapshot(gpu, vms=[vm(1, promised(gpu, A4C))]), (gpu,), [("A100-4C", 3), ("A100-5C", 2)])
+    assert found.fits is False
+    assert found.too_many == (("A100-5C", 1),)
+    (barrier,) = found.barriers
+    assert "it runs 1 of another size" in barrier.room.reasons[0]
+
+
+def test_on_a_mixed_size_gpu_each_gets_a_placement_and_no_two_overlap():
+    gpu = mixed()
+    types = sorted((t for t in gpu.types if t.placement_ids), key=lambda t: t.placement_size or 0)[:2]
+    found = fit(snapshot(gpu), (gpu,), [(t.profile, 2) for t in types])
+    assert found.fits is True
+    sizes = {t.profile: t.placement_size or 0 for t in types}
+    covered = [n for s in found.spots for n in range(s.placement_id or 0, (s.placement_id or 0) + sizes[s.profile])]
+    assert len(covered) == len(set(covered)) == 2 * sum(sizes.values())
+
+
+def test_no_is_not_said_where_only_trying_tells():
+    gpu = a100(types=(replace(A4C, max_per_gpu=None), A5C))
+    found = fit(snapshot(gpu), (gpu,), [("A100-4C", 3)])
+    assert found.fits is None
+    assert "not known" in str(found.why)
+
+
+def test_a_cordoned_gpu_takes_nothing_and_says_so():
+    gpu = replace(a100(), cordoned=True)
+    found = fit(snapshot(gpu), (gpu,), [("A100-4C", 1)])
+    assert found.fits is False
+    assert "it is cordoned" in found.barriers[0].room.reasons[0]
+
+
+def test_a_profile_that_no_gpu_knows_is_refused():
+    with pytest.raises(NotFound, match="A100-9C"):
+        fit(snapshot(a100(), t4()), (a100(), t4()), [("A100-4C", 1), ("A100-9C", 1)])

@@ -1,0 +1,241 @@
+"""VMs that are stopped, given another place and started so that more fits; on simulated hosts."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.faults import CHANGING, Trial
+from tests.lent import taken, vm_of
+from tests.mixed_sizes import Q24, Q48, mixed, overlapping, placed
+from tests.unit.engine.test_faults import spawn
+from tests.worlds import WAIT_SECONDS, Host, Silent, create, delete, mend, open_host, picture, start, wish
+from vgpuctl.engine.moves import defragment, fits, make_room
+from vgpuctl.engine.queries import explain, list_profiles
+from vgpuctl.errors import Busy, LibvirtFailed, NoCapacity
+from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.vm import VmState
+from vgpuctl.model.world import World
+from vgpuctl.value import replace
+
+__all__ = ["spawn"]
+TWO = {
+    "vendor-vf": ("{model: A100, vfs: {total: 4, enabled: 4}, profiles: [A100-20C, A100-40C]}", "A100-20C", "A100-40C"),
+    "mdev-pf": ("{model: T4, profiles: [T4-8Q, T4-16Q]}", "T4-8Q", "T4-16Q"),
+    "mdev-vf": ("{model: A16, vfs: {total: 4, enabled: 4}, profiles: [A16-8Q, A16-16Q]}", "A16-8Q", "A16-16Q"),
+}
+
+
+def scattered(directory: Path, kind: str, *, running: bool, more: str = "") -> Host:
+    """Return a host with two GPUs and one small vGPU on each, where both had room on one; `more` of its scenario."""
+    gpu, small, _ = TWO[kind]
+    kernel = 'kernel: "5.14.0"\n' if kind == "mdev-vf" else ""
+    host = open_host(directory, text=f"version: 1\n{kernel}{more}gpus:\n  - {gpu}\n  - {gpu}\n")
+    for name in ("gone", "first", "second"):
+        create(host.world, wish(small, name=name), start=running)
+    delete(host.world, "gone")
+    return host.again()
+
+
+def gpus_of(host: Host, name: str) -> list[str]:
+    promise = vm_of(host, name).promise
+    assert promise is not None
+    return [v.gpu for v in promise.vgpus]
+
+
+def room(world: World, profile: str, number: int = 1, *, yes: bool = True, most: int | None = None) -> Outcome:
+    """plan-moves --profile."""
+    wanted = [(profile, number)]
+    return make_room(world, wanted, most=most, yes=yes, wait_seconds=WAIT_SECONDS, progress=Silent())
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["running", "off"])
+@pytest.mark.parametrize("kind", TWO)
+def test_one_move_makes_room_and_the_vm_is_as_it_was_elsewhere(tmp_path: Path, kind: str, running: bool) -> None:
+    host = scattered(tmp_path, kind, running=running)
+    before = {name: gpus_of(host, name) for name in ("first", "second")}
+    assert before["first"] != before["second"]
+    done = room(host.world, TWO[kind][2])
+    (move,) = done.data["moves"]
+    other = "second" if move["vm"] == "first" else "first"
+    assert gpus_of(host, "first") == gpus_of(host, "second") == before[other]
+    assert vm_of(host, move["vm"]).state is (VmState.RUNNING if running else VmState.STOPPED)
+    assert not mend(host.world, dry_run=True).data["findings"]
+    assert len(taken(host)) == 2
+    create(host.world, wish(TWO[kind][2], name="large"))
+    assert gpus_of(host, "large") == before[move["vm"]]
+
+
+def test_without_yes_nothing_is_moved_and_the_plan_is_shown(tmp_path: Path) -> None:
+    host = scattered(tmp_path, "vendor-vf", running=True)
+    before = picture(host)
+    shown = room(host.world, "A100-40C", yes=False)
+    assert shown.dry_run
+    assert shown.steps[0].startswith("stop, move and start VM ")
+    assert shown.data["places"][0]["profile"] == "A100-40C"
+    assert picture(host) == before
+
+
+def test_nothing_is_moved_for_what_fits_as_it_is(tmp_path: Path) -> None:
+    host = scattered(tmp_path, "vendor-vf", running=True)
+    done = room(host.world, "A100-20C", 2)
+    assert (done.changed, done.data["moves"]) == (False, [])
+    assert len(done.data["places"]) == 2
+
+
+def test_where_no_moves_help_the_refusal_says_who_stays_and_why(tmp_path: Path) -> None:
+    host = scattered(tmp_path, "vendor-vf", running=True)
+    with pytest.raises(NoCapacity, match="moving the 2 VMs"):
+        room(host.world, "A100-40C", 2)
+    with pytest.raises(NoCapacity, match="with 0 moves or fewer"):
+        room(host.world, "A100-40C", most=0)
+    create(host.world, wish("A100-20C", name="bound", gpu=gpus_of(host, "second")[0]), start=False)
+    delete(host.world, "second")
+    delete(host.world, "first")
+    create(host.world, wish("A100-20C", name="lent", reserve="running"))
+    with pytest.raises(NoCapacity) as refused:
+        room(host.world, "A100-40C", 2)
+    assert "bound stays: it is bound to a GPU" in str(refused.value.facts["details"])
+    assert "lent stays: it has its places only while it runs" in str(refused.value.facts["details"])
+
+
+def test_a_guest_that_does_not_shut_down_stays_where_it_is_and_the_rest_is_not_moved(tmp_path: Path) -> None:
+    lost = "faults: [{on: shutdown, match: first, kind: lost}, {on: shutdown, match: second, kind: lost}]\n"
+    host = scattered(tmp_path, "vendor-vf", running=True, more=lost)
+    before = picture(host)
+    with pytest.raises(Busy, match="did not shut down within") as failed:
+        room(host.world, "A100-40C")
+    assert "the same command again" in str(failed.value.hint)
+    assert picture(host) == before
+
+
+def test_a_failure_after_the_first_move_says_what_is_not_done_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    gpu = "{model: A100, vfs: {total: 4, enabled: 4}, profiles: [A100-20C, A100-40C]}"
+    host = open_host(tmp_path, text="version: 1\ngpus:\n" + f"  - {gpu}\n" * 4)
+    names = [f"vm-{n}" for n in range(8)]
+    for name in names:
+        create(host.world, wish("A100-20C", name=name))
+    on = {name: gpus_of(host, name)[0] for name in names}
+    for address in set(on.values()):
+        delete(host.world, next(name for name in names if on[name] == address))
+    host = host.again()
+    plan = room(host.world, "A100-40C", 2, yes=False).data["moves"]
+    assert len(plan) == 2
+    second = plan[1]["vm"]
+    record = host.world.hypervisor.find_domain(second)
+    assert record is not None
+
+    class Gone:
+        """A hypervisor on which the second VM cannot be shut down."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(host.world.hypervisor, name)
+
+        def shutdown(self, uuid: str) -> None:
+            if uuid == record.uuid:
+                raise LibvirtFailed("cannot shut down", libvirt_code=1)
+            host.world.hypervisor.shutdown(uuid)
+
+    with pytest.raises(LibvirtFailed) as failed:
+        room(replace(host.world, hypervisor=Gone()), "A100-40C", 2)
+    assert failed.value.changed
+    assert gpus_of(host, plan[0]["vm"]) == [plan[0]["to_gpu"]]
+    rest = room(host.again().world, "A100-40C", 2).data["moves"]
+    assert len(rest) == 1
+    assert fits(host.world, [("A100-40C", 2)])[1] is True
+
+
+def test_a_move_within_a_mixed_size_gpu_is_to_another_placement(tmp_path: Path) -> None:
+    host = mixed(tmp_path)
+    for name in ("a", "b", "c", "d"):
+        create(host.world, wish(Q24, name=name))
+    at = {name: place for name, place in placed(host).items() if place is not None}
+    in_order = sorted(at, key=lambda name: at[name])
+    for name in (in_order[0], in_order[2]):
+        delete(host.world, name)
+    done = room(host.again().world, Q48)
+    (move,) = done.data["moves"]
+    assert move["from_gpu"] == move["to_gpu"]
+    assert placed(host)[move["vm"]] == move["to_placement_id"] != move["from_placement_id"]
+    assert vm_of(host, move["vm"]).state is VmState.RUNNING
+    create(host.world, wish(Q48, name="large"))
+    assert overlapping(host) == []
+    assert not mend(host.again().world, dry_run=True).data["findings"]
+
+
+def test_several_profiles_fit_together_or_the_fewest_that_do_not_are_named(tmp_path: Path) -> None:
+    host = scattered(tmp_path, "vendor-vf", running=False)
+    answer, fit = fits(host.world, [("A100-20C", 2)])
+    assert fit is True
+    assert len({p["gpu"] for p in answer.data["places"]}) == 2
+    answer, fit = fits(host.world, [("A100-20C", 2), ("A100-40C", 1)])
+    assert fit is False
+    assert answer.data["too_many"] == [{"profile": "A100-40C", "count": 1}]
+    assert all(gpu["free"] == 0 and gpu["reasons"] for gpu in answer.data["gpus"])
+
+
+def test_explain_names_the_rule_what_is_in_the_way_and_what_would_have_to_move(tmp_path: Path) -> None:
+    host = scattered(tmp_path, "vendor-vf", running=False)
+    data = explain(host.world, "A100-40C").data
+    assert [len(gpu["in_the_way"]) for gpu in data["gpus"]] == [1, 1]
+    assert {gpu["rule"] for gpu in data["gpus"]} == {"all vGPUs on it have the same framebuffer size"}
+    assert len(data["moves"]) == 1
+    assert explain(host.world, "A100-20C").data["moves"] == []
+
+
+def test_profiles_of_which_none_is_left_beside_the_most_of_another_are_named(tmp_path: Path) -> None:
+    text = "version: 1\ngpus:\n  - {model: A100, profiles: [A100-20C, A100-40C]}\n  - {model: T4, profiles: [T4-8Q]}\n"
+    host = open_host(tmp_path, text=text)
+    rows = {row["profile"]: row["excludes"] for row in list_profiles(host.world).data}
+    assert rows == {"A100-20C": ["A100-40C"], "A100-40C": ["A100-20C"], "T4-8Q": []}
+
+
+def test_what_departures_have_scattered_is_put_together_again(tmp_path: Path) -> None:
+    host = scattered(tmp_path, "mdev-pf", running=True)
+    done = defragment(host.world, most=None, yes=True, wait_seconds=WAIT_SECONDS, progress=Silent())
+    assert len(done.data["moves"]) == 1
+    assert gpus_of(host, "first") == gpus_of(host, "second")
+    again = defragment(host.world, most=None, yes=True, wait_seconds=WAIT_SECONDS, progress=Silent())
+    assert not again.changed
+
+
+def do(world: World, kind: str) -> object:
+    """Move it."""
+    return room(world, TWO[kind][2])
+
+
+def whole(host: Host, where: str) -> None:
+    """See that both VMs are there, that record, devices, definition and claims tell the same, and that both start."""
+    assert not mend(host.world, dry_run=True).data["findings"], where
+    now = picture(host)
+    devices = set(now.types) | set(now.mdevs)
+    assert devices <= set(now.claims), where
+    for name in ("first", "second"):
+        start(host.world, name)
+    now = picture(host)
+    held = sorted(carrier for running in now.running.values() for carrier in running)
+    assert len(held) == 2, where
+    assert held == sorted(now.claims) == sorted({*now.types, *now.mdevs}), where
+
+
+def trial_of(directory: Path, kind: str, *, running: bool) -> Trial:
+    return Trial(directory, partial(scattered, kind=kind, running=running), partial(do, kind=kind), whole)
+
+
+@pytest.mark.parametrize("kind", TWO)
+def test_whatever_call_fails_it_is_undone_or_reconcile_makes_it_whole(tmp_path: Path, kind: str) -> None:
+    trial = trial_of(tmp_path, kind, running=False)
+    calls = trial.calls()
+    assert len(set(calls) & CHANGING) >= 3
+    assert trial.failures(calls) >= 5
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["running", "off"])
+@pytest.mark.parametrize("kind", ["vendor-vf", "mdev-pf"])
+def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(
+    tmp_path: Path, kind: str, spawn, running: bool
+) -> None:
+    trial = trial_of(tmp_path, kind, running=running)
+    assert trial.deaths(trial.calls(), spawn) >= 2

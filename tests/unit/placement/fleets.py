@@ -1,0 +1,97 @@
+"""Small fleets with vGPUs on them, and what trying everything says of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from hypothesis import strategies as st
+
+from tests.unit.placement.test_kinds import A40, A40_OLD, GVT, H100_MIG
+from vgpuctl.placement.fleet import Fleet, Group
+from vgpuctl.placement.moves import Placed, Shift, copied, moved
+from vgpuctl.placement.one_size import OneSize
+from vgpuctl.placement.slots import Slots, Takes
+
+SMALL = OneSize("small", 4096, {"1B": 1024, "2B": 2048, "2Q": 2048}, {"1B": 3, "2B": 2, "2Q": 2})
+MIXED = Slots(
+    "mixed",
+    8192,
+    {"1Q": 1024, "2Q": 2048, "4Q": 4096},
+    {"1Q": Takes(tuple(range(8)), 1), "2Q": Takes((0, 2, 4, 6), 2), "4Q": Takes((0, 4), 4)},
+    slices=8,
+)
+KINDS = (SMALL, MIXED, A40, A40_OLD, H100_MIG, GVT)
+
+
+@st.composite
+def filled(draw: st.DrawFn, most_gpus: int = 4, most_vgpus: int = 5) -> tuple[Fleet, tuple[Placed, ...]]:
+    """Return a fleet of one or two kinds, and every vGPU on it, wherever it was put."""
+    kinds = draw(st.lists(st.sampled_from([SMALL, SMALL, MIXED, H100_MIG, GVT]), min_size=1, max_size=2))
+    numbers = draw(st.lists(st.integers(0, len(kinds) - 1), min_size=1, max_size=most_gpus))
+    fleet = Fleet(kinds, [Group(n, kinds[n].empty) for n in numbers])
+    placed = []
+    profiles = sorted({p for kind in kinds for p in kind.sizes})
+    for profile in draw(st.lists(st.sampled_from(profiles), max_size=most_vgpus)):
+        places = list(every_place(fleet, profile))
+        if places:
+            placed.append(draw(st.sampled_from(places)))
+            fleet = with_one(fleet, placed[-1])
+    return fleet, tuple(placed)
+
+
+def every_place(fleet: Fleet, profile: str) -> Iterator[Placed]:
+    """Yield every place on every GPU that one more vGPU of the profile could have."""
+    for gpu in range(len(fleet)):
+        group = fleet.group_of(gpu)
+        for move in fleet.kind(group).moves(group.state, profile):
+            yield Placed(gpu, profile, move.place)
+
+
+def with_one(fleet: Fleet, vgpu: Placed) -> Fleet:
+    """Return a fleet with one more vGPU at a place that is free."""
+    after = copied(fleet)
+    group = after.group_of(vgpu.gpu)
+    moves = after.kind(group).moves(group.state, vgpu.profile)
+    after.put(vgpu.gpu, next(m for m in moves if m.place == vgpu.place))
+    return after
+
+
+def fit(fleet: Fleet, wanted: Counter[str]) -> bool:
+    """Say whether all fit together, by trying every place of everything."""
+    if not wanted:
+        return True
+    profile = min(wanted)
+    return any(fit(with_one(fleet, place), wanted - Counter([profile])) for place in every_place(fleet, profile))
+
+
+def fewest_moves(fleet: Fleet, placed: Sequence[Placed], wanted: Counter[str], most: int) -> int | None:
+    """Return the fewest moves after which all fit, by trying every order of every move; each vGPU moves once."""
+    states = {(tuple(placed), frozenset[int]()): fleet}
+    for number in range(most + 1):
+        if any(fit(now, wanted) for now in states.values()):
+            return number
+        after = {}
+        for (where, done), now in states.items():
+            for which in (n for n in range(len(placed)) if n not in done):
+                bare = copied(now)
+                bare.take(*_taken(where[which]))
+                for place in every_place(bare, where[which].profile):
+                    moved_to = (*where[:which], place, *where[which + 1 :])
+                    key = (moved_to, done | {which})
+                    if key not in after:
+                        after[key] = with_one(bare, place)
+        states = after
+    return None
+
+
+def _taken(vgpu: Placed) -> tuple[int, str, int]:
+    return vgpu.gpu, vgpu.profile, vgpu.place
+
+
+def after(fleet: Fleet, placed: Sequence[Placed], shifts: Sequence[Shift]) -> Fleet:
+    """Return the fleet after these moves, one after the other; a place that is not free raises."""
+    now = copied(fleet)
+    for shift in shifts:
+        moved(now, placed[shift.which], shift)
+    return now

@@ -1,0 +1,74 @@
+"""Several profiles on several GPUs: whether they fit together, and the fewest that are too many."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain, combinations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.placement.fleets import SMALL, filled, fit
+from tests.unit.placement.test_kinds import A40, H100_MIG
+from vgpuctl.placement.fleet import Fleet, Group
+from vgpuctl.placement.joint import joint, too_many
+
+
+def drawn(data: st.DataObject, fleet: Fleet, most: int) -> Counter[str]:
+    """Return some profiles that the fleet knows, or not."""
+    profiles = sorted({p for kind in fleet.kinds for p in kind.sizes} | {"none"})
+    return Counter(data.draw(st.lists(st.sampled_from(profiles), min_size=1, max_size=most)))
+
+
+@settings(deadline=None, max_examples=200)
+@given(data=st.data())
+def test_they_fit_where_some_places_take_them_all(data: st.DataObject) -> None:
+    fleet, _ = data.draw(filled(3))
+    wanted = drawn(data, fleet, 5)
+    answer = joint(fleet, wanted)
+    assert answer.fits is fit(fleet, wanted)
+    if answer.fits:
+        assert sum((Counter(some) for some in answer.where.values()), Counter()) == wanted
+        for gpu, some in answer.where.items():
+            group = fleet.group_of(gpu)
+            assert fleet.kind(group).fits(group.state, some)
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.data())
+def test_the_reason_why_not_is_the_fewest_that_are_too_many(data: st.DataObject) -> None:
+    fleet, _ = data.draw(filled(2))
+    wanted = drawn(data, fleet, 5)
+    if fit(fleet, wanted):
+        return
+    items = sorted(wanted.elements())
+    some = chain.from_iterable(combinations(items, n) for n in range(1, len(items) + 1))
+    fewest = next(len(few) for few in some if not fit(fleet, Counter(few)))
+    found = too_many(fleet, wanted)
+    assert found.fewest
+    assert sum(found.few.values()) == fewest
+    assert not Counter(found.few) - wanted
+    assert not fit(fleet, Counter(found.few))
+
+
+def test_an_answer_that_would_take_too_long_is_not_known() -> None:
+    fleet = Fleet([H100_MIG], [Group(0, 0)] * 4)
+    wanted = {"3g": 4, "2g": 5, "1g": 3, "1g+me": 4}
+    assert joint(fleet, wanted).fits is False
+    assert joint(fleet, wanted, tries=2).fits is None
+    some = too_many(fleet, wanted, tries=20)
+    assert not some.fewest
+    assert joint(fleet, some.few).fits is not True
+
+
+def test_a_host_of_sixteen_gpus_is_known() -> None:
+    gpus = [Group(0, (0, 0))] * 8 + [Group(1, 0)] * 8
+    fleet = Fleet([A40, H100_MIG], gpus)
+    wanted = {"1B": 64, "2Q": 48, "8Q": 24, "1g": 16, "2g": 8, "3g": 8}
+    assert joint(fleet, wanted).fits is True
+    assert joint(fleet, {**wanted, "8Q": 25}).fits is False
+    assert too_many(fleet, {"8Q": 49, "2Q": 1}) == ({"8Q": 43, "2Q": 1}, True)
+
+
+def test_one_that_no_gpu_knows_is_too_many_alone() -> None:
+    assert too_many(Fleet([SMALL], [Group(0, (0, 0))]), {"9Z": 2, "1B": 1}) == ({"9Z": 1}, True)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether vGPUs of several profiles fit on GPUs together, where each goes, and which are too many when they do not.
+
+Each is taken to be for a VM of its own. Where the driver keeps to itself how many fit, "no" is not said.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from vgpuctl.capacity.kinds import Numbers, fleet_of
+from vgpuctl.capacity.mixed_size import pack
+from vgpuctl.capacity.place import rooms_for
+from vgpuctl.capacity.profiles import find
+from vgpuctl.capacity.room import Room
+from vgpuctl.model.gpu import Backend, Gpu, VgpuType
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.placement.joint import joint, too_many
+from vgpuctl.value import Value
+
+
+class Spot(Value):
+    """Where one vGPU goes. `placement_id`: on a mixed-size GPU, where it can be chosen."""
+
+    gpu: Gpu
+    profile: str
+    placement_id: int | None = None
+
+
+class Barrier(Value):
+    """The room that a GPU has for one profile, where not all that is wanted of it fits."""
+
+    gpu: Gpu
+    profile: str
+    room: Room
+
+
+class Fit(Value):
+    """Whether everything fits, None when that is not known; then `why` says why not.
+
+    `spots` has a place for each when it does. `too_many` is some of what was wanted that does not fit, `fewest` whether
+    no fewer are too many; `barriers` are what each GPU has room for of that.
+    """
+
+    fits: bool | None
+    wanted: Mapping[str, int]
+    spots: tuple[Spot, ...] = ()
+    too_many: tuple[tuple[str, int], ...] = ()
+    fewest: bool = True
+    barriers: tuple[Barrier, ...] = ()
+    why: str | None = None
+
+
+def fit(snapshot: Snapshot, gpus: Sequence[Gpu], profiles: Sequence[tuple[str, int]]) -> Fit:
+    """Say whether so many of each profile fit on these GPUs together, as they are now.
+
+    Raises:
+        NotFound, NoCapacity, InvalidInput: a profile cannot be meant on these GPUs.
+    """
+    types: dict[str, Mapping[str, VgpuType]] = {}
+    counted: Counter[str] = Counter()
+    for text, number in profiles:
+        found = find(snapshot, gpus, text)
+        profile = next(iter(found.values())).profile
+        types[profile] = found
+        counted[profile] += number
+    wanted = {p: n for p, n in counted.items() if n}
+    numbers = fleet_of(snapshot, gpus)
+    answer = joint(numbers.fleet, wanted)
+    if answer.fits:
+        return Fit(True, wanted, spots=_spots(snapshot, numbers, answer.where, types))
+    rooms = [
+        Barrier(gpu, profile, room)
+        for profile in wanted
+        for gpu, room in rooms_for(snapshot, gpus, types[profile])
+        if gpu.address in types[profile]
+    ]
+    unknown = sorted({b.gpu.address for b in rooms if _more_than_counted(numbers, b)})
+    if unknown:
+        return Fit(None, wanted, why=f"how much fits on {', '.join(unknown)} is not known: only trying tells")
+    if answer.fits is None:
+        return Fit(None, wanted, why="there are too many ways to place them for all to be tried")
+    few = too_many(numbers.fleet, wanted)
+    barriers = tuple(b for b in rooms if b.profile in few.few)
+    return Fit(False, wanted, too_many=tuple(few.few.items()), fewest=few.fewest, barriers=barriers)
+
+
+def _more_than_counted(numbers: Numbers, barrier: Barrier) -> bool:
+    """Say whether a GPU may have room for more of a profile than there are numbers for."""
+    free = barrier.room.free
+    if free is None:
+        return True
+    at = next((n for n, gpu in enumerate(numbers.gpus) if gpu.address == barrier.gpu.address), None)
+    if at is None:
+        return free > 0
+    group = numbers.fleet.group_of(at)
+    return free > numbers.fleet.kind(group).left(group.state, barrier.profile)
+
+
+def _spots(
+    snapshot: Snapshot,
+    numbers: Numbers,
+    where: Mapping[int, Mapping[str, int]],
+    types: Mapping[str, Mapping[str, VgpuType]],
+) -> tuple[Spot, ...]:
+    """Return a place for each, by GPU; the larger first."""
+    spots: list[Spot] = []
+    for number in sorted(where):
+        gpu = numbers.gpus[number]
+        kinds = [types[p][gpu.address] for p, n in where[number].items() for _ in range(n)]
+        kinds.sort(key=lambda t: (-(t.framebuffer_mib or 0), t.profile))
+        chosen = gpu.mixed_size and gpu.backend is Backend.VENDOR_VF
+        ids = pack(gpu, snapshot.taken_on(gpu.address), kinds) if chosen else None
+        spots += [Spot(gpu, t.profile, ids[n] if ids is not None else None) for n, t in enumerate(kinds)]
+    return tuple(spots)

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What fits on this host together, and moving VMs so that more does: stopped, given another place, started again.
+
+Each move is whole in itself: it claims its target, changes the VM as set-profile does, and starts it. After a failure
+or a crash the VMs moved before stay where they are, and the same command plans anew from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from vgpuctl.capacity.fits import Fit, Spot, fit
+from vgpuctl.capacity.where import select_gpus
+from vgpuctl.engine.change import Goal, move_vgpu
+from vgpuctl.engine.guards import require_system, require_writable
+from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.power import leftovers_of
+from vgpuctl.engine.while_off import while_off
+from vgpuctl.errors import NotFound, VgpuctlError
+from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.outcome import Answer, Outcome, Progress
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.plan.choose import refuse_unknown_host_file
+from vgpuctl.plan.moves import MovesPlan, VmMove, better_by_moves, room_by_moves, why_pinned
+from vgpuctl.steps.domain import OFF
+
+if TYPE_CHECKING:
+    from vgpuctl.model.world import World
+
+Profiles = Sequence[tuple[str, int]]
+
+
+def fits(world: World, profiles: Profiles, gpu: str | None = None) -> tuple[Answer, bool | None]:
+    """Return whether so many of each profile fit together now, with their places, or why not; None: not known."""
+    snapshot = observe(world, Want(types=True, models=gpu is not None))
+    refuse_unknown_host_file(snapshot)
+    found = fit(snapshot, select_gpus(snapshot, gpu), profiles)
+    return Answer(_fit_value(found), snapshot.warnings), found.fits
+
+
+def _fit_value(found: Fit) -> dict[str, object]:
+    return {
+        "fits": found.fits,
+        "why": found.why,
+        "wanted": _counts(found.wanted.items()),
+        "places": [_spot_value(s) for s in found.spots],
+        "too_many": _counts(found.too_many),
+        "fewest": found.fewest,
+        "gpus": [
+            {
+                "address": b.gpu.address,
+                "model": b.gpu.model,
+                "profile": b.profile,
+                "free": b.room.free,
+                "reasons": list(b.room.reasons),
+            }
+            for b in found.barriers
+        ],
+    }
+
+
+def _counts(counts: Iterable[tuple[str, int]]) -> list[dict[str, object]]:
+    return [{"profile": profile, "count": number} for profile, number in counts]
+
+
+def _spot_value(spot: Spot) -> dict[str, object]:
+    return {"profile": spot.profile, "gpu": spot.gpu.address, "placement_id": spot.placement_id}
+
+
+def make_room(
+    world: World, profiles: Profiles, *, most: int | None, yes: bool, wait_seconds: float, progress: Progress
+) -> Outcome:
+    """Plan the fewest moves that make room for these profiles; with `yes` carry them out.
+
+    Raises:
+        NoCapacity: no moves make it.
+        VgpuctlError: a move failed; `left` says which have not been made.
+    """
+    snapshot, gpus, stay = _look(world, yes=yes)
+    plan = room_by_moves(snapshot, gpus, profiles, stay, most)
+    return _outcome(world, snapshot, plan, profiles, yes=yes, wait_seconds=wait_seconds, progress=progress)
+
+
+def defragment(world: World, *, most: int | None, yes: bool, wait_seconds: float, progress: Progress) -> Outcome:
+    """Plan moves after which more of the largest profiles fit; with `yes` carry them out.
+
+    Raises:
+        VgpuctlError: a move failed; `left` says which have not been made.
+    """
+    snapshot, gpus, stay = _look(world, yes=yes)
+    plan = better_by_moves(snapshot, gpus, stay, most)
+    return _outcome(world, snapshot, plan, (), yes=yes, wait_seconds=wait_seconds, progress=progress)
+
+
+def _look(world: World, *, yes: bool) -> tuple[Snapshot, tuple[Gpu, ...], frozenset[str]]:
+    """Look at the host: its GPUs, and the VMs that stay whatever comes."""
+    if yes:
+        require_writable(world)
+    snapshot = observe(world, Want(types=True, models=False))
+    require_system(snapshot)
+    refuse_unknown_host_file(snapshot)
+    return snapshot, select_gpus(snapshot, None), pinned(world, snapshot)
+
+
+def pinned(world: World, snapshot: Snapshot) -> frozenset[str]:
+    """Return the VMs that stay where they are because libvirt has saved their memory with their devices."""
+    stay = set()
+    for vm in snapshot.vms:
+        if vm.state in OFF and why_pinned(vm) is None:
+            try:
+                saved = leftovers_of(world, vm).managed_save
+            except NotFound:
+                saved = True
+            stay |= {vm.uuid} if saved else set()
+    return frozenset(stay)
+
+
+def _outcome(
+    world: World,
+    snapshot: Snapshot,
+    plan: MovesPlan,
+    profiles: Profiles,
+    *,
+    yes: bool,
+    wait_seconds: float,
+    progress: Progress,
+) -> Outcome:
+    steps = tuple(move.describe() for move in plan.moves)
+    data: dict[str, object] = {
+        "moves": [move.value() for move in plan.moves],
+        "places": [_spot_value(spot) for spot in plan.spots],
+        "fewest": plan.fewest,
+    }
+    if not yes or not plan.moves:
+        notes = ("--yes carries it out",) if plan.moves else ()
+        return Outcome(bool(plan.moves), data, steps, snapshot.warnings, notes, dry_run=not yes)
+    _carry_out(world, plan.moves, wait_seconds, progress)
+    return Outcome(True, data, steps, (*snapshot.warnings, *_room_now(world, profiles)))
+
+
+def _room_now(world: World, profiles: Profiles) -> tuple[str, ...]:
+    """Look whether the room that was made is there; all is done, so a look that fails now is a warning, no failure."""
+    if not profiles:
+        return ()
+    try:
+        now = observe(world, Want(types=True, models=False))
+        there = fit(now, select_gpus(now, None), profiles).fits is not False
+    except VgpuctlError as error:
+        return (f"it is done, but the host could not be looked at again: {error}",)
+    return () if there else ("the room that was made is taken already: somebody was faster",)
+
+
+def _carry_out(world: World, moves: Sequence[VmMove], wait_seconds: float, progress: Progress) -> None:
+    """Make one move after the other, each only when those before it are made."""
+    for number, move in enumerate(moves):
+        try:
+            _move(world, move, wait_seconds, progress)
+        except VgpuctlError as error:
+            error.changed = error.changed or number > 0
+            error.left += [f"{later.describe()}: not done" for later in moves[number + 1 :]]
+            again = "the same command again plans from what is there then"
+            error.hint = "; ".join(filter(None, (error.hint, again)))
+            raise
+
+
+def _move(world: World, move: VmMove, wait_seconds: float, progress: Progress) -> None:
+    """Look whether the VM runs now, and move it: it may have been started or stopped since the plan."""
+    seen = observe(world, Want(models=False)).vm(move.vm.uuid) or move.vm
+    goal = Goal(move.gpu, move.placement_id)
+
+    def act() -> Outcome:
+        carrier = move.vgpu.carrier
+        return move_vgpu(world, move.vm.uuid, carrier, goal, wait_seconds=wait_seconds, progress=progress)
+
+    while_off(world, seen, act, "moved", wait_seconds, progress)

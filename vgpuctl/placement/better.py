@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves that leave larger pieces free: what departures have scattered is put together again.
+
+One fleet is better than another when more of the largest profile fit on it; when that is the same, more of the next
+one; and so on. Each step is the fewest moves that make it better, for the largest profile of which more can be made to
+fit; the steps together are not the fewest for the best that could be reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vgpuctl.placement.fleet import Fleet
+from vgpuctl.placement.joint import total_left
+from vgpuctl.placement.moves import Placed, Room, Shift, copied, moved, room_for, size_of
+
+STEP = 4
+"""The most moves of one step: what needs more is left as it is."""
+TRIES = 10_000
+
+
+def value(fleet: Fleet) -> tuple[int, ...]:
+    """Return how many of each profile fit alone, the largest first."""
+    return tuple(total_left(fleet, profile) for profile in by_size(fleet))
+
+
+def by_size(fleet: Fleet) -> list[str]:
+    """Return the profiles, the largest first; of one size by name."""
+    names = {profile for kind in fleet.kinds for profile in kind.sizes}
+    return sorted(names, key=lambda profile: (-size_of(fleet, profile), profile))
+
+
+def improvement(
+    fleet: Fleet, placed: Sequence[Placed], most: int | None = None, fixed: frozenset[int] = frozenset()
+) -> tuple[Shift, ...]:
+    """Return moves after which the fleet is better, no more than `most`; none when no step makes it better."""
+    now, there = copied(fleet), list(placed)
+    still = list(range(len(placed)))
+    shifts: list[Shift] = []
+    while True:
+        left = STEP if most is None else min(STEP, most - len(shifts))
+        found = _step(now, [there[n] for n in still], left, fixed)
+        if found is None:
+            return tuple(shifts)
+        for shift in found.shifts:
+            which = still[shift.which]
+            there[which] = moved(now, there[which], shift)
+            shifts.append(Shift(which, shift.gpu, shift.place))
+        still = [n for n in still if n not in {s.which for s in shifts}]
+
+
+def _step(fleet: Fleet, placed: Sequence[Placed], most: int, fixed: frozenset[int]) -> Room | None:
+    """Return the fewest moves that make it better, for the largest profile for which there are some."""
+    before = value(fleet)
+
+    def better(after: Fleet) -> bool:
+        return value(after) > before
+
+    for profile in by_size(fleet):
+        found = room_for(fleet, placed, (profile,), most, tries=TRIES, fixed=fixed, better=better)
+        if found is not None and found.shifts:
+            return found
+    return None

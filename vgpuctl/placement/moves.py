@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fewest vGPUs that have to be somewhere else so that more fit, and in which order they go.
+
+What is wanted is placed first, and what is in its way there is placed after that, and so on. A vGPU moves at most once:
+whoever works in it is interrupted once. Each goes when its new place is free; two that wait for each other are no plan.
+Exact up to a number of tries, and for GPUs that are alike only the first is tried.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from vgpuctl.placement.fleet import Fleet
+from vgpuctl.placement.kind import Kind, Move, State
+
+TRIES = 50_000
+"""The most places that one answer tries: a second or two."""
+
+
+class Placed(NamedTuple):
+    """A vGPU that is there and may be moved. `place` is what `Kind.moves` called where it is."""
+
+    gpu: int
+    profile: str
+    place: int
+
+
+class Shift(NamedTuple):
+    """One stop and start: which of the vGPUs that are there, and where it goes."""
+
+    which: int
+    gpu: int
+    place: int
+
+
+class Room(NamedTuple):
+    """`shifts`: in the order in which they can be done. `places`: where what is wanted goes then, in its order.
+
+    `fewest`: whether it is known that no fewer would do.
+    """
+
+    shifts: tuple[Shift, ...]
+    places: tuple[Placed, ...]
+    fewest: bool = True
+
+
+class _Gpu(NamedTuple):
+    """A GPU while plans are tried: `old` are the vGPUs that are where they were and may be moved."""
+
+    kind: int
+    state: State
+    old: tuple[tuple[str, int], ...]
+
+
+class _Waiting(NamedTuple):
+    """A vGPU without a place: wanted (its number), or taken away from `here`."""
+
+    profile: str
+    number: int = 0
+    here: Placed | None = None
+
+
+class _Goes(NamedTuple):
+    what: _Waiting
+    to: Placed
+
+
+class _Option(NamedTuple):
+    """A way to place one vGPU on a GPU: what has to go from there for it, its place, and the GPU after it."""
+
+    gone: tuple[tuple[str, int], ...]
+    place: int
+    after: _Gpu
+
+
+def moves_for(fleet: Fleet, placed: Sequence[Placed], profile: str, most: int = 2) -> tuple[Shift, ...] | None:
+    """Return the fewest moves, and no more than `most`, after which one more of the profile fits; None: there are none.
+
+    Empty when it fits as it is. `placed` are the vGPUs of the fleet that may be moved; nothing is changed.
+    """
+    found = room_for(fleet, placed, (profile,), most)
+    return None if found is None else found.shifts
+
+
+def room_for(
+    fleet: Fleet,
+    placed: Sequence[Placed],
+    wanted: Sequence[str],
+    most: int | None = None,
+    *,
+    tries: int = TRIES,
+    fixed: frozenset[int] = frozenset(),
+    better: Callable[[Fleet], bool] | None = None,
+) -> Room | None:
+    """Return the fewest moves after which all that is wanted fits together; None: there are none within `most`.
+
+    When too many plans would have to be tried, what is wanted gets its room one after the other: more moves than
+    needed, perhaps (`fewest` False), or None although there are some. `fixed`: GPUs on which nothing that is there can
+    have another place, as where the driver chooses it. `better`: a plan counts only if this is true of
+    the fleet after its moves, without what is wanted.
+    """
+    search = _Search(fleet, placed, tries, fixed, better)
+    limit = len(placed) if most is None else min(most, len(placed))
+    for number in range(limit + 1):
+        found = search.find(wanted, number)
+        if found is not None:
+            return found
+        if search.gave_up:
+            return None if len(wanted) < 2 else _one_by_one(fleet, placed, wanted, limit, tries, fixed)
+    return None
+
+
+def _one_by_one(
+    fleet: Fleet, placed: Sequence[Placed], wanted: Sequence[str], most: int, tries: int, fixed: frozenset[int]
+) -> Room | None:
+    """Make room for one after the other, the largest first; none of them gives way to a later one."""
+    now, there = copied(fleet), list(placed)
+    still = list(range(len(placed)))
+    shifts: list[Shift] = []
+    places: dict[int, Placed] = {}
+    for number in sorted(range(len(wanted)), key=lambda n: (-size_of(fleet, wanted[n]), n)):
+        left = most - len(shifts)
+        found = room_for(now, [there[n] for n in still], (wanted[number],), left, tries=tries, fixed=fixed)
+        if found is None:
+            return None
+        for shift in found.shifts:
+            which = still[shift.which]
+            there[which] = moved(now, there[which], shift)
+            shifts.append(Shift(which, shift.gpu, shift.place))
+        still = [n for n in still if n not in {s.which for s in shifts}]
+        (places[number],) = found.places
+        put(now, places[number])
+    return Room(tuple(shifts), tuple(places[n] for n in range(len(wanted))), fewest=False)
+
+
+def in_the_way(fleet: Fleet, there: Sequence[Placed], gpu: int, profile: str) -> tuple[int, ...] | None:
+    """Return the fewest of the vGPUs `there` that would have to leave one GPU for one more of the profile to fit on it.
+
+    Empty when it fits as it is; None when it would not fit even without them.
+    """
+    mine = [n for n, vgpu in enumerate(there) if vgpu.gpu == gpu]
+    search = _Search(fleet, [there[n] for n in mine], TRIES, frozenset(), None)
+    gone = search.fewest_gone(gpu, profile)
+    if gone is None:
+        return None
+    numbers: dict[tuple[str, int], list[int]] = {(there[n].profile, there[n].place): [] for n in mine}
+    for n in mine:
+        numbers[there[n].profile, there[n].place].append(n)
+    return tuple(sorted(numbers[one].pop(0) for one in gone))
+
+
+def copied(fleet: Fleet) -> Fleet:
+    """Return a fleet that can be changed without this one."""
+    gpus = range(len(fleet))
+    return Fleet(fleet.kinds, [fleet.group_of(gpu) for gpu in gpus], [fleet.vgpus(gpu) for gpu in gpus])
+
+
+def moved(fleet: Fleet, vgpu: Placed, shift: Shift) -> Placed:
+    """Take a vGPU from its place and put it where a move says; returns where it is then."""
+    fleet.take(vgpu.gpu, vgpu.profile, vgpu.place)
+    there = Placed(shift.gpu, vgpu.profile, shift.place)
+    put(fleet, there)
+    return there
+
+
+def put(fleet: Fleet, vgpu: Placed) -> None:
+    """Place a vGPU at a place that is free."""
+    group = fleet.group_of(vgpu.gpu)
+    move = _at(fleet.kind(group), group.state, vgpu.profile, vgpu.place)
+    if move is None:
+        raise ValueError(f"{vgpu} is not free")
+    fleet.put(vgpu.gpu, move)
+
+
+def size_of(fleet: Fleet, profile: str) -> int:
+    """Return the framebuffer of a profile in MiB, on the GPU on which it has the most; 0 where no GPU knows it."""
+    return max((kind.sizes.get(profile, 0) for kind in fleet.kinds), default=0)
+
+
+def _at(kind: Kind, state: State, profile: str, place: int) -> Move | None:
+    return next((m for m in kind.moves(state, profile) if m.place == place), None)
+
+
+class _Search:
+    """Plans, the fewest moves first. Where nothing was found below a state of all GPUs, it is not tried again."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        placed: Sequence[Placed],
+        tries: int,
+        fixed: frozenset[int],
+        better: Callable[[Fleet], bool] | None,
+    ) -> None:
+        self.gave_up = False
+        self._fleet = fleet
+        self._placed = placed
+        self._tries = tries
+        self._fixed = fixed
+        self._better = better
+        self._tried = self._leaves = 0
+        self._failed: set[tuple[object, tuple[tuple[str, int | None], ...], int]] = set()
+        self._options: dict[tuple[_Gpu, str, int], list[_Option]] = {}
+        old: dict[int, list[tuple[str, int]]] = {}
+        for vgpu in placed:
+            old.setdefault(vgpu.gpu, []).append((vgpu.profile, vgpu.place))
+        groups = [fleet.group_of(gpu) for gpu in range(len(fleet))]
+        self._gpus = tuple(_Gpu(g.kind, g.state, tuple(sorted(old.get(n, ())))) for n, g in enumerate(groups))
+
+    def find(self, wanted: Sequence[str], number: int) -> Room | None:
+        """Return a plan with exactly so many moves."""
+        waiting = tuple(_Waiting(profile, n) for n, profile in enumerate(wanted))
+        for goes in self._plans(self._gpus, self._in_order(waiting), number):
+            self._leaves += 1
+            shifts = [one for one in goes if one.what.here is not None]
+            room = self._room(shifts, goes) if len(shifts) == number else None
+            if room is not None:
+                return room
+        return None
+
+    def fewest_gone(self, gpu: int, profile: str) -> tuple[tuple[str, int], ...] | None:
+        """Return the fewest that have to leave one GPU so that one more fits on it; None when that is not enough."""
+        for number in range(len(self._gpus[gpu].old) + 1):
+            options = self._on(self._gpus[gpu], profile, number)
+            if options:
+                return min((option.gone for option in options), key=lambda gone: (len(gone), gone))
+        return None
+
+    def _in_order(self, waiting: tuple[_Waiting, ...]) -> tuple[_Waiting, ...]:
+        return tuple(sorted(waiting, key=lambda w: (-size_of(self._fleet, w.profile), w.profile)))
+
+    def _plans(self, gpus: tuple[_Gpu, ...], waiting: tuple[_Waiting, ...], left: int) -> Iterator[tuple[_Goes, ...]]:
+        """Yield for every way to place all that wait, with so many moves more, where each goes."""
+        if not waiting:
+            yield ()
+            return
+        key = (frozenset(Counter(gpus).items()), tuple((w.profile, self._not_on(w)) for w in waiting), left)
+        if key in self._failed or self.gave_up:
+            return
+        leaves = self._leaves
+        for gpu, option in self._ways(gpus, waiting[0], left):
+            self._tried += 1
+            if self._tried > self._tries:
+                self.gave_up = True
+                return
+            gone = tuple(_Waiting(p, here=Placed(gpu, p, place)) for p, place in option.gone)
+            after = (*gpus[:gpu], option.after, *gpus[gpu + 1 :])
+            first = _Goes(waiting[0], Placed(gpu, waiting[0].profile, option.place))
+            for rest in self._plans(after, self._in_order((*waiting[1:], *gone)), left - len(gone)):
+                yield (first, *rest)
+        if self._leaves == leaves and not self.gave_up:
+            self._failed.add(key)
+
+    def _not_on(self, what: _Waiting) -> int | None:
+        """Return the GPU to which something must not go: its own, where it would get the same place."""
+        return what.here.gpu if what.here is not None and what.here.gpu in self._fixed else None
+
+    def _ways(self, gpus: tuple[_Gpu, ...], what: _Waiting, left: int) -> list[tuple[int, _Option]]:
+        """Return the ways to place one vGPU on one of each GPUs that are alike; where the fewest must go first."""
+        never = self._not_on(what)
+        firsts = {gpu: number for number, gpu in reversed(list(enumerate(gpus))) if number != never}
+        ways = [(number, option) for gpu, number in firsts.items() for option in self._on(gpu, what.profile, left)]
+        return sorted(ways, key=lambda way: (len(way[1].gone), way[0], way[1].place, way[1].gone))
+
+    def _on(self, gpu: _Gpu, profile: str, left: int) -> list[_Option]:
+        key = (gpu, profile, left)
+        known = self._options.get(key)
+        if known is None:
+            known = self._options[key] = list(self._find_options(gpu, profile, left))
+        return known
+
+    def _find_options(self, gpu: _Gpu, profile: str, left: int) -> Iterator[_Option]:
+        """Yield for each place what has to go for it: what cannot be beside it, and of the rest no more than needed."""
+        kind = self._fleet.kinds[gpu.kind]
+        bare = _without(kind, gpu.state, gpu.old)
+        for place in [m.place for m in kind.moves(bare, profile)]:
+            must = tuple(v for v in gpu.old if not _beside(kind, bare, v, profile, place))
+            if len(must) > left or must == ((profile, place),):
+                continue
+            rest = tuple(v for v in gpu.old if v not in must)
+            opened: list[Counter[tuple[str, int]]] = []
+            for number in range(left - len(must) + 1):
+                for some in _subsets(rest, number):
+                    gone = (*must, *some)
+                    counted = Counter(some)
+                    move = _at(kind, _without(kind, gpu.state, gone), profile, place)
+                    if move is None or any(known <= counted for known in opened):
+                        continue
+                    opened.append(counted)
+                    stays = tuple((Counter(gpu.old) - Counter(gone)).elements())
+                    if gone != ((profile, place),):
+                        yield _Option(gone, place, _Gpu(gpu.kind, move.after, tuple(sorted(stays))))
+                if Counter() in opened:
+                    break
+
+    def _room(self, shifts: list[_Goes], goes: tuple[_Goes, ...]) -> Room | None:
+        """Return the plan with its vGPUs by number, if it can be done in some order and what it leads to is better."""
+        numbers: dict[Placed, list[int]] = {}
+        for number, vgpu in enumerate(self._placed):
+            numbers.setdefault(vgpu, []).append(number)
+        which = {n: numbers[one.what.here].pop(0) for n, one in enumerate(shifts) if one.what.here is not None}
+        order = _order(self._fleet, shifts)
+        if order is None:
+            return None
+        if self._better is not None:
+            after = copied(self._fleet)
+            for n in order:
+                to = shifts[n].to
+                moved(after, self._placed[which[n]], Shift(0, to.gpu, to.place))
+            if not self._better(after):
+                return None
+        places = {one.what.number: one.to for one in goes if one.what.here is None}
+        return Room(
+            tuple(Shift(which[n], shifts[n].to.gpu, shifts[n].to.place) for n in order),
+            tuple(places[n] for n in range(len(places))),
+        )
+
+
+def _without(kind: Kind, state: State, vgpus: Sequence[tuple[str, int]]) -> State:
+    for profile, place in vgpus:
+        state = kind.without(state, profile, place)
+    return state
+
+
+def _beside(kind: Kind, bare: State, vgpu: tuple[str, int], profile: str, place: int) -> bool:
+    """Say whether a place can be had beside this vGPU alone."""
+    there = _at(kind, bare, *vgpu)
+    return there is not None and _at(kind, there.after, profile, place) is not None
+
+
+def _subsets(vgpus: tuple[tuple[str, int], ...], number: int) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Yield every different choice of so many of these, which are sorted."""
+    if not number:
+        yield ()
+        return
+    for n, first in enumerate(vgpus[: len(vgpus) - number + 1]):
+        if n and vgpus[n - 1] == first:
+            continue
+        for others in _subsets(vgpus[n + 1 :], number - 1):
+            yield (first, *others)
+
+
+def _order(fleet: Fleet, shifts: Sequence[_Goes]) -> tuple[int, ...] | None:
+    """Return an order in which every move finds its place free, or None."""
+    states = {gpu: fleet.group_of(gpu).state for one in shifts for gpu in (one.to.gpu, _from(one).gpu)}
+    dead: set[frozenset[int]] = set()
+
+    def go(states: dict[int, State], done: tuple[int, ...]) -> tuple[int, ...] | None:
+        if len(done) == len(shifts):
+            return done
+        if frozenset(done) in dead:
+            return None
+        for number, one in enumerate(shifts):
+            if number in done:
+                continue
+            here = _from(one)
+            kind = fleet.kind(fleet.group_of(here.gpu))
+            now = {**states, here.gpu: kind.without(states[here.gpu], here.profile, here.place)}
+            target = fleet.kind(fleet.group_of(one.to.gpu))
+            move = _at(target, now[one.to.gpu], one.to.profile, one.to.place)
+            found = go({**now, one.to.gpu: move.after}, (*done, number)) if move is not None else None
+            if found is not None:
+                return found
+        dead.add(frozenset(done))
+        return None
+
+    return go(states, ())
+
+
+def _from(one: _Goes) -> Placed:
+    if one.what.here is None:
+        raise ValueError("what is wanted has no place before")
+    return one.what.here

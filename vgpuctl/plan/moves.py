@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which VMs are stopped, given another place and started so that more fits: the fewest, in an order that can be done.
+
+Only VMs that vgpuctl made are moved, each vGPU at most once. A GPU that host.yaml cordons or reserves is left alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from vgpuctl.capacity.fits import Spot, fit
+from vgpuctl.capacity.kinds import Numbers, fleet_of
+from vgpuctl.capacity.profiles import find
+from vgpuctl.errors import NoCapacity
+from vgpuctl.model.gpu import Backend, Gpu, Owner, Vgpu
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import PromisedVgpu, PromiseState, Vm, VmState
+from vgpuctl.model.wish import ANYWHERE
+from vgpuctl.placement.better import improvement
+from vgpuctl.placement.moves import Placed, Room, Shift, in_the_way, room_for
+from vgpuctl.plan.differ import kept_where
+from vgpuctl.value import Value, replace
+
+MOVABLE = (VmState.RUNNING, VmState.STOPPED)
+
+
+class VmMove(Value):
+    """A vGPU of a VM that goes to another place. `placement_id`: on a mixed-size GPU, where it is chosen."""
+
+    vm: Vm
+    vgpu: PromisedVgpu
+    gpu: str
+    placement_id: int | None = None
+
+    def describe(self) -> str:
+        """Say which VM is moved where, and whether it is stopped for it."""
+        how = "stop, move and start" if self.vm.state is VmState.RUNNING else "move"
+        what = f"{how} VM {self.vm.name}: {self.vgpu.profile} from {self.vgpu.gpu}"
+        if self.gpu == self.vgpu.gpu:
+            return f"{what}, placement {self.vgpu.placement_id} to placement {self.placement_id}"
+        return f"{what} to {self.gpu}{'' if self.placement_id is None else f', placement {self.placement_id}'}"
+
+    def value(self) -> dict[str, object]:
+        """Return what programs are told of it."""
+        return {
+            "vm": self.vm.name,
+            "uuid": self.vm.uuid,
+            "state": str(self.vm.state),
+            "profile": self.vgpu.profile,
+            "carrier": self.vgpu.carrier,
+            "from_gpu": self.vgpu.gpu,
+            "from_placement_id": self.vgpu.placement_id,
+            "to_gpu": self.gpu,
+            "to_placement_id": self.placement_id,
+        }
+
+
+class MovesPlan(Value):
+    """The moves in their order, and where what is asked for has room then; `fewest`: whether fewer would not do."""
+
+    moves: tuple[VmMove, ...]
+    spots: tuple[Spot, ...] = ()
+    fewest: bool = True
+
+
+class _Host(Value):
+    """The GPUs in numbers, the vGPUs on them that may be moved, and whose those are."""
+
+    numbers: Numbers
+    placed: tuple[Placed, ...]
+    whose: tuple[tuple[Vm, PromisedVgpu], ...]
+    fixed: frozenset[int]
+
+    def plan(self, room: Room) -> MovesPlan:
+        """Return what was found, with VMs and addresses in the place of numbers."""
+        spots = tuple(self._spot(one) for one in room.places)
+        return MovesPlan(tuple(self._move(shift) for shift in room.shifts), spots, room.fewest)
+
+    def _move(self, shift: Shift) -> VmMove:
+        vm, vgpu = self.whose[shift.which]
+        gpu = self.numbers.gpus[shift.gpu]
+        return VmMove(vm, vgpu, gpu.address, placement_of(gpu, shift.place))
+
+    def _spot(self, placed: Placed) -> Spot:
+        gpu = self.numbers.gpus[placed.gpu]
+        return Spot(gpu, placed.profile, placement_of(gpu, placed.place))
+
+
+def placement_of(gpu: Gpu, place: int) -> int | None:
+    """Return the placement id of a place as `fleet_of` numbers them; None where the driver chooses."""
+    return (place & -place).bit_length() - 1 if _chosen(gpu) else None
+
+
+def _chosen(gpu: Gpu) -> bool:
+    return bool(gpu.mixed_size) and gpu.backend is Backend.VENDOR_VF
+
+
+def room_by_moves(
+    snapshot: Snapshot,
+    gpus: Sequence[Gpu],
+    profiles: Sequence[tuple[str, int]],
+    pinned: frozenset[str] = frozenset(),
+    most: int | None = None,
+) -> MovesPlan:
+    """Return the fewest moves after which all these fit on the GPUs. `pinned`: VMs that stay, by uuid.
+
+    Raises:
+        NoCapacity: no moves of VMs that may be moved make that room.
+        NotFound, InvalidInput: a profile cannot be meant on these GPUs.
+    """
+    names = [next(iter(find(snapshot, gpus, text).values())).profile for text, _ in profiles]
+    wanted = [name for name, (_, number) in zip(names, profiles, strict=True) for _ in range(number)]
+    host = _host(snapshot, gpus, pinned)
+    found = room_for(host.numbers.fleet, host.placed, wanted, most, fixed=host.fixed)
+    if found is None:
+        raise _no_room(snapshot, gpus, profiles, host, most)
+    return host.plan(found)
+
+
+def better_by_moves(
+    snapshot: Snapshot, gpus: Sequence[Gpu], pinned: frozenset[str] = frozenset(), most: int | None = None
+) -> MovesPlan:
+    """Return moves, no more than `most`, after which more of the largest profiles fit; none when there are none."""
+    host = _host(snapshot, gpus, pinned)
+    shifts = improvement(host.numbers.fleet, host.placed, most, host.fixed)
+    return host.plan(Room(shifts, (), fewest=False))
+
+
+def in_the_way_of(snapshot: Snapshot, gpus: Sequence[Gpu], profile: str) -> Mapping[str, tuple[str, ...] | None]:
+    """Return for each GPU the carriers of the fewest vGPUs that would have to leave it for one more of the profile.
+
+    Empty when one more fits as it is; None when it would not fit all the same, or that is not known.
+    """
+    numbers = fleet_of(snapshot, gpus)
+    there = [(Placed(n, c.profile, c.place), c.vgpu) for n, all_of in enumerate(numbers.counted) for c in all_of]
+    found: dict[str, tuple[str, ...] | None] = {gpu.address: None for gpu in gpus}
+    for number, gpu in enumerate(numbers.gpus):
+        gone = in_the_way(numbers.fleet, [placed for placed, _ in there], number, profile)
+        found[gpu.address] = None if gone is None else tuple(there[n][1].carrier for n in gone)
+    return found
+
+
+def _host(snapshot: Snapshot, gpus: Sequence[Gpu], pinned: frozenset[str]) -> _Host:
+    numbers = fleet_of(snapshot, gpus)
+    placed: list[Placed] = []
+    whose: list[tuple[Vm, PromisedVgpu]] = []
+    for number, counted in enumerate(numbers.counted):
+        for one in counted:
+            owner = _owner(snapshot, one.vgpu)
+            if owner is not None and owner[0].uuid not in pinned:
+                placed.append(Placed(number, one.profile, one.place))
+                whose.append(owner)
+    fixed = frozenset(n for n, gpu in enumerate(numbers.gpus) if not _chosen(gpu))
+    return _Host(numbers, tuple(placed), tuple(whose), fixed)
+
+
+def _owner(snapshot: Snapshot, vgpu: Vgpu) -> tuple[Vm, PromisedVgpu] | None:
+    """Return the VM that may be moved with this vGPU, and what it is promised; None where nothing is moved."""
+    vm = snapshot.vm(vgpu.vm_uuid or "")
+    promise = vm.promise if vm is not None else None
+    if vm is None or promise is None or vgpu.owner is not Owner.OURS or why_pinned(vm) is not None:
+        return None
+    if vgpu.due_placement_id is not None:
+        return None
+    mine = next((v for v in promise.vgpus if v.carrier == vgpu.carrier and v.profile is not None), None)
+    return (vm, mine) if mine is not None else None
+
+
+def why_pinned(vm: Vm) -> str | None:
+    """Say why a VM keeps its places; None when it may be moved."""
+    promise = vm.promise
+    if promise is None or not promise.made_vm:
+        return "vgpuctl did not make it"
+    if promise.state is not PromiseState.READY:
+        return f"its record says {promise.state}"
+    if vm.state not in MOVABLE:
+        return f"it is {vm.state}"
+    if promise.lends:
+        return "it has its places only while it runs"
+    asked = replace(kept_where(_spec(promise.spec)), policy=None)
+    if asked != ANYWHERE or promise.spread_group is not None or vm.memory_nodes:
+        return "it is bound to a GPU, a NUMA node, a scheduler or a group"
+    return None
+
+
+def _spec(text: str) -> dict[str, object]:
+    try:
+        kept = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return kept if isinstance(kept, dict) else {}
+
+
+def _no_room(
+    snapshot: Snapshot, gpus: Sequence[Gpu], profiles: Sequence[tuple[str, int]], host: _Host, most: int | None
+) -> NoCapacity:
+    text = ", ".join(p if n == 1 else f"{n} × {p}" for p, n in profiles)
+    seen = fit(snapshot, gpus, profiles)
+    lines = [
+        f"{b.gpu.address}: {b.profile}: {'; '.join(b.room.reasons) or f'{b.room.free} more'}" for b in seen.barriers
+    ]
+    lines += [f"{address}: {why}" for address, why in sorted(host.numbers.left_out.items())]
+    stay = sorted({f"{vm.name} stays: {why}" for vm in snapshot.vms if vm.promise and (why := why_pinned(vm))})
+    within = "" if most is None else f" with {most} moves or fewer"
+    number = len({vm.uuid for vm, _ in host.whose})
+    return NoCapacity(
+        f"no room for {text} can be made{within} by moving the {number} VMs that may move",
+        hint=f"vgpuctl explain {profiles[0][0]}",
+        details=[*lines, *stay],
+        movable=sorted({vm.name for vm, _ in host.whose}),
+    )

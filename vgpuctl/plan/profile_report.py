@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What list-profiles and explain tell: how many of each profile fit, what stands in the way, and what would help."""
+
+from __future__ import annotations
+
+from vgpuctl.capacity.kinds import fleet_of
+from vgpuctl.capacity.place import joint_free, rooms_for
+from vgpuctl.capacity.profiles import find
+from vgpuctl.capacity.room import most_on
+from vgpuctl.capacity.rule import rule_of
+from vgpuctl.errors import NoCapacity
+from vgpuctl.model.gpu import Gpu, VgpuType
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.placement.joint import none_beside, total_left
+from vgpuctl.plan.moves import in_the_way_of, room_by_moves
+from vgpuctl.plan.report import Value, vgpu_value
+
+
+def profile_values(snapshot: Snapshot, gpus: tuple[Gpu, ...], *, everything: bool) -> list[Value]:
+    """Return a value for each profile: what can be made now on these GPUs together.
+
+    Profiles of which nothing more can be made are left out unless `everything`.
+    """
+    by_name: dict[str, dict[str, VgpuType]] = {}
+    for gpu in gpus:
+        for known in gpu.types:
+            by_name.setdefault(known.name, {})[gpu.address] = known
+    values: list[Value] = []
+    excluded = _excluded(snapshot, gpus, by_name)
+    for types in by_name.values():
+        first = next(iter(types.values()))
+        owners = [g for g in gpus if g.address in types]
+        free = joint_free(snapshot, owners, types)
+        if free == 0 and not everything:
+            continue
+        rooms = rooms_for(snapshot, owners, types)
+        ids = sorted({t.type_id for t in types.values()})
+        values.append(
+            {
+                "profile": first.profile,
+                "name": first.name,
+                "type_id": ids[0] if len(ids) == 1 else None,
+                "framebuffer_mib": first.framebuffer_mib,
+                "max_per_gpu": _joint_most(owners, types),
+                "free": free,
+                "excludes": excluded[first.name],
+                "gpus": [{"address": g.address, "free": r.free} for g, r in rooms if everything or r.free != 0],
+            }
+        )
+    return sorted(values, key=_profile_key)
+
+
+def _excluded(
+    snapshot: Snapshot, gpus: tuple[Gpu, ...], by_name: dict[str, dict[str, VgpuType]]
+) -> dict[str, list[str] | None]:
+    """Return for each type by its name the profiles that have room now, and none once the most of that one are made.
+
+    None where a GPU that has room for either is not known in numbers.
+    """
+    numbers = fleet_of(snapshot, gpus)
+    free = {name: joint_free(snapshot, [g for g in gpus if g.address in t], t) for name, t in by_name.items()}
+    profiles = {name: next(iter(types.values())).profile for name, types in by_name.items()}
+    known = {name for name, n in free.items() if n is not None and n == total_left(numbers.fleet, profiles[name])}
+    roomy = [profiles[name] for name, n in free.items() if n != 0]
+    if len(known) < len(free):
+        return dict.fromkeys(by_name)
+    return {name: sorted(none_beside(numbers.fleet, profile, roomy)) for name, profile in profiles.items()}
+
+
+def _joint_most(gpus: list[Gpu], types: dict[str, VgpuType]) -> int | None:
+    """Return the most of a profile on one of these GPUs; those with mixed sizes may take fewer than others."""
+    known = [n for n in (most_on(g, types[g.address]) for g in gpus) if n is not None]
+    return max(known, default=None)
+
+
+def _profile_key(value: Value) -> tuple[str, int, str]:
+    profile = str(value["profile"])
+    size = value["framebuffer_mib"]
+    return profile.rpartition("-")[0], size if isinstance(size, int) else 0, profile
+
+
+def explain_value(
+    snapshot: Snapshot, gpus: tuple[Gpu, ...], profile: str, pinned: frozenset[str] = frozenset()
+) -> Value:
+    """Return for every GPU how many of a profile fit, by which rule, and what stands in the way; and what would help.
+
+    `pinned`: VMs that cannot be moved, by uuid.
+    """
+    types = find(snapshot, gpus, profile)
+    owners = [g for g in gpus if g.address in types]
+    name = next(iter(types.values())).profile
+    free = joint_free(snapshot, owners, types)
+    blocking = in_the_way_of(snapshot, gpus, name)
+    return {
+        "profile": name,
+        "free": free,
+        "moves": _moves(snapshot, gpus, profile, pinned) if free == 0 else [],
+        "gpus": [
+            {
+                "address": gpu.address,
+                "model": gpu.model,
+                "free": space.free,
+                "rule": rule_of(gpu),
+                "reasons": list(space.reasons),
+                "in_the_way": _as_list(blocking[gpu.address]) if space.free == 0 else [],
+                "vgpus": [vgpu_value(v) for v in snapshot.taken_on(gpu.address)],
+            }
+            for gpu, space in rooms_for(snapshot, gpus, types)
+        ],
+    }
+
+
+def _as_list(carriers: tuple[str, ...] | None) -> list[str] | None:
+    return None if carriers is None else list(carriers)
+
+
+def _moves(snapshot: Snapshot, gpus: tuple[Gpu, ...], profile: str, pinned: frozenset[str]) -> list[Value] | None:
+    """Return the fewest moves after which one more fits; None when there are none, or that is not known."""
+    if snapshot.host_file_problem is not None:
+        return None
+    try:
+        plan = room_by_moves(snapshot, gpus, [(profile, 1)], pinned)
+    except NoCapacity:
+        return None
+    return [move.value() for move in plan.moves] or None
