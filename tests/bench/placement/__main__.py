@@ -17,6 +17,7 @@ from tests.bench.placement.runs import (
     ARRIVALS,
     CHURN,
     MIGRATION,
+    MOVING,
     OFFERED,
     OFFLINE,
     POLICIES,
@@ -29,6 +30,7 @@ CSV = DOCS / "placement" / "results.csv"
 TIMES = DOCS / "placement" / "times.csv"
 
 
+MOVED, MOVED_GPUS = ("a40-a16", "a40-a10", "h100-mig", "h100-mig-uniform-5"), 16
 MARKS = {True: "[x]", False: "[ ]", None: "[?]"}
 
 
@@ -51,7 +53,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--policies", type=words, default=list(POLICIES), help=f"of {', '.join(POLICIES)}")
     parser.add_argument("--workloads", type=words, default=[ARRIVALS, CHURN], help="arrivals,churn")
     parser.add_argument("--loads", type=numbers, default=list(LOADS), help="loads of churn in percent")
-    parser.add_argument("--again", type=words, default=[], help="policies whose rows are made again")
+    parser.add_argument("--again", type=words, default=[], help="make the rows again that these policies have")
     parser.add_argument("--jobs", type=int, default=1, help="processes (1)")
     parser.add_argument("--out", type=Path, default=CSV, help="the CSV; runs whose rows it has are not made again")
     parser.add_argument("--sample", action="store_true", help="only make 16 GPUs and 3 seeds again and compare")
@@ -69,8 +71,13 @@ def runs(wanted: argparse.Namespace) -> Iterator[Run]:
             for seed in range(1, wanted.seeds + 1):
                 for setting in wanted.fleets:
                     for load in [0] if workload == ARRIVALS else wanted.loads:
-                        for policy in [*references, *wanted.policies]:
+                        for policy in [*references, *wanted.policies, *moving(setting, gpus, workload)]:
                             yield Run(setting, gpus, workload, load, seed, policy)
+
+
+def moving(setting: str, gpus: int, workload: str) -> list[str]:
+    """Return the policy that moves, where its promises are."""
+    return [MOVING] if setting in MOVED and gpus == MOVED_GPUS and workload == ARRIVALS else []
 
 
 def main() -> int:
@@ -93,12 +100,15 @@ def main() -> int:
 
 def carry_out(wanted: argparse.Namespace) -> None:
     """Make the runs that are missing; what was made is kept when this is stopped."""
-    have = [row for row in table.read(wanted.out) if row.policy not in wanted.again]
+    have = table.read(wanted.out)
+    there = table.done(have)
     wanted.out.parent.mkdir(parents=True, exist_ok=True)
     if wanted.again:
+        missing = sorted((run for run in there if run.policy in wanted.again), key=lambda run: (run.gpus, run))
+        have = [row for row in have if row.policy not in wanted.again]
         table.write(wanted.out, have)
-    there = table.done(have)
-    missing = [run for run in runs(wanted) if run not in there]
+    else:
+        missing = [run for run in runs(wanted) if run not in there]
     with Pool(wanted.jobs) as pool:
         for number, rows in enumerate(pool.imap(rows_of, missing), 1):
             table.append(wanted.out, rows)
@@ -124,7 +134,7 @@ def write_page() -> None:
     page.write(DOCS / "placement.md", page.page(results, table.head(CSV), times.read(TIMES)))
     for setting in SETTINGS:
         gpus = page.shown_size(results, setting.name)
-        if gpus:
+        if gpus and setting.asked == setting.name:
             (DOCS / "placement" / f"{setting.name}.svg").write_bytes(pictures.picture(results, setting, gpus))
 
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.bench.placement.claims import FULL_LOADS, Cell, best_peer, claims, losses
-from tests.bench.placement.fleets import BY_NAME, SETTINGS, Setting
+from tests.bench.placement.fleets import BY_NAME, SAME_SIZE, SETTINGS, Setting
 from tests.bench.placement.requests import MEASURED_LIVES, WARM_UP_LIVES
 from tests.bench.placement.runs import (
     ARRIVALS,
     CHURN,
     MIGRATION,
+    MOVING,
     OFFERED,
     OFFLINE,
     OURS,
@@ -40,6 +41,7 @@ WHOSE = {
     "fgd-best-fit": "the same, ties to best fit",
     "fgd-finer": "the same, counting what each profile cannot fill",
     UNRANKED: "KubeVirt; refuses what would fit, so not ranked",
+    MOVING: "vgpuctl with plan-moves, at most 2 moves a request",
     MIGRATION: "reference: free migration",
     OFFLINE: "reference: bound, may refuse",
 }
@@ -75,7 +77,9 @@ def page(results: Results, head: Sequence[str], times: Sequence[Timed]) -> str:
     if times:
         parts.append("\n".join(["## Time", "", *_times(times)]))
     parts.append("\n".join(["## Where least-waste loses", "", *_losses(results)]))
-    parts += ["\n".join(_section(results, setting)) for setting in SETTINGS if _sizes(results, setting.name, ARRIVALS)]
+    parts.append("\n".join(["## Mixed size against same size", "", *_twins(results)]))
+    there = [s for s in SETTINGS if s.asked == s.name and _sizes(results, s.name, ARRIVALS)]
+    parts += ["\n".join(_section(results, setting)) for setting in there]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
@@ -137,6 +141,21 @@ def _loss(cell: Cell) -> str:
     return f"| {title} | {cell.gpus} | {cell.load} % | {cell.policy} | {d.mean:+.2f} ± {d.error:.2f} |"
 
 
+def _twins(results: Results) -> Iterator[str]:
+    """Say what the same requests get on the same card in the other mode."""
+    yield "Least-waste with the same requests on RTX PRO 6000 in both modes, and mixed less same size."
+    yield ""
+    yield from ("| sizes asked for | GPUs | load | mixed size | same size | points |", "|---|---|---|---|---|---|")
+    for setting, gpus, workload, load, policy in sorted(results):
+        at = (gpus, workload, load, policy)
+        ours, twin = results[setting, *at], results.get((setting + SAME_SIZE, *at))
+        if policy == OURS and workload == ARRIVALS and load in FULL_LOADS and twin:
+            less = difference(ours, twin)
+            sizes = BY_NAME[setting].title.split("size, ")[1]
+            points = f"{less.mean:+.2f} ± {less.error:.2f}" if less else "-"
+            yield f"| {sizes} | {gpus} | {load} % | {average(ours):.2f} | {average(twin):.2f} | {points} |"
+
+
 def _section(results: Results, setting: Setting) -> Iterator[str]:
     yield f"## {setting.title}"
     yield ""
@@ -163,7 +182,7 @@ def _table(results: Results, setting: str, workload: str, sizes: Sequence[int]) 
     ]
     yield "| policy | | " + " | ".join(f"{gpus:,} GPUs, {load} %" for gpus, load in columns) + " |"
     yield "|---|---|" + "---|" * len(columns)
-    for policy in [*POLICIES, MIGRATION, OFFLINE]:
+    for policy in [*POLICIES, MOVING, MIGRATION, OFFLINE]:
         found = [_cell(results, (setting, gpus, workload, load), policy) for gpus, load in columns]
         if any(found):
             yield f"| {policy} | {WHOSE[policy]} | " + " | ".join(text or "-" for text in found) + " |"

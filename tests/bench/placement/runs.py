@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from vgpuctl.placement.moves import Placed, moved, moves_for
-
 from tests.bench.placement.bounds import Packing, offline_gib, with_free_migration
 from tests.bench.placement.fgd import Fgd
 from tests.bench.placement.fleets import BY_NAME, Setting, counts_of, fleet_of, framebuffer_gib
@@ -32,6 +30,7 @@ from tests.bench.placement.requests import (
 )
 from vgpuctl.placement.fleet import Fleet
 from vgpuctl.placement.least_waste import LeastWaste
+from vgpuctl.placement.moves import Placed, moved, moves_for
 from vgpuctl.placement.policy import Breadth, Depth, FirstFit, Policy
 
 ARRIVALS, CHURN = "arrivals", "churn"
