@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from multiprocessing import Pool
 
 from tests.bench.placement.fleets import BY_NAME
 from tests.bench.placement.runs import (
@@ -37,9 +39,6 @@ def runs() -> Iterator[Run]:
 def differing(committed: Sequence[Row]) -> list[str]:
     """Return each row of the sample that the committed ones do not have as it is."""
     there = {row[:6]: row for row in committed}
-    return [
-        f"{row} now; committed: {there.get(row[:6], 'nothing')}"
-        for run in runs()
-        for row in rows_of(run)
-        if there.get(row[:6]) != row
-    ]
+    with Pool(os.cpu_count()) as pool:
+        made = [row for rows in pool.imap(rows_of, runs(), chunksize=4) for row in rows]
+    return [f"{row} now; committed: {there.get(row[:6], 'nothing')}" for row in made if there.get(row[:6]) != row]
