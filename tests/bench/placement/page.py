@@ -13,6 +13,7 @@ from tests.bench.placement.runs import (
     ARRIVALS,
     CHURN,
     MIGRATION,
+    MOST_MOVES,
     MOVING,
     OFFERED,
     OFFLINE,
@@ -62,7 +63,10 @@ same exact rules of what fits, and admits whatever fits where it looks. All that
 - *B1* is the offline linear program: it knows all requests and may refuse, so nobody who admits what fits can reach it.
 - *B2* is free migration: in order, whatever still fits when everything may be moved. All answers are exact: by counting
   where a GPU has one size at a time, else by a packing that was found or a proof that there is none.
-- Two models are half and half by number, HAMi's nodes have 4 GPUs.
+  Both are for arrivals alone.
+- Two models are half and half by number, HAMi's nodes have 4 GPUs. *Even framebuffer* asks for the same framebuffer of
+  each size, so for small ones more often; where nothing is said, mixed sizes are asked for alike by number.
+- *{moving}*: when nothing has room, what `plan-moves` proposes is done, if at most {moves} moves make room.
 
 FGD's published figures are for the Alibaba GPU trace, which is not part of this repository; so FGD here is held to its
 definition, not to those figures. A promise "over FGD" is over the better of `fgd` and `fgd-best-fit`.
@@ -71,7 +75,7 @@ definition, not to those figures. A promise "over FGD" is over the better of `fg
 
 def page(results: Results, head: Sequence[str], times: Sequence[Timed]) -> str:
     """Return the whole page."""
-    parts = [INTRODUCTION.format(warm=WARM_UP_LIVES, measured=MEASURED_LIVES)]
+    parts = [INTRODUCTION.format(warm=WARM_UP_LIVES, measured=MEASURED_LIVES, moving=MOVING, moves=MOST_MOVES)]
     parts.append("\n".join(["## What was run", "", *(f"- {line}" for line in head), *_extent(results)]))
     parts.append("\n".join(["## What was to be reached", "", *_claims(results)]))
     if times:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import os
 import platform
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from io import StringIO
@@ -14,7 +15,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple
 
-from tests.bench.placement.runs import Row, Run
+from tests.bench.placement.requests import LOADS
+from tests.bench.placement.runs import CHURN, Row, Run
 
 Results = Mapping[tuple[str, int, str, int, str], Mapping[int, Row]]
 """Rows by setting, GPUs, workload, load and policy, and in it by seed."""
@@ -75,8 +77,11 @@ def machine() -> list[str]:
 
 
 def done(rows: Iterable[Row]) -> set[Run]:
-    """Return the runs whose rows are there."""
-    return {Run(r.setting, r.gpus, r.workload, r.load if r.workload == "churn" else 0, r.seed, r.policy) for r in rows}
+    """Return the runs whose rows are all there: one for each load, in churn one."""
+    found = Counter(
+        Run(r.setting, r.gpus, r.workload, r.load if r.workload == CHURN else 0, r.seed, r.policy) for r in set(rows)
+    )
+    return {run for run, number in found.items() if number == (1 if run.workload == CHURN else len(LOADS))}
 
 
 def by_key(rows: Iterable[Row]) -> Results:
