@@ -25,6 +25,9 @@ from vgpuctl.spec.fields import DEFAULT_PLACEMENT
 _OTHERS = 1 / 20
 """What is there is not all that will come: an empty GPU is worth more than what one profile makes of it."""
 
+_TRIES = 500
+"""A command that places on a few GPUs pays five milliseconds for looking ahead."""
+
 _BY_GPU: dict[str, type[Depth | Breadth | FirstFit]] = {"depth": Depth, "breadth": Breadth, "first-fit": FirstFit}
 
 
@@ -110,7 +113,7 @@ class _Chooser:
             return _BY_GPU[self._name]()
         from vgpuctl.placement.least_waste import LeastWaste  # its solver is read only where a choice is open
 
-        return LeastWaste(demand(self._snapshot, self._numbers), together=self._together)
+        return LeastWaste(demand(self._snapshot, self._numbers), together=self._together, tries=_TRIES)
 
 
 def demand(snapshot: Snapshot, numbers: Numbers) -> Mapping[str, float]:
@@ -128,22 +131,11 @@ def demand(snapshot: Snapshot, numbers: Numbers) -> Mapping[str, float]:
     }
     said = {profile: weight for profile, weight in said.items() if weight}
     if said:
-        return _alike_as_one(said, numbers.fleet)
+        return said
     promised = [v.profile for vm in snapshot.vms if vm.promise is not None for v in vm.promise.vgpus]
     there = Counter(p for p in (*promised, *(n.profile for n in snapshot.named)) if p in sizes)
     each = sum(there.values()) * _OTHERS / max(1, len(sizes)) if there else 1.0
-    return _alike_as_one({p: there[p] + each for p in sorted(sizes)}, numbers.fleet)
-
-
-def _alike_as_one(demand: Mapping[str, float], fleet: Fleet) -> dict[str, float]:
-    """Count profiles that take the same everywhere, as the series of one size do, as one: there is less to work out."""
-    seen: dict[object, str] = {}
-    found: dict[str, float] = {}
-    for profile, weight in demand.items():
-        takes = [(kind.left(kind.empty, profile), kind.moves(kind.empty, profile)) for kind in fleet.kinds]
-        first = seen.setdefault(tuple(takes), profile)
-        found[first] = found.get(first, 0.0) + weight
-    return found
+    return {p: there[p] + each for p in sorted(sizes)}
 
 
 def _moves(fleet: Fleet, choice: Choice, profile: str) -> tuple[Move, ...]:

@@ -5,12 +5,16 @@
 as a vGPU of no known size, a place that the driver keeps to itself or a maximum without NVML, there is no number:
 the GPU, or that one profile of it, is left out and nobody takes it for free. So a profile is left out, too, of which
 `room` counts otherwise than the kind does, as when a driver does not offer what its rules would allow.
+
+All ways of dividing a GPU are here together: each is a few lines, and says how it differs from the others. What a kind
+is made from is imported where it is needed, because create-vm on a host with one GPU needs none of it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence, Set
+from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.closed import why_closed, why_not_allowed
 from vgpuctl.capacity.left import MAX_TIME_SLICED, type_on
@@ -20,11 +24,13 @@ from vgpuctl.model.gpu import NVIDIA, WHOLE, Backend, Gpu, Vgpu, VgpuType
 from vgpuctl.model.partition import Mig
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.placement.fleet import Fleet, Group
-from vgpuctl.placement.instances import InGi, Instances
 from vgpuctl.placement.kind import Kind, State
 from vgpuctl.placement.one_size import OneSize
-from vgpuctl.placement.slots import Slots, Takes
 from vgpuctl.value import Value, replace
+
+if TYPE_CHECKING:
+    from vgpuctl.placement.instances import InGi
+    from vgpuctl.placement.slots import Takes
 
 PLAIN_VF = "VF"
 """Stands for the profile of a plain VF, which has none."""
@@ -81,6 +87,8 @@ class _Slotted(Value):
     pools: tuple[int, ...]
 
     def kind(self) -> Kind:
+        from vgpuctl.placement.slots import Slots
+
         sizes, takes = dict(self.sizes), dict(self.takes)
         return Slots(self.name, self.framebuffer_mib, sizes, takes, slices=self.slices, pools=self.pools)
 
@@ -99,6 +107,8 @@ class _InInstances(Value):
     carriers: int
 
     def kind(self) -> Kind:
+        from vgpuctl.placement.instances import Instances
+
         sizes, needs = dict(self.sizes), dict(self.needs)
         instances, carriers = self.instances, self.carriers
         return Instances(self.name, self.framebuffer_mib, sizes, needs, instances=instances, carriers=carriers)
@@ -209,6 +219,8 @@ def _sizes(types: Sequence[VgpuType]) -> tuple[tuple[str, int], ...]:
 
 def _plain(gpu: Gpu, taken: Sequence[Vgpu]) -> _Found:
     """Return a GPU with plain VFs: each takes what it takes, and there are so many."""
+    from vgpuctl.placement.slots import Takes
+
     sound = [f for f in gpu.functions if not f.problem]
     number = max(len(sound), len(taken))
     sizes = ((PLAIN_VF, (gpu.framebuffer_mib or 0) // max(1, number)),)
@@ -249,6 +261,8 @@ def _carriers(gpu: Gpu, taken: Sequence[Vgpu]) -> int:
 
 def _mixed(gpu: Gpu, taken: Sequence[Vgpu], types: Sequence[VgpuType]) -> _Found | None:
     """Return a GPU with mixed sizes, every vGPU on which is at a place that is known."""
+    from vgpuctl.placement.slots import Takes
+
     placed = [t for t in types if t.placement_size and t.placement_ids and t.framebuffer_mib is not None]
     ends = [i + (t.placement_size or 0) for t in gpu.types for i in t.placement_ids or ()]
     slices = max(ends, default=0)
@@ -276,6 +290,8 @@ def _mixed(gpu: Gpu, taken: Sequence[Vgpu], types: Sequence[VgpuType]) -> _Found
 
 def _instances(gpu: Gpu, mig: Mig, taken: Sequence[Vgpu], types: Sequence[VgpuType]) -> _Found | None:
     """Return a GPU with MIG and the GPU instances that it has."""
+    from vgpuctl.placement.slots import Takes
+
     on = [type_on(gpu, v) for v in taken]
     kinds = [k for k in on if k is not None]
     if len(kinds) < len(on):
@@ -313,6 +329,8 @@ def _shared_instances(
     carriers: int,
 ) -> _Found | None:
     """Return a GPU whose instances take several vGPUs each; all of them must be known to be where they are."""
+    from vgpuctl.placement.instances import InGi
+
     order = sorted(mig.instances, key=lambda i: (i.profile_id, i.gi_id))
     numbers = {instance.gi_id: number for number, instance in enumerate(order)}
     inside = [(0, 0)] * len(order)
@@ -341,6 +359,8 @@ def _pool(gpu: Gpu, taken: Sequence[Vgpu], types: Sequence[VgpuType], free: Mapp
     Without units a type takes the largest part that its own number allows, as `room` has it; and what is on the
     parent cannot be taken away in numbers.
     """
+    from vgpuctl.placement.slots import Takes
+
     told = [t for t in types if t.units and t.profile in free]
     units = {t.profile: t.units or 0 for t in told}
     own = [type_on(gpu, v) for v in taken]

@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from vgpuctl.capacity.by_policy import one_by_one
 from vgpuctl.capacity.closed import why_closed, why_not_allowed
-from vgpuctl.capacity.kinds import fleet_of
 from vgpuctl.capacity.profiles import check_combination, find
 from vgpuctl.capacity.room import Room, room, why_unknown
 from vgpuctl.capacity.search import Host, Item, Slot, search
 from vgpuctl.capacity.where import Barred, bound, selected, why_barred
-from vgpuctl.errors import NoCapacity, Stuck
+from vgpuctl.errors import InvalidInput, NoCapacity, Stuck
 from vgpuctl.model.address import address_key
 from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
@@ -56,10 +54,10 @@ def place(
     """
     where = bound(snapshot, where or ANYWHERE, uuid)
     gpus = tuple(g for g in selected(snapshot, where) if g.address not in exclude)
-    found = {text: find(snapshot, gpus, text) for text, _ in profiles}
+    barred = {g.address: why for g in gpus if (why := why_barred(snapshot, g, where, uuid)) is not None}
+    found = {text: _meant(snapshot, gpus, barred, text) for text, _ in profiles}
     check_combination([next(iter(found[text].values())).profile for text, count in profiles for _ in range(count)])
     items = {text: Item(_allowed(gpus, types), text) for text, types in found.items()}
-    barred = {g.address: why for g in gpus if (why := why_barred(snapshot, g, where, uuid)) is not None}
     stuck = {s.gpu for s in snapshot.stuck}
     may_serve = [g for g in gpus if g.address not in barred and any(g.address in types for types in found.values())]
     _refuse_stuck(snapshot, may_serve)
@@ -68,7 +66,7 @@ def place(
     totals = _totals(profiles)
     largest = sorted(totals.items(), key=lambda t: (-items[t[0]].framebuffer_mib, t[0]))
     ordered = [items[text] for text, count in largest for _ in range(count)]
-    chosen = one_by_one(snapshot, hosts, ordered, where.policy, vm)
+    chosen = _chosen(snapshot, hosts, ordered, where.policy, vm) if _open(hosts) else None
     if chosen is None:
         chosen = _together(snapshot, hosts, [(items[text], count) for text, count in largest], vm)
     if chosen is None:
@@ -77,6 +75,30 @@ def place(
     for item, slot in zip(ordered, chosen, strict=True):
         slots.setdefault(item.text, []).append(slot)
     return tuple(slots[text].pop(0) for text, count in profiles for _ in range(count))
+
+
+def _meant(snapshot: Snapshot, gpus: Sequence[Gpu], barred: Mapping[str, Barred], text: str) -> Mapping[str, VgpuType]:
+    """Return what a profile means on each GPU; one that is left out does not make it mean two things."""
+    left = [g for g in gpus if g.address not in barred]
+    try:
+        return find(snapshot, gpus, text)
+    except InvalidInput:
+        if not left or not barred:
+            raise
+        return find(snapshot, left, text)
+
+
+def _open(hosts: Sequence[Host]) -> bool:
+    """Say whether there is something to choose: several GPUs, or the places of one."""
+    return len(hosts) > 1 or any(host.gpu.mixed_size for host in hosts)
+
+
+def _chosen(
+    snapshot: Snapshot, hosts: Sequence[Host], items: Sequence[Item], policy: str | None, vm: str | None
+) -> tuple[Slot, ...] | None:
+    from vgpuctl.capacity.by_policy import one_by_one  # numbers and policies are read only where a choice is open
+
+    return one_by_one(snapshot, hosts, items, policy, vm)
 
 
 def _hosts(snapshot: Snapshot, gpus: Sequence[Gpu]) -> tuple[Host, ...]:
@@ -96,6 +118,8 @@ def _together(
     gpus = [h.gpu for h in hosts]
     if not all(_enough(snapshot, gpus, item.types, count, vm) for item, count in wanted):
         return None
+    from vgpuctl.capacity.kinds import fleet_of
+
     profiles = {t.profile for item, _ in wanted for t in item.types.values()}
     numbers = fleet_of(snapshot, gpus, vm, profiles)
     alike = {gpu.address: numbers.fleet.group_of(n) for n, gpu in enumerate(numbers.gpus)}
@@ -195,14 +219,15 @@ def _no_room(
     hint = f"vgpuctl explain {first}"
     if idle:
         hint = f"vgpuctl reconcile frees what {', '.join(idle)} have no use for while off; {hint}"
-    said = "; ".join([f"no room for {text}{where}", *_left_out(lost, len(gpus))])
+    left_out = _left_out(lost, len({address for types in found.values() for address in types}))
+    said = "; ".join([f"no room for {text}{where}", *left_out])
     excluded = {word: sorted(numbers) for word, numbers in lost.items()}
-    more: dict[str, object] = {"excluded": excluded, "left_out": _left_out(lost, len(gpus))} if excluded else {}
+    more: dict[str, object] = {"excluded": excluded, "left_out": left_out} if excluded else {}
     return NoCapacity(said, hint=hint, gpus=details, details=lines, **more)
 
 
 def _left_out(lost: Mapping[str, Mapping[str, int]], number: int) -> list[str]:
-    """Say which words of the wish leave GPUs out, and for how much there is room on these."""
+    """Say which words of the wish leave GPUs out, of so many that know a profile, and how much would fit on these."""
     return [
         f"{word} leaves out {len(free)} of {number} GPUs, on which {sum(free.values())} would fit"
         for word, free in lost.items()

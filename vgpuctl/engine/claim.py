@@ -70,7 +70,8 @@ def _claim(
     held: list[HoldClaim] = []
     with world.claims.lock(wait_seconds):
         fresh = observe_devices(world, want, vms=before.vms, status=before.hypervisor)
-        chosen = choose(fresh)
+        same = unchanged(before, fresh, {v.gpu for v in planned})
+        chosen = planned if same else choose(fresh)
         try:
             for claim in claims(chosen):
                 held.append(HoldClaim(typed(claim, fresh)))
@@ -90,6 +91,23 @@ def narrow(before: Snapshot, planned: tuple[PromisedVgpu, ...]) -> Want:
     ids = frozenset(t.type_id for g in gpus for t in g.types if t.profile in profiles or t.units is not None)
     seen = Want(types=True, models=False, only=only, type_ids=ids, known=gpus)
     return replace(seen, named=before.named, placement=before.placement)
+
+
+def unchanged(before: Snapshot, fresh: Snapshot, gpus: set[str]) -> bool:
+    """Say whether nothing that a choice depends on changed on these GPUs."""
+    if before is fresh:
+        return True
+    if before.stuck != fresh.stuck:
+        return False
+    for address in gpus:
+        old, new = before.gpu(address), fresh.gpu(address)
+        if old is None or new is None or before.taken_on(address) != fresh.taken_on(address):
+            return False
+        if [(f.address, f.problem, f.driver) for f in old.functions] != [
+            (f.address, f.problem, f.driver) for f in new.functions
+        ]:
+            return False
+    return True
 
 
 def give_back(world: World, held: Sequence[HoldClaim]) -> None:

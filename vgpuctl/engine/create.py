@@ -18,12 +18,13 @@ from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan
 from vgpuctl.model.vm import Claim, DiskRole, PromisedVgpu
-from vgpuctl.model.wish import DomainDesign, VmWish
+from vgpuctl.model.wish import DomainDesign, PlacementSpec, VmWish
 from vgpuctl.plan.choose import choose, vm_name
 from vgpuctl.plan.create import create_plan, make_design, takes_place
 from vgpuctl.plan.facts import Facts, check_facts
 from vgpuctl.plan.report import planned_vgpu, vm_value
 from vgpuctl.plan.reserve import someday
+from vgpuctl.spec.fields import DEFAULT_PLACEMENT
 from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.value import Value
 
@@ -128,13 +129,13 @@ def _planned(world: World, prepared: Prepared) -> Outcome:
         "state": "absent",
         "vgpus": [planned_vgpu(v, design.name) for v in design.promise.vgpus],
         "disks": _planned_disks(design),
-        "sources": sources(prepared.wish),
+        "sources": sources(prepared.wish, prepared.snapshot.placement),
     }
     return Outcome(True, data, steps, prepared.warnings, plan.notes, dry_run=True)
 
 
-def sources(wish: VmWish) -> Mapping[str, object]:
-    """Return for every field its value and where it came from."""
+def sources(wish: VmWish, placement: PlacementSpec) -> Mapping[str, object]:
+    """Return for every field its value and where it came from. `placement`: what host.yaml says of that."""
     values: dict[str, object] = {
         "memory": f"{wish.memory_mib} MiB",
         "vcpus": wish.vcpus,
@@ -149,7 +150,12 @@ def sources(wish: VmWish) -> Mapping[str, object]:
     }
     if wish.cloud_init is not None:
         values["cloud_init"] = wish.cloud_init.path
-    return {name: {"value": value, "source": wish.sources.get(name, "built in")} for name, value in values.items()}
+    came = dict(wish.sources)
+    if wish.mode != "passthrough":
+        values["placement"] = wish.where.policy or placement.policy or DEFAULT_PLACEMENT
+        said = "host.yaml" if placement.policy is not None else "built in"
+        came["placement"] = "typed" if wish.where.policy is not None else said
+    return {name: {"value": value, "source": came.get(name, "built in")} for name, value in values.items()}
 
 
 def _create(world: World, prepared: Prepared, *, wait_seconds: float, progress: Progress) -> Outcome:
@@ -158,7 +164,12 @@ def _create(world: World, prepared: Prepared, *, wait_seconds: float, progress: 
     with working_on(world, () if held else (design.uuid,)):
         carry_out(world, plan, progress, held)
     return done(
-        world, _unseen(design, present=bool(held)), held, plan, prepared.warnings, sources=sources(prepared.wish)
+        world,
+        _unseen(design, present=bool(held)),
+        held,
+        plan,
+        prepared.warnings,
+        sources=sources(prepared.wish, prepared.snapshot.placement),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vgpuctl.engine.claim import claim_carriers, claims_of
+from vgpuctl.engine.claim import claim_carriers, claims_of, unchanged
 from vgpuctl.engine.create import create_vm, sources
 from vgpuctl.engine.crew import Crew, Job, lines
 from vgpuctl.engine.ensure import refuse_differences, refuse_incomplete
@@ -135,7 +135,7 @@ class _Batch:
 
     def _choose(self, fresh: Snapshot) -> tuple[PromisedVgpu, ...]:
         """Choose on a look taken now. Where nothing changed since the first one, its choice stands."""
-        if not _same(self.snapshot, fresh, {v.gpu for c in self.choices for v in c}):
+        if not unchanged(self.snapshot, fresh, {v.gpu for c in self.choices for v in c}):
             self.choices = choose_many(fresh, self.wish, self.vms)
             self.snapshot = fresh
             self.designs = self._designs()
@@ -149,7 +149,7 @@ class _Batch:
         held = [HoldClaim(c) for c in self._claims(())] if self.takes else []
         jobs = self._jobs(self.snapshot, held)
         new = {d.name: _planned(d) for d in self.designs}
-        data = _data(self.snapshot, names, frozenset(), new) | {"sources": sources(self.wish)}
+        data = _data(self.snapshot, names, frozenset(), new) | {"sources": sources(self.wish, self.snapshot.placement)}
         steps = lines(jobs)
         return Outcome(True, data, steps, self.warnings, _notes(jobs), dry_run=True)
 
@@ -177,23 +177,6 @@ class _Batch:
             plan = create_plan(fresh, wish, self.facts, design, start=self.start)
             jobs.append(Job(design.name, tuple(h for h in held if h.claim.vm_uuid == design.uuid), plan))
         return tuple(jobs)
-
-
-def _same(before: Snapshot, fresh: Snapshot, gpus: set[str]) -> bool:
-    """Say whether nothing that a choice depends on changed on these GPUs."""
-    if before is fresh:
-        return True
-    if before.stuck != fresh.stuck:
-        return False
-    for address in gpus:
-        old, new = before.gpu(address), fresh.gpu(address)
-        if old is None or new is None or before.taken_on(address) != fresh.taken_on(address):
-            return False
-        if [(f.address, f.problem, f.driver) for f in old.functions] != [
-            (f.address, f.problem, f.driver) for f in new.functions
-        ]:
-            return False
-    return True
 
 
 def _flat(choices: Choices) -> tuple[PromisedVgpu, ...]:

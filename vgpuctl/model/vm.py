@@ -107,11 +107,15 @@ class Promise(Value):
 
     @property
     def spread_group(self) -> str | None:
-        """The group whose VMs are on different GPUs, as it was asked for."""
+        """The group whose VMs are on different GPUs, as it was asked for; none in a spec that cannot be read."""
         if '"spread_group"' not in self.spec:
             return None
-        group = json.loads(self.spec).get("spread_group")
-        return None if group is None else str(group)
+        try:
+            spec = json.loads(self.spec)
+        except ValueError:
+            return None
+        group = spec.get("spread_group") if isinstance(spec, dict) else None
+        return group if isinstance(group, str) else None
 
     @property
     def lends(self) -> bool:

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+from vgpuctl.placement.ahead import Ahead
 from vgpuctl.placement.fleet import Choice, Fleet, Group
-from vgpuctl.placement.kind import Kind, Move, State
-from vgpuctl.placement.prices import prices, sizes_of
+from vgpuctl.placement.kind import Filling, Kind, Move, State
+from vgpuctl.placement.prices import alike, demand_of, prices, sizes_of
 
 _SCARCITY = 0.05
 """How much the room of each profile alone counts beside what a GPU is worth at the prices. It decides between moves
@@ -16,88 +17,145 @@ that the prices cannot tell apart; ten times as much decides against them, and l
 _DECISIONS_PER_GPU = 1 / 8
 """Prices hold for so many decisions for each GPU of the fleet: a few percent of its room."""
 
+_DOUBT = 0.25
+"""The demand is not known to the last request: prices are made for four, in which the number of requests for a profile,
+of which n are expected, is n and this many times its root more or less. What they say counts equally."""
+
+_MOST_IN_DOUBT = 10
+"""With more profiles prices are made for the expected demand alone: the time grows with the square of their number."""
+
+_FEW_GPUS = 3
+"""On so many at most the next requests are tried one by one."""
+
+_TRIES = 2000
+"""How many places of next requests are tried: ten milliseconds."""
+
 
 class LeastWaste:
     """Weighs a move by the worth it takes from its GPU, at prices that protect the demand.
 
     The worth of a GPU is the best way to fill it up at these prices (`Kind.filling`). The prices hold for some
     decisions, and what was worked out with them is kept for each different state: a decision costs a look at each
-    group. The same fleets in the same order get the same answers.
+    group. The same fleets in the same order get the same answers. One is for fleets of the same kinds.
     """
 
-    def __init__(self, mix: Mapping[str, float], *, together: int = 1) -> None:
+    def __init__(self, mix: Mapping[str, float], *, together: int = 1, tries: int = _TRIES) -> None:
         """`mix`: the weight of each profile in the demand; none that the fleet offers: all that it offers alike.
 
-        `together`: how many decisions belong to one request, so that prices hold for all of them.
+        `together`: how many decisions belong to one request: prices hold for all of them, and they share the tries.
+        `tries`: how many places of next requests are tried where there are few GPUs.
         """
         self._mix = dict(mix)
         self._together = together
-        self._worths: _Worths | None = None
+        self._tries = max(1, tries // together)
+        self._prices: list[dict[str, float]] = []
+        self._demand: dict[str, float] = {}
         self._decisions = 0
+        self._rooms: list[_Rooms] = []
+        self._fillings: list[list[Filling]] = []
+        self._worths: dict[Group, float] = {}
+        self._cheapest: dict[tuple[Group, str], tuple[float, Move | None]] = {}
 
     def choose(self, fleet: Fleet, profile: str) -> Choice | None:
         """See `Policy.choose`."""
-        if self._worths is None or self._decisions >= max(self._together, len(fleet) * _DECISIONS_PER_GPU):
+        if not self._fillings or self._decisions >= max(self._together, len(fleet) * _DECISIONS_PER_GPU):
             only = _at_most_two(fleet, profile)
             if len(only) < 2:
                 return only[0] if only else None
-            self._worths = self._weigh(fleet)
-            self._decisions = 0
+            self._price(fleet)
         self._decisions += 1
+        if len(fleet) <= _FEW_GPUS:
+            return self._look_ahead(fleet, profile)
         least = float("inf")
         cheapest: list[tuple[Group, Move]] = []
         for group, _ in fleet.groups():
-            cost, move = self._worths.cheapest(group, profile)
+            cost, move = self._cheapest.get((group, profile)) or self._weigh(fleet, group, profile)
             if move is not None and cost <= least:
                 cheapest = [(group, move)] if cost < least else [*cheapest, (group, move)]
                 least = cost
         return min((Choice(fleet.first(g), g, m) for g, m in cheapest), key=lambda c: c.gpu, default=None)
 
-    def _weigh(self, fleet: Fleet) -> _Worths:
+    def _look_ahead(self, fleet: Fleet, profile: str) -> Choice | None:
+        """Return the choice after which the next requests get the most; of equal ones the cheapest."""
+        choices = sorted(fleet.choices(profile), key=lambda c: (self._cost(c.group, c.move), c.gpu, c.move.place))
+        if len(choices) < 2:
+            return choices[0] if choices else None
+        requests = sum(self._demand.values())
+        ahead = Ahead(fleet.kinds, {p: n / requests for p, n in self._demand.items()}, self._worth)
+        return ahead.best(fleet, choices, int(requests), self._tries)
+
+    def _price(self, fleet: Fleet) -> None:
         """Make the prices anew."""
         sizes = sizes_of(fleet.kinds)
         mix = {p: w for p, w in self._mix.items() if w > 0 and p in sizes} or dict.fromkeys(sizes, 1.0)
-        now = prices(fleet, mix, self._worths.prices if self._worths else {})
-        total = sum(mix.values())
-        return _Worths(fleet.kinds, now, {p: w / total * sizes[p] for p, w in mix.items()})
+        if not self._rooms:
+            total = sum(mix.values())
+            weights = {p: _SCARCITY * w / total * sizes[p] for p, w in mix.items()}
+            self._rooms = [_Rooms(kind, weights) for kind in fleet.kinds]
+        first = alike(fleet, mix)
+        merged: dict[str, float] = {}
+        for profile, weight in mix.items():
+            merged[first[profile]] = merged.get(first[profile], 0.0) + weight
+        self._demand = demand_of(fleet, merged)
+        before, self._prices = self._prices, []
+        for i, demand in enumerate(_in_doubt(self._demand, sizes)):
+            self._prices.append(prices(fleet, demand, before[i] if i < len(before) else {}))
+        worths = [{p: now[first[p]] for p in mix} for now in self._prices]
+        self._fillings = [[kind.filling(worth) for worth in worths] for kind in fleet.kinds]
+        self._decisions = 0
+        self._worths.clear()
+        self._cheapest.clear()
 
-
-def _at_most_two(fleet: Fleet, profile: str) -> list[Choice]:
-    """Return the first choices: where there is one only, there is nothing to weigh."""
-    choices = fleet.choices(profile)
-    return [choice for choice, _ in zip(choices, range(2), strict=False)]
-
-
-class _Worths:
-    """What GPUs are worth in each state at some prices, and the cheapest way to place a profile there."""
-
-    def __init__(self, kinds: Sequence[Kind], prices: Mapping[str, float], weights: Mapping[str, float]) -> None:
-        """`prices` in MiB; `weights`: the framebuffer of each profile in MiB, times its share of the demand."""
-        self.prices = prices
-        self._kinds = kinds
-        self._fillings = [
-            [kind.filling(prices), *(kind.filling({p: _SCARCITY * weight}) for p, weight in weights.items())]
-            for kind in kinds
-        ]
-        self._worths: dict[Group, float] = {}
-        self._cheapest: dict[tuple[Group, str], tuple[float, Move | None]] = {}
-
-    def cheapest(self, group: Group, profile: str) -> tuple[float, Move | None]:
-        """Return what the move that destroys the least destroys, in MiB to a thousandth, and that; None: no room."""
-        key = (group, profile)
-        known = self._cheapest.get(key)
-        if known is None:
-            moves = self._kinds[group.kind].moves(group.state, profile)
-            costs = [self._cost(group, move.after) for move in moves]
-            known = (min(costs), moves[costs.index(min(costs))]) if moves else (0.0, None)
-            self._cheapest[key] = known
+    def _weigh(self, fleet: Fleet, group: Group, profile: str) -> tuple[float, Move | None]:
+        """Return what the move that destroys the least destroys, and that; None: no room."""
+        moves = fleet.kind(group).moves(group.state, profile)
+        costs = [self._cost(group, move) for move in moves]
+        known = (min(costs), moves[costs.index(min(costs))]) if moves else (0.0, None)
+        self._cheapest[group, profile] = known
         return known
 
-    def _cost(self, group: Group, after: State) -> float:
-        return round(self._worth(group) - self._worth(Group(group.kind, after)), 3)
+    def _cost(self, group: Group, move: Move) -> float:
+        """Return the worth that a move destroys, in MiB to a thousandth: less is an error of the arithmetic."""
+        return round(self._worth(group) - self._worth(Group(group.kind, move.after)), 3)
 
     def _worth(self, group: Group) -> float:
         known = self._worths.get(group)
         if known is None:
-            known = self._worths[group] = sum(f.worth(group.state) for f in self._fillings[group.kind])
+            fillings = self._fillings[group.kind]
+            known = sum(filling.worth(group.state) for filling in fillings) / len(fillings)
+            known = self._worths[group] = known + self._rooms[group.kind].worth(group.state)
         return known
+
+
+class _Rooms:
+    """What each profile alone could use of a GPU, weighted; prices do not change it."""
+
+    def __init__(self, kind: Kind, weights: Mapping[str, float]) -> None:
+        self._fillings = [kind.filling({p: weight}) for p, weight in weights.items()]
+        self._known: dict[State, float] = {}
+
+    def worth(self, state: State) -> float:
+        known = self._known.get(state)
+        if known is None:
+            known = self._known[state] = sum(filling.worth(state) for filling in self._fillings)
+        return known
+
+
+def _in_doubt(demand: Mapping[str, float], sizes: Mapping[str, int]) -> tuple[dict[str, float], ...]:
+    """Return four demands: more of everything, and of one half or another of the profiles by size more or less."""
+    if len(demand) > _MOST_IN_DOUBT:
+        return (dict(demand),)
+    order = sorted(demand, key=lambda p: (sizes[p], p))
+    return tuple(
+        {p: _with(demand[p], -1 if (number & which).bit_count() % 2 else 1) for number, p in enumerate(order, 1)}
+        for which in range(4)
+    )
+
+
+def _with(number: float, sign: int) -> float:
+    return max(0.2 * number, number + sign * _DOUBT * float(number**0.5))
+
+
+def _at_most_two(fleet: Fleet, profile: str) -> list[Choice]:
+    """Return the first choices: where there is one only, there is nothing to weigh."""
+    return [choice for choice, _ in zip(fleet.choices(profile), range(2), strict=False)]

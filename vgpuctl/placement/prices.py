@@ -12,7 +12,7 @@ other can be better by more than `gap` (column generation).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from vgpuctl.placement.fleet import Fleet, Group
 from vgpuctl.placement.kind import Kind
@@ -31,37 +31,58 @@ def sizes_of(kinds: Sequence[Kind]) -> dict[str, int]:
     return sizes
 
 
-def prices(
-    fleet: Fleet, mix: Mapping[str, float], before: Mapping[str, float], *, gap: float = 1e-3
-) -> dict[str, float]:
-    """Return the price in MiB of each profile of the mix, which are all profiles of the fleet.
+def demand_of(fleet: Fleet, mix: Mapping[str, float]) -> dict[str, float]:
+    """Return how many requests for each profile of the mix ask together for all that can still be given out."""
+    sizes = sizes_of(fleet.kinds)
+    room, _ = _fill(fleet.kinds, sorted(fleet.groups(), key=_order), {p: float(sizes[p]) for p in mix})
+    asked = sum(weight * sizes[p] for p, weight in mix.items())
+    return {p: room * weight / asked for p, weight in mix.items()}
 
-    The demand is as much framebuffer as could still be given out. `before`: prices to begin with. `gap`: how far the
-    program's value may be from the best, as a share of it.
+
+def prices(
+    fleet: Fleet, demand: Mapping[str, float], before: Mapping[str, float], *, gap: float = 1e-3
+) -> dict[str, float]:
+    """Return the price in MiB of each profile of the demand: requests to come, of each profile some or of none any.
+
+    `before`: prices to begin with. `gap`: how far the program's value may be from the best, as a share of it.
     """
     groups = sorted(fleet.groups(), key=_order)
-    sizes = {p: float(mib) for p, mib in sizes_of(fleet.kinds).items() if p in mix}
-    room, _ = _fill(fleet.kinds, groups, sizes)
-    if not room:
+    of = sizes_of(fleet.kinds)
+    sizes = {p: float(of[p]) for p in sorted(demand)}
+    unit = sum(demand[p] * sizes[p] for p in sizes)
+    if not unit:
         return sizes
-    asked = sum(mix[p] * sizes[p] for p in mix)
-    demand = {p: room * mix[p] / asked for p in sorted(mix)}
-    program = Simplex([1.0] * (len(demand) + 1))
-    now = best = {p: before.get(p, sizes[p]) for p in demand}
+    program = Simplex([1.0] * (len(sizes) + 1))
+    now = best = {p: before.get(p, sizes[p]) for p in sizes}
     bound = float("inf")
     for _ in range(_MOST_WAYS):
         worth, counts = _fill(fleet.kinds, groups, now)
-        here = worth + sum(demand[p] * (sizes[p] - now[p]) for p in demand)
+        here = worth + sum(demand[p] * (sizes[p] - now[p]) for p in sizes)
         if here < bound:
             bound, best = here, now
-        column = [counts.get(p, 0.0) / demand[p] for p in demand]
-        program.add([*column, 1.0], sum(sizes[p] * number for p, number in counts.items()) / room)
+        column = [counts.get(p, 0.0) / demand[p] for p in sizes]
+        program.add([*column, 1.0], sum(sizes[p] * number for p, number in counts.items()) / unit)
         program.solve()
-        if bound - program.value * room <= gap * bound:
+        if bound - program.value * unit <= gap * bound:
             break
-        gains = zip(demand, program.duals()[:-1], strict=True)
-        now = {p: max(0.0, sizes[p] - max(0.0, gain) * room / demand[p]) for p, gain in gains}
+        gains = zip(sizes, program.duals()[:-1], strict=True)
+        now = {p: max(0.0, sizes[p] - max(0.0, gain) * unit / demand[p]) for p, gain in gains}
     return best
+
+
+def alike(fleet: Fleet, profiles: Iterable[str]) -> dict[str, str]:
+    """Return for each profile the first of those that are as large and of which as many are left everywhere.
+
+    A40-4Q and A40-4C are such two: they have one price.
+    """
+    groups = sorted(fleet.groups(), key=_order)
+    first: dict[tuple[object, ...], str] = {}
+    found = {}
+    for profile in sorted(profiles):
+        sizes = [kind.sizes.get(profile) for kind in fleet.kinds]
+        left = [fleet.kind(group).left(group.state, profile) for group, _ in groups]
+        found[profile] = first.setdefault((*sizes, *left), profile)
+    return found
 
 
 def _order(entry: tuple[Group, int]) -> tuple[int, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from vgpuctl.backends import of
 from vgpuctl.backends.whole import HARMLESS_DRIVERS, vfs_on_hint
-from vgpuctl.capacity.by_policy import gpu_for_plain_vf
 from vgpuctl.capacity.closed import why_closed
 from vgpuctl.capacity.left import who
 from vgpuctl.capacity.mixed_size import cheapest, is_free
@@ -155,6 +154,8 @@ def _one_gpu(snapshot: Snapshot, wish: VmWish, vm: str, uuid: str) -> Gpu:
     usable = [g for g in gpus if g.address not in stuck]
     if wish.mode == "sriov":
         with_vfs = [g for g in usable if g.backend is Backend.SRIOV_VF]
+        from vgpuctl.capacity.by_policy import gpu_for_plain_vf
+
         chosen = gpu_for_plain_vf(snapshot, with_vfs, wish.where.policy, vm)
         return chosen or (with_vfs or usable or list(gpus))[0]
     free = [g for g in usable if not snapshot.taken_on(g.address)]

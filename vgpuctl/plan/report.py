@@ -138,6 +138,7 @@ def vm_value(snapshot: Snapshot, vm: Vm) -> Value:
         "networks": list(vm.networks),
         "mac_addresses": list(vm.mac_addresses),
         "reserve": vm.promise.reserve if vm.promise else None,
+        "spread_group": vm.promise.spread_group if vm.promise else None,
         "vgpus": _vgpus_of(snapshot, vm),
         "disks": [
             {

@@ -120,12 +120,6 @@ def test_the_demand_is_the_host_files_else_that_of_the_vms_else_all_alike():
     assert weights(look_with(placement=PlacementSpec(demand={"A16-2Q": 1}))).keys() == {"A100-4C", "A100-5C"}
 
 
-def test_profiles_that_take_the_same_count_as_one():
-    series = replace(A4C, type_id="800", name="GRID A100-4Q", profile="A100-4Q")
-    assert weights(snapshot(a100(types=(A4C, series, A5C)))) == {"A100-4C": 2.0, "A100-5C": 1.0}
-    assert len(weights(snapshot(a100(types=(A4C, series, A5C), one_type=True)))) == 3
-
-
 def test_nothing_is_weighed_where_there_is_no_choice():
     sys.modules.pop("vgpuctl.placement.least_waste", None)
     place(snapshot(EMPTY, t4()), [("A100-4C", 2)])

@@ -40,6 +40,7 @@ GPUS = {
     "one type": a100(types=(A4C, A4Q, A5C), one_type=True),
     "card": t4(),
     "mixed sizes": mixed(),
+    "mixed sizes, few VFs": mixed(vfs=3),
     "instances": host(19, 19, 9, 19),
     "shared instances": host(19, 9, 19, types=SHARED),
     "units": parent(),
@@ -186,6 +187,16 @@ def test_a_gpu_that_is_closed_or_stuck_or_given_away_is_left_out_and_why_is_said
 )
 def test_a_vgpu_of_no_known_size_or_place_makes_its_gpu_unknown(gpu: Gpu, vgpu: dict[str, object]) -> None:
     assert known_of(gpu, (taken(gpu, gpu.types[0], 0, **vgpu),)) is None
+
+
+def test_vgpus_that_share_a_place_or_an_instance_as_they_move_make_their_gpu_unknown() -> None:
+    there = (taken(mixed(), Q8, 0, placement_id=0), taken(mixed(), Q8, 1, placement_id=16, due_placement_id=0))
+    assert known_of(mixed(), there[:1]) is not None
+    assert known_of(mixed(), there) is None
+    gpu = host(19, 19, types=SHARED)
+    both = (taken(gpu, HALF, 0, gi_id=3), taken(gpu, SMALL, 1, gi_id=3))
+    assert known_of(gpu, both[:1]) is not None
+    assert known_of(gpu, both) is None
 
 
 def test_a_profile_without_a_maximum_or_places_is_left_out_and_the_others_stay() -> None:

@@ -77,6 +77,7 @@ def test_what_does_not_fit_is_refused_without_trying_every_way():
     items = [item(t, hosts) for t in sizes]
     assert search(hosts, [(Item(Counting(i.types), i.text), 1) for i in items], alike) is None
     assert 0 < Counting.looks < 1000
+    assert search(hosts, [(i, 1) for i in items]) is None
 
 
 def test_vgpus_of_several_sizes_share_a_mixed_size_gpu():

@@ -8,7 +8,7 @@ import pytest
 from tests.values import A4C, a100, promised, snapshot, t4, vm
 from vgpuctl.capacity.place import place
 from vgpuctl.capacity.where import select_gpus, selected, why_barred
-from vgpuctl.errors import NoCapacity, NotFound
+from vgpuctl.errors import InvalidInput, NoCapacity, NotFound
 from vgpuctl.model.gpu import Mode
 from vgpuctl.model.partition import Mig
 from vgpuctl.model.scheduler import GpuScheduler, Policy, SchedulerState
@@ -37,7 +37,7 @@ def test_several_gpus_may_be_named_and_others_forbidden_by_address_or_model():
     assert gpus_of(look, gpus=(TWO.address, THREE.address), not_gpus=(TWO.address,)) == {THREE.address}
     assert gpus_of(look, not_gpus=("0000:10:00.0", "T4")) == {TWO.address}
     error = refusal(look, not_gpus=("A100",))
-    assert str(error) == "no room for A100-4C; --not-gpu A100 leaves out 3 of 4 GPUs, on which 30 would fit"
+    assert str(error) == "no room for A100-4C; --not-gpu A100 leaves out 3 of 3 GPUs, on which 30 would fit"
     assert error.facts["excluded"] == {"--not-gpu A100": [ONE.address, TWO.address, THREE.address]}
     assert error.facts["details"][0] == f"{ONE.address}: left out by --not-gpu A100: it is not to be used; room for 10"
 
@@ -48,6 +48,16 @@ def test_a_name_that_means_no_gpu_is_refused_but_not_where_only_some_were_looked
     with pytest.raises(NotFound, match="no GPU 'A41' on this host"):
         place(look, [("A100-4C", 1)], Where(**words))
     assert place(replace(look, partial=True), [("A100-4C", 1)], Where(**words))
+
+
+def test_a_gpu_that_is_left_out_does_not_make_a_profile_mean_two_things():
+    other = a100("0000:90:00.0", types=(replace(A4C, name="NVIDIA A100X-4C", type_id="700"),))
+    look = snapshot(ONE, other)
+    with pytest.raises(InvalidInput, match="means different vGPU types"):
+        place(look, [("A100-4C", 1)])
+    assert gpus_of(look, not_gpus=(other.address,)) == {ONE.address}
+    with pytest.raises(InvalidInput, match="means different vGPU types"):
+        place(look, [("A100-4C", 1)], Where(not_gpus=("A100",)))
 
 
 def test_a_numa_node_leaves_out_gpus_of_others_and_of_none():
@@ -102,6 +112,14 @@ def test_vms_of_one_group_are_on_different_gpus():
     error = refusal(full, spread_group="exam")
     assert "--spread-group exam leaves out 2 of 2 GPUs, on which 18 would fit" in str(error)
     assert "it has vdi-001 of the group; room for 9" in error.facts["details"][0]
+
+
+@pytest.mark.parametrize("spec", ['{"spread_group":', '["spread_group"]', '{"spread_group":7}', "{}", ""])
+def test_a_spec_that_cannot_be_read_has_no_group(spec):
+    mine = in_group(1, ONE)
+    assert mine.promise is not None
+    assert replace(mine.promise, spec=spec).spread_group is None
+    assert mine.promise.spread_group == "exam"
 
 
 def test_a_vm_that_has_a_group_keeps_to_it_and_is_not_in_its_own_way():

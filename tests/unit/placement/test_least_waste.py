@@ -15,7 +15,7 @@ from vgpuctl.placement.kind import Kind
 from vgpuctl.placement.least_waste import LeastWaste
 from vgpuctl.placement.one_size import OneSize
 from vgpuctl.placement.policy import Depth, Policy
-from vgpuctl.placement.prices import prices
+from vgpuctl.placement.prices import demand_of, prices
 from vgpuctl.placement.slots import Slots, Takes
 
 VDI = {"1B": 40.0, "2B": 35.0, "4Q": 20.0, "8Q": 5.0}
@@ -116,8 +116,8 @@ def test_the_order_of_the_gpus_changes_no_price_and_the_same_fleet_gets_the_same
     kinds = [A40, A40_OLD, H100_MIG, GVT]
     groups = [Group(i, grown(kind, data)) for i, kind in enumerate(kinds) for _ in range(2)]
     mix = {"1B": 2.0, "8Q": 1.0, "2Q": 1.0, "1g": 2.0, "3g": 1.0, "V5_4": 1.0}
-    turned = Fleet(kinds, data.draw(st.permutations(groups)))
-    assert prices(Fleet(kinds, groups), mix, {}) == prices(turned, mix, {})
+    fleet, turned = Fleet(kinds, groups), Fleet(kinds, data.draw(st.permutations(groups)))
+    assert prices(fleet, demand_of(fleet, mix), {}) == prices(turned, demand_of(turned, mix), {})
     profile = data.draw(st.sampled_from(sorted(mix)))
     one, again = (LeastWaste(mix).choose(Fleet(kinds, groups), profile) for _ in range(2))
     assert one == again

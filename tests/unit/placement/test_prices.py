@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.unit.placement.test_kinds import A40, GVT, H100_MIG, KINDS, grown
 from vgpuctl.placement.fleet import Fleet, Group
 from vgpuctl.placement.kind import Kind, State
-from vgpuctl.placement.prices import prices, sizes_of
+from vgpuctl.placement.one_size import OneSize
+from vgpuctl.placement.prices import alike, demand_of, prices, sizes_of
 from vgpuctl.placement.simplex import Simplex
 
 
@@ -46,12 +47,11 @@ def test_the_prices_prove_the_value_of_the_program(data: st.DataObject) -> None:
     names = sorted(kind.sizes)[:3]
     mix = {p: float(data.draw(st.integers(1, 5))) for p in names}
     sizes = {p: float(kind.sizes[p]) for p in names}
-    now = prices(fleet, mix, {}, gap=0.0)
-    room = worth_of(fleet, sizes)
-    if room == 0:
-        assert now == sizes
+    demand = demand_of(fleet, mix)
+    if not any(demand.values()):
+        assert worth_of(fleet, sizes) == 0
         return
-    demand = {p: room * mix[p] / sum(mix[q] * sizes[q] for q in names) for p in names}
+    now = prices(fleet, demand, {}, gap=0.0)
     bound = worth_of(fleet, now) + sum(demand[p] * (sizes[p] - now[p]) for p in names)
     assert bound == pytest.approx(value_of_program(fleet, demand), rel=1e-6)
 
@@ -64,17 +64,24 @@ def worth_of(fleet: Fleet, worth: Mapping[str, float]) -> float:
 def test_prices_to_begin_with_change_nothing_but_the_work() -> None:
     fleet = Fleet([A40, H100_MIG, GVT], [Group(0, (0, 0)), Group(1, 0), Group(1, 0)])
     mix = {"1B": 3.0, "8Q": 1.0, "1g": 2.0, "3g": 1.0}
-    demand = worth_of(fleet, {p: float(sizes_of(fleet.kinds)[p]) for p in mix})
+    demand, sizes = demand_of(fleet, mix), sizes_of(fleet.kinds)
     values = []
     for before in ({}, {"1B": 10.0, "8Q": 8000.0, "3g": 0.0}):
-        now = prices(fleet, mix, before, gap=0.0)
-        share = demand / sum(mix[p] * sizes_of(fleet.kinds)[p] for p in mix)
-        values.append(worth_of(fleet, now) + sum(share * mix[p] * (sizes_of(fleet.kinds)[p] - now[p]) for p in mix))
+        now = prices(fleet, demand, before, gap=0.0)
+        values.append(worth_of(fleet, now) + sum(demand[p] * (sizes[p] - now[p]) for p in mix))
     assert values[0] == pytest.approx(values[1])
 
 
 def test_a_profile_that_wastes_a_gpu_is_worth_less_than_its_framebuffer() -> None:
     """32 1B take an A40 of 48 GiB: the fleet is worth more when they are few."""
     fleet = Fleet([A40], [Group(0, (0, 0))] * 8)
-    now = prices(fleet, {"1B": 1.0, "2B": 1.0}, {})
+    now = prices(fleet, demand_of(fleet, {"1B": 1.0, "2B": 1.0}), {})
     assert now["2B"] * 24 == pytest.approx(now["1B"] * 32, rel=0.01)
+
+
+def test_profiles_are_alike_while_as_many_of_each_fit_everywhere() -> None:
+    assert alike(Fleet([A40], [Group(0, (0, 0))]), ["2Q", "2B", "8Q"]) == {"2B": "2B", "2Q": "2B", "8Q": "8Q"}
+    old = OneSize("old", 4096, {"2B": 2048, "2Q": 2048}, {"2B": 2, "2Q": 2}, one_type=True)
+    for state, same in (((0, 0), True), (("2Q", 1), False)):
+        found = alike(Fleet([old], [Group(0, state)]), ["2Q", "2B"])
+        assert (found["2Q"] == "2B") == same

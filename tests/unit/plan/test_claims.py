@@ -14,3 +14,9 @@ def test_every_carrier_is_claimed_for_the_vm_by_the_process():
     claims = claims_for("vm", promise, ME, "vgpuctl test")
     assert [c.carrier for c in claims] == [vm_uuid(10), vm_uuid(11)]
     assert {(c.vm, c.vm_uuid, c.process, c.profile) for c in claims} == {("vm", vm_uuid(1), ME, "T4-2Q")}
+
+
+def test_a_claim_tells_of_its_vms_spread_group_before_a_definition_does():
+    promise = Promise(PromiseState.MAKING, vm_uuid(1), MACHINE, (promised(t4(), T2Q),), (), '{"spread_group":"exam"}')
+    (claim,) = claims_for("vm", promise, ME, "vgpuctl test")
+    assert claim.spread_group == "exam"

@@ -30,9 +30,13 @@ class VmRowShape(TypedDict):
 
 
 class VmShape(VmRowShape):
-    """A VM. `record` is how far vgpuctl got with it, null for one it did not make."""
+    """A VM. `record` is how far vgpuctl got with it, null for one it did not make.
+
+    `spread_group`: the group whose VMs are on different GPUs, null for none.
+    """
 
     record: Literal["making", "ready", "removing"] | None
+    spread_group: str | None
     firmware: str
     networks: list[str]
     mac_addresses: list[str]
@@ -67,6 +71,7 @@ class ManyVmShape(TypedDict):
     owner: NotRequired[VmOwnerWord]
     record: NotRequired[Literal["making", "ready", "removing"] | None]
     reserve: NotRequired[Literal["always", "running"] | None]
+    spread_group: NotRequired[str | None]
     memory_mib: NotRequired[int]
     vcpus: NotRequired[int]
     disks: NotRequired[list[DiskShape]]

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a vGPU goes, from the typed line to the printed result: each option, each command, and host.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.unit.cli.conftest import Ran
+
+Run = Callable[..., Ran]
+FOUR = "l40s-x4"
+FIRST, SECOND, THIRD, FOURTH = (f"0000:{n}:00.0" for n in ("3b", "3f", "43", "47"))
+
+
+def gpus(ran: Ran) -> list[str]:
+    assert ran.status == 0, ran.err
+    return [v["gpu"] for v in ran.document["data"]["vgpus"]]
+
+
+def host_file(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "state" / "vgpuctl" / FOUR / "etc" / "vgpuctl" / "host.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_create_vm_takes_the_policy_that_is_typed(sim: Run) -> None:
+    assert gpus(sim(f"create-vm a --profile L40S-4Q --gpu {THIRD} --no-start --json", FOUR)) == [THIRD]
+    assert gpus(sim("create-vm b --profile L40S-4Q --no-start --json", FOUR)) == [THIRD]
+    assert gpus(sim("create-vm c --profile L40S-4Q --placement breadth --no-start --json", FOUR)) == [FIRST]
+    assert gpus(sim("create-vm d --profile L40S-4Q --placement depth --no-start --json", FOUR)) == [THIRD]
+    assert gpus(sim("create-vm e --profile L40S-4Q --placement first-fit --no-start --json", FOUR)) == [FIRST]
+    refused = sim("create-vm f --profile L40S-4Q --placement deep", FOUR)
+    assert (refused.status, "'least-waste', 'depth', 'breadth', 'first-fit'" in refused.err) == (2, True)
+
+
+def test_host_yaml_says_what_is_not_typed_and_a_dry_run_from_where_it_came(sim: Run, tmp_path: Path) -> None:
+    line = "create-vm vm --profile L40S-4Q --dry-run --json"
+    assert sim(line, FOUR).document["data"]["sources"]["placement"] == {"value": "least-waste", "source": "built in"}
+    assert gpus(sim(f"create-vm a --profile L40S-4Q --gpu {THIRD} --no-start --json", FOUR)) == [THIRD]
+    host_file(tmp_path, "version: 1\nplacement: {policy: breadth, demand: {L40S-4Q: 1}}\n")
+    ran = sim(line, FOUR)
+    assert (gpus(ran), ran.document["data"]["sources"]["placement"]["source"]) == ([FIRST], "host.yaml")
+    typed = sim(f"{line} --placement depth", FOUR)
+    assert (gpus(typed), typed.document["data"]["sources"]["placement"]["source"]) == ([THIRD], "typed")
+    assert "placement:" in sim("export", FOUR).out
+    host_file(tmp_path, "version: 1\nplacement: {policy: deep}\n")
+    assert "placement.policy: 'deep' is not least-waste, depth" in sim(line.replace(" --json", ""), FOUR).err
+
+
+def test_several_gpus_and_none_of_some(sim: Run) -> None:
+    line = "create-vm vm --profile L40S-4Q --dry-run --json"
+    assert gpus(sim(f"{line} --gpu {SECOND} --gpu {FOURTH}", FOUR)) == [SECOND]
+    assert gpus(sim(f"{line} --gpu L40S --not-gpu 3b:00.0 --not-gpu {SECOND}", FOUR)) == [THIRD]
+    assert sim(f"{line} --gpu {SECOND} --not-gpu {SECOND}", FOUR).status == 2
+    assert gpus(sim(f"{line} --numa-node 1", FOUR)) == [THIRD]
+    assert gpus(sim(f"{line} --scheduler best_effort --not-gpu {FIRST}", FOUR)) == [SECOND]
+    refused = sim("create-vm vm --profile L40S-4Q --scheduler fixed_share --dry-run", FOUR)
+    assert refused.status == 4
+    assert "--scheduler fixed_share leaves out 4 of 4 GPUs, on which 48 would fit" in refused.err
+    assert sim("create-vm vm --profile L40S-4Q --gpu A40 --dry-run", FOUR).status == 2
+
+
+def test_a_group_is_spread_kept_and_shown(sim: Run) -> None:
+    made = sim("create-vm 'e-{}' --count 3 --profile L40S-4Q --spread-group exam --no-start --json", FOUR)
+    assert [v["vgpus"][0]["gpu"] for v in made.document["data"]["vms"]] == [FIRST, SECOND, THIRD]
+    assert sim("show-vm e-1 --json", FOUR).document["data"]["spread_group"] == "exam"
+    two = sim("create-vm 'f-{}' --count 2 --profile L40S-4Q --spread-group exam --no-start", FOUR)
+    assert two.status == 4
+    assert "1 fit now; none was made; --spread-group exam leaves out 4 of 4 GPUs" in two.err
+    assert gpus(sim("create-vm f-1 --profile L40S-4Q --spread-group exam --no-start --json", FOUR)) == [FOURTH]
+    assert gpus(sim("attach e-2 --profile L40S-4Q --json", FOUR)) == [SECOND, SECOND]
+    moved = sim(f"set-profile e-3 --profile L40S-6Q --gpu {FOURTH} --dry-run", FOUR)
+    assert (moved.status, "it has f-1 of the group" in moved.err) == (4, True)
+
+
+def test_the_other_commands_that_place_take_the_words_too(sim: Run, tmp_path: Path) -> None:
+    assert gpus(sim(f"create-vm a --profile L40S-4Q --gpu {THIRD} --no-start --json", FOUR)) == [THIRD]
+    words = f"--placement breadth --not-gpu {FIRST} --numa-node 0 --scheduler best_effort"
+    assert sorted(gpus(sim(f"attach a --profile L40S-4Q {words} --dry-run --json", FOUR))) == [THIRD]
+    assert sorted(gpus(sim(f"attach a --profile L40S-4Q {words} --json", FOUR))) == [SECOND, THIRD]
+    made = sim(f"create-vgpu spare --profile L40S-4Q --placement breadth --not-gpu {FIRST} --json", FOUR)
+    assert made.document["data"]["gpu"] == FOURTH
+    changed = sim(f"set-profile a --profile L40S-6Q --gpu L40S {words.replace(FIRST, SECOND)} --json", FOUR)
+    assert gpus(changed) == [FIRST]
+    spec = tmp_path / "vm.yaml"
+    spec.write_text(f"name: s\nprofile: L40S-4Q\nplacement: depth\nnot_gpu: [{FIRST}, {THIRD}]\n")
+    assert gpus(sim(f"ensure-vm -f {spec} --dry-run --json", FOUR)) == [FOURTH]
+    assert gpus(sim(f"ensure-vm -f {spec} --placement breadth --state stopped --json", FOUR)) == [SECOND]
+    assert not sim(f"ensure-vm -f {spec} --placement first-fit --json --state stopped", FOUR).document["changed"]
+    spec.write_text(spec.read_text() + "spread_group: exam\n")
+    assert sim(f"ensure-vm -f {spec} --state stopped", FOUR).status == 3
