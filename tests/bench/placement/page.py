@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/placement.md, made from the CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.bench.placement.claims import FULL_LOADS, Cell, best_peer, claims, losses
+from tests.bench.placement.fleets import BY_NAME, SAME_SIZE, SETTINGS, Setting
+from tests.bench.placement.requests import MEASURED_LIVES, WARM_UP_LIVES
+from tests.bench.placement.runs import (
+    ARRIVALS,
+    CHURN,
+    MIGRATION,
+    MOST_MOVES,
+    MOVING,
+    OFFERED,
+    OFFLINE,
+    OURS,
+    POLICIES,
+    UNRANKED,
+)
+from tests.bench.placement.table import Results, average, difference
+from tests.bench.placement.times import Timed
+
+WHOSE = {
+    OURS: "vgpuctl",
+    "first-fit": "Proxmox, OpenNebula",
+    "depth": "vSphere, vdsm: most vGPUs first",
+    "breadth": "vSphere, vdsm: fewest vGPUs first",
+    "random": "Nova",
+    "xen-depth": "XenServer depth-first: least capacity left",
+    "xen-breadth": "XenServer breadth-first: most capacity left",
+    "least-loaded": "Incus: greatest share of VFs free",
+    "least-vram": "hypeman: least framebuffer in use",
+    "hami-binpack": "HAMi: fullest node of 4 GPUs, fullest GPU",
+    "hami-spread": "HAMi: emptiest node, emptiest GPU",
+    "hami-default": "HAMi: fullest node, emptiest GPU",
+    "best-fit": "least framebuffer free",
+    "fgd": "fragmentation gradient descent",
+    "fgd-best-fit": "the same, ties to best fit",
+    "fgd-finer": "the same, counting what each profile cannot fill",
+    UNRANKED: "KubeVirt; refuses what would fit, so not ranked",
+    MOVING: "vgpuctl with plan-moves, at most 2 moves a request",
+    MIGRATION: "reference: free migration",
+    OFFLINE: "reference: bound, may refuse",
+}
+ANSWERS = {True: "yes", False: "**no**", None: "-"}
+INTRODUCTION = """# Placement against others
+
+<!-- Made by python -m tests.bench.placement; edit tests/bench/placement/page.py. -->
+
+How much framebuffer is admitted when each policy places the same requests on the same GPUs. Every policy is written
+from its program's published behaviour (`tests/bench/placement/peers.py` and `fgd.py` name the sources), runs on the
+same exact rules of what fits, and admits whatever fits where it looks. All that differs is the choice.
+
+- *Arrivals*: requests come and stay, until what was asked for is 60, 80, 100 or 130 % of the fleet's framebuffer.
+- *Churn*: requests come at random and leave again; the load is what would be in use on average if nothing were refused.
+  {warm:g} mean lives are not counted, then the framebuffer in use is averaged over {measured:g}.
+- Figures are percent of the fleet's framebuffer; in brackets least-waste less this policy in points, with the standard
+  error of the paired difference: all have the same requests, seed by seed.
+- *B1* is the offline linear program: it knows all requests and may refuse, so nobody who admits what fits can reach it.
+- *B2* is free migration: in order, whatever still fits when everything may be moved. All answers are exact: by counting
+  where a GPU has one size at a time, else by a packing that was found or a proof that there is none.
+  Both are for arrivals alone.
+- Two models are half and half by number, HAMi's nodes have 4 GPUs. *Even framebuffer* asks for the same framebuffer of
+  each size, so for small ones more often; where nothing is said, mixed sizes are asked for alike by number.
+- *{moving}*: when nothing has room, what `plan-moves` proposes is done, if at most {moves} moves make room.
+
+FGD's published figures are for the Alibaba GPU trace, which is not part of this repository; so FGD here is held to its
+definition, not to those figures. A promise "over FGD" is over the better of `fgd` and `fgd-best-fit`.
+"""
+
+
+def page(results: Results, head: Sequence[str], times: Sequence[Timed]) -> str:
+    """Return the whole page."""
+    parts = [INTRODUCTION.format(warm=WARM_UP_LIVES, measured=MEASURED_LIVES, moving=MOVING, moves=MOST_MOVES)]
+    parts.append("\n".join(["## What was run", "", *(f"- {line}" for line in head), *_extent(results)]))
+    parts.append("\n".join(["## What was to be reached", "", *_claims(results)]))
+    if times:
+        parts.append("\n".join(["## Time", "", *_times(times)]))
+    parts.append("\n".join(["## Where least-waste loses", "", *_losses(results)]))
+    parts.append("\n".join(["## Mixed size against same size", "", *_twins(results)]))
+    there = [s for s in SETTINGS if s.asked == s.name and _sizes(results, s.name, ARRIVALS)]
+    parts += ["\n".join(_section(results, setting)) for setting in there]
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def _sizes(results: Results, setting: str, workload: str) -> list[int]:
+    return sorted({k[1] for k in results if k[0] == setting and k[2] == workload and k[4] == OURS})
+
+
+def shown_size(results: Results, setting: str) -> int:
+    """Return the size of the fleet in the picture and in the table of profiles: 160 GPUs, or what there is; 0: none."""
+    return max((n for n in _sizes(results, setting, ARRIVALS) if n <= 160), default=0)
+
+
+def _extent(results: Results) -> Iterator[str]:
+    """Say which sizes were run with how many seeds, and what was not."""
+    for workload in (ARRIVALS, CHURN):
+        for gpus in (16, 160, 1600):
+            keys = [k for k in results if k[1] == gpus and k[2] == workload and k[4] == OURS]
+            if not keys:
+                yield f"- {workload}, {gpus} GPUs: not run."
+                continue
+            seeds = sorted({len(results[k]) for k in keys})
+            fleets = {k[0] for k in keys}
+            missing = [name for name in BY_NAME if name not in fleets]
+            less = f"; not run: {', '.join(missing)}" if missing else ""
+            yield f"- {workload}, {gpus} GPUs: {' to '.join(str(n) for n in seeds)} seeds, {len(fleets)} fleets{less}."
+
+
+def _claims(results: Results) -> Iterator[str]:
+    yield from ("| promise | measured | reached |", "|---|---|---|")
+    for claim in claims(results):
+        yield f"| {claim.says} | {claim.found} | {ANSWERS[claim.reached]} |"
+
+
+def _times(times: Sequence[Timed]) -> Iterator[str]:
+    yield "Of least-waste alone, without starting a program; `python -m tests.bench.placement --times`."
+    yield ""
+    yield from ("| what | milliseconds | at most |", "|---|---|---|")
+    yield from (f"| {t.what} | {t.milliseconds} | {t.limit} |" for t in times)
+
+
+def _losses(results: Results) -> Iterator[str]:
+    for workload in (ARRIVALS, CHURN):
+        found = losses(results, workload)
+        if not found:
+            yield f"{workload.capitalize()}: nowhere, on average over the seeds."
+            yield ""
+            continue
+        where = f"{len(found)} fleets, sizes and loads at which some ranked policy has more on average"
+        yield f"{workload.capitalize()}: {where}; the best of them:"
+        yield ""
+        yield from ("| fleet | GPUs | load | least-waste less | points |", "|---|---|---|---|---|")
+        yield from (_loss(cell) for cell in found)
+        yield ""
+
+
+def _loss(cell: Cell) -> str:
+    d = cell.difference
+    title = BY_NAME[cell.setting].title
+    return f"| {title} | {cell.gpus} | {cell.load} % | {cell.policy} | {d.mean:+.2f} ± {d.error:.2f} |"
+
+
+def _twins(results: Results) -> Iterator[str]:
+    """Say what the same requests get on the same card in the other mode."""
+    yield "Least-waste with the same requests on RTX PRO 6000 in both modes, and mixed less same size."
+    yield ""
+    yield from ("| sizes asked for | GPUs | load | mixed size | same size | points |", "|---|---|---|---|---|---|")
+    for setting, gpus, workload, load, policy in sorted(results):
+        at = (gpus, workload, load, policy)
+        ours, twin = results[setting, *at], results.get((setting + SAME_SIZE, *at))
+        if policy == OURS and workload == ARRIVALS and load in FULL_LOADS and twin:
+            less = difference(ours, twin)
+            sizes = BY_NAME[setting].title.split("size, ")[1]
+            points = f"{less.mean:+.2f} ± {less.error:.2f}" if less else "-"
+            yield f"| {sizes} | {gpus} | {load} % | {average(ours):.2f} | {average(twin):.2f} | {points} |"
+
+
+def _section(results: Results, setting: Setting) -> Iterator[str]:
+    yield f"## {setting.title}"
+    yield ""
+    total = sum(setting.demand.values())
+    asked = ", ".join(f"{p} {100 * w / total:.0f} %" for p, w in setting.demand.items())
+    yield f"Asked for, by number: {asked}."
+    for workload in (ARRIVALS, CHURN):
+        sizes = _sizes(results, setting.name, workload)
+        if sizes:
+            yield ""
+            if workload == ARRIVALS:
+                yield f"![{setting.title}](placement/{setting.name}.svg)"
+                yield ""
+            yield f"{workload.capitalize()}:"
+            yield ""
+            yield from _table(results, setting.name, workload, sizes)
+    yield ""
+    yield from _acceptance(results, setting)
+
+
+def _table(results: Results, setting: str, workload: str, sizes: Sequence[int]) -> Iterator[str]:
+    columns = [
+        (gpus, load) for gpus in sizes for load in FULL_LOADS if (setting, gpus, workload, load, OURS) in results
+    ]
+    yield "| policy | | " + " | ".join(f"{gpus:,} GPUs, {load} %" for gpus, load in columns) + " |"
+    yield "|---|---|" + "---|" * len(columns)
+    for policy in [*POLICIES, MOVING, MIGRATION, OFFLINE]:
+        found = [_cell(results, (setting, gpus, workload, load), policy) for gpus, load in columns]
+        if any(found):
+            yield f"| {policy} | {WHOSE[policy]} | " + " | ".join(text or "-" for text in found) + " |"
+
+
+def _cell(results: Results, at: tuple[str, int, str, int], policy: str) -> str:
+    rows, ours = results.get((*at, policy)), results.get((*at, OURS))
+    if not rows or not ours:
+        return ""
+    share = f"{average(rows):.2f}"
+    less = difference(ours, rows)
+    return f"**{share}**" if policy == OURS or less is None else f"{share} ({less.mean:+.2f} ± {less.error:.2f})"
+
+
+def _acceptance(results: Results, setting: Setting) -> Iterator[str]:
+    """Return what share of the requests for each profile is admitted, at the fleet of 160, or of 16."""
+    gpus = shown_size(results, setting.name)
+    profiles = sorted(setting.demand)
+    load = 100
+    peer = best_peer(results, setting.name, gpus, ARRIVALS, load)
+    shown = list(dict.fromkeys([OURS, "fgd", *([peer] if peer else []), "first-fit", "breadth", MIGRATION]))
+    offered = results.get((setting.name, gpus, ARRIVALS, load, OFFERED))
+    if not offered:
+        return
+    yield f"Requests admitted in percent, of each profile and of all, arrivals, {gpus} GPUs at {load} %:"
+    yield ""
+    yield "| policy | " + " | ".join([*profiles, "all"]) + " |"
+    yield "|---|" + "---|" * (len(profiles) + 1)
+    for policy in shown:
+        rows = results.get((setting.name, gpus, ARRIVALS, load, policy))
+        if rows:
+            seeds = rows.keys() & offered.keys()
+            got, asked = (
+                [sum(n) for n in zip(*(_counts(r[s].counts) for s in seeds), strict=True)] for r in (rows, offered)
+            )
+            each = [100 * a / b if b else 100.0 for a, b in zip([*got, sum(got)], [*asked, sum(asked)], strict=True)]
+            yield f"| {policy} | " + " | ".join(f"{share:.1f}" for share in each) + " |"
+
+
+def _counts(text: str) -> list[int]:
+    return [int(word) for word in text.split()]
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)

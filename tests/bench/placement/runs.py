@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run: a policy, a fleet, a seed; and what came of it as a row of the CSV."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from tests.bench.placement.bounds import Packing, offline_gib, with_free_migration
+from tests.bench.placement.fgd import Fgd
+from tests.bench.placement.fleets import BY_NAME, Setting, counts_of, fleet_of, framebuffer_gib
+from tests.bench.placement.peers import (
+    BestFit,
+    LeastLoaded,
+    LeastVram,
+    NodeThenGpu,
+    OneTypePerCard,
+    RandomGpu,
+    XenBreadth,
+    XenDepth,
+)
+from tests.bench.placement.requests import (
+    MEASURED_LIVES,
+    WARM_UP_LIVES,
+    arrivals,
+    sizes_gib,
+    visits,
+)
+from vgpuctl.placement.fleet import Fleet
+from vgpuctl.placement.least_waste import LeastWaste
+from vgpuctl.placement.moves import Placed, moved, moves_for
+from vgpuctl.placement.policy import Breadth, Depth, FirstFit, Policy
+
+ARRIVALS, CHURN = "arrivals", "churn"
+OFFERED, OFFLINE, MIGRATION = "offered", "B1", "B2"
+"""Rows that are no policy: what was asked for, and the two references."""
+OURS = "least-waste"
+UNRANKED = "one-type-per-card"
+MOVING = "least-waste and moves"
+"""Least-waste, and where nothing has room what plan-moves proposes, with at most this many moves for a request."""
+MOST_MOVES = 2
+
+POLICIES: dict[str, Callable[[Setting, int], Policy]] = {
+    OURS: lambda setting, seed: LeastWaste(setting.demand),
+    "first-fit": lambda setting, seed: FirstFit(),
+    "depth": lambda setting, seed: Depth(),
+    "breadth": lambda setting, seed: Breadth(),
+    "random": lambda setting, seed: RandomGpu(seed),
+    "xen-depth": lambda setting, seed: XenDepth(),
+    "xen-breadth": lambda setting, seed: XenBreadth(),
+    "least-loaded": lambda setting, seed: LeastLoaded(),
+    "least-vram": lambda setting, seed: LeastVram(),
+    "hami-binpack": lambda setting, seed: NodeThenGpu("binpack", "binpack"),
+    "hami-spread": lambda setting, seed: NodeThenGpu("spread", "spread"),
+    "hami-default": lambda setting, seed: NodeThenGpu("binpack", "spread"),
+    "best-fit": lambda setting, seed: BestFit(),
+    "fgd": lambda setting, seed: Fgd(setting.demand),
+    "fgd-best-fit": lambda setting, seed: Fgd(setting.demand, best_fit=True),
+    "fgd-finer": lambda setting, seed: Fgd(setting.demand, finer=True),
+    UNRANKED: lambda setting, seed: OneTypePerCard(),
+}
+
+
+class Run(NamedTuple):
+    """What is run. In churn each load is a run of its own; arrivals of all loads are one run, which `load` 0 says."""
+
+    setting: str
+    gpus: int
+    workload: str
+    load: int
+    seed: int
+    policy: str
+
+
+class Row(NamedTuple):
+    """What came of a run at a load: the framebuffer in percent of the fleet's, and how many of each profile.
+
+    `counts` is in the order of the profiles' names. For `arrivals` it is at the end, in churn on average over the
+    measured time, but for the counts: they are of all requests that came in it. `moves`: how many vGPUs were stopped
+    and started elsewhere, by `MOVING` alone.
+    """
+
+    setting: str
+    gpus: int
+    workload: str
+    load: int
+    seed: int
+    policy: str
+    framebuffer_percent: str
+    counts: str
+    moves: int = 0
+
+
+def rows_of(run: Run) -> list[Row]:
+    """Carry a run out."""
+    if run.workload == CHURN:
+        return [_churn(run)]
+    setting = BY_NAME[run.setting]
+    moves: list[int] = []
+    asked = arrivals(setting, run.gpus, run.seed)
+    if run.policy == OFFLINE:
+        packing = _packing(setting, run.gpus)
+        sizes = sizes_gib(setting)
+        found = ((load, offline_gib(packing, sizes, asked.profiles[:n])) for load, n in asked.until.items())
+        return [_row(run, load, setting, gib, ()) for load, gib in found]
+    if run.policy == OFFERED:
+        admitted = [True] * len(asked.profiles)
+    elif run.policy == MIGRATION:
+        admitted = with_free_migration(_packing(setting, run.gpus), asked.profiles)
+    elif run.policy == MOVING:
+        moves, admitted = _with_moves(setting, run.gpus, asked.profiles)
+    else:
+        policy = POLICIES[run.policy](setting, run.seed)
+        fleet = fleet_of(setting, run.gpus)
+        admitted = [placed(fleet, policy, profile) is not None for profile in asked.profiles]
+    rows = []
+    for load, until in asked.until.items():
+        taken = [p for p, yes in zip(asked.profiles[:until], admitted, strict=False) if yes]
+        row = _row(run, load, setting, sum(sizes_gib(setting)[p] for p in taken), taken)
+        rows.append(row._replace(moves=sum(moves[:until])))
+    return rows
+
+
+def _with_moves(setting: Setting, gpus: int, profiles: Sequence[str]) -> tuple[list[int], list[bool]]:
+    """Return how many moves each request cost, and whether it was admitted."""
+    fleet, policy = fleet_of(setting, gpus), LeastWaste(setting.demand)
+    there: list[Placed] = []
+    moves, admitted = [], []
+    for profile in profiles:
+        where, shifts = placed(fleet, policy, profile), ()
+        if where is None:
+            shifts = moves_for(fleet, there, profile, MOST_MOVES) or ()
+            for shift in shifts:
+                there[shift.which] = moved(fleet, there[shift.which], shift)
+            where = placed(fleet, policy, profile) if shifts else None
+        if where is not None:
+            there.append(Placed(where[0], profile, where[1]))
+        moves.append(len(shifts))
+        admitted.append(where is not None)
+    return moves, admitted
+
+
+def placed(fleet: Fleet, policy: Policy, profile: str) -> tuple[int, int] | None:
+    """Place one vGPU as the policy says; return its GPU and its place."""
+    choice = policy.choose(fleet, profile)
+    if choice is None:
+        return None
+    fleet.put(choice.gpu, choice.move)
+    return choice.gpu, choice.move.place
+
+
+def _packing(setting: Setting, gpus: int) -> Packing:
+    return Packing(setting.cards, counts_of(setting, gpus), sorted(setting.demand))
+
+
+def _row(run: Run, load: int, setting: Setting, gib: float, taken: Iterable[str]) -> Row:
+    share = f"{100 * gib / framebuffer_gib(setting, run.gpus):.3f}"
+    counts = Counter(taken)
+    each = " ".join(str(counts[profile]) for profile in sorted(setting.demand)) if counts else ""
+    return Row(run.setting, run.gpus, run.workload, load, run.seed, run.policy, share, each)
+
+
+def _churn(run: Run) -> Row:
+    """Let vGPUs come and go; the framebuffer in use is averaged over the measured time."""
+    setting = BY_NAME[run.setting]
+    sizes = sizes_gib(setting)
+    fleet = fleet_of(setting, run.gpus)
+    policy = None if run.policy == OFFERED else POLICIES[run.policy](setting, run.seed)
+    leaving: list[tuple[float, int, int, str]] = []
+    taken, area = [], 0.0
+    for visit in visits(setting, run.gpus, run.load, run.seed):
+        while leaving and leaving[0][0] <= visit.comes:
+            _, gpu, place, profile = heappop(leaving)
+            fleet.take(gpu, profile, place)
+        if policy is None:
+            where: tuple[int, int] | None = (0, 0)
+        else:
+            where = placed(fleet, policy, visit.profile)
+            if where is not None:
+                heappush(leaving, (visit.goes, *where, visit.profile))
+        if where is not None:
+            end = WARM_UP_LIVES + MEASURED_LIVES
+            area += sizes[visit.profile] * max(0.0, min(visit.goes, end) - max(visit.comes, WARM_UP_LIVES))
+            if visit.comes >= WARM_UP_LIVES:
+                taken.append(visit.profile)
+    return _row(run, run.load, setting, area / MEASURED_LIVES, taken)

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a decision of least-waste takes, on arrivals up to the greatest load."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import NamedTuple
+
+from tests.bench.placement.figures import A40
+from tests.bench.placement.fleets import BY_NAME, Setting, fleet_of
+from tests.bench.placement.requests import arrivals
+from vgpuctl.placement.least_waste import LeastWaste
+
+MEDIAN_SETTINGS = tuple(BY_NAME)
+AMORTISED_SETTINGS = ("a40", "a40-a16", "h100-mig", "h100-mig-uniform")
+
+
+class Timed(NamedTuple):
+    """What was timed, in milliseconds, and the promise; an empty limit is none."""
+
+    what: str
+    milliseconds: str
+    limit: str
+
+
+def timed() -> Iterator[Timed]:
+    """Time all that is promised."""
+    for name in MEDIAN_SETTINGS:
+        each = _decisions(BY_NAME[name], 16)
+        yield Timed(f"{BY_NAME[name].title}: median decision, 16 GPUs", f"{median(each):.3f}", "1")
+    for name in AMORTISED_SETTINGS:
+        each = _decisions(BY_NAME[name], 1600)
+        yield Timed(
+            f"{BY_NAME[name].title}: amortised over all decisions, 1,600 GPUs", f"{sum(each) / len(each):.3f}", "0.2"
+        )
+    one_card = Setting("", "", (A40,), BY_NAME["a40"].demand)
+    for what, before in (("all fit", 0), ("the eighth does not fit", 8 * A40.most["8Q"] - 7)):
+        each = [_milliseconds(_together(one_card, before)) for _ in range(20)]
+        yield Timed(f"A40: 8 vGPUs in one request on 8 GPUs, {what}: median", f"{median(each):.3f}", "10")
+
+
+def _decisions(setting: Setting, gpus: int) -> list[float]:
+    """Return the milliseconds of each decision."""
+    fleet, policy = fleet_of(setting, gpus), LeastWaste(setting.demand)
+    found = []
+    for profile in arrivals(setting, gpus, 1).profiles:
+        begun = perf_counter()
+        choice = policy.choose(fleet, profile)
+        found.append((perf_counter() - begun) * 1000)
+        if choice is not None:
+            fleet.put(choice.gpu, choice.move)
+    return found
+
+
+def _together(setting: Setting, before: int) -> Callable[[], None]:
+    """Return one request for eight vGPUs, on GPUs that have some, by a policy that knows nothing yet."""
+    fleet, earlier = fleet_of(setting, 8), LeastWaste(setting.demand)
+    for _ in range(before):
+        choice = earlier.choose(fleet, "8Q")
+        assert choice is not None
+        fleet.put(choice.gpu, choice.move)
+    policy = LeastWaste(setting.demand)
+
+    def place() -> None:
+        for _ in range(8):
+            choice = policy.choose(fleet, "8Q")
+            if choice is None:
+                return
+            fleet.put(choice.gpu, choice.move)
+
+    return place
+
+
+def _milliseconds(what: Callable[[], None]) -> float:
+    begun = perf_counter()
+    what()
+    return (perf_counter() - begun) * 1000
+
+
+def write(path: Path, head: list[str], found: list[Timed]) -> None:
+    """Keep what was timed."""
+    with path.open("w", newline="") as file:
+        file.write("".join(f"# {line}\n" for line in head))
+        csv.writer(file, lineterminator="\n").writerows([Timed._fields, *found])
+
+
+def read(path: Path) -> list[Timed]:
+    """Return what was timed; nothing when there is no file."""
+    if not path.is_file():
+        return []
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    return [Timed(*row) for row in csv.reader(lines[1:])]
