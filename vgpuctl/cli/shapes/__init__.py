@@ -26,6 +26,7 @@ from vgpuctl.cli.shapes.host import (
     ReconcileShape,
     RestoreShape,
 )
+from vgpuctl.cli.shapes.hosts import HostsShape
 from vgpuctl.cli.shapes.program import CompletionShape, ScenarioShape, SimShape
 from vgpuctl.cli.shapes.reach import AddressesShape, ConsoleShape
 from vgpuctl.cli.shapes.vgpus import CreatedVgpuShape, DeletedVgpuShape, NamedVgpuShape
@@ -73,5 +74,6 @@ KINDS: dict[str, object] = {
     "sim-reset": SimShape,
     "sim-list-scenarios": list[ScenarioShape],
     "completion": CompletionShape,
+    "hosts": HostsShape,
 }
-"""The document's kind -> the type of its `data`."""
+"""The document's kind -> the type of its `data`. `hosts` is what any command has on several other hosts."""
