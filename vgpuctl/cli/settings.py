@@ -97,6 +97,30 @@ def global_options(*, in_front: bool) -> list[click.Parameter]:
             multiple=True,
             type=HostName(),
         ),
+        *_afar_options(),
+        _option(
+            "root",
+            metavar="DIR",
+            help="Read the host's files below DIR, for example a captured /sys. Read-only unless DIR is /.",
+            type=click.Path(file_okay=False),
+        ),
+        _option("connect", metavar="URI", help="The libvirt to use; local URIs only."),
+        _option("json", is_flag=True, help="Print exactly one JSON document; never ask."),
+        _option("yes", is_flag=True, help="Answer every question with yes."),
+        _option(
+            "wait",
+            metavar="SECONDS",
+            type=Seconds(),
+            help="How long to wait for another vgpuctl or a busy device (60).",
+        ),
+        _option("progress", is_flag=True, help="Say on stderr how the work goes on, also with --json."),
+        _option("verbose", "-v", is_flag=True, help="Say more: every fact of an error, and tracebacks."),
+    ]
+
+
+def _afar_options() -> list[click.Parameter]:
+    """Return those about other hosts by ssh, besides --host."""
+    return [
         _option(
             "hosts",
             metavar="FILE",
@@ -121,23 +145,6 @@ def global_options(*, in_front: bool) -> list[click.Parameter]:
             type=click.IntRange(1, 1000),
             help="By ssh: how many hosts work at once (32).",
         ),
-        _option(
-            "root",
-            metavar="DIR",
-            help="Read the host's files below DIR, for example a captured /sys. Read-only unless DIR is /.",
-            type=click.Path(file_okay=False),
-        ),
-        _option("connect", metavar="URI", help="The libvirt to use; local URIs only."),
-        _option("json", is_flag=True, help="Print exactly one JSON document; never ask."),
-        _option("yes", is_flag=True, help="Answer every question with yes."),
-        _option(
-            "wait",
-            metavar="SECONDS",
-            type=Seconds(),
-            help="How long to wait for another vgpuctl or a busy device (60).",
-        ),
-        _option("progress", is_flag=True, help="Say on stderr how the work goes on, also with --json."),
-        _option("verbose", "-v", is_flag=True, help="Say more: every fact of an error, and tracebacks."),
     ]
 
 
