@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from vgpuctl.value import Value
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Ran(Value):
     """What a command left. `status` is None when it was not heard how it ended: `gave_up` tells why.
 
-    `noise` is what the shell there printed before vgpuctl began, and None when vgpuctl never did. `killed` names the
-    signal that ended it.
+    `noise` is what the shell there printed before vgpuctl began, and None when vgpuctl never did. `late`: its deadline
+    passed before, and it was told to stop.
     """
 
     status: int | None
@@ -76,5 +76,3 @@ class Connect(Protocol):
             InvalidInput: ssh_config cannot be understood.
         """
 
-
-Words = Sequence[str]
