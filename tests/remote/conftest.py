@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,9 @@ from vgpuctl.cli import schemas
 
 GOOD = tuple(f"gpu-{number:02}" for number in range(1, 7))
 DEAD, CHANGED, OLDER, SLOW = "gpu-07", "gpu-08", "gpu-09", "gpu-10"
-NOISY, SHA1, BARE, BROKEN, HIDDEN, SUDOER, UNKNOWN = "noisy", "sha1", "bare", "broken", "hidden", "sudoer", "unknown"
+NOISY, SHA1, BARE, BROKEN, HIDDEN, SUDOER, UNKNOWN, MUTE = (
+    "noisy", "sha1", "bare", "broken", "hidden", "sudoer", "unknown", "mute",
+)  # fmt: skip
 NO_COMMAND = '#!/bin/sh\necho "sh: 1: exec: vgpuctl: not found" >&2\nexit 127\n'
 OLD_VGPUCTL = """#!/bin/sh
 [ "$1" = --version ] && echo "vgpuctl 0.0.9" && exit
@@ -49,6 +52,10 @@ def network() -> Iterator[Network]:
         Host(HIDDEN, settings=("AllowUsers root@10.77.0.1",)),
         Host(SUDOER, commands={"sudo": SUDO}),
         Host(UNKNOWN),
+        Host(
+            MUTE,
+            server=f"{sys.executable} -c 'import socket; socket.create_server((\"\", 22)).accept()[0].recv(1 << 20)'",
+        ),
     ]
     with tempfile.TemporaryDirectory(prefix="vgpuctl-remote-") as directory:
         place = Path(directory)

@@ -37,6 +37,8 @@ class Host:
     settings: Sequence[str] = ()
     key_kind: str = "ed25519"
     on: bool = True
+    server: str = ""
+    """What runs in sshd's place."""
 
 
 class Network:
@@ -170,15 +172,16 @@ class Network:
 
     def _start(self, host: Host) -> None:
         place = self.state(host.name)
+        sshd = f"{SSHD} -D -f {place}/sshd_config -E {place}/log"
         script = (
             f"mount --bind {place}/passwd /etc/passwd && mount --bind {place}/shadow /etc/shadow && "
-            f"exec {SSHD} -D -f {place}/sshd_config -E {place}/log"
+            f"exec {host.server or sshd}"
         )
         words = self.inside("ip", "netns", "exec", host.name, "sh", "-c", script)
         null = subprocess.DEVNULL
         subprocess.Popen(words, stdin=null, stdout=null, stderr=null)
         until = time.monotonic() + 20
-        while "Server listening" not in _text(place / "log"):
+        while not host.server and "Server listening" not in _text(place / "log"):
             assert time.monotonic() < until, f"sshd of {host.name}: {_text(place / 'log')}"
             time.sleep(0.02)
 

@@ -7,6 +7,7 @@ import json
 import shlex
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tests.remote.conftest import (
     DEAD,
     GOOD,
     HIDDEN,
+    MUTE,
     NOISY,
     OLDER,
     SHA1,
@@ -148,6 +150,12 @@ def test_a_dead_host_is_temporary(ssh: Ssh) -> None:
     assert (done.returncode, error_of(done)["code"]) == (75, "unreachable")
 
 
+def test_a_host_that_says_nothing_is_left_when_its_time_is_over(ssh: Ssh) -> None:
+    done = ssh(MUTE, "--host-deadline", "2", "list-gpus", "--json")
+    assert (done.returncode, error_of(done)["code"]) == (75, "unreachable")
+    assert "does not speak SSH" in error_of(done)["message"]
+
+
 @pytest.mark.parametrize(
     ("host", "check", "said"),
     [
@@ -220,9 +228,12 @@ def test_ssh_config_names_host_user_port_key_and_the_way_there(network: Network,
     try:
         straight = network.vgpuctl("--host", f"ssh://{address}", "list-gpus", "--json")
         over = network.vgpuctl("--host", "ssh://behind", "list-gpus", "--json")
-        command = f"ssh -i {key} -o UserKnownHostsFile={network.home}/.ssh/known_hosts -W %h:%p root@10.77.0.1"
-        with_config(network, f"Host behind\n HostName {address}\n IdentityFile {key}\n ProxyCommand {command}\n")
-        by_command = network.vgpuctl("--host", "ssh://behind", "list-gpus", "--json")
+        command = f"ssh -i {key} -o UserKnownHostsFile={network.home}/.ssh/known_hosts -W %h:%p %r@10.77.0.1"
+        with_config(
+            network,
+            f"Host behind\n User wrong\n Port 23\n HostName {address}\n IdentityFile {key}\n ProxyCommand {command}\n",
+        )
+        by_command = network.vgpuctl("--host", "ssh://root@behind:22", "list-gpus", "--json")
     finally:
         key.rename(network.home / ".ssh" / "id_ed25519")
         with_config(network, "")
@@ -268,6 +279,24 @@ def test_ctrl_c_here_undoes_there(network: Network) -> None:
     assert network.vgpuctl("--host", url, "reconcile", "--dry-run", "--json").returncode == 0
     rows = json.loads(network.vgpuctl("--host", url, "list-vms", "--json").stdout)["data"]
     assert len([row for row in rows if row["name"].startswith("c-")]) < 10
+
+
+def test_what_was_begun_there_goes_on_when_this_side_dies(network: Network) -> None:
+    url = f"ssh://root@{network.hosts['gpu-04'].address}"
+    words = network.argv("--host", url, *shlex.split("create-vm 'k-{:03}' --count 6 --profile A100-4C"))
+    null = subprocess.DEVNULL
+    with subprocess.Popen(words, env=network.environment(), stdout=null, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        assert child.stderr.readline()
+        child.kill()
+
+    def states() -> list[str]:
+        rows = json.loads(network.vgpuctl("--host", url, "list-vms", "--json").stdout)["data"]
+        return [row["state"] for row in rows if row["name"].startswith("k-")]
+
+    until = time.monotonic() + 60
+    while states() != ["running"] * 6:
+        assert time.monotonic() < until
 
 
 def test_ctrl_c_says_what_happened_on_each_host(network: Network, ssh: Ssh) -> None:

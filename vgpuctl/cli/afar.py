@@ -122,4 +122,6 @@ def _stdin(handed: HandedOn) -> bytes:
 
 
 def _changes(settings: Settings, context: click.Context) -> bool:
+    if settings.kind == "doctor" and not context.params.get("fix"):
+        return False
     return settings.kind not in READING and not any(context.params.get(name) for name in SHOWING)

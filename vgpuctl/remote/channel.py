@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import select
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -30,11 +31,15 @@ _AFTER_EXIT_SECONDS = 5.0
 class SshSession:
     """A login, see `ran.Session`."""
 
-    def __init__(self, name: str, user: str, transport: Any, log_out: Callable[[], None]) -> None:
+    def __init__(self, name: str, user: str, transport: Any, until: float, log_out: Callable[[], None]) -> None:
         self.name = name
         self.user = user
         self._transport = transport
         self._log_out = log_out
+        longest = max(0.0, until - time.monotonic()) + GRACE_SECONDS + _AFTER_EXIT_SECONDS
+        self._watchdog = threading.Timer(longest, log_out)  # paramiko waits for some answers without an end
+        self._watchdog.daemon = True
+        self._watchdog.start()
 
     def run(self, asked: Asked, watch: Watch) -> Ran:
         """Run vgpuctl there, see `ran.Session`."""
@@ -51,16 +56,20 @@ class SshSession:
 
     def close(self) -> None:
         """Log out."""
+        self._watchdog.cancel()
         self._log_out()
 
     def active(self) -> bool:
         """Say whether the connection still stands."""
         return bool(self._transport.is_active())
 
-    def stop(self, pid: int) -> None:
-        """Send SIGINT to the command, and do not wait for what comes of it."""
-        with contextlib.suppress(Unreachable):
+    def stop(self, pid: int) -> bool:
+        """Send SIGINT to the command, not waiting for what comes of it, and say whether that was possible."""
+        try:
             self._begin(remote_command.stop_line(pid, self.user))
+        except Unreachable:
+            return False
+        return True
 
     def _begin(self, line: str) -> Any:
         try:
@@ -157,7 +166,8 @@ class _Running:
             self.late_at = now
             if self.pid is None:
                 return "it had not begun"
-            self.session.stop(self.pid)
+            if not self.session.stop(self.pid):
+                return "it could not be told to stop"
         return "it was told to stop, and did not" if now > self.late_at + GRACE_SECONDS else None
 
     def _ran(self, status: int | None, gave_up: str | None) -> Ran:

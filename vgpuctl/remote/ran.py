@@ -75,4 +75,3 @@ class Connect(Protocol):
             HostCannot: it refuses the login, or speaks an SSH that is not spoken here; `check` tells which.
             InvalidInput: ssh_config cannot be understood.
         """
-

@@ -42,10 +42,8 @@ class SshHosts:
         self._lock = threading.Lock()
         self._keys: dict[str, Any] = {}
         self._texts: dict[str, str | None] = {}
-        try:
-            self._config = paramiko.SSHConfig.from_text(config_text.read(self._text_of))
-        except paramiko.ConfigParseError as exc:
-            raise InvalidInput(f"ssh_config cannot be understood: {exc}", hint="see ~/.ssh/config") from exc
+        self._written = config_text.read(self._text_of)
+        self._config = _parsed(self._written)
 
     def __call__(self, target: Target, until: float) -> SshSession:
         """Return a login, see `ran.Connect`."""
@@ -55,7 +53,7 @@ class SshHosts:
         except BaseException:
             _close(opened)
             raise
-        return SshSession(target.name, found.user, transport, lambda: _close(opened))
+        return SshSession(target.name, found.user, transport, until, lambda: _close(opened))
 
     def _transport(
         self, target: Target, until: float, opened: list[Any], hops: int, via: tuple[Target, ...] = ()
@@ -77,8 +75,12 @@ class SshHosts:
         return found, transport
 
     def _lookup(self, target: Target) -> logins.Config:
+        """Return what ssh_config says; what was typed stands in front of it, for ProxyCommand's %p and %r."""
+        typed = [("Port", target.port), ("User", target.user)]
+        lines = [f"{key} {value}\n" for key, value in typed if value is not None]
+        config = _parsed("Host *\n" + "".join(lines) + self._written) if lines else self._config
         try:
-            found: logins.Config = self._config.lookup(target.host)
+            found: logins.Config = config.lookup(target.host)
             return found
         except Exception as exc:  # paramiko raises what it likes here: KeyError for a missing CanonicalDomains
             raise InvalidInput(f"{target.name}: ssh_config cannot be applied: {exc}", hint="see ~/.ssh/config") from exc
@@ -206,6 +208,13 @@ class SshHosts:
             except OSError as exc:
                 raise InvalidInput(f"{path} cannot be read: {exc.strerror}", hint=f"ls -ld {path}") from exc
         return self._texts[path]
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return paramiko.SSHConfig.from_text(text)
+    except paramiko.ConfigParseError as exc:
+        raise InvalidInput(f"ssh_config cannot be understood: {exc}", hint="see ~/.ssh/config") from exc
 
 
 def _load_key(path: str) -> Any:
