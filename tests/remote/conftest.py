@@ -19,8 +19,8 @@ from vgpuctl.cli import schemas
 
 GOOD = tuple(f"gpu-{number:02}" for number in range(1, 7))
 DEAD, CHANGED, OLDER, SLOW = "gpu-07", "gpu-08", "gpu-09", "gpu-10"
-NOISY, SHA1, BARE, BROKEN, HIDDEN, SUDOER, UNKNOWN, MUTE = (
-    "noisy", "sha1", "bare", "broken", "hidden", "sudoer", "unknown", "mute",
+NOISY, SHA1, BARE, BROKEN, HIDDEN, SUDOER, UNKNOWN, MUTE, PORTED = (
+    "noisy", "sha1", "bare", "broken", "hidden", "sudoer", "unknown", "mute", "ported",
 )  # fmt: skip
 NO_COMMAND = '#!/bin/sh\necho "sh: 1: exec: vgpuctl: not found" >&2\nexit 127\n'
 OLD_VGPUCTL = """#!/bin/sh
@@ -52,6 +52,7 @@ def network() -> Iterator[Network]:
         Host(HIDDEN, settings=("AllowUsers root@10.77.0.1",)),
         Host(SUDOER, commands={"sudo": SUDO}),
         Host(UNKNOWN),
+        Host(PORTED, settings=("Port 2222",)),
         Host(
             MUTE,
             server=f"{sys.executable} -c 'import socket; socket.create_server((\"\", 22)).accept()[0].recv(1 << 20)'",

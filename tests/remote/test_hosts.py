@@ -24,6 +24,7 @@ from tests.remote.conftest import (
     MUTE,
     NOISY,
     OLDER,
+    PORTED,
     SHA1,
     SLOW,
     SUDOER,
@@ -134,6 +135,21 @@ def test_an_unknown_key_is_refused_and_nothing_is_written(network: Network, ssh:
     assert error["code"] == "host-key"
     assert str(known) in error["facts"]["files"]
     assert known.read_text() == before
+
+
+def test_another_port_is_known_by_its_own_line_or_by_that_very_key_without_a_port(network: Network) -> None:
+    known = network.home / ".ssh" / "known_hosts"
+    before, address = known.read_text(), network.hosts[PORTED].address
+    url = f"ssh://root@{address}:2222"
+    assert network.vgpuctl("--host", url, "list-gpus").returncode == 0
+    try:
+        other = network.know(GOOD[0]).split()
+        known.write_text(f"{before}[{address}]:2222 {other[1]} {other[2]}\n")
+        refused = network.vgpuctl("--host", url, "list-gpus", "--json")
+    finally:
+        known.write_text(before)
+    assert error_of(refused)["facts"]["place"] == f"{known}:{len(before.splitlines()) + 1}"
+    assert f"ssh-keygen -R '[{address}]:2222' -f {known}; ssh -p 2222 root@{address}" in error_of(refused)["hint"]
 
 
 def test_a_changed_key_names_the_line_and_what_to_do(network: Network, ssh: Ssh) -> None:

@@ -38,7 +38,7 @@ class KnownKey(Value):
 def keys_for(files: Iterable[tuple[str, str]], host: str, port: int) -> tuple[KnownKey, ...]:
     """Return the keys of a host in the order of the files, which are pairs of path and text.
 
-    A host on another port than 22 stands there as [host]:port, and is not looked for without its port.
+    A host on another port than 22 stands there as [host]:port, and is not looked for without its port here.
     """
     name = host.lower() if port == SSH_PORT else f"[{host.lower()}]:{port}"
     return tuple(key for path, text in files for key in _keys_in(path, text, name))

@@ -68,9 +68,14 @@ class SshHosts:
         way = self._socket(target, found, until, opened, hops)
         transport = paramiko.Transport(way)
         opened.append(transport)
-        known = keys_for(self._known_files(found), found.key_name, found.key_port)
-        self._greet(target, found, transport, known, _left(found, until))
-        _check_key(target, found, transport.get_remote_server_key(), known)
+        files = self._known_files(found)
+        known = keys_for(files, found.key_name, found.key_port)
+        portless = () if known else keys_for(files, found.key_name, SSH_PORT)
+        self._greet(target, found, transport, known or portless, _left(found, until))
+        key = transport.get_remote_server_key()
+        # As ssh: a host that is not known by its port is known when it has that very key without one.
+        same = tuple(one for one in portless if one.blob == key.asbytes())
+        _check_key(target, found, key, known or same)
         self._authenticate(target, found, transport, _left(found, until))
         return found, transport
 
