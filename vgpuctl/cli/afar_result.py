@@ -11,7 +11,8 @@ from vgpuctl.cli import document, failures, pages, run, streams, tables
 from vgpuctl.cli.failures import Failure
 from vgpuctl.cli.result import Result
 from vgpuctl.cli.tables import Block, Table
-from vgpuctl.value import Value
+from vgpuctl.errors import HostCannot
+from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.cli.settings import Settings
@@ -36,6 +37,14 @@ class HostRow(Value):
     document: Mapping[str, Any]
 
 
+class HostPage(Value):
+    """What people see of one host: its part of the result, and whole lines for stderr."""
+
+    host: str
+    blocks: tuple[Block, ...]
+    beside: tuple[str, ...]
+
+
 def publish_one(settings: Settings, reply: Reply, stopped: int) -> int:
     """Print one host's answer as the command prints its own, and return the exit status."""
     if reply.answer is None:
@@ -49,6 +58,10 @@ def publish_one(settings: Settings, reply: Reply, stopped: int) -> int:
         streams.write_out(document.text(found))
         return reply.answer.status
     if found["ok"]:
+        try:
+            _shown(settings.kind, found)
+        except HostCannot as exc:
+            return failures.report(exc, settings)
         return run.publish(settings, _result(settings, reply.answer))
     streams.write_err("\n".join(failures.text_lines(failure_of(found["error"]), verbose=settings.verbose)))
     return reply.answer.status
@@ -57,20 +70,25 @@ def publish_one(settings: Settings, reply: Reply, stopped: int) -> int:
 def publish(settings: Settings, replies: Sequence[Reply], stopped: int) -> int:
     """Print several hosts' answers, and return the worst exit status."""
     rows = [_row(settings, reply, stopped) for reply in replies]
-    status = stopped or worst(row.exit_status for row in rows)
     warnings = [warning for reply in replies if reply.answer for warning in reply.answer.warnings]
     if settings.json:
+        status = stopped or worst(row.exit_status for row in rows)
         streams.write_out(_document(settings.kind, rows, warnings, status))
         return status
-    _print(settings, rows, {reply.target.name: reply.answer for reply in replies if reply.answer is not None})
-    for warning in warnings:
-        streams.write_err(f"warning: {streams.clean(warning)}")
-    for row in rows:
-        _print_beside(settings, row)
+    rows, shown = _pages(settings, rows)
+    blocks = joined([(page.host, page.blocks) for page in shown])
+    if blocks and streams.is_terminal(sys.stdout):
+        tables.show(blocks, sys.stdout)
+    elif blocks:
+        streams.write_out(tables.plain(blocks))
+    for line in (*(f"warning: {warning}" for warning in warnings), *(line for page in shown for line in page.beside)):
+        streams.write_err(streams.clean(line))
     failed = [row for row in rows if not row.document["ok"]]
+    for row in failed:
+        _print_failure(settings, row)
     if failed:
         streams.write_err(f"vgpuctl: {_summary(rows, failed)}   [{SOME_FAILED}]")
-    return status
+    return stopped or worst(row.exit_status for row in rows)
 
 
 def worst(statuses: Any) -> int:
@@ -81,16 +99,21 @@ def worst(statuses: Any) -> int:
 
 
 def failure_of(error: Mapping[str, Any]) -> Failure:
-    """Return what a document tells of a failure."""
+    """Return what a document tells of a failure; another vgpuctl made it, so nothing in it is sure."""
+    hint, facts, status = error.get("hint"), error.get("facts"), error.get("exit_status")
     return Failure(
         str(error.get("code", "failed")),
         str(error.get("message", "")),
-        int(error.get("exit_status", 1)),
-        error.get("hint"),
-        dict(error.get("facts") or {}),
-        [str(step) for step in error.get("undone") or ()],
-        [str(step) for step in error.get("left") or ()],
+        status if isinstance(status, int) else 1,
+        None if hint is None else str(hint),
+        dict(facts) if isinstance(facts, dict) else {},
+        _texts(error.get("undone")),
+        _texts(error.get("left")),
     )
+
+
+def _texts(found: object) -> list[str]:
+    return [str(one) for one in found] if isinstance(found, list) else []
 
 
 def _row(settings: Settings, reply: Reply, stopped: int) -> HostRow:
@@ -111,8 +134,8 @@ def _error(reply: Reply) -> BaseException:
 def _result(settings: Settings, answer: Answer) -> Result:
     """Return what the command there would have handed to its own printer."""
     found, data = answer.document, answer.document["data"]
-    notes = data.get("notes", ()) if isinstance(data, dict) else ()
-    warnings = tuple(str(text) for text in found.get("warnings", ()))
+    notes = _texts(data.get("notes")) if isinstance(data, dict) else []
+    warnings = tuple(_texts(found.get("warnings")))
     raw = _raw(settings.kind, data)
     return Result(data, bool(found.get("changed")), warnings, tuple(notes), raw, answer.status)
 
@@ -141,7 +164,7 @@ def _document(command: str, rows: Sequence[HostRow], warnings: Sequence[str], st
         "facts": {"failed": [row.host for row in failed]},
         "exit_status": status,
         "undone": [],
-        "left": [f"{row.host}: {left}" for row in failed for left in row.document["error"].get("left", ())],
+        "left": [f"{row.host}: {left}" for row in failed for left in _texts(row.document["error"].get("left"))],
     }
     return document.failure(KIND, error, changed=changed, data=data, warnings=warnings)
 
@@ -152,23 +175,48 @@ def _summary(rows: Sequence[HostRow], failed: Sequence[HostRow]) -> str:
     return f"{len(failed)} of {len(rows)} hosts failed: {', '.join(named[:MANY_NAMES])}{more}"
 
 
-def _print(settings: Settings, rows: Sequence[HostRow], answers: Mapping[str, Answer]) -> None:
-    """Print one table with a column of hosts, where the command prints one table; else a heading for each host."""
-    found: list[tuple[str, list[Block]]] = []
+def _pages(settings: Settings, rows: Sequence[HostRow]) -> tuple[list[HostRow], list[HostPage]]:
+    """Return the hosts' pages, and the rows, of which one whose answer cannot be shown has become a failure."""
+    found: list[HostRow] = []
+    shown: list[HostPage] = []
     for row in rows:
-        if row.document["ok"]:
-            result = _result(settings, answers[row.host])
-            page = pages.page(settings.kind, result.data) if result.raw is None else None
-            found.append((row.host, list(page.blocks) if page else _text_blocks(result.raw or "")))
-    blocks = joined(found)
-    if blocks and streams.is_terminal(sys.stdout):
-        tables.show(blocks, sys.stdout)
-    elif blocks:
-        streams.write_out(tables.plain(blocks))
+        try:
+            if row.document["ok"]:
+                shown.append(_page(row, *_shown(settings.kind, row.document)))
+            found.append(row)
+        except HostCannot as exc:
+            told = failures.explain(exc, settings)
+            made = failures.document_of(told, settings.kind)
+            found.append(replace(row, exit_status=told.status, document=made))
+    return found, shown
 
 
-def _text_blocks(text: str) -> list[Block]:
-    return list(text.splitlines())
+def _shown(kind: str, found: Mapping[str, Any]) -> tuple[list[Block], list[str]]:
+    """Return what people see of an answer on stdout, and the lines beside it.
+
+    Raises:
+        HostCannot: it is not of the form that is known here.
+    """
+    try:
+        raw = _raw(kind, found["data"])
+        if raw is not None:
+            return list(raw.splitlines()), []
+        page = pages.page(kind, found["data"])
+        return list(page.blocks), list(page.asides)
+    except Exception as exc:  # a page takes what the schema promises, and this came from another vgpuctl
+        raise HostCannot(
+            f"what vgpuctl there answers is not what {kind} is here: {type(exc).__name__} {exc}",
+            hint="install the same vgpuctl on both sides; --json shows the answer",
+            check="version",
+        ) from exc
+
+
+def _page(row: HostRow, blocks: Sequence[Block], asides: Sequence[str]) -> HostPage:
+    data = row.document["data"]
+    notes = _texts(data.get("notes")) if isinstance(data, dict) else []
+    beside = [f"{row.host}: {line}" for line in asides]
+    beside += [f"warning: {row.host}: {line}" for line in _texts(row.document.get("warnings"))]
+    return HostPage(row.host, tuple(blocks), (*beside, *(f"note: {row.host}: {line}" for line in notes)))
 
 
 def joined(found: Sequence[tuple[str, Sequence[Block]]]) -> list[Block]:
@@ -185,19 +233,8 @@ def joined(found: Sequence[tuple[str, Sequence[Block]]]) -> list[Block]:
     return pages_
 
 
-def _print_beside(settings: Settings, row: HostRow) -> None:
-    """Print what goes to stderr: why a host failed, and a result's asides, warnings and notes."""
-    if not row.document["ok"]:
-        failure = failure_of(row.document["error"])
-        if not failure.message.startswith(f"{row.host}: "):
-            failure.message = f"{row.host}: {failure.message}"
-        streams.write_err("\n".join(failures.text_lines(failure, verbose=settings.verbose)))
-        return
-    data = row.document["data"]
-    if _raw(settings.kind, data) is None:
-        for line in pages.page(settings.kind, data).asides:
-            streams.write_err(f"{row.host}: {streams.clean(line)}")
-    for warning in row.document.get("warnings", ()):
-        streams.write_err(f"warning: {row.host}: {streams.clean(str(warning))}")
-    for note in data.get("notes", ()) if isinstance(data, dict) else ():
-        streams.write_err(f"note: {row.host}: {streams.clean(str(note))}")
+def _print_failure(settings: Settings, row: HostRow) -> None:
+    failure = failure_of(row.document["error"])
+    if not failure.message.startswith(f"{row.host}: "):
+        failure.message = f"{row.host}: {failure.message}"
+    streams.write_err("\n".join(failures.text_lines(failure, verbose=settings.verbose)))

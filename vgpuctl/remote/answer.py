@@ -86,8 +86,8 @@ def _document(out: str) -> Document | None:
         return None
     if not isinstance(found, dict) or not isinstance(found.get("ok"), bool) or "schema" not in found:
         return None
-    body = found.get("data" if found["ok"] else "error")
-    return found if found["ok"] or isinstance(body, dict) else None
+    whole = "data" in found if found["ok"] else isinstance(found.get("error"), dict)
+    return found if whole else None
 
 
 def _not_begun(ran: Ran, name: str) -> VgpuctlError:

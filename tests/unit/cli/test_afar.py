@@ -11,7 +11,11 @@ import pytest
 from tests.unit.cli.conftest import Ran
 from vgpuctl.cli import afar_result, afar_words
 from vgpuctl.cli.app import cli
+from vgpuctl.cli.settings import Settings
 from vgpuctl.cli.tables import Table
+from vgpuctl.remote.answer import Answer
+from vgpuctl.remote.crowd import Reply
+from vgpuctl.remote.target import Target
 
 
 @pytest.mark.parametrize(
@@ -56,6 +60,32 @@ def test_equal_tables_become_one_and_other_pages_get_headings() -> None:
     assert whole == Table(("HOST", "A"), (("x", "1"), ("y", "2"), ("y", "3")))
     other = Table(("B",), ())
     assert afar_result.joined([("x", [one]), ("y", [other])]) == ["== x", one, "", "== y", other]
+
+
+def test_an_answer_that_cannot_be_shown_fails_its_host_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    def reply(name: str, data: object) -> Reply:
+        found = {"schema": "vgpuctl/1", "kind": "list-vms", "ok": True, "changed": False, "data": data, "warnings": []}
+        return Reply(Target(name, name), 0.1, Answer(found, 0))
+
+    whole = {"name": "vdi-001", "state": "running", "owner": "ours", "vgpus": [], "uuid": "u"}
+    settings = Settings()
+    settings.kind = "list-vms"
+    status = afar_result.publish(settings, [reply("gpu-01", [{"name": 1}]), reply("gpu-02", [whole])], 0)
+    captured = capsys.readouterr()
+    assert status == 6
+    assert captured.out.split()[:2] == ["HOST", "NAME"]
+    assert "gpu-02" in captured.out
+    assert "vgpuctl: gpu-01: what vgpuctl there answers is not what list-vms is here" in captured.err
+    assert afar_result.publish_one(settings, reply("gpu-01", [{}]), 0) == 6
+
+
+def test_a_failure_from_elsewhere_is_told_whatever_its_form() -> None:
+    assert afar_result.failure_of({"facts": 1, "left": "x", "exit_status": "9"}).status == 1
+
+
+def test_a_word_that_is_no_text_is_refused(vgpuctl: Callable[..., Ran]) -> None:
+    ran = vgpuctl("--host", "ssh://a", "show-vm", "\udcff")
+    assert (ran.status, "not UTF-8" in ran.err) == (2, True)
 
 
 @pytest.mark.parametrize(
