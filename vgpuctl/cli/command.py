@@ -36,6 +36,8 @@ class Command(click.Command):
         """Run the command here, or hand its words to other hosts."""
         settings = ctx.find_object(Settings)
         if settings is None or not settings.afar:
+            if settings is not None and settings.only_afar:
+                raise click.UsageError(f"{settings.only_afar[0]} goes with --hosts FILE or --host ssh://HOST", ctx)
             return super().invoke(ctx)
         from vgpuctl.cli import afar
 

@@ -58,6 +58,16 @@ class Settings:
         """Whether the command runs on other hosts."""
         return bool(self.ssh_hosts) or self.hosts is not None
 
+    @property
+    def only_afar(self) -> tuple[str, ...]:
+        """Options that were typed and mean nothing for this host."""
+        typed = {
+            "--limit": bool(self.limit),
+            "--host-deadline": self.host_deadline is not None,
+            "--hosts-at-a-time": self.hosts_at_a_time is not None,
+        }
+        return tuple(name for name, there in typed.items() if there)
+
 
 class Seconds(click.types.FloatParamType):
     """A time to wait."""

@@ -77,6 +77,12 @@ def login(target: Target, config: Config) -> Login:
     return found
 
 
+def as_typed(found: Login) -> str:
+    """Return what ssh is told to log in there, for hints."""
+    port = "" if found.port == SSH_PORT else f"-p {found.port} "
+    return f"{port}{found.user}@{found.host}"
+
+
 def _known(config: Config) -> tuple[str, ...]:
     user = _text(config, "userknownhostsfile") or DEFAULT_KNOWN_HOSTS
     everybody = _text(config, "globalknownhostsfile") or GLOBAL_KNOWN_HOSTS

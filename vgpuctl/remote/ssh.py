@@ -19,12 +19,12 @@ from typing import Any
 
 import paramiko
 
-from vgpuctl.errors import HostCannot, HostKeyRefused, InvalidInput, Unreachable, VgpuctlError
-from vgpuctl.remote import config_text
+from vgpuctl.errors import HostCannot, InvalidInput, Unreachable, VgpuctlError
+from vgpuctl.remote import config_text, host_key
 from vgpuctl.remote import login as logins
 from vgpuctl.remote.channel import SshSession
 from vgpuctl.remote.known_hosts import SSH_PORT, KnownKey, fingerprint, keys_for
-from vgpuctl.remote.login import Login
+from vgpuctl.remote.login import Login, as_typed
 from vgpuctl.remote.target import Target
 from vgpuctl.value import replace
 
@@ -75,7 +75,7 @@ class SshHosts:
         key = transport.get_remote_server_key()
         # As ssh: a host that is not known by its port is known when it has that very key without one.
         same = tuple(one for one in portless if one.blob == key.asbytes())
-        _check_key(target, found, key, known or same)
+        host_key.check(target, found, key.get_name(), key.asbytes(), known or same)
         self._authenticate(target, found, transport, _left(found, until))
         return found, transport
 
@@ -133,7 +133,7 @@ class SshHosts:
         except (paramiko.SSHException, EOFError, OSError) as exc:
             raise Unreachable(
                 f"{target.name}: {found.host} port {found.port} does not speak SSH: {str(exc) or 'it hung up'}",
-                hint=f"ssh -v {_as_typed(found)}",
+                hint=f"ssh -v {as_typed(found)}",
             ) from exc
 
     def _authenticate(self, target: Target, found: Login, transport: Any, seconds: float) -> None:
@@ -249,46 +249,11 @@ def _has_passphrase(path: str) -> bool:
     return False
 
 
-def _check_key(target: Target, found: Login, key: Any, known: Sequence[KnownKey]) -> None:
-    """Refuse a key that known_hosts does not have for this host."""
-    blob, kind = key.asbytes(), key.get_name()
-    name = found.key_name if found.key_port == SSH_PORT else f"[{found.key_name}]:{found.key_port}"
-    facts: dict[str, Any] = {"check": "host-key", "key": f"{kind} {fingerprint(blob)}"}
-    revoked = next((one for one in known if one.revoked and one.blob == blob), None)
-    if revoked is not None:
-        raise HostKeyRefused(
-            f"{target.name}: its key is revoked by {revoked.place}",
-            hint="do not trust this host; see who revoked the key, and why",
-            place=revoked.place,
-            **facts,
-        )
-    valid = [one for one in known if not one.revoked]
-    if any(one.blob == blob for one in valid):
-        return
-    other = next((one for one in valid if one.kind == kind), valid[0] if valid else None)
-    if other is not None:
-        raise HostKeyRefused(
-            f"{target.name}: its key is not the one of {other.place}: {kind} {fingerprint(blob)} instead of "
-            f"{other.kind} {fingerprint(other.blob)}. It is another host, or was installed anew",
-            hint=f"ask who runs it; if the new key is right: ssh-keygen -R '{name}' -f {other.path};"
-            f" ssh {_as_typed(found)}",
-            place=other.place,
-            known_key=f"{other.kind} {fingerprint(other.blob)}",
-            **facts,
-        )
-    raise HostKeyRefused(
-        f"{target.name}: nobody knows its key {kind} {fingerprint(blob)}: it is in no file of known hosts",
-        hint=f"log in once and compare it: ssh {_as_typed(found)}",
-        files=list(found.known_hosts),
-        **facts,
-    )
-
-
 def _not_let_in(target: Target, found: Login, tried: Sequence[str]) -> VgpuctlError:
     reasons = list(tried) or ["no key to try: the agent has none, and none of the files is there"]
     return HostCannot(
         f"{target.name}: it does not let {found.user} in",
-        hint=f"ssh -v {_as_typed(found)}; vgpuctl tries keys alone, never a password",
+        hint=f"ssh -v {as_typed(found)}; vgpuctl tries keys alone, never a password",
         check="login",
         reasons=reasons,
         identity_files=list(found.identity_files),
@@ -318,14 +283,9 @@ def _no_answer(target: Target, found: Login, exc: OSError) -> VgpuctlError:
     why = "no answer" if isinstance(exc, TimeoutError) else exc.strerror or str(exc)
     return Unreachable(
         f"{target.name}: {found.host} port {found.port} cannot be reached: {why[:1].lower()}{why[1:]}",
-        hint=f"is it on? ssh -v {_as_typed(found)}",
+        hint=f"is it on? ssh -v {as_typed(found)}",
         errno=exc.errno,
     )
-
-
-def _as_typed(found: Login) -> str:
-    port = "" if found.port == SSH_PORT else f"-p {found.port} "
-    return f"{port}{found.user}@{found.host}"
 
 
 def _left(found: Login, until: float) -> float:
