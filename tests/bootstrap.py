@@ -23,7 +23,20 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = "/usr/bin/python3"
 BASE_PACKAGES = ("python3-venv", "python3-libvirt")
-TEST_PACKAGES = ("libvirt0", "acl", "qemu-utils", "mdevctl", "git", "procps", "gcc", "libc6-dev", "make")
+TEST_PACKAGES = (
+    "libvirt0",
+    "acl",
+    "qemu-utils",
+    "mdevctl",
+    "git",
+    "procps",
+    "gcc",
+    "libc6-dev",
+    "make",
+    "openssh-client",
+    "openssh-server",
+    "iproute2",
+)
 
 
 def say(text: str) -> None:
@@ -104,7 +117,10 @@ def demo() -> int:
 def phases() -> list[tuple[str, list[str]]]:
     """Return the test phases: name and pytest arguments."""
     return [
-        ("lint, types, unit, simulator", ["-n", "2", "--dist", "worksteal", "tests/unit", "tests/contract"]),
+        (
+            "lint, types, unit, simulator, other hosts",
+            ["-n", "2", "--dist", "worksteal", "tests/unit", "tests/contract", "tests/remote"],
+        ),
         ("lab", ["-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider", "-m", "not slow", "tests/lab"]),
         ("benchmarks, one smoke pass", ["tests/bench"]),
     ]

@@ -168,6 +168,30 @@ class Busy(Temporary):
     code = "busy"
 
 
+class Unreachable(Temporary):
+    """Another host does not answer, or its connection broke before anything was changed there."""
+
+    code = "unreachable"
+
+
+class TooSlow(Temporary):
+    """Another host had not finished when its deadline passed."""
+
+    code = "deadline"
+
+
+class HostKeyRefused(Refused):
+    """Another host's key is not the one that known_hosts has, or is in no such file."""
+
+    code = "host-key"
+
+
+class AnswerLost(PartlyApplied):
+    """A change was begun on another host, and how it ended there is not known."""
+
+    code = "answer-lost"
+
+
 class Interrupted(VgpuctlError):
     """A signal stopped the command (exit 130 or 143)."""
 

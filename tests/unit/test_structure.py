@@ -38,6 +38,7 @@ MIRRORED_AS_A_WHOLE = {
     "vgpuctl/hook": "it is run as libvirt runs it, behind its shell script: tests/unit/hook",
     "vgpuctl/host": "the real half is tested against real kernels and libvirt: tests/unit/host, tests/lab",
     "vgpuctl/placement": "kinds, fleets and policies are tried together, against every other way: tests/unit/placement",
+    "vgpuctl/remote": "what connects is tested against a real sshd: tests/unit/remote, tests/remote",
     "vgpuctl/sim": "one behaviour often needs several of its files: tests/unit/sim, tests/contract",
     "vgpuctl/spec": "one model with one rule set: tests/unit/spec",
 }
@@ -89,6 +90,7 @@ def _imports(tree: ast.Module) -> Iterator[str]:
         ("pynvml", {"vgpuctl/host/nvml/call.py"}),
         ("subprocess", {"vgpuctl/host/commands.py"}),
         ("pycdlib", {"vgpuctl/domain/seed.py"}),
+        ("paramiko", {"vgpuctl/remote/ssh.py"}),
     ],
 )
 def test_each_outside_world_is_imported_in_exactly_one_file(library, allowed):

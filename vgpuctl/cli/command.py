@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vgpuctl.cli import table
-from vgpuctl.cli.settings import global_options
+from vgpuctl.cli.settings import Settings, global_options
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -31,6 +31,17 @@ class Command(click.Command):
         self.examples = examples
         self.own_params = [p for p in self.params if isinstance(p, click.Option)]
         self.params += global_options(in_front=False)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command here, or hand its words to other hosts."""
+        settings = ctx.find_object(Settings)
+        if settings is None or not settings.afar:
+            if settings is not None and settings.only_afar:
+                raise click.UsageError(f"{settings.only_afar[0]} goes with --hosts FILE or --host ssh://HOST", ctx)
+            return super().invoke(ctx)
+        from vgpuctl.cli import afar
+
+        return afar.run(settings, ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's own options, then those of every command."""

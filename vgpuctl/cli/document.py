@@ -16,7 +16,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 def success(kind: str, data: object, *, changed: bool, warnings: Sequence[str]) -> str:
     """Return the document of a command that worked."""
-    return _text(
+    return text(
         {
             "schema": SCHEMA,
             "kind": kind,
@@ -28,9 +28,33 @@ def success(kind: str, data: object, *, changed: bool, warnings: Sequence[str]) 
     )
 
 
-def failure(kind: str, error: Mapping[str, object], *, changed: bool) -> str:
-    """Return the document of a command that failed; `changed` when something is left on the host."""
-    return _text({"schema": SCHEMA, "kind": kind, "ok": False, "changed": changed, "error": error, "warnings": []})
+def failure(
+    kind: str,
+    error: Mapping[str, object],
+    *,
+    changed: bool,
+    data: object = None,
+    warnings: Sequence[str] = (),
+) -> str:
+    """Return the document of a command that failed; `changed` when something is left on the host.
+
+    `data` is there where one failure does not make the rest worthless, as of several hosts.
+    """
+    return text(failure_body(kind, error, changed=changed, data=data, warnings=warnings))
+
+
+def failure_body(
+    kind: str,
+    error: Mapping[str, object],
+    *,
+    changed: bool,
+    data: object = None,
+    warnings: Sequence[str] = (),
+) -> dict[str, object]:
+    """Return that document before it is text."""
+    more = {} if data is None else {"data": data}
+    warned = list(warnings)
+    return {"schema": SCHEMA, "kind": kind, "ok": False, "changed": changed, "error": error, **more, "warnings": warned}
 
 
 def plain(value: object) -> object:
@@ -50,6 +74,7 @@ def plain(value: object) -> object:
     return str(value)
 
 
-def _text(document: Mapping[str, object]) -> str:
+def text(document: Mapping[str, object]) -> str:
+    """Return a document as it is printed."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
     return json.dumps(plain(document), indent=2, ensure_ascii=not encoding.startswith("utf")) + "\n"

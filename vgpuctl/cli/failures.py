@@ -58,8 +58,7 @@ def report(
         if settings.json:
             from vgpuctl.cli import document
 
-            text = document.failure(settings.kind, _error(failure), changed=failure.changed or bool(failure.left))
-            streams.write_out(text)
+            streams.write_out(document.text(document_of(failure, settings.kind)))
             if failure.traceback:
                 streams.write_err(failure.traceback)
         else:
@@ -68,6 +67,13 @@ def report(
         streams.write_err(f"vgpuctl: the result could not be written: {unwritable.strerror}   [output]")
         return failure.status or 1
     return failure.status
+
+
+def document_of(failure: Failure, kind: str) -> dict[str, object]:
+    """Return the document that tells of a failure."""
+    from vgpuctl.cli import document
+
+    return document.failure_body(kind, _error(failure), changed=failure.changed or bool(failure.left))
 
 
 def explain(exc: BaseException, settings: Settings, *, signal_status: int = 130) -> Failure:

@@ -118,6 +118,6 @@ def _count(number: int, total: int) -> str:
 
 def choose(settings: Settings, guard: Guard | None = None) -> Silent:
     """Return what fits the caller: a person on a terminal, a pipe, a program."""
-    if settings.json and not settings.verbose:
+    if settings.json and not (settings.verbose or settings.progress):
         return Silent(guard)
     return Terminal(guard) if streams.is_terminal(sys.stderr) else Lines(guard)

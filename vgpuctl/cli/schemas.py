@@ -58,11 +58,16 @@ def document_schema(kind: str) -> dict[str, Any]:
             },
             {
                 "required": ["schema", "kind", "ok", "changed", "error", "warnings"],
-                "properties": {**shared, "ok": {"const": False}, "error": _ERROR},
+                "properties": {**shared, "ok": {"const": False}, "error": _ERROR, **_data_of_failure(kind, data)},
             },
         ],
         **({"$defs": dict(sorted(definitions.items()))} if definitions else {}),
     }
+
+
+def _data_of_failure(kind: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Return the data that stands beside an error: one host that failed does not keep the others' answers."""
+    return {"data": data} if kind == "hosts" else {}
 
 
 def schema_of(shape: object, definitions: dict[str, Any]) -> dict[str, Any]:

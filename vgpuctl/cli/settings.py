@@ -35,6 +35,7 @@ class Settings:
         yes: bool = False,
         wait: float = DEFAULT_WAIT_SECONDS,
         verbose: bool = False,
+        progress: bool = False,
     ) -> None:
         self.host = host
         self.root = root
@@ -43,8 +44,29 @@ class Settings:
         self.yes = yes
         self.wait = wait
         self.verbose = verbose
+        self.progress = progress
+        self.ssh_hosts: tuple[str, ...] = ()
+        self.hosts: str | None = None
+        self.limit: tuple[str, ...] = ()
+        self.host_deadline: float | None = None
+        self.hosts_at_a_time: int | None = None
         self.kind = "vgpuctl"
         self.words: tuple[str, ...] = ()
+
+    @property
+    def afar(self) -> bool:
+        """Whether the command runs on other hosts."""
+        return bool(self.ssh_hosts) or self.hosts is not None
+
+    @property
+    def only_afar(self) -> tuple[str, ...]:
+        """Options that were typed and mean nothing for this host."""
+        typed = {
+            "--limit": bool(self.limit),
+            "--host-deadline": self.host_deadline is not None,
+            "--hosts-at-a-time": self.hosts_at_a_time is not None,
+        }
+        return tuple(name for name, there in typed.items() if there)
 
 
 class Seconds(click.types.FloatParamType):
@@ -63,18 +85,29 @@ class Seconds(click.types.FloatParamType):
         return seconds
 
 
+class HostName(click.types.StringParamType):
+    """A host; VGPUCTL_HOST names one, and blanks in it are part of a file's name."""
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        """Return the one host."""
+        return [rv]
+
+
 def global_options(*, in_front: bool) -> list[click.Parameter]:
     """Return the global options for the program itself (`in_front`) or for one command."""
     return [
         _option(
             "host",
             in_front=in_front,
-            metavar="local|sim:NAME|sim:FILE",
-            help="The host to work on: this one, a built-in simulated one, or one described in a YAML file."
-            " VGPUCTL_HOST in the environment stands for it.",
+            metavar="local|sim:NAME|sim:FILE|ssh://[USER@]HOST[:PORT]",
+            help="The host to work on: this one, a built-in simulated one, one described in a YAML file, or another one"
+            " by ssh; repeat it for several by ssh. VGPUCTL_HOST in the environment stands for it.",
             envvar="VGPUCTL_HOST" if in_front else None,
             shell_complete=complete.hosts,
+            multiple=True,
+            type=HostName(),
         ),
+        *_afar_options(),
         _option(
             "root",
             metavar="DIR",
@@ -90,15 +123,46 @@ def global_options(*, in_front: bool) -> list[click.Parameter]:
             type=Seconds(),
             help="How long to wait for another vgpuctl or a busy device (60).",
         ),
+        _option("progress", is_flag=True, help="Say on stderr how the work goes on, also with --json."),
         _option("verbose", "-v", is_flag=True, help="Say more: every fact of an error, and tracebacks."),
+    ]
+
+
+def _afar_options() -> list[click.Parameter]:
+    """Return those about other hosts by ssh, besides --host."""
+    return [
+        _option(
+            "hosts",
+            metavar="FILE",
+            help="The hosts of an Ansible inventory, INI or YAML, by ssh.",
+            type=click.Path(dir_okay=False),
+        ),
+        _option(
+            "limit",
+            metavar="PATTERN",
+            help="Of --hosts only these: names, groups, globs; '!' in front leaves out. Commas, or repeat it.",
+            multiple=True,
+        ),
+        _option(
+            "host-deadline",
+            metavar="SECONDS",
+            type=Seconds(),
+            help="By ssh: how long one host has, until it is told to stop and the others' answers are enough (600).",
+        ),
+        _option(
+            "hosts-at-a-time",
+            metavar="N",
+            type=click.IntRange(1, 1000),
+            help="By ssh: how many hosts work at once (32).",
+        ),
     ]
 
 
 def _option(name: str, *spellings: str, in_front: bool = False, **arguments: Any) -> click.Option:
     return click.Option(
-        [*spellings, f"--{name}", f"global_{name}"],
+        [*spellings, f"--{name}", f"global_{name.replace('-', '_')}"],
         expose_value=False,
-        callback=_store(name),
+        callback=_store(name.replace("-", "_")),
         **arguments,
     )
 
@@ -108,7 +172,20 @@ def _store(name: str) -> Callable[[click.Context, click.Parameter, object], obje
         source = context.get_parameter_source(parameter.name or "")
         settings = context.find_object(Settings)
         if settings is not None and source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
-            setattr(settings, name, value)
+            if name == "host" and isinstance(value, tuple):
+                _store_hosts(settings, value)
+            else:
+                setattr(settings, name, value)
         return value
 
     return store
+
+
+def _store_hosts(settings: Settings, typed: tuple[str, ...]) -> None:
+    """Keep several hosts by ssh, or the last one of others."""
+    by_ssh = tuple(dict.fromkeys(host for host in typed if host.startswith("ssh:")))
+    if by_ssh and len(by_ssh) != len(set(typed)):
+        raise click.UsageError("--host: hosts by ssh:// do not go with others in one command")
+    settings.ssh_hosts = by_ssh
+    if not by_ssh:
+        settings.host = typed[-1]

@@ -23,6 +23,8 @@ def open_world(settings: Settings) -> World:
     Raises:
         InvalidInput: no such host, or options that contradict each other.
     """
+    if settings.afar:
+        raise InvalidInput("this looks at hosts of this machine alone", hint="leave --host ssh:// and --hosts out")
     if settings.host.startswith("sim:"):
         from vgpuctl.cli.simulated import open_simulated
 
@@ -30,7 +32,7 @@ def open_world(settings: Settings) -> World:
     if settings.host != DEFAULT_HOST:
         raise InvalidInput(
             f"--host {settings.host}: there is no such host",
-            hint=f"say local, or {_as_sim(settings.host)}; 'vgpuctl sim list-scenarios' lists the simulated ones",
+            hint=f"say local, ssh://HOST or {_as_sim(settings.host)}; 'vgpuctl sim list-scenarios' lists the latter",
         )
     _check_connect(settings.connect)
     from vgpuctl.host.world import local_world
@@ -56,7 +58,7 @@ def _check_connect(uri: str | None) -> None:
     if uri is not None and not _LOCAL_URI.fullmatch(uri):
         raise InvalidInput(
             f"--connect {uri}: only a libvirt on this host can be used",
-            hint="say qemu:///system; run vgpuctl on the other host itself",
+            hint="say qemu:///system; another host is --host ssh://HOST",
         )
 
 

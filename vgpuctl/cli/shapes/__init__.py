@@ -26,6 +26,7 @@ from vgpuctl.cli.shapes.host import (
     ReconcileShape,
     RestoreShape,
 )
+from vgpuctl.cli.shapes.hosts import HostsShape
 from vgpuctl.cli.shapes.moves import FitsShape, MovesShape
 from vgpuctl.cli.shapes.program import CompletionShape, ScenarioShape, SimShape
 from vgpuctl.cli.shapes.reach import AddressesShape, ConsoleShape
@@ -78,5 +79,6 @@ KINDS: dict[str, object] = {
     "sim-reset": SimShape,
     "sim-list-scenarios": list[ScenarioShape],
     "completion": CompletionShape,
+    "hosts": HostsShape,
 }
-"""The document's kind -> the type of its `data`."""
+"""The document's kind -> the type of its `data`. `hosts` is what any command has on several other hosts."""

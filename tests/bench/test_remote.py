@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vgpuctl list-gpus` over ten hosts by SSH beside one host, with a real sshd on each.
+
+The ten have this machine's CPUs alone, where ten hosts have their own. So two things are measured: with the document
+of a real list-gpus played back after the time that this takes, and with ten real ones that share our CPUs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bench.conftest import Tell
+from tests.bench.paired import paired, runs, seconds
+from tests.remote.network import Host, Network
+
+LIMIT = 2.0
+HOSTS = 10
+ON_A_HOST_SECONDS = 0.25
+"""What list-gpus takes on a host of its own, with the start of Python."""
+PLAYED = "#!/bin/sh\nsleep {seconds}\nexec cat {document}\n"
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[Network]:
+    """Ten hosts with vgpuctl and ten that play its answer back."""
+    assert os.geteuid() == 0, "network namespaces need root"
+    with tempfile.TemporaryDirectory(prefix="vgpuctl-bench-") as directory:
+        document = Path(directory) / "document.json"
+        played = PLAYED.format(seconds=ON_A_HOST_SECONDS, document=shlex.quote(str(document)))
+        real = [Host(f"real-{number}") for number in range(HOSTS)]
+        others = [Host(f"played-{number}", commands={"vgpuctl": played}) for number in range(HOSTS)]
+        made = Network(Path(directory), [*real, *others])
+        try:
+            document.write_text(made.vgpuctl(*_hosts(made, "real", 1), "list-gpus", "--json").stdout)
+            yield made
+        finally:
+            made.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"), [("played", "each answers after 0.25 s"), ("real", "all on this machine's CPUs")]
+)
+def test_list_gpus_over_ten_hosts(network: Network, bench: Tell, kind: str, how: str) -> None:
+    ten, one = (network.argv(*_hosts(network, kind, number), "list-gpus", "--json") for number in (HOSTS, 1))
+    _check(network, kind)
+    env = network.environment()
+    pair = paired(lambda: seconds(ten, env), lambda: seconds(one, env), runs(2, 15))
+    bench(f"list-gpus over {HOSTS} SSH hosts, {how}", pair.ratio, LIMIT, f"{pair.medians()} of one host")
+
+
+def _check(network: Network, kind: str) -> None:
+    """Both sides do the same work: each of ten has what one has."""
+    one = json.loads(network.vgpuctl(*_hosts(network, kind, 1), "list-gpus", "--json").stdout)
+    ten = json.loads(network.vgpuctl(*_hosts(network, kind, HOSTS), "list-gpus", "--json").stdout)
+    assert [row["document"] for row in ten["data"]["hosts"]] == [one] * HOSTS
+
+
+def _hosts(network: Network, kind: str, number: int) -> list[str]:
+    return [f"--host=ssh://{network.hosts[f'{kind}-{n}'].address}" for n in range(number)]

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hosts of these tests, made once: ten as a site has them, and others that are wrong in one way each."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.remote.network import Host, Network
+from vgpuctl.cli import schemas
+
+GOOD = tuple(f"gpu-{number:02}" for number in range(1, 7))
+DEAD, CHANGED, OLDER, SLOW = "gpu-07", "gpu-08", "gpu-09", "gpu-10"
+NOISY, SHA1, BARE, BROKEN, HIDDEN, SUDOER, UNKNOWN, MUTE, PORTED = (
+    "noisy", "sha1", "bare", "broken", "hidden", "sudoer", "unknown", "mute", "ported",
+)  # fmt: skip
+NO_COMMAND = '#!/bin/sh\necho "sh: 1: exec: vgpuctl: not found" >&2\nexit 127\n'
+OLD_VGPUCTL = """#!/bin/sh
+[ "$1" = --version ] && echo "vgpuctl 0.0.9" && exit
+echo '{"schema": "vgpuctl/1", "kind": "vgpuctl", "ok": false, "changed": false, "warnings": [], "error": {"code":
+"usage", "message": "no such command '"'$2'"'", "hint": null, "facts": {}, "exit_status": 2, "undone": [], "left": []}}'
+exit 2
+"""
+SUDO = """#!/bin/sh
+[ "$1" = -n ] && [ "$2" = -- ] && shift 2 || exit 9
+[ -e "$HOME/may" ] || { echo "sudo: a password is required" >&2; exit 1; }
+exec "$@"
+"""
+
+
+@pytest.fixture(scope="session")
+def network() -> Iterator[Network]:
+    """All hosts, with everybody's key in known_hosts but that of UNKNOWN, and another one for CHANGED."""
+    hosts = [
+        *(Host(name) for name in GOOD),
+        Host(DEAD, on=False),
+        Host(CHANGED),
+        Host(OLDER, commands={"vgpuctl": OLD_VGPUCTL}),
+        Host(SLOW, commands={"vgpuctl": "#!/bin/sh\nexec sleep 600\n"}),
+        Host(NOISY, bashrc='echo "Welcome to noisy"\necho "have a nice day" >&2\n'),
+        Host(SHA1, key_kind="rsa", settings=("HostKeyAlgorithms ssh-rsa",)),
+        Host(BARE, commands={"vgpuctl": NO_COMMAND}),
+        Host(BROKEN, commands={"vgpuctl": "#!/bin/sh\necho '[1, 2]'\necho trouble >&2\n"}),
+        Host(HIDDEN, settings=("AllowUsers root@10.77.0.1",)),
+        Host(SUDOER, commands={"sudo": SUDO}),
+        Host(UNKNOWN),
+        Host(PORTED, settings=("Port 2222",)),
+        Host(
+            MUTE,
+            server=f"{sys.executable} -c 'import socket; socket.create_server((\"\", 22)).accept()[0].recv(1 << 20)'",
+        ),
+    ]
+    with tempfile.TemporaryDirectory(prefix="vgpuctl-remote-") as directory:
+        place = Path(directory)
+        place.chmod(0o755)  # one who is not root logs in as well, and pytest's own directories are root's
+        made = Network(place, hosts)
+        try:
+            _distrust(made)
+            yield made
+        finally:
+            made.close()
+
+
+def _distrust(made: Network) -> None:
+    known = made.home / ".ssh" / "known_hosts"
+    lines = made.know(*(name for name in made.hosts if name not in (CHANGED, UNKNOWN)))
+    other = made.know(GOOD[0]).split()
+    known.write_text(f"{lines}{made.hosts[CHANGED].address} {other[1]} {other[2]}\n")
+
+
+@pytest.fixture
+def ssh(network: Network) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a command on hosts by name; several make the form for several."""
+
+    def run(names: str, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        chosen = [f"--host=ssh://{network.hosts[name].address}" for name in names.split()]
+        done = network.vgpuctl(*chosen, *words, **more)
+        if "--json" in words:
+            _check(done.stdout)
+        return done
+
+    return run
+
+
+def _check(text: str) -> None:
+    found = json.loads(text)
+    jsonschema.validate(found, schemas.document_schema(found["kind"]))
+
+
+@pytest.fixture
+def inventory(network: Network, tmp_path: Path) -> Path:
+    """The ten hosts as an Ansible inventory."""
+    path = tmp_path / "hosts.ini"
+    lines = [f"{name} ansible_host={network.hosts[name].address}" for name in [*GOOD, DEAD, CHANGED, OLDER, SLOW]]
+    path.write_text("\n".join(["[gpu]", *lines, "[gpu:vars]", "ansible_user=root", ""]))
+    return path

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands on other hosts: one, ten of which some are out of order, and every reason why a host gives no answer."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.remote.conftest import (
+    BARE,
+    BROKEN,
+    CHANGED,
+    DEAD,
+    GOOD,
+    HIDDEN,
+    MUTE,
+    NOISY,
+    OLDER,
+    PORTED,
+    SHA1,
+    SLOW,
+    SUDOER,
+    UNKNOWN,
+)
+from tests.remote.network import USER, Network
+
+Ssh = Callable[..., "subprocess.CompletedProcess[str]"]
+SPEC = "{name: from-file, profile: A100-4C}\n"
+
+
+def hosts_of(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+    """Return the hosts of a document by name."""
+    return {row["host"]: row for row in json.loads(done.stdout)["data"]["hosts"]}
+
+
+def error_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """Return the error of one host's document."""
+    found: dict[str, Any] = json.loads(done.stdout)["error"]
+    return found
+
+
+def test_one_host_prints_as_a_local_command_does(network: Network, ssh: Ssh) -> None:
+    local = network.vgpuctl("--host", "sim:a100-40", "list-gpus")
+    there = ssh("gpu-01", "list-gpus")
+    assert (there.stdout, there.stderr, there.returncode) == (local.stdout, local.stderr, 0)
+
+
+def test_one_hosts_document_is_that_of_the_command(network: Network, ssh: Ssh) -> None:
+    local = network.vgpuctl("--host", "sim:a100-40", "list-profiles", "--json")
+    assert ssh("gpu-01", "list-profiles", "--json").stdout == local.stdout
+
+
+def test_a_refusal_there_is_told_as_here(ssh: Ssh) -> None:
+    done = ssh("gpu-01", "create-vm", "--profile", "A100-4D")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "vgpuctl: no GPU on this host knows the profile 'A100-4D'   [not-found]" in done.stderr
+
+
+def test_ten_hosts_and_none_stops_the_others(network: Network, inventory: Path) -> None:
+    done = network.vgpuctl("--hosts", str(inventory), "--host-deadline", "20", "list-gpus", "--json")
+    found = hosts_of(done)
+    assert list(found) == [*GOOD, DEAD, CHANGED, OLDER, SLOW]
+    assert {name: found[name]["exit_status"] for name in GOOD} == dict.fromkeys(GOOD, 0)
+    assert all(found[name]["document"]["data"][0]["address"] == "0000:3b:00.0" for name in GOOD)
+    codes = {name: found[name]["document"]["error"]["code"] for name in (DEAD, CHANGED, OLDER, SLOW)}
+    assert codes == {DEAD: "unreachable", CHANGED: "host-key", OLDER: "host-cannot", SLOW: "deadline"}
+    assert found[OLDER]["document"]["error"]["facts"]["there"] == "0.0.9"
+    assert found[SLOW]["document"]["error"]["facts"]["host_deadline_seconds"] == 20
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["error"]["facts"]["failed"] == [DEAD, CHANGED, OLDER, SLOW]
+
+
+def test_people_get_one_table_with_a_column_of_hosts(network: Network, inventory: Path) -> None:
+    words = ("--limit", "gpu,!gpu-07,!gpu-1*", "--limit", "!gpu-09", "--hosts-at-a-time", "2", "list-gpus")
+    done = network.vgpuctl("--hosts", str(inventory), *words)
+    head, *rows = done.stdout.splitlines()
+    assert head.split()[:2] == ["HOST", "ADDRESS"]
+    assert [row.split()[0] for row in rows] == list(GOOD)
+    assert "gpu-08: its key is not the one of" in done.stderr
+    assert done.stderr.splitlines()[-1] == ("vgpuctl: 1 of 7 hosts failed: gpu-08 (host-key)   [some-hosts-failed]")
+
+
+def test_changes_are_made_on_each_with_progress_named_by_host(ssh: Ssh, network: Network) -> None:
+    done = ssh("gpu-02 gpu-03", "create-vm", "both", "--profile", "A100-4C")
+    first, second = (network.hosts[name].address for name in ("gpu-02", "gpu-03"))
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"== {first}\nboth: running\n")
+    assert f"\n== {second}\nboth: running\n" in done.stdout
+    assert all(f"{address}: [7/7] start VM both" in done.stderr for address in (first, second))
+    again = ssh("gpu-02 gpu-04", "create-vm", "both", "--profile", "A100-4C", "--json")
+    assert [row["exit_status"] for row in hosts_of(again).values()] == [3, 0]
+    assert json.loads(again.stdout)["changed"] is True
+    assert again.stderr == ""
+
+
+def test_a_question_is_not_answered_for_the_user(ssh: Ssh) -> None:
+    assert ssh("gpu-05", "create-vm", "kept", "--profile", "A100-4C").returncode == 0
+    refused = ssh("gpu-05", "delete-vm", "kept", "--json")
+    assert (refused.returncode, error_of(refused)["code"]) == (2, "needs-confirmation")
+    assert ssh("gpu-05", "delete-vm", "kept", "--yes").returncode == 0
+
+
+@pytest.mark.parametrize("words", [("-f", "FILE"), ("-fFILE",), ("--file=FILE",), ("--file", "-")])
+def test_a_file_of_this_machine_reaches_the_other_side(ssh: Ssh, tmp_path: Path, words: tuple[str, ...]) -> None:
+    path = tmp_path / "vm.yaml"
+    path.write_text(SPEC)
+    typed = [word.replace("FILE", str(path)) for word in words]
+    done = ssh("gpu-06", "ensure-vm", *typed, "--json", stdin=SPEC if "-" in words else "")
+    assert done.returncode == 0, done.stdout
+    assert json.loads(done.stdout)["data"]["name"] == "from-file"
+
+
+def test_a_word_is_never_read_by_a_shell(ssh: Ssh, tmp_path: Path) -> None:
+    mark = tmp_path / "made"
+    name = f"a'b\"$(touch {mark})`touch {mark}`;touch {mark}"
+    done = ssh("gpu-01", "show-vm", name, "--json")
+    assert done.returncode == 2
+    assert error_of(done)["message"].count(name) == 1
+    assert not mark.exists()
+
+
+def test_an_unknown_key_is_refused_and_nothing_is_written(network: Network, ssh: Ssh) -> None:
+    known = network.home / ".ssh" / "known_hosts"
+    before = known.read_text()
+    error = error_of(ssh(UNKNOWN, "list-gpus", "--json"))
+    assert error["code"] == "host-key"
+    assert str(known) in error["facts"]["files"]
+    assert known.read_text() == before
+
+
+def test_another_port_is_known_by_its_own_line_or_by_that_very_key_without_a_port(network: Network) -> None:
+    known = network.home / ".ssh" / "known_hosts"
+    before, address = known.read_text(), network.hosts[PORTED].address
+    url = f"ssh://root@{address}:2222"
+    assert network.vgpuctl("--host", url, "list-gpus").returncode == 0
+    try:
+        other = network.know(GOOD[0]).split()
+        known.write_text(f"{before}[{address}]:2222 {other[1]} {other[2]}\n")
+        refused = network.vgpuctl("--host", url, "list-gpus", "--json")
+    finally:
+        known.write_text(before)
+    assert error_of(refused)["facts"]["place"] == f"{known}:{len(before.splitlines()) + 1}"
+    assert f"ssh-keygen -R '[{address}]:2222' -f {known}; ssh -p 2222 root@{address}" in error_of(refused)["hint"]
+
+
+def test_a_changed_key_names_the_line_and_what_to_do(network: Network, ssh: Ssh) -> None:
+    done = ssh(CHANGED, "list-gpus", "--json")
+    known = network.home / ".ssh" / "known_hosts"
+    line = len(known.read_text().splitlines())
+    assert done.returncode == 3
+    assert error_of(done)["facts"]["place"] == f"{known}:{line}"
+    assert f"ssh-keygen -R '{network.hosts[CHANGED].address}' -f {known}" in error_of(done)["hint"]
+
+
+def test_a_dead_host_is_temporary(ssh: Ssh) -> None:
+    done = ssh(DEAD, "list-gpus", "--json")
+    assert (done.returncode, error_of(done)["code"]) == (75, "unreachable")
+
+
+def test_a_host_that_says_nothing_is_left_when_its_time_is_over(ssh: Ssh) -> None:
+    done = ssh(MUTE, "--host-deadline", "2", "list-gpus", "--json")
+    assert (done.returncode, error_of(done)["code"]) == (75, "unreachable")
+    assert "does not speak SSH" in error_of(done)["message"]
+
+
+@pytest.mark.parametrize(
+    ("host", "check", "said"),
+    [
+        (SHA1, "ssh-algorithms", "no algorithm in common"),
+        (BARE, "vgpuctl", "there is no vgpuctl that can be run"),
+        (OLDER, "version", "its vgpuctl 0.0.9 does not know the line"),
+    ],
+)
+def test_a_host_that_cannot_says_what_it_lacks(ssh: Ssh, host: str, check: str, said: str) -> None:
+    done = ssh(host, "list-gpus", "--json")
+    assert (done.returncode, error_of(done)["facts"]["check"]) == (6, check)
+    assert said in error_of(done)["message"]
+
+
+def test_a_wrong_key_of_ours_is_told_apart(network: Network, ssh: Ssh, tmp_path: Path) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(tmp_path / "locked")], check=True)
+    with_config(
+        network, f"Host *\n IdentityFile {tmp_path}/key\n IdentityFile {tmp_path}/locked\n IdentitiesOnly yes\n"
+    )
+    try:
+        error = error_of(ssh("gpu-01", "list-gpus", "--json"))
+    finally:
+        with_config(network, "")
+    assert error["facts"]["check"] == "login"
+    locked = f"{tmp_path}/locked: has a passphrase: give it to the agent with ssh-add"
+    assert sorted(error["facts"]["reasons"]) == [f"{tmp_path}/key: refused", locked]
+
+
+def with_config(network: Network, text: str) -> None:
+    """Write ~/.ssh/config of who logs in."""
+    (network.home / ".ssh" / "config").write_text(text)
+
+
+def test_output_that_is_no_document_is_told(ssh: Ssh) -> None:
+    done = ssh(BROKEN, "list-gpus", "--json")
+    assert done.returncode == 1
+    assert error_of(done)["facts"]["printed"] == "[1, 2]\n"
+    assert error_of(done)["facts"]["said"] == "trouble"
+
+
+def test_a_noisy_bashrc_hurts_nothing_and_is_told(ssh: Ssh) -> None:
+    done = ssh(NOISY, "list-gpus", "--json")
+    assert (done.returncode, json.loads(done.stdout)["kind"]) == (0, "list-gpus")
+    assert "warning: 10.77.0.11: the shell there prints before any command" in done.stderr
+    assert "Welcome to noisy" in done.stderr
+
+
+def test_a_user_becomes_root_by_sudo_or_is_told_why_not(network: Network) -> None:
+    url = f"ssh://{USER}@{network.hosts[SUDOER].address}"
+    refused = network.vgpuctl("--host", url, "list-gpus", "--json")
+    assert (refused.returncode, error_of(refused)["facts"]["check"]) == (6, "sudo")
+    state = network.state(SUDOER)
+    (state / "home" / "may").touch()
+    (state / "state").mkdir(mode=0o777)
+    (state / "state").chmod(0o777)
+    assert network.vgpuctl("--host", url, "list-gpus", "--json").returncode == 0
+
+
+def test_ssh_config_names_host_user_port_key_and_the_way_there(network: Network, tmp_path: Path) -> None:
+    key = tmp_path / "elsewhere"
+    (network.home / ".ssh" / "id_ed25519").rename(key)
+    (network.home / ".ssh" / "more.conf").write_text("Host front\n  HostName 10.77.0.1\n")
+    address = network.hosts[HIDDEN].address
+    with_config(
+        network,
+        f"Include more.conf\nHost behind\n HostName {address}\n ProxyJump front\nHost *\n User root\n Port 22\n"
+        f" IdentityFile {key}\n IdentitiesOnly yes\n ConnectTimeout 30\n",
+    )
+    try:
+        straight = network.vgpuctl("--host", f"ssh://{address}", "list-gpus", "--json")
+        over = network.vgpuctl("--host", "ssh://behind", "list-gpus", "--json")
+        command = f"ssh -i {key} -o UserKnownHostsFile={network.home}/.ssh/known_hosts -W %h:%p %r@10.77.0.1"
+        with_config(
+            network,
+            f"Host behind\n User wrong\n Port 23\n HostName {address}\n IdentityFile {key}\n ProxyCommand {command}\n",
+        )
+        by_command = network.vgpuctl("--host", "ssh://root@behind:22", "list-gpus", "--json")
+    finally:
+        key.rename(network.home / ".ssh" / "id_ed25519")
+        with_config(network, "")
+    assert error_of(straight)["facts"]["check"] == "login"
+    assert over.returncode == 0, over.stdout
+    assert by_command.returncode == 0, by_command.stdout
+
+
+def test_keys_of_the_agent_are_used(network: Network, tmp_path: Path) -> None:
+    key = network.home / ".ssh" / "id_ed25519"
+    socket = tmp_path / "agent"
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL)
+    try:
+        env = {"SSH_AUTH_SOCK": str(socket)}
+        waited = network.inside("sh", "-c", f"while ! [ -S {socket} ]; do sleep 0.05; done")
+        subprocess.run(waited, check=True, timeout=30)
+        subprocess.run(["ssh-add", "-q", str(key)], env=network.environment(**env), check=True)
+        key.rename(tmp_path / "away")
+        assert network.vgpuctl("--host", "ssh://root@10.77.0.1", "list-gpus", env=env).returncode == 0
+        assert network.vgpuctl("--host", "ssh://root@10.77.0.1", "list-gpus").returncode == 6
+    finally:
+        (tmp_path / "away").rename(key)
+        agent.terminate()
+        agent.wait(timeout=30)
+
+
+def test_ctrl_c_here_undoes_there(network: Network) -> None:
+    """Ten VMs are being made; those that are whole stay, and nothing half made is left."""
+    url = f"ssh://root@{network.hosts['gpu-01'].address}"
+    words = network.argv(
+        "--host", url, *shlex.split("create-vm 'c-{:03}' --count 10 --profile A100-4C --json --progress")
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, env=network.environment(), stdout=pipe, stderr=pipe, text=True) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert child.stderr.readline()
+        child.send_signal(signal.SIGINT)
+        out, _ = child.stdout.read(), child.stderr.read()
+    error = json.loads(out)["error"]
+    assert child.returncode == 130
+    assert error["code"] == "interrupted"
+    assert network.vgpuctl("--host", url, "reconcile", "--dry-run", "--json").returncode == 0
+    rows = json.loads(network.vgpuctl("--host", url, "list-vms", "--json").stdout)["data"]
+    assert len([row for row in rows if row["name"].startswith("c-")]) < 10
+
+
+def test_what_was_begun_there_goes_on_when_this_side_dies(network: Network) -> None:
+    url = f"ssh://root@{network.hosts['gpu-04'].address}"
+    words = network.argv("--host", url, *shlex.split("create-vm 'k-{:03}' --count 6 --profile A100-4C"))
+    null = subprocess.DEVNULL
+    with subprocess.Popen(words, env=network.environment(), stdout=null, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        assert child.stderr.readline()
+        child.kill()
+
+    def states() -> list[str]:
+        rows = json.loads(network.vgpuctl("--host", url, "list-vms", "--json").stdout)["data"]
+        return [row["state"] for row in rows if row["name"].startswith("k-")]
+
+    until = time.monotonic() + 60
+    while states() != ["running"] * 6:
+        assert time.monotonic() < until
+
+
+def test_ctrl_c_says_what_happened_on_each_host(network: Network, ssh: Ssh) -> None:
+    hosts = [f"--host=ssh://{network.hosts[name].address}" for name in ("gpu-02", SLOW)]
+    words = network.argv(*hosts, "--hosts-at-a-time", "1", "create-vm", "later", "--profile", "A100-4C", "--json")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words[:-1], env=network.environment(), stdout=pipe, stderr=pipe, text=True) as child:
+        assert child.stderr is not None
+        while "start VM later" not in child.stderr.readline():
+            assert child.poll() is None
+        child.send_signal(signal.SIGINT)
+        rest = child.stderr.read()
+    assert child.returncode == 130
+    assert f"vgpuctl: {network.hosts[SLOW].address}: " in rest
+    assert error_of(ssh("gpu-02", "create-vm", "later", "--profile", "A100-4C", "--json"))["code"] == "exists"
+
+
+def test_the_tests_leave_nothing_on_this_machine(network: Network) -> None:
+    """What is in the network is nowhere else, so that it goes with it."""
+    assert "hub" in network.run("ip", "-br", "link")
+    assert "hub" not in subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
+    assert "gpu-01" not in subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout

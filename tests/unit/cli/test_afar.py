@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a command line goes to other hosts, and how their answers become one."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.cli.conftest import Ran
+from vgpuctl.cli import afar_result, afar_words
+from vgpuctl.cli.app import cli
+from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.tables import Table
+from vgpuctl.remote.answer import Answer
+from vgpuctl.remote.crowd import Reply
+from vgpuctl.remote.target import Target
+
+
+@pytest.mark.parametrize(
+    ("typed", "there", "file"),
+    [
+        ("--host ssh://a list-gpus --all", "list-gpus --all", None),
+        ("list-gpus --host=ssh://a --hosts f --limit x --json", "list-gpus", None),
+        ("-v --wait 5 --host-deadline 3 --hosts-at-a-time 2 list-gpus --progress", "-v --wait 5 list-gpus", None),
+        ("create-vm a --profile --host --host ssh://x", "create-vm a --profile --host", None),
+        ("create-vm --host ssh://x -- --host", "create-vm -- --host", None),
+        ("create-vm a --image /srv/x.qcow2 --profile p", "create-vm a --image /srv/x.qcow2 --profile p", None),
+        ("apply -f here.yaml --dry-run", "apply -f - --dry-run", "here.yaml"),
+        ("apply -fhere.yaml", "apply -f-", "here.yaml"),
+        ("apply -vfhere.yaml", "apply -vf-", "here.yaml"),
+        ("apply -vf here.yaml", "apply -vf -", "here.yaml"),
+        ("apply --file=here.yaml --set a=b", "apply --file=- --set a=b", "here.yaml"),
+        ("apply -f one -f two", "apply -f - -f -", "two"),
+        ("apply", "apply", None),
+        ("import -", "import -", "-"),
+        ("import /etc/mdevctl.d", "import /etc/mdevctl.d", None),
+    ],
+)
+def test_words_go_there_as_they_were_typed(typed: str, there: str, file: str | None) -> None:
+    words = shlex.split(typed)
+    name = next(word for word in words if word in cli.table)
+    found = afar_words.handed_on(words, cli.load(name), cli.params)
+    assert (" ".join(found.words), found.file) == (there, file)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status"),
+    [([0, 0], 0), ([0, 7], 7), ([7, 75], 75), ([75, 4], 4), ([4, 2], 2), ([2, 6], 6), ([6, 3], 3), ([3, 1], 1),
+     ([1, 5], 5), ([5, 130], 130), ([130, 143], 143), ([0, 99], 1), ([], 0)],
+)  # fmt: skip
+def test_the_exit_status_is_the_worst(statuses: list[int], status: int) -> None:
+    assert afar_result.worst(statuses) == status
+
+
+def test_equal_tables_become_one_and_other_pages_get_headings() -> None:
+    one, two = Table(("A",), (("1",),)), Table(("A",), (("2",), ("3",)))
+    (whole,) = afar_result.joined([("x", [one]), ("y", [two]), ("z", [])])
+    assert whole == Table(("HOST", "A"), (("x", "1"), ("y", "2"), ("y", "3")))
+    other = Table(("B",), ())
+    assert afar_result.joined([("x", [one]), ("y", [other])]) == ["== x", one, "", "== y", other]
+
+
+def test_an_answer_that_cannot_be_shown_fails_its_host_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    def reply(name: str, data: object) -> Reply:
+        found = {"schema": "vgpuctl/1", "kind": "list-vms", "ok": True, "changed": False, "data": data, "warnings": []}
+        return Reply(Target(name, name), 0.1, Answer(found, 0))
+
+    whole = {"name": "vdi-001", "state": "running", "owner": "ours", "vgpus": [], "uuid": "u"}
+    settings = Settings()
+    settings.kind = "list-vms"
+    status = afar_result.publish(settings, [reply("gpu-01", [{"name": 1}]), reply("gpu-02", [whole])], 0)
+    captured = capsys.readouterr()
+    assert status == 6
+    assert captured.out.split()[:2] == ["HOST", "NAME"]
+    assert "gpu-02" in captured.out
+    assert "vgpuctl: gpu-01: what vgpuctl there answers is not what list-vms is here" in captured.err
+    assert afar_result.publish_one(settings, reply("gpu-01", [{}]), 0) == 6
+
+
+def test_a_failure_from_elsewhere_is_told_whatever_its_form() -> None:
+    assert afar_result.failure_of({"facts": 1, "left": "x", "exit_status": "9"}).status == 1
+
+
+def test_a_word_that_is_no_text_is_refused(vgpuctl: Callable[..., Ran]) -> None:
+    ran = vgpuctl("--host", "ssh://a", "show-vm", "\udcff")
+    assert (ran.status, "not UTF-8" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--host ssh://a --host local list-gpus", "do not go with others"),
+        ("--host ssh://a/b list-gpus", "is no address of a host"),
+        ("--host ssh://a completion bash", "completion is not for other hosts"),
+        ("--host ssh://a sim reboot", "sim is not for other hosts"),
+        ("--limit gpu --host ssh://a list-gpus", "--limit goes with --hosts FILE"),
+        ("--limit gpu list-gpus", "--limit goes with"),
+        ("--host sim:t4 --host-deadline 5 list-gpus", "--host-deadline goes with"),
+        ("list-gpus --host sim:t4 --hosts-at-a-time 5", "--hosts-at-a-time goes with"),
+        ("--host-deadline 0 --host ssh://a list-gpus", "no host answers at once"),
+        ("--hosts /nowhere/hosts list-gpus", "there is no inventory file"),
+        ("--host ssh://a apply -f /nowhere/host.yaml", "there is no spec file"),
+        ("--hosts-at-a-time 0 --host ssh://a list-gpus", "--hosts-at-a-time"),
+    ],
+)
+def test_refused_before_anything_connects(vgpuctl: Callable[..., Ran], line: str, said: str) -> None:
+    ran = vgpuctl(*shlex.split(line))
+    assert ran.status == 2
+    assert said in ran.err
+
+
+def test_an_empty_inventory_is_refused(vgpuctl: Callable[..., Ran], tmp_path) -> None:
+    (tmp_path / "hosts").write_text("# none yet\n")
+    ran = vgpuctl("--hosts", str(tmp_path / "hosts"), "list-gpus")
+    assert (ran.status, "names no host" in ran.err) == (2, True)
+
+
+def test_progress_is_told_beside_a_document(sim: Callable[..., Ran], vgpuctl: Callable[..., Ran]) -> None:
+    ran = vgpuctl("--host", "sim:a100-40", "create-vm", "a", "--profile", "A100-4C", "--json", "--progress")
+    assert ran.document["ok"] is True
+    assert ran.err.splitlines()[-1] == "[7/7] start VM a"
+
+
+def test_the_last_host_that_is_not_by_ssh_counts(vgpuctl: Callable[..., Ran]) -> None:
+    ran = vgpuctl("--host", "ssh://a", "list-gpus", "--host", "sim:t4", "--host", "sim:a100-40")
+    assert (ran.status, "A100" in ran.out) == (0, True)

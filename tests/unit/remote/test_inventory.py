@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inventories in both forms, their groups and variables, and which hosts a limit leaves."""
+
+from __future__ import annotations
+
+import pytest
+
+from vgpuctl.errors import InvalidInput, NotFound
+from vgpuctl.remote import inventory, limit
+from vgpuctl.remote.target import Target
+
+INI = """
+# a site
+lonely ansible_host=10.0.0.9   ; comments may end a file's line only with a hash
+front:2222
+
+[gpu]
+gpu-[01:03] ansible_user=ops   # three
+"gpu-10" ansible_port=22022 ansible_ssh_private_key_file='~/keys/a key'
+
+[rack:children]
+gpu
+spare
+
+[spare]
+spare[a:c:2]
+
+[rack:vars]
+ansible_user = root
+ansible_port="2200"
+http_port=80
+
+[all:vars]
+ansible_port=22
+"""
+
+YAML = """
+all:
+  hosts:
+    lonely: {ansible_host: 10.0.0.9}
+    front: {ansible_port: 2222}
+  vars: {ansible_port: 22, http_port: 80}
+  children:
+    rack:
+      vars: {ansible_user: root, ansible_port: "2200"}
+      children:
+        gpu:
+          hosts:
+            gpu-[01:03]: {ansible_user: ops}
+            gpu-10: {ansible_port: 22022, ansible_ssh_private_key_file: ~/keys/a key}
+        spare:
+          hosts:
+            spare[a:c:2]:
+"""
+
+
+def _ini() -> inventory.Inventory:
+    return inventory.parse(INI.replace("   ; comments may end a file's line only with a hash", ""), "hosts")
+
+
+def _yaml() -> inventory.Inventory:
+    return inventory.parse(YAML, "hosts.yml")
+
+
+@pytest.mark.parametrize("read", [_ini, _yaml], ids=["ini", "yaml"])
+def test_both_forms_say_the_same(read):
+    found = read()
+    assert set(found.hosts) == {"lonely", "front", "gpu-01", "gpu-02", "gpu-03", "gpu-10", "sparea", "sparec"}
+    assert found.hosts["lonely"] == Target("lonely", "10.0.0.9", 22)
+    assert found.hosts["front"] == Target("front", "front", 2222)
+    assert found.hosts["gpu-02"] == Target("gpu-02", "gpu-02", 2200, "ops")
+    assert found.hosts["gpu-10"] == Target("gpu-10", "gpu-10", 22022, "root", ("~/keys/a key",))
+    assert found.hosts["sparec"] == Target("sparec", "sparec", 2200, "root")
+    assert found.groups["rack"] == ("gpu-01", "gpu-02", "gpu-03", "gpu-10", "sparea", "sparec")
+    assert found.groups["ungrouped"] == ("lonely", "front") or read is _yaml
+
+
+def test_yaml_is_known_without_its_ending():
+    assert set(inventory.parse("# hosts\nall:\n  hosts: {a: {}}\n", "inventory").hosts) == {"a"}
+    assert set(inventory.parse('{"all": {"hosts": {"a": null}}}', "-").hosts) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("gpu", ["gpu"]),
+        ("gpu[08:11]", ["gpu08", "gpu09", "gpu10", "gpu11"]),
+        ("gpu[8:11]", ["gpu8", "gpu9", "gpu10", "gpu11"]),
+        ("n[0:4:2]-[a:b].x", ["n0-a.x", "n0-b.x", "n2-a.x", "n2-b.x", "n4-a.x", "n4-b.x"]),
+    ],
+)
+def test_ranges(pattern, names):
+    assert list(inventory.expanded(pattern, "hosts:1")) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("gpu[5:1]", "hosts:1: \\[5:1\\] is no range"),
+        ("gpu[1:b]", "is no range"),
+        ("gpu[1:99999999]", "is no range of 1 to 10000 hosts"),
+        ("gpu[1:1000][1:1000]", "more than 10000 hosts"),
+        ("a b", "hosts:1: 'b' is no variable"),
+        ("[x:friends]", "hosts:1: \\[x:friends\\] is no group"),
+        ("a ansible_host='x", "a quote is not closed"),
+        ("a ansible_host={{ip}}", "hosts:1: ansible_host is a template"),
+        ("a ansible_host=-oProxyCommand=x", "a: '-oProxyCommand=x' is no name or address"),
+        ("a ansible_user='-l root'", "is no name of a user"),
+        ("a ansible_port=ssh", "'ssh' is no port"),
+        ("a ansible_port=70000", "70000 is no port"),
+        ("[a:children]\nb", "group a has the child b, and there is no such group"),
+        ("[a:children]\nb\n[b:children]\na", "is its own child: a > b > a|is its own child: b > a > b"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(text, said):
+    with pytest.raises(InvalidInput, match=said):
+        inventory.parse(text, "hosts")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("all: [a, b]", "names with a colon are due here"),
+        ("all: {host: {a: }}", "a group has no 'host'"),
+        ("all: {hosts: {a: {ansible_host: !vault x}}}", "tag"),
+        ("all: {hosts: {a: 1}}", "due here"),
+    ],
+)
+def test_yaml_that_is_no_inventory_is_refused(text, said):
+    with pytest.raises(InvalidInput, match=said):
+        inventory.parse(text, "hosts.yaml")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [
+        ([], ["lonely", "front", "gpu-01", "gpu-02", "gpu-03", "gpu-10", "sparea", "sparec"]),
+        (["gpu-01"], ["gpu-01"]),
+        (["spare,gpu-1*"], ["gpu-10", "sparea", "sparec"]),
+        (["!rack"], ["lonely", "front"]),
+        (["rack", "!gpu-0*,!sparea"], ["gpu-10", "sparec"]),
+        (["!gpu-01", "gpu"], ["gpu-02", "gpu-03", "gpu-10"]),
+        (["rack,&spare"], ["sparea", "sparec"]),
+        (["ungrouped"], ["lonely", "front"]),
+        (["all"], ["lonely", "front", "gpu-01", "gpu-02", "gpu-03", "gpu-10", "sparea", "sparec"]),
+    ],
+)
+def test_limits(patterns, names):
+    assert [target.name for target in limit.limited(_ini(), patterns)] == names
+
+
+def test_a_limit_that_means_nothing_is_a_typing_error():
+    with pytest.raises(NotFound) as caught:
+        limit.limited(_ini(), ["gpu,!gpu-011"])
+    assert caught.value.hint.startswith("did you mean gpu-01")
+    with pytest.raises(InvalidInput, match="leaves no host"):
+        limit.limited(_ini(), ["gpu", "!rack"])

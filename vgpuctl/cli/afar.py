@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a command on other hosts: the same words to the vgpuctl on each, by SSH, and one result of all."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import click
+
+from vgpuctl.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from vgpuctl.cli.afar_words import HandedOn
+    from vgpuctl.cli.settings import Settings
+    from vgpuctl.cli.signals import Guard
+    from vgpuctl.remote.crowd import Reply, Task
+    from vgpuctl.remote.target import Target
+
+HERE_ALONE = {
+    "completion": "it is about this shell",
+    "sim": "a simulated host is on this machine; VGPUCTL_HOST in the environment there names one",
+}
+READING = frozenset(
+    {
+        "list-gpus", "show-gpu", "list-profiles", "explain", "list-vgpus", "list-vms", "show-vm", "diff", "assert",
+        "export", "import", "console", "address", "list-images",
+    }
+)  # fmt: skip
+"""Commands that change nothing: one whose answer was lost may be run again."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+SHOWING = ("dry_run", "print_xml")
+
+
+def run(settings: Settings, context: click.Context) -> int:
+    """Run a command on the hosts that the global options name, print the result, and return the exit status."""
+    from vgpuctl.cli import afar_result, failures, signals
+
+    settings.kind = "-".join(context.command_path.split()[1:])
+    with signals.handled() as guard:
+        try:
+            targets = _targets(settings)
+            replies = _replies(settings, context, targets, guard)
+            guard.close()
+        except BaseException as exc:  # noqa: BLE001
+            guard.close()
+            return failures.report(exc, settings, signal_status=guard.status)
+        stopped = guard.status if guard.received else 0
+        if len(settings.ssh_hosts) == 1 and settings.hosts is None:
+            return afar_result.publish_one(settings, replies[0], stopped)
+        return afar_result.publish(settings, replies, stopped)
+
+
+def _targets(settings: Settings) -> tuple[Target, ...]:
+    """Return the hosts, each once.
+
+    Raises:
+        InvalidInput, NotFound: an address or the inventory is wrong, or a pattern means no host.
+    """
+    from vgpuctl.remote.target import parse_url
+
+    found = [parse_url(url) for url in settings.ssh_hosts]
+    if settings.hosts is not None:
+        from vgpuctl.cli import wishes
+        from vgpuctl.remote import inventory, limit
+
+        read = inventory.parse(wishes.text_of(settings.hosts, "inventory"), settings.hosts)
+        found += limit.limited(read, settings.limit)
+    elif settings.limit:
+        raise InvalidInput("--limit goes with --hosts FILE", hint="name a host alone: --host ssh://HOST")
+    if not found:
+        raise InvalidInput(f"{settings.hosts} names no host", hint="docs/remote.md tells the format")
+    return tuple({target.name: target for target in found}.values())
+
+
+def _replies(
+    settings: Settings, context: click.Context, targets: tuple[Target, ...], guard: Guard
+) -> tuple[Reply, ...]:
+    words = context.command_path.split()[1:]
+    if words[0] in HERE_ALONE:
+        raise InvalidInput(f"{words[0]} is not for other hosts: {HERE_ALONE[words[0]]}", hint="leave --host ssh:// out")
+    task = _task(settings, context, one=len(targets) == 1 and settings.hosts is None)
+    from vgpuctl.cli import signals
+
+    with signals.held():
+        from vgpuctl.remote import crowd
+        from vgpuctl.remote.ssh import SshHosts
+    return crowd.ask(targets, task, SshHosts(), lambda: len(guard.received))
+
+
+def _task(settings: Settings, context: click.Context, *, one: bool) -> Task:
+    from vgpuctl import __version__
+    from vgpuctl.cli import afar_words, streams
+    from vgpuctl.remote import crowd
+    from vgpuctl.remote.ran import Asked
+
+    root = context.find_root()
+    handed = afar_words.handed_on(settings.words, context.command, root.command.params)
+    shown = settings.progress or not settings.json
+    front = ["--json", *(["--progress"] if shown and _changes(settings, context) else [])]
+
+    def told(name: str, line: str) -> None:
+        if line.strip():
+            streams.write_err(streams.clean(line) if one else f"{name}: {streams.clean(line)}")
+
+    if any(_SURROGATE.search(word) for word in handed.words):
+        raise InvalidInput("a word of the command line is not UTF-8 text, and cannot be sent", hint="type it as UTF-8")
+    if settings.host_deadline == 0:
+        raise InvalidInput("--host-deadline 0: no host answers at once", hint="say a number of seconds")
+    return crowd.Task(
+        Asked((*front, *handed.words), _stdin(handed)),
+        _changes(settings, context),
+        __version__,
+        told,
+        settings.host_deadline or crowd.DEADLINE_SECONDS,
+        settings.hosts_at_a_time or crowd.AT_A_TIME,
+    )
+
+
+def _stdin(handed: HandedOn) -> bytes:
+    if handed.file is None:
+        return b""
+    from vgpuctl.cli import wishes
+
+    return wishes.text_of(handed.file).encode()
+
+
+def _changes(settings: Settings, context: click.Context) -> bool:
+    if settings.kind == "doctor" and not context.params.get("fix"):
+        return False
+    return settings.kind not in READING and not any(context.params.get(name) for name in SHOWING)

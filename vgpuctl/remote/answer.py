@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Judges what came back from another host: the document of the vgpuctl there, or why there is none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from vgpuctl.errors import AnswerLost, Failed, HostCannot, Interrupted, TooSlow, Unreachable, VgpuctlError
+from vgpuctl.remote.ran import Ran
+from vgpuctl.value import Value
+
+SCHEMA = "vgpuctl/1"
+NOT_FOUND = 127
+CANNOT_RUN = 126
+LONGEST = 300
+_INSTALL = "vgpuctl has to be there as well: README.md, On a real host; it is looked for in PATH and /opt/vgpuctl/bin"
+
+Document = Mapping[str, Any]
+
+
+class Answer(Value):
+    """What a host answered: its document, which tells of its failure itself, and the exit status there."""
+
+    document: Document
+    status: int
+    warnings: tuple[str, ...] = ()
+
+
+def judge(ran: Ran, name: str, *, changes: bool) -> Answer:
+    """Return the answer that a command's end is. `changes` says whether the command may have changed the host.
+
+    Raises:
+        HostCannot: vgpuctl or sudo is not there, or it is another vgpuctl; `check` names which.
+        Unreachable, AnswerLost, TooSlow: it is not known how the command ended there.
+        Failed: what came back is no document.
+    """
+    if ran.noise is None:
+        raise _not_begun(ran, name)
+    document = _document(ran.out)
+    if ran.late:
+        raise _late(ran, name, document, changes=changes)
+    if document is None or ran.status is None:
+        raise _no_document(ran, name, changes=changes)
+    if document.get("schema") != SCHEMA:
+        raise HostCannot(
+            f"{name}: the vgpuctl there answers in {document.get('schema')!r}, and here {SCHEMA} is understood",
+            hint="install the same vgpuctl on both sides",
+            check="version",
+            schema=document.get("schema"),
+        )
+    return Answer(document, ran.status, _warnings(ran, name))
+
+
+def unknown_word(answer: Answer) -> bool:
+    """Say whether the vgpuctl there did not understand a line that the one here did."""
+    error = answer.document.get("error")
+    return answer.document.get("ok") is False and isinstance(error, Mapping) and error.get("code") == "usage"
+
+
+def other_version(answer: Answer, name: str, there: str | None, here: str) -> VgpuctlError | None:
+    """Return why a line was not understood that this vgpuctl understands, or None when both are the same."""
+    if there == here:
+        return None
+    said = answer.document["error"].get("message", "")
+    return HostCannot(
+        f"{name}: its vgpuctl {there or 'of unknown version'} does not know the line that {here} here knows: {said}",
+        hint="install the same vgpuctl on both sides",
+        check="version",
+        there=there,
+        here=here,
+    )
+
+
+def version_of(ran: Ran) -> str | None:
+    """Return the version in what `vgpuctl --version` printed."""
+    words = ran.out.split()
+    return words[1] if ran.status == 0 and len(words) == 2 and words[0] == "vgpuctl" else None
+
+
+def _document(out: str) -> Document | None:
+    try:
+        found = json.loads(out)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("ok"), bool) or "schema" not in found:
+        return None
+    whole = "data" in found if found["ok"] else isinstance(found.get("error"), dict)
+    return found if whole else None
+
+
+def _not_begun(ran: Ran, name: str) -> VgpuctlError:
+    said = last_line(ran.err) or last_line(ran.out)
+    if ran.late:
+        return TooSlow(f"{name}: vgpuctl had not begun there when the deadline passed", reason=ran.gave_up)
+    if ran.gave_up == "it was not waited for":
+        return Interrupted(f"{name}: stopped before vgpuctl began there", signal_number=2)
+    if ran.gave_up:
+        return Unreachable(f"{name}: vgpuctl did not begin there: {ran.gave_up}", said=said)
+    if "sudo" in ran.err or (ran.status == NOT_FOUND and not ran.out):
+        return HostCannot(
+            f"{name}: the user there is not root, and sudo does not help: {said or f'exit status {ran.status}'}",
+            hint="log in as root, or let the user run sudo without a password (sudoers: NOPASSWD)",
+            check="sudo",
+            exit_status_there=ran.status,
+        )
+    return HostCannot(
+        f"{name}: no command can be run there: {said or f'exit status {ran.status}'}",
+        hint="the login's shell must run commands: ssh HOST /bin/sh -c true",
+        check="shell",
+        exit_status_there=ran.status,
+    )
+
+
+def _late(ran: Ran, name: str, document: Document | None, *, changes: bool) -> VgpuctlError:
+    if document is None and changes:
+        return _lost(ran, name, "it had not finished when the deadline passed")
+    exc = TooSlow(
+        f"{name}: it had not finished when the deadline passed, and was stopped",
+        hint="give it longer: --host-deadline SECONDS",
+        reason=ran.gave_up,
+    )
+    if document is not None:
+        error = document.get("error") or {}
+        exc.undone, exc.left = list(error.get("undone", ())), list(error.get("left", ()))
+        exc.changed = bool(document.get("changed"))
+        if document["ok"]:
+            exc.facts["document"] = document
+    return exc
+
+
+def _no_document(ran: Ran, name: str, *, changes: bool) -> VgpuctlError:
+    said = last_line(ran.err)
+    if ran.status in (NOT_FOUND, CANNOT_RUN) and not ran.out:
+        return HostCannot(
+            f"{name}: there is no vgpuctl that can be run: {said}",
+            hint=_INSTALL,
+            check="vgpuctl",
+            exit_status_there=ran.status,
+        )
+    if ran.status is None:
+        if changes:
+            return _lost(ran, name, ran.gave_up or "its end was not heard")
+        return Unreachable(f"{name}: no answer came: {ran.gave_up}", hint="run it again", said=said)
+    return Failed(
+        f"{name}: what vgpuctl there printed is not one JSON document; it ended with status {ran.status}",
+        hint="a wrapper around vgpuctl there may print, or it is broken: ssh HOST vgpuctl --version",
+        printed=ran.out[:LONGEST],
+        said=said,
+        exit_status_there=ran.status,
+    )
+
+
+def _lost(ran: Ran, name: str, why: str) -> VgpuctlError:
+    """What was begun there may be done, undone, or half: vgpuctl there goes on without us, unless it was killed."""
+    exc = AnswerLost(
+        f"{name}: the command was begun there, and how it ended is not known: {why}",
+        hint="look there: vgpuctl list-vms, then vgpuctl reconcile",
+        said=last_line(ran.err),
+        reason=ran.gave_up,
+    )
+    exc.left = [f"{name}: whatever the command did there"]
+    exc.changed = True
+    return exc
+
+
+def _warnings(ran: Ran, name: str) -> tuple[str, ...]:
+    noise = (ran.noise or "").strip()
+    if not noise:
+        return ()
+    return (f"{name}: the shell there prints before any command, as ~/.bashrc may: {noise.splitlines()[0][:LONGEST]}",)
+
+
+def last_line(text: str) -> str:
+    """Return the last line that says something."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:LONGEST] if lines else ""

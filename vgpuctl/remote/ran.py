@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of a login at another host, and what comes of a command there, whoever made the connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from vgpuctl.remote.target import Target
+
+
+class Ran(Value):
+    """What a command left. `status` is None when it was not heard how it ended: `gave_up` tells why.
+
+    `noise` is what the shell there printed before vgpuctl began, and None when vgpuctl never did. `late`: its deadline
+    passed before, and it was told to stop.
+    """
+
+    status: int | None
+    out: str
+    err: str
+    noise: str | None
+    late: bool = False
+    gave_up: str | None = None
+
+
+class Asked(Value):
+    """What is to be run: the words after `vgpuctl`, and what its standard input is."""
+
+    words: tuple[str, ...]
+    stdin: bytes = b""
+
+
+class Watch(Value):
+    """How long to wait for a command, who is told what it says, and how often the user has stopped it so far.
+
+    `until` is an instant of the monotonic clock. `told` gets each line of stderr.
+    """
+
+    until: float
+    told: Callable[[str], None]
+    stops: Callable[[], int]
+
+
+class Session(Protocol):
+    """A login at another host."""
+
+    user: str
+
+    def run(self, asked: Asked, watch: Watch) -> Ran:
+        """Run vgpuctl there to its end, or until nobody waits for it any longer.
+
+        When `until` passes, and for each stop, it is told to stop as Ctrl-C does.
+
+        Raises:
+            Unreachable: the connection broke before it was begun.
+        """
+
+    def close(self) -> None:
+        """Log out."""
+
+
+class Connect(Protocol):
+    """Logs in at a host."""
+
+    def __call__(self, target: Target, until: float) -> Session:
+        """Return the login; `until` is an instant of the monotonic clock.
+
+        Raises:
+            Unreachable: the host does not answer.
+            HostKeyRefused: it is not the host that it was, or nobody knows.
+            HostCannot: it refuses the login, or speaks an SSH that is not spoken here; `check` tells which.
+            InvalidInput: ssh_config cannot be understood.
+        """
