@@ -136,7 +136,9 @@ def _seen_after(world: World, before: Snapshot, gpu: Gpu, job: Job) -> tuple[dic
 def _mode_of(gpu: Gpu, job: Job) -> str | None:
     """Return the mode of a GPU whose MIG or mixed sizes are set: without both a GPU kept for passthrough stays so.
 
-    None: they go off on a GPU whose VFs are off, and host.yaml asks for nothing there; then it needs to say nothing.
+    None: mixed sizes go off on a GPU whose VFs are off, and host.yaml asks for nothing there; then it needs to say
+    nothing. That MIG goes off is otherwise: a command for it that was killed leaves the VFs off, and the same command
+    again has to turn them on.
 
     Raises:
         Refused: host.yaml leaves the GPU unmanaged.
@@ -149,7 +151,7 @@ def _mode_of(gpu: Gpu, job: Job) -> str | None:
         )
     wanted = (job.mig is not None and job.mig.on) or job.mixed_size
     asked = gpu.desired is not None or gpu.desired_mig is not None or gpu.desired_mixed_size is not None
-    if not (wanted or asked or gpu.vfs_enabled) and gpu.nvidia_driver and gpu.backend is None:
+    if job.mig is None and not (wanted or asked or gpu.vfs_enabled) and gpu.nvidia_driver and gpu.backend is None:
         return None
     return str(Mode.PASSTHROUGH if gpu.desired is Mode.PASSTHROUGH and not wanted else Mode.VGPU)
 

@@ -417,20 +417,15 @@ def test_what_nvml_does_not_tell_is_not_called_off(tmp_path, wanted, mixed):
         act(host.world, FIRST, wanted, mixed)
 
 
-@pytest.mark.parametrize("mig_on", [True, False])
-def test_what_goes_off_on_a_gpu_without_vfs_leaves_them_off_where_nothing_asks_for_them(tmp_path, mig_on):
-    host = small(tmp_path, more=f"vfs: {{enabled: 0}}{', mig: [1g.10gb]' if mig_on else ''}")
-    outcome = act(host.world, FIRST, OFF)
-    assert outcome.changed is mig_on
-    assert not [step for step in outcome.steps if "VFs" in step or "host.yaml" in step]
-    assert (stands(host)[:2], number_of(host.world, FIRST)) == (((False, False), []), 0)
+def test_mixed_sizes_that_go_off_on_a_gpu_without_vfs_leave_it_without_where_nothing_asks_for_them(tmp_path):
+    host = small(tmp_path, more="vfs: {enabled: 0}, mig: [1g.10gb]")
     assert act(host.world, FIRST, None, mixed=False).steps == ()
     assert (number_of(host.world, FIRST), host.world.host_file.read()) == (0, None)
-    assert stands(host.again())[0] == (False, False)
+    assert stands(host.again())[:2] == ((True, True), ["19@0:1"])
 
 
-def test_what_goes_off_on_a_gpu_without_vfs_turns_them_on_where_host_yaml_asks_for_vgpus(tmp_path):
+def test_mixed_sizes_that_go_off_on_a_gpu_without_vfs_turns_them_on_where_host_yaml_asks_for_vgpus(tmp_path):
     host = small(tmp_path, more="vfs: {enabled: 0}")
     host.world.host_file.replace(f'version: 1\ngpus: {{"{FIRST}": {{mode: vgpu}}}}\n', None)
-    act(host.world, FIRST, OFF)
+    act(host.world, FIRST, None, mixed=False)
     assert number_of(host.world, FIRST) > 0
