@@ -295,6 +295,7 @@ _PAGES: dict[str, Callable[[Any], Page]] = {
     "doctor": _examined,
     "show-vm": _vm,
     "create-vgpu": _page_of("vgpu_pages", "create-vgpu"),
+    "ensure-vgpu": _page_of("vgpu_pages", "ensure-vgpu"),
     "delete-vgpu": _page_of("vgpu_pages", "delete-vgpu"),
     "list-vgpus": _page_of("vgpu_pages", "list-vgpus"),
     "apply": _page_of("host_pages", "apply"),
