@@ -59,7 +59,7 @@ cache: true
 compose:
   ansible_host: vgpuctl_name ~ '.desktops.example.com'
 keyed_groups:
-  - key: vgpuctl_vcpus
+  - key: vgpuctl_vcpus | string
     prefix: vcpus
 groups:
   running: vgpuctl_state == 'running'
