@@ -67,8 +67,10 @@ def test_vms_are_hosts_with_groups_and_the_facts_of_their_gpus(site: Site) -> No
     assert found["host_gpu_2"]["hosts"] == ["vdi-001.gpu-2", "vdi-002"]
     assert (found["on"]["hosts"], found["state_stopped"]["hosts"]) == (["vdi-001", "vdi-001.gpu-2"], ["vdi-002"])
     one = hosts["vdi-001.gpu-2"]
-    assert (one["vgpuctl_host"], one["vgpuctl_name"], one["ansible_host"]) == ("gpu-2", "vdi-001", "vdi-001.desktops")
-    assert [(g["address"], g["framebuffer_mib"]) for g in one["vgpuctl_gpus"]] == [("0000:3b:00.0", 40960)]
+    untrusted = {"__ansible_unsafe": "vdi-001"}, {"__ansible_unsafe": "0000:3b:00.0"}
+    assert (one["vgpuctl_host"], one["vgpuctl_name"]) == ("gpu-2", untrusted[0]), "what a VM is called is no template"
+    assert [(g["address"], g["framebuffer_mib"]) for g in one["vgpuctl_gpus"]] == [(untrusted[1], 40960)]
+    assert "vdi-001.desktops" in str(one["ansible_host"])
 
 
 def test_the_cache_answers_until_it_is_flushed(site: Site) -> None:

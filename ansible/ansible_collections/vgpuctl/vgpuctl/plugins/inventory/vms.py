@@ -74,6 +74,7 @@ from typing import Any
 
 from ansible.errors import AnsibleError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
+from ansible.utils.unsafe_proxy import wrap_var
 
 ENDINGS = ("vgpuctl.yml", "vgpuctl.yaml")
 FACTS = ("name", "uuid", "state", "owner", "memory_mib", "vcpus", "vgpus")
@@ -123,7 +124,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             raise AnsibleError("vgpuctl.vgpuctl.vms: no GPU host answered; the warnings above say why")
 
     def _ask(self, host: str, command: str) -> Any:
-        """Run a command of vgpuctl on a GPU host and return its data."""
+        """Run a command of vgpuctl on a GPU host and return its data, whose texts are never templates."""
         words = [self.get_option("executable"), "--json", command]
         environment = {**os.environ, **{k: str(v) for k, v in self.get_option("environment").items()}}
         if host != "localhost":
@@ -141,7 +142,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             raise Unanswered(f"{command} printed no JSON: {ran.stderr.strip()[-500:]}") from error
         if "error" in document:
             raise Unanswered(f"{document['error']['message']} [{document['error']['code']}]")
-        return document["data"]
+        return wrap_var(document["data"])
 
     def _add(self, host: str, vm: dict[str, Any], gpus: list[dict[str, Any]]) -> None:
         """Add one VM with its variables and groups. One whose name another host has already gets its host's beside."""
