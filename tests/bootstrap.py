@@ -3,8 +3,8 @@
 """Install what is needed on a fresh Debian 12 and run the quickstart or every test.
 
     python3 tests/bootstrap.py demo     the main job on a simulated host
-    python3 tests/bootstrap.py test     lint, types, unit, simulator, lab and a smoke pass of the benchmarks
-    python3 tests/bootstrap.py venv     only the environment, in .venv
+    python3 tests/bootstrap.py test     lint, types, unit, simulator, Ansible, lab and a smoke pass of the benchmarks
+    python3 tests/bootstrap.py venv     only the environments, in .venv and .venv-ansible
 
 Needs git, python3 and root (for apt-get, and for the lab's chroots). It uses the distribution's own python3,
 because libvirt's Python module comes from the distribution and always matches its libvirt.
@@ -21,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
+ANSIBLE_VENV = ROOT / ".venv-ansible"
 PYTHON = "/usr/bin/python3"
 BASE_PACKAGES = ("python3-venv", "python3-libvirt")
 TEST_PACKAGES = (
@@ -95,6 +96,18 @@ def make_venv(extra: str) -> None:
     stamp.write_text(digest)
 
 
+def make_ansible_venv() -> None:
+    """Make .venv-ansible with Ansible and its checkers, whose versions are no concern of vgpuctl's own environment."""
+    recipe = ROOT / "tests/ansible/requirements.txt"
+    stamp = ANSIBLE_VENV / "stamp"
+    if stamp.is_file() and stamp.read_text() == recipe.read_text():
+        return
+    say("making Ansible's environment in .venv-ansible")
+    must(PYTHON, "-m", "venv", ANSIBLE_VENV)
+    must(ANSIBLE_VENV / "bin/pip", "install", "-q", "--disable-pip-version-check", "-r", recipe)
+    stamp.write_text(recipe.read_text())
+
+
 def demo() -> int:
     """Show plan, progress and result of the main job on a simulated A100."""
     install(BASE_PACKAGES)
@@ -121,6 +134,7 @@ def phases() -> list[tuple[str, list[str]]]:
             "lint, types, unit, simulator, other hosts",
             ["-n", "2", "--dist", "worksteal", "tests/unit", "tests/contract", "tests/remote"],
         ),
+        ("ansible", ["-n", "2", "--dist", "worksteal", "tests/ansible"]),
         ("lab", ["-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider", "-m", "not slow", "tests/lab"]),
         ("benchmarks, one smoke pass", ["tests/bench"]),
     ]
@@ -131,6 +145,7 @@ def test() -> int:
     lab_packages = tuple((ROOT / "tests/lab/packages.txt").read_text().split())
     install(BASE_PACKAGES + TEST_PACKAGES + lab_packages)
     make_venv("dev")
+    make_ansible_venv()
     failed = []
     for name, arguments in phases():
         say(name)
@@ -144,9 +159,17 @@ def test() -> int:
     return 0
 
 
+def environments() -> int:
+    """Make what single parts of the tests are run with."""
+    install(BASE_PACKAGES)
+    make_venv("dev")
+    make_ansible_venv()
+    return 0
+
+
 def main() -> int:
     """Do what the one argument says."""
-    actions = {"demo": demo, "test": test, "venv": lambda: (install(BASE_PACKAGES), make_venv("dev"), 0)[2]}
+    actions = {"demo": demo, "test": test, "venv": environments}
     if len(sys.argv) != 2 or sys.argv[1] not in actions:
         print(__doc__)
         return 2

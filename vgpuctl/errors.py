@@ -111,7 +111,7 @@ class Exists(Refused):
 
 
 class SpecDiffers(Refused):
-    """A VM of this name exists and differs in something that is not changed in place."""
+    """A VM or vGPU of this name exists and differs in something that is not changed in place."""
 
     code = "spec-differs"
 

@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "set-profile": ("set_profile", "Give a stopped VM another profile."),
     "refresh-vm": ("refresh_vm", "Rebuild a VM from a newer base image, keeping its name and vGPUs."),
     "create-vgpu": ("create_vgpu", "Make a vGPU without a VM, for VMs of virsh and virt-install."),
+    "ensure-vgpu": ("ensure_vgpu", "See to it that a vGPU without a VM is there, or is not."),
     "delete-vgpu": ("delete_vgpu", "Remove a vGPU without a VM."),
     "list-vgpus": ("list_vgpus", "List the vGPUs without a VM, and how a VM gets one."),
     "list-vms": ("list_vms", "List the VMs and their vGPUs."),

@@ -22,6 +22,14 @@ def _gone(data: Data) -> Page:
     return dry_run(data) if data["dry_run"] else Page([f"vGPU {data['name']}: absent"])
 
 
+def _ensured(data: Data) -> Page:
+    if not data["present"] and not data["dry_run"]:
+        return _gone(data)
+    if data["dry_run"]:
+        return dry_run(data)
+    return Page([f"vGPU {data['name']}: {vgpu_line(data)}"])
+
+
 def _listed(data: Sequence[Data]) -> Page:
     if not data:
         return Page(asides=["host.yaml keeps no vGPU here; create-vgpu makes one"])
@@ -31,4 +39,9 @@ def _listed(data: Sequence[Data]) -> Page:
     return Page([Table(("NAME", "PROFILE", "GPU", "CARRIER", "MADE", "VM"), rows)])
 
 
-PAGES: dict[str, Callable[[Any], Page]] = {"create-vgpu": _made, "delete-vgpu": _gone, "list-vgpus": _listed}
+PAGES: dict[str, Callable[[Any], Page]] = {
+    "create-vgpu": _made,
+    "ensure-vgpu": _ensured,
+    "delete-vgpu": _gone,
+    "list-vgpus": _listed,
+}

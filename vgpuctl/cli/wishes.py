@@ -74,6 +74,13 @@ def _placed(spec: VmSpec, placement: str | None) -> VmSpec:
     return spec if placement is None else replace(spec, placement=placement)
 
 
+def for_vgpu(world: World, name: str, typed: Mapping[str, object]) -> VmWish:
+    """Return what is asked for a vGPU without a VM; its name is enough: it may be there already."""
+    from vgpuctl.spec import vm
+
+    return _wish(world, vm.from_options(**{**typed, "name": name}), complete=False)
+
+
 def for_vm(world: World, name: str, typed: Mapping[str, object]) -> VmWish:
     """Return what is asked for a VM that exists; its name may be one that vgpuctl would not give, or its uuid."""
     from vgpuctl.spec import vm

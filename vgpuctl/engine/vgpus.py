@@ -11,6 +11,7 @@ from vgpuctl.engine.guards import refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import Want, looked_for, observe, observe_devices
 from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import Busy, VgpuctlError
+from vgpuctl.model.gpu import Vgpu
 from vgpuctl.model.outcome import Answer, Confirm, Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
@@ -40,7 +41,12 @@ def list_vgpus(world: World) -> Answer:
     seen = {v.name: v for v in snapshot.vgpus if v.name is not None}
     found = [(entry, seen[entry.name]) for entry in snapshot.named if entry.name in seen]
     warnings = (*snapshot.warnings, *plans.conflicts(snapshot))
-    return Answer([vgpu_value(v) | _for_vms(plans.promised(n, v)) for n, v in found], warnings)
+    return Answer([as_listed(n, v) for n, v in found], warnings)
+
+
+def as_listed(entry: NamedVgpu, seen: Vgpu) -> dict[str, object]:
+    """Return what is said of a vGPU of host.yaml: where it is, and the element for a VM's definition."""
+    return vgpu_value(seen) | _for_vms(plans.promised(entry, seen))
 
 
 def _for_vms(vgpu: PromisedVgpu) -> dict[str, object]:

@@ -74,7 +74,8 @@ def as_taken(vgpu: PromisedVgpu, name: str, uuid: str, spread_group: str | None 
     )
 
 
-def _params(wish: VmWish) -> str:
+def params_text(wish: VmWish) -> str:
+    """Return the plugin parameters as the driver takes them, and as host.yaml keeps them."""
     return ",".join(f"{k}={v}" for k, v in wish.vgpu_params)
 
 
@@ -101,7 +102,7 @@ def _vgpus(snapshot: Snapshot, wish: VmWish, uuid: str, exclude: frozenset[str])
                 carrier=carrier_uuid(uuid, index) if backend in MDEV else slot.function,
                 profile=slot.type.profile,
                 framebuffer_mib=slot.type.framebuffer_mib,
-                params=_params(wish),
+                params=params_text(wish),
                 placement_id=slot.placement_id,
             )
         )

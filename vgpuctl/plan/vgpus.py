@@ -11,15 +11,17 @@ import difflib
 
 from vgpuctl.backends import of
 from vgpuctl.capacity.ownership import backend_of, named_owner
+from vgpuctl.capacity.profiles import means
+from vgpuctl.capacity.where import matching, selected
 from vgpuctl.domain.edit import hostdev_xml
-from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NotFound
+from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NotFound, SpecDiffers
 from vgpuctl.model.address import is_pci
 from vgpuctl.model.gpu import MDEV, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import WITHOUT_VM, NamedVgpu, Promise, PromisedVgpu, PromiseState, Vm, VmState
 from vgpuctl.model.wish import VmWish
-from vgpuctl.plan.choose import choose, make_steps
+from vgpuctl.plan.choose import choose, make_steps, params_text
 from vgpuctl.plan.remove import not_provably_ours
 from vgpuctl.steps.claims import ReleaseClaim
 from vgpuctl.steps.host_file import DropVgpu, KeepVgpu
@@ -86,6 +88,45 @@ def refuse_existing(snapshot: Snapshot, name: str) -> None:
             hint="choose another name" if there else "vgpuctl restore-host makes it again",
             vgpu=name,
             carrier=known.carrier,
+        )
+
+
+def refuse_different(snapshot: Snapshot, entry: NamedVgpu, wish: VmWish) -> None:
+    """Refuse a wish that asks for something else than the vGPU of that name is; what was not typed does not count.
+
+    Nor does how its GPU was chosen, but for those that were named or left out by name.
+
+    `snapshot` has the types of its GPU when a profile was typed, and models when a GPU was.
+
+    Raises:
+        SpecDiffers: facts hold before and after.
+        NotFound: no GPU here is the one that was typed.
+    """
+    gpu = snapshot.gpu(entry.gpu)
+    types = [t for t in gpu.types if t.profile == entry.profile] if gpu is not None else []
+    profiles = [text for text, _ in wish.profiles]
+    same = {
+        "profile": all(text == entry.profile or any(means(t, text) for t in types) for text in profiles),
+        "gpu": gpu is None or gpu in selected(snapshot, wish.where),
+        "not_gpu": gpu is None or not any(matching((gpu,), text) for text in wish.where.not_gpus),
+        "vgpu_params": not wish.vgpu_params or params_text(wish) == entry.params,
+    }
+    before = {"profile": entry.profile, "gpu": entry.gpu, "not_gpu": entry.gpu, "vgpu_params": entry.params}
+    after = {
+        "profile": ", ".join(profiles),
+        "gpu": " or ".join(wish.where.gpus),
+        "not_gpu": f"not {' or '.join(wish.where.not_gpus)}",
+        "vgpu_params": params_text(wish),
+    }
+    changed = [field for field, is_same in same.items() if not is_same]
+    if changed:
+        said = "; ".join(f"{field}: it is {before[field] or 'none'}, not {after[field]}" for field in changed)
+        raise SpecDiffers(
+            f"vGPU {entry.name} is there and differs: {said}",
+            hint=f"choose another name, or remove it first: vgpuctl delete-vgpu {entry.name}",
+            vgpu=entry.name,
+            before={field: before[field] for field in changed},
+            after={field: after[field] for field in changed},
         )
 
 

@@ -56,7 +56,9 @@ def test_the_document_fits_its_schema_and_names_the_files(sim: Sim, tmp_path: Pa
 
 def test_compare_has_one_line_for_each_policy(sim: Sim, tmp_path: Path) -> None:
     picture = tmp_path / "all.png"
-    ran = sim(f"simulate --generate churn --days 2 --load 90 --seed 3 --hosts 2 --compare --plot {picture}", "l40s-x4")
+    ran = sim(
+        f"simulate --generate churn --days 2 --load 90 --seed 3 --host-count 2 --compare --plot {picture}", "l40s-x4"
+    )
     assert [line.split()[0] for line in ran.out.splitlines()[4:]] == list(PLACEMENTS)
     assert picture.read_bytes().startswith(b"\x89PNG\r\n")
     assert ran.err == f"picture: {picture}\n"
@@ -99,7 +101,11 @@ def test_mig_on_demand(sim: Sim) -> None:
         ("--generate ai --mix 2B:0", 2, "--mix 2B:0: say PROFILE:WEIGHT"),
         ("--generate churn --mix 2X:1", 2, "no GPU of NVIDIA L40S offers 2X"),
         ("--generate mig", 2, "no GPU of NVIDIA L40S offers a GPU instance"),
-        ("--generate churn --load 1000 --hosts 9999 --days 366", 2, "more than 1000000 requests are not generated"),
+        (
+            "--generate churn --load 1000 --host-count 9999 --days 366",
+            2,
+            "more than 1000000 requests are not generated",
+        ),
         ("--generate ai --plot x.pdf", 2, "--plot x.pdf: what it is to be is not known"),
         ("--generate ai --plot nowhere/x.svg", 2, "--plot nowhere/x.svg: there is no directory nowhere"),
         ("--generate ai --plot x.svg --write x.svg", 2, "--plot and --write name one file"),

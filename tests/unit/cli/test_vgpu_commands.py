@@ -73,3 +73,18 @@ def test_names_are_completed_from_host_yaml(sim: Run) -> None:
         _VGPUCTL_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(len(words.split()) - 1)
     )
     assert "spare" in child(env=environment).stdout
+
+
+def test_a_vgpu_is_ensured_shown_and_gone(sim: Run) -> None:
+    words = "ensure-vgpu spare --profile A100-4C --gpu A100 --state present"
+    assert sim(f"{words} --dry-run").out.startswith("would do:")
+    assert sim(words).out == "vGPU spare: A100-4C on GPU 0000:3b:00.0 (0000:3b:00.4)\n"
+    again = sim(f"{words} --json").document
+    assert (again["changed"], again["data"]["steps"]) == (False, [])
+    differs = sim("ensure-vgpu spare --profile A100-5C --json")
+    assert (differs.status, differs.document["error"]["code"]) == (3, "spec-differs")
+    assert sim("ensure-vgpu spare --state absent").status == 2, "nobody can be asked"
+    assert sim("ensure-vgpu spare --state absent --yes").out == "vGPU spare: absent\n"
+    gone = sim("ensure-vgpu spare --state absent --yes --json").document
+    assert (gone["changed"], gone["data"]["before"]) == (False, None)
+    assert sim("ensure-vgpu spare --state absent --dry-run").status == 0

@@ -32,7 +32,7 @@ _FOR_GENERATE = ("load", "count", "mix", "days", "seed", "write")
     "simulate",
     examples=(
         ("vgpuctl --host sim:l40s-x4 simulate --generate vdi-day", "a day of desktops on four L40S"),
-        ("vgpuctl --host sim:l40s-x4 simulate --generate churn --hosts 4 --compare", "every policy on 16 L40S"),
+        ("vgpuctl --host sim:l40s-x4 simulate --generate churn --host-count 4 --compare", "every policy on 16 L40S"),
         ("vgpuctl simulate --requests week.csv --plot week.svg", "what was asked for last week, on this host's GPUs"),
     ),
 )
@@ -68,7 +68,7 @@ _FOR_GENERATE = ("load", "count", "mix", "days", "seed", "write")
 @click.option("--placement", type=click.Choice(PLACEMENTS), help=f"The policy. [host.yaml's, else {DEFAULT_PLACEMENT}]")
 @click.option("--compare", is_flag=True, help="Every policy on the same requests.")
 @click.option(
-    "--hosts", type=click.IntRange(1, MOST_HOSTS), default=1, metavar="N", help="So many hosts like this. [1]"
+    "--host-count", type=click.IntRange(1, MOST_HOSTS), default=1, metavar="N", help="So many hosts like this. [1]"
 )
 @click.option("--keep", is_flag=True, help="What is on the GPUs now stays there. [they are taken as empty]")
 @click.option(
@@ -82,7 +82,7 @@ def command(
     settings: Settings,
     /,
     compare: bool,
-    hosts: int,
+    host_count: int,
     keep: bool,
     mig_on_demand: bool,
     plot: str | None,
@@ -103,7 +103,7 @@ def command(
         from vgpuctl.cli.result import Result
         from vgpuctl.engine import simulate
 
-        hardware = simulate.Hardware(hosts, keep, mig_on_demand)
+        hardware = simulate.Hardware(host_count, keep, mig_on_demand)
         _check(how, hardware, compare=compare)
         if plot and plot == how["write"]:
             raise _contradiction("--plot and --write name one file")

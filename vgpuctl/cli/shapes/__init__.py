@@ -31,7 +31,13 @@ from vgpuctl.cli.shapes.moves import FitsShape, MovesShape
 from vgpuctl.cli.shapes.program import CompletionShape, ScenarioShape, SimShape
 from vgpuctl.cli.shapes.reach import AddressesShape, ConsoleShape
 from vgpuctl.cli.shapes.simulation import SimulationShape
-from vgpuctl.cli.shapes.vgpus import CreatedVgpuShape, DeletedVgpuShape, NamedVgpuShape
+from vgpuctl.cli.shapes.vgpus import (
+    AbsentVgpuShape,
+    CreatedVgpuShape,
+    DeletedVgpuShape,
+    EnsuredVgpuShape,
+    NamedVgpuShape,
+)
 from vgpuctl.cli.shapes.vms import AttachedVmShape, ChangedVmShape, ManyVmsShape, VmRowShape, VmShape, XmlShape
 
 KINDS: dict[str, object] = {
@@ -51,6 +57,7 @@ KINDS: dict[str, object] = {
     "set-profile": AttachedVmShape,
     "refresh-vm": AttachedVmShape,
     "create-vgpu": CreatedVgpuShape,
+    "ensure-vgpu": EnsuredVgpuShape | AbsentVgpuShape,
     "delete-vgpu": DeletedVgpuShape,
     "list-vgpus": list[NamedVgpuShape],
     "list-vms": list[VmRowShape],

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vGPUs: the `data` of create-vgpu, delete-vgpu and list-vgpus, and what other commands say of a vGPU."""
+"""vGPUs: the `data` of create-vgpu, ensure-vgpu, delete-vgpu and list-vgpus, and what other commands say of a vGPU."""
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from vgpuctl.cli.shapes.work import WorkShape
 
@@ -47,3 +47,24 @@ class CreatedVgpuShape(WorkShape, NamedVgpuShape):
 
 class DeletedVgpuShape(WorkShape, VgpuShape):
     """A vGPU without a VM that was removed; in a dry run as it is now."""
+
+
+class EnsuredVgpuShape(WorkShape, VgpuShape):
+    """A vGPU without a VM that was ensured. `before` and `after` are null where it is not there.
+
+    `hostdev` and `usage` as in `NamedVgpuShape`, unless it was removed.
+    """
+
+    before: dict[str, object] | None
+    after: dict[str, object] | None
+    hostdev: NotRequired[str]
+    usage: NotRequired[list[str]]
+
+
+class AbsentVgpuShape(WorkShape):
+    """A vGPU without a VM that is not there and was not to be."""
+
+    name: str
+    present: bool
+    before: dict[str, object] | None
+    after: dict[str, object] | None

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What every module of the collection can do, and the options that all of them have."""
+
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    """Fragments: the modules that change something, and with `.info` those that only look."""
+
+    DOCUMENTATION = r"""
+requirements:
+  - vgpuctl 0.1 or newer on the managed host
+options:
+  executable:
+    type: path
+    description:
+      - Where vgpuctl is. Without it, the first one of E(PATH) and V(/opt/vgpuctl/bin).
+  wait:
+    type: float
+    description:
+      - How many seconds to wait for another vgpuctl, or for a busy device. Without it vgpuctl waits 60 seconds.
+attributes:
+  check_mode:
+    support: full
+    description: Says what would be done, by C(vgpuctl --dry-run), and changes nothing.
+  diff_mode:
+    support: full
+    description: Shows what was and what is to be, and the steps of the plan.
+  idempotent:
+    support: full
+    description: Run again, it changes nothing.
+"""
+
+    INFO = r"""
+requirements:
+  - vgpuctl 0.1 or newer on the managed host
+options:
+  executable:
+    type: path
+    description:
+      - Where vgpuctl is. Without it, the first one of E(PATH) and V(/opt/vgpuctl/bin).
+attributes:
+  check_mode:
+    support: full
+    description: It only looks.
+  diff_mode:
+    support: N/A
+    description: It changes nothing.
+  idempotent:
+    support: full
+    description: It changes nothing.
+"""

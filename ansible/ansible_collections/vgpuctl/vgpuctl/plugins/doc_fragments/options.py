@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the documentation says of the modules' options. Made from the program by tests/ansible: do not edit."""
+
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    """One fragment for each module."""
+
+    VM = r"""
+options:
+  profile:
+    type: list
+    elements: str
+    description:
+      - 'vGPU profile, with :N for several of it; a list for several vGPUs in one VM (at most 16, all or
+        nothing).'
+      - 'For example V(A100-4C).'
+  gpu:
+    type: raw
+    description:
+      - 'The GPU to use, by address or by model.'
+      - 'Quote an address: YAML reads some as numbers.'
+      - 'For example V(0000:3b:00.0).'
+  mode:
+    type: str
+    choices: [vgpu, sriov, passthrough]
+    description:
+      - 'vgpu: a profile; sriov: a plain VF of O(gpu); passthrough: all of O(gpu).'
+      - 'Without it, V(vgpu).'
+  memory:
+    type: str
+    description:
+      - 'Guest memory; a bare number is MiB.'
+      - 'Without it, what C(defaults) of host.yaml says, or V(4GiB).'
+      - 'For example V(8GiB).'
+  vcpus:
+    type: int
+    description:
+      - 'Virtual CPUs.'
+      - 'Without it, what C(defaults) of host.yaml says, or V(2).'
+      - 'For example V(4).'
+  image:
+    type: str
+    description:
+      - 'Base image; the first disk becomes a linked qcow2 clone of it.'
+      - 'For example V(/var/lib/libvirt/images/debian.qcow2).'
+  disk:
+    type: list
+    elements: str
+    description:
+      - 'A new thin disk by size (a bare number is GiB), or an existing one by path.'
+      - 'For example V(100GiB).'
+  cdrom:
+    type: str
+    description:
+      - 'ISO image to boot from.'
+      - 'For example V(/var/lib/libvirt/images/debian.iso).'
+  cloud_init:
+    type: str
+    description:
+      - 'User-data with which cloud-init sets the guest up at its first boot.'
+      - 'For example V(/root/user-data.yaml).'
+  network:
+    type: str
+    description:
+      - 'Libvirt network.'
+      - 'Without it, what C(defaults) of host.yaml says, or V(default).'
+      - 'For example V(default).'
+  os:
+    type: str
+    choices: [linux, generic, windows11]
+    description:
+      - 'linux: UEFI where the image can boot it; generic: BIOS unless the image needs UEFI; windows11: UEFI
+        with secure boot, a TPM 2.0, and devices that Windows knows without virtio drivers.'
+      - 'Without it, what C(defaults) of host.yaml says, or V(linux).'
+  storage_pool:
+    type: str
+    description:
+      - 'Libvirt storage pool for new disks.'
+      - 'Without it, what C(defaults) of host.yaml says, or V(default).'
+      - 'For example V(default).'
+  hotplug_slots:
+    type: int
+    description:
+      - 'Spare pcie-root-ports for devices added later.'
+      - 'Without it, V(4).'
+      - 'For example V(4).'
+  vgpu_params:
+    type: dict
+    description:
+      - 'vGPU plugin parameter.'
+      - 'For example V(frame_rate_limiter=0).'
+  template:
+    type: str
+    description:
+      - 'Domain template, NAME.xml.j2 in /etc/vgpuctl/templates or built in.'
+      - 'Without it, V(vm).'
+      - 'For example V(vm).'
+  reserve:
+    type: str
+    choices: [always, running]
+    description:
+      - 'always: the VM keeps the place of its vGPU while it is off; running: only while it runs, so that more
+        VMs can be defined than fit at once.'
+      - 'Without it, V(always).'
+  force_console:
+    type: bool
+    description:
+      - 'Pass a GPU through although the host''s console is on it.'
+"""
+
+    VGPU = r"""
+options:
+  name:
+    type: str
+    required: true
+    description:
+      - 'The vGPU''s name.'
+  profile:
+    type: str
+    description:
+      - 'The vGPU''s profile.'
+  gpu:
+    type: raw
+    description:
+      - 'The GPU to use, by address or by model.'
+      - 'Quote an address: YAML reads some as numbers.'
+      - 'For example V(0000:3b:00.0).'
+  vgpu_params:
+    type: dict
+    description:
+      - 'vGPU plugin parameter.'
+      - 'For example V(frame_rate_limiter=0).'
+  state:
+    type: str
+    choices: [present, absent]
+    default: present
+    description:
+      - 'present: made if it is not there; absent: removed if it is.'
+"""
+
+    GPU_MODE = r"""
+options:
+  gpu:
+    type: raw
+    required: true
+    description:
+      - 'The GPU to use, by address or by model.'
+      - 'Quote an address: YAML reads some as numbers.'
+      - 'For example V(0000:3b:00.0).'
+  mode:
+    type: str
+    choices: [vgpu, sriov, passthrough, unmanaged]
+    required: true
+    description:
+      - 'What the GPU is set up for; unmanaged: vgpuctl places nothing there.'
+  vfs:
+    type: int
+    description:
+      - 'How many plain virtual functions.'
+  drain:
+    type: bool
+    default: false
+    description:
+      - 'Shut running VMs down first, at most O(wait) seconds, and start them again.'
+"""
+
+    SCHEDULER = r"""
+options:
+  gpu:
+    type: raw
+    required: true
+    description:
+      - 'The GPU to use, by address or by model.'
+      - 'Quote an address: YAML reads some as numbers.'
+      - 'For example V(0000:3b:00.0).'
+  policy:
+    type: str
+    choices: [best_effort, equal_share, fixed_share]
+    required: true
+    description:
+      - 'Who gets the GPU''s time.'
+  time_slice:
+    type: int
+    description:
+      - 'Strict turns of this many ms.'
+  frequency:
+    type: int
+    description:
+      - 'Adaptive round robin, so many turns a second.'
+  averaging_factor:
+    type: int
+    description:
+      - 'Adaptive round robin: over how many turns a VM''s time is evened out.'
+  via:
+    type: str
+    choices: [auto, nvml, modprobe]
+    default: auto
+    description:
+      - 'nvml: now; modprobe: when the driver is loaded next; auto: nvml where that can be.'
+  drain:
+    type: bool
+    default: false
+    description:
+      - 'Shut running VMs down first, at most O(wait) seconds, remove all vGPUs, and bring them back after.'
+"""

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""VMs as hosts of an inventory: what `vgpuctl list-vms` and `list-gpus` say, on this machine or over ssh."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: vms
+short_description: The VMs of GPU hosts, with their GPUs as variables
+version_added: 0.1.0
+author:
+  - the vgpuctl project (!UNKNOWN)
+description:
+  - Asks vgpuctl of each GPU host for its VMs and GPUs. Each VM is a host of the inventory.
+  - VMs are in the groups C(profile_PROFILE), C(model_MODEL), C(host_HOST) and C(state_STATE), and more by O(groups) and
+    O(keyed_groups).
+  - Each VM has the variables C(vgpuctl_host), C(vgpuctl_name), C(vgpuctl_uuid), C(vgpuctl_state), C(vgpuctl_owner),
+    C(vgpuctl_memory_mib), C(vgpuctl_vcpus), C(vgpuctl_vgpus), C(vgpuctl_profiles), and C(vgpuctl_gpus), which is what
+    C(list-gpus) says of the GPUs that its vGPUs are on, without their vGPUs.
+  - A GPU host that does not answer is warned of, and stops no other one.
+extends_documentation_fragment:
+  - constructed
+  - inventory_cache
+options:
+  plugin:
+    description: This plugin.
+    type: str
+    required: true
+    choices: [vgpuctl.vgpuctl.vms]
+  hosts:
+    description:
+      - The GPU hosts. V(localhost) is asked here, any other one by C(ssh) as this user's OpenSSH reaches it.
+    type: list
+    elements: str
+    default: [localhost]
+  executable:
+    description: Where vgpuctl is on each host.
+    type: str
+    default: vgpuctl
+  foreign:
+    description: Also VMs that vgpuctl did not make.
+    type: bool
+    default: false
+  environment:
+    description: Variables to add to the environment of vgpuctl on V(localhost).
+    type: dict
+    default: {}
+  deadline:
+    description: How many seconds a GPU host has for each answer.
+    type: int
+    default: 60
+"""
+
+EXAMPLES = r"""
+# desktops.vgpuctl.yml
+plugin: vgpuctl.vgpuctl.vms
+hosts: [gpu-1.example.com, gpu-2.example.com]
+cache: true
+compose:
+  ansible_host: vgpuctl_name ~ '.desktops.example.com'
+keyed_groups:
+  - key: vgpuctl_vcpus | string
+    prefix: vcpus
+groups:
+  running: vgpuctl_state == 'running'
+"""
+
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+from ansible.errors import AnsibleError
+from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
+from ansible.utils.unsafe_proxy import wrap_var
+
+ENDINGS = ("vgpuctl.yml", "vgpuctl.yaml")
+FACTS = ("name", "uuid", "state", "owner", "memory_mib", "vcpus", "vgpus")
+
+
+class Unanswered(Exception):
+    """A GPU host did not say what its VMs are; the text says why."""
+
+
+class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
+    """VMs as hosts."""
+
+    NAME = "vgpuctl.vgpuctl.vms"
+
+    def verify_file(self, path: str) -> bool:
+        """Say whether a file's name is one of this plugin's."""
+        return super().verify_file(path) and path.endswith(ENDINGS)
+
+    def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
+        """Add the VMs of every GPU host, as they are now or as the cache has them."""
+        super().parse(inventory, loader, path, cache)
+        self._read_config_data(path)
+        self.load_cache_plugin()
+        key = self.get_cache_key(path)
+        wanted = self.get_option("cache")
+        found = self._cache.get(key) if wanted and cache else None
+        if found is None:
+            found = dict(self._asked())
+            if wanted:
+                self._cache[key] = found
+        for host, said in found.items():
+            for vm in said["vms"]:
+                if vm["owner"] != "foreign" or self.get_option("foreign"):
+                    self._add(host, vm, said["gpus"])
+
+    def _asked(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield each GPU host that answers, with its VMs and GPUs."""
+        hosts = self.get_option("hosts")
+        silent = 0
+        for host in hosts:
+            try:
+                yield host, {"vms": self._ask(host, "list-vms"), "gpus": self._ask(host, "list-gpus")}
+            except Unanswered as error:
+                silent += 1
+                self.display.warning(f"vgpuctl.vgpuctl.vms: {host}: {error}")
+        if hosts and silent == len(hosts):
+            raise AnsibleError("vgpuctl.vgpuctl.vms: no GPU host answered; the warnings above say why")
+
+    def _ask(self, host: str, command: str) -> Any:
+        """Run a command of vgpuctl on a GPU host and return its data, whose texts are never templates."""
+        words = [self.get_option("executable"), "--json", command]
+        environment = {**os.environ, **{k: str(v) for k, v in self.get_option("environment").items()}}
+        if host != "localhost":
+            words = ["ssh", "-o", "BatchMode=yes", "--", host, shlex.join(words)]
+        try:
+            ran = subprocess.run(  # noqa: S603 - a list of words, no shell here
+                words, env=environment, capture_output=True, text=True, check=False, timeout=self.get_option("deadline")
+            )
+            document = json.loads(ran.stdout)
+        except subprocess.TimeoutExpired as error:
+            raise Unanswered(f"no answer within {error.timeout:g} s") from error
+        except OSError as error:
+            raise Unanswered(f"{words[0]}: {error.strerror}") from error
+        except ValueError as error:
+            raise Unanswered(f"{command} printed no JSON: {ran.stderr.strip()[-500:]}") from error
+        if "error" in document:
+            raise Unanswered(f"{document['error']['message']} [{document['error']['code']}]")
+        return wrap_var(document["data"])
+
+    def _add(self, host: str, vm: dict[str, Any], gpus: list[dict[str, Any]]) -> None:
+        """Add one VM with its variables and groups. One whose name another host has already gets its host's beside."""
+        name = vm["name"] if vm["name"] not in self.inventory.hosts else f"{vm['name']}.{host}"
+        addresses = {vgpu["gpu"] for vgpu in vm["vgpus"]}
+        on = [{k: v for k, v in gpu.items() if k != "vgpus"} for gpu in gpus if gpu["address"] in addresses]
+        profiles = sorted({vgpu["profile"] for vgpu in vm["vgpus"] if vgpu["profile"]})
+        variables = {f"vgpuctl_{key}": vm[key] for key in FACTS}
+        variables |= {"vgpuctl_host": host, "vgpuctl_gpus": on, "vgpuctl_profiles": profiles}
+        self.inventory.add_host(name)
+        for key, value in variables.items():
+            self.inventory.set_variable(name, key, value)
+        groups = [f"profile_{p}" for p in profiles] + [f"model_{gpu['model']}" for gpu in on]
+        for group in (*groups, f"host_{host}", f"state_{vm['state']}"):
+            self.inventory.add_child(self.inventory.add_group(self._sanitize_group_name(group)), name)
+        strict = self.get_option("strict")
+        self._set_composite_vars(self.get_option("compose"), variables, name, strict=strict)
+        self._add_host_to_composed_groups(self.get_option("groups"), variables, name, strict=strict)
+        self._add_host_to_keyed_groups(self.get_option("keyed_groups"), variables, name, strict=strict)

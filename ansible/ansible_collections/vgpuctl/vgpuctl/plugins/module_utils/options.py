@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the modules take. Made from the program by tests/ansible: do not edit."""
+
+from __future__ import annotations
+
+VM = {
+    "profile": {"type": "list", "elements": "str"},
+    "gpu": {"type": "raw"},
+    "mode": {"type": "str", "choices": ["vgpu", "sriov", "passthrough"]},
+    "memory": {"type": "str"},
+    "vcpus": {"type": "int"},
+    "image": {"type": "str"},
+    "disk": {"type": "list", "elements": "str"},
+    "cdrom": {"type": "str"},
+    "cloud_init": {"type": "str"},
+    "network": {"type": "str"},
+    "os": {"type": "str", "choices": ["linux", "generic", "windows11"]},
+    "storage_pool": {"type": "str"},
+    "hotplug_slots": {"type": "int"},
+    "vgpu_params": {"type": "dict"},
+    "template": {"type": "str"},
+    "reserve": {"type": "str", "choices": ["always", "running"]},
+    "force_console": {"type": "bool"},
+}
+VGPU = {
+    "name": {"type": "str", "required": True},
+    "profile": {"type": "str"},
+    "gpu": {"type": "raw"},
+    "vgpu_params": {"type": "dict"},
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+}
+GPU_MODE = {
+    "gpu": {"type": "raw", "required": True},
+    "mode": {"type": "str", "choices": ["vgpu", "sriov", "passthrough", "unmanaged"], "required": True},
+    "vfs": {"type": "int"},
+    "drain": {"type": "bool", "default": False},
+}
+SCHEDULER = {
+    "gpu": {"type": "raw", "required": True},
+    "policy": {"type": "str", "choices": ["best_effort", "equal_share", "fixed_share"], "required": True},
+    "time_slice": {"type": "int"},
+    "frequency": {"type": "int"},
+    "averaging_factor": {"type": "int"},
+    "via": {"type": "str", "choices": ["auto", "nvml", "modprobe"], "default": "auto"},
+    "drain": {"type": "bool", "default": False},
+}

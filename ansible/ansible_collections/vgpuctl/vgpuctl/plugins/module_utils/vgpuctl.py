@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Run vgpuctl on the managed host, and make a module's result of the one JSON document that it prints.
+
+Nothing here knows a rule about GPUs or VMs: what is allowed, what differs and what is done is vgpuctl's to say. Only
+the standard library is needed on the host.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+SCHEMA = "vgpuctl/1"
+PLACES = ["/opt/vgpuctl/bin"]
+PROGRAM: dict[str, Any] = {"executable": {"type": "path"}}
+COMMON: dict[str, Any] = {**PROGRAM, "wait": {"type": "float"}}
+NUMBER = re.compile(r"^[0-9]+\.[0-9]+$")
+
+
+def flags(params: dict[str, Any], *options: str) -> list[str]:
+    """Return the words of a command line for options that are called as the module's."""
+    words: list[str] = []
+    for option in options:
+        value, flag = params[option], "--" + option.replace("_", "-")
+        if value is True:
+            words.append(flag)
+        elif value is not None and value is not False:
+            for one in value if isinstance(value, list) else [value]:
+                words += [flag, str(one)]
+    return words
+
+
+def text_of(module: AnsibleModule, option: str, value: Any) -> str | None:
+    """Return what names a GPU, which must be text; the module ends here when it is not.
+
+    YAML 1.1 reads some PCI addresses as numbers to the base 60: 0000:41:00.0 is 2460.0, but 0000:84:00.0 stays text.
+    """
+    if value is None or (isinstance(value, str) and not NUMBER.match(value)):
+        return value
+    return module.fail_json(
+        msg=f"{option}: YAML made the number {value} of it. Quote the PCI address: {option}: '0000:41:00.0'",
+        code="unquoted-address",
+        facts={"option": option, "value": value},
+    )
+
+
+def ask(module: AnsibleModule, words: list[str], data: str | None = None, absent: Any = None) -> dict[str, Any]:
+    """Run vgpuctl and return its document; the module ends here when vgpuctl failed.
+
+    `data` is its standard input; `absent` the data to return when it says that there is no such thing.
+    """
+    program = module.params["executable"] or module.get_bin_path("vgpuctl", opt_dirs=PLACES)
+    if program is None:
+        module.fail_json(
+            msg="vgpuctl is not on this host. The role vgpuctl.vgpuctl.vgpuctl installs it; or say executable",
+            code="no-vgpuctl",
+        )
+    status, out, err = module.run_command([program, "--json", "--yes", *words], data=data)
+    try:
+        document: dict[str, Any] = json.loads(out)
+    except ValueError:
+        module.fail_json(msg=f"{program} printed no JSON: {(err or out).strip()}", code="no-json", rc=status)
+    if document.get("schema") != SCHEMA:
+        module.fail_json(
+            msg=f"{program} speaks {document.get('schema')}, and this collection {SCHEMA}", code="other-schema"
+        )
+    for warning in document["warnings"]:
+        module.warn(warning)
+    error = document.get("error")
+    if error is None:
+        return document
+    if absent is not None and error["code"] == "not-found":
+        return {**document, "data": absent}
+    hint = f"\nhint: {error['hint']}" if error["hint"] else ""
+    told = {name: value for name, value in error.items() if name != "message"}
+    return module.fail_json(
+        msg=f"{error['message']}   [{error['code']}]{hint}",
+        rc=status,
+        changed=error["code"] == "partly-applied",
+        **told,
+    )
+
+
+def change(module: AnsibleModule, words: list[str], data: str | None = None, name: str = "vgpuctl") -> None:
+    """Run a command that changes something, or in check mode only says what it would do, and end the module.
+
+    What vgpuctl tells is returned under `name`.
+    """
+    dry = ["--dry-run"] if module.check_mode else []
+    document = ask(module, [words[0], *flags(module.params, "wait"), *dry, *words[1:]], data)
+    said = document["data"]
+    bookkeeping = {
+        key: said.pop(key) for key in ("steps", "notes", "dry_run", "before", "after", "sources") if key in said
+    }
+    result = {"changed": document["changed"], "steps": bookkeeping["steps"], "notes": bookkeeping["notes"], name: said}
+    if module._diff:
+        result["diff"] = differences(said, bookkeeping)
+    module.exit_json(**result)
+
+
+def differences(said: dict[str, Any], work: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what --diff shows: what was and what is to be, where vgpuctl tells both, and its plan."""
+    plan = {
+        "before_header": "plan",
+        "after_header": "plan",
+        "before": "",
+        "after": "".join(f"{s}\n" for s in work["steps"]),
+    }
+    sides = (work["before"], work["after"]) if "after" in work else _sides(said)
+    shown = [] if sides is None else [{"before": sides[0] or {}, "after": sides[1] or {}}]
+    return [*shown, plan]
+
+
+def _sides(said: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Return both sides of what several VMs, or several GPUs and settings, differ in."""
+    if "vms" in said:
+        there = {vm["name"]: "there" for vm in said["vms"]}
+        return {vm["name"]: "there" for vm in said["vms"] if not vm["changed"]}, there
+    if "settings" in said:
+        rows = [(gpu["address"], row) for gpu in said["gpus"] for row in gpu["differences"]]
+        rows += [("host", row) for row in said["settings"]]
+        return (
+            {f"{where} {row['key']}": row["is"] for where, row in rows},
+            {f"{where} {row['key']}": row["wanted"] for where, row in rows},
+        )
+    return None

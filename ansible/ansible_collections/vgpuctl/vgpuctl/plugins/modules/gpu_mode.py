@@ -1,0 +1,72 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a GPU is set up for: `vgpuctl set-mode`."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_mode
+short_description: Set a GPU up for vGPUs, plain virtual functions or passthrough
+version_added: 0.1.0
+description:
+  - Turns the GPU's virtual functions on or off as the mode wants them, and writes the mode to
+    C(/etc/vgpuctl/host.yaml).
+  - Nothing changes while a VM uses the GPU, or has a vGPU there that would be lost.
+extends_documentation_fragment:
+  - vgpuctl.vgpuctl.attributes
+  - vgpuctl.vgpuctl.options.gpu_mode
+seealso:
+  - module: vgpuctl.vgpuctl.host
+author:
+  - the vgpuctl project (!UNKNOWN)
+"""
+
+EXAMPLES = r"""
+- name: Virtual functions of an NVIDIA GPU on
+  vgpuctl.vgpuctl.gpu_mode:
+    gpu: '0000:17:00.0'
+    mode: vgpu
+
+- name: Four plain virtual functions
+  vgpuctl.vgpuctl.gpu_mode:
+    gpu: '0000:86:00.0'
+    mode: sriov
+    vfs: 4
+"""
+
+RETURN = r"""
+gpu:
+  description: The GPU as C(vgpuctl show-gpu --json) tells it. In check mode as it is now.
+  returned: success
+  type: dict
+  sample: {address: '0000:17:00.0', mode: vgpu, vfs: {total: 16, enabled: 16, used: 0}}
+steps:
+  description: What was done, or in check mode what would be.
+  returned: success
+  type: list
+  elements: str
+  sample: ['turn the 16 VFs of 0000:17:00.0 on (sriov-manage)']
+notes:
+  description: What there is to know about it.
+  returned: success
+  type: list
+  elements: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.options import GPU_MODE
+from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.vgpuctl import COMMON, change, flags, text_of
+
+
+def main() -> None:
+    """Hand the options over."""
+    module = AnsibleModule(argument_spec={**GPU_MODE, **COMMON}, supports_check_mode=True)
+    gpu = text_of(module, "gpu", module.params["gpu"])
+    change(
+        module, ["set-mode", *flags(module.params, "vfs", "drain"), "--", str(gpu), module.params["mode"]], name="gpu"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""How a GPU's time is divided: `vgpuctl set-scheduler`."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: scheduler
+short_description: Set how NVIDIA's driver divides a GPU's time among its vGPUs
+version_added: 0.1.0
+description:
+  - V(best_effort) guarantees nothing. V(equal_share) gives each vGPU that runs the same part, V(fixed_share) each the
+    same part whether the others run or not.
+  - The driver changes this only on a GPU without vGPUs; O(drain) makes it so for a moment.
+  - It is written to C(/etc/vgpuctl/host.yaml) and set again after a boot.
+extends_documentation_fragment:
+  - vgpuctl.vgpuctl.attributes
+  - vgpuctl.vgpuctl.options.scheduler
+author:
+  - the vgpuctl project (!UNKNOWN)
+"""
+
+EXAMPLES = r"""
+- name: Each vGPU the same part, whether the others run or not
+  vgpuctl.vgpuctl.scheduler:
+    gpu: '0000:3b:00.0'
+    policy: fixed_share
+    time_slice: 2
+    drain: true
+"""
+
+RETURN = r"""
+gpu:
+  description: The GPU as C(vgpuctl show-gpu --json) tells it, with what is asked and what runs.
+  returned: success
+  type: dict
+  sample: {address: '0000:3b:00.0', scheduler: {asked: {policy: fixed_share, time_slice_ms: 2}}}
+steps:
+  description: What was done, or in check mode what would be.
+  returned: success
+  type: list
+  elements: str
+  sample: ['set the scheduler of 0000:3b:00.0 to fixed_share, time slice 2 ms (NVML)']
+notes:
+  description: What there is to know about it.
+  returned: success
+  type: list
+  elements: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.options import SCHEDULER
+from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.vgpuctl import COMMON, change, flags, text_of
+
+
+def main() -> None:
+    """Hand the options over."""
+    module = AnsibleModule(argument_spec={**SCHEDULER, **COMMON}, supports_check_mode=True)
+    gpu = text_of(module, "gpu", module.params["gpu"])
+    options = flags(module.params, *(option for option in SCHEDULER if option != "gpu"))
+    change(module, ["set-scheduler", *options, "--", str(gpu)], name="gpu")
+
+
+if __name__ == "__main__":
+    main()

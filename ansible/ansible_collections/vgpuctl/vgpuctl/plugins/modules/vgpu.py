@@ -1,0 +1,80 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A vGPU without a VM: `vgpuctl ensure-vgpu`."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: vgpu
+short_description: See to it that a vGPU without a VM is there, or is not
+version_added: 0.1.0
+description:
+  - Makes a vGPU that VMs of virsh and virt-install can be given. It is kept in C(/etc/vgpuctl/host.yaml) and made again
+    after a boot.
+  - One that is there with another profile, or on another GPU, is refused.
+extends_documentation_fragment:
+  - vgpuctl.vgpuctl.attributes
+  - vgpuctl.vgpuctl.options.vgpu
+author:
+  - the vgpuctl project (!UNKNOWN)
+"""
+
+EXAMPLES = r"""
+- name: A vGPU for a VM of virt-install
+  vgpuctl.vgpuctl.vgpu:
+    name: lab
+    profile: A16-2Q
+    gpu: '0000:17:00.0'
+  register: lab
+
+- name: The element for that VM's definition
+  ansible.builtin.copy:
+    content: "{{ lab.vgpu.hostdev }}"
+    dest: /root/lab.xml
+    mode: '0600'
+
+- name: It is gone
+  vgpuctl.vgpuctl.vgpu:
+    name: lab
+    state: absent
+"""
+
+RETURN = r"""
+vgpu:
+  description: The vGPU as C(vgpuctl list-vgpus --json) tells it.
+  returned: success
+  type: dict
+  sample: {name: lab, profile: A16-2Q, gpu: '0000:17:00.0', present: true}
+steps:
+  description: What was done, or in check mode what would be.
+  returned: success
+  type: list
+  elements: str
+  sample: [make vGPU A16-2Q on 0000:17:00.4]
+notes:
+  description: What there is to know about it.
+  returned: success
+  type: list
+  elements: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.options import VGPU
+from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.vgpuctl import COMMON, change, flags, text_of
+
+
+def main() -> None:
+    """Hand the options over; vgpuctl finds out whether there is something to do."""
+    module = AnsibleModule(argument_spec={**VGPU, **COMMON}, supports_check_mode=True)
+    params = {**module.params, "gpu": text_of(module, "gpu", module.params["gpu"])}
+    params["vgpu_param"] = [f"{key}={value}" for key, value in (params["vgpu_params"] or {}).items()]
+    change(
+        module,
+        ["ensure-vgpu", *flags(params, "state", "profile", "gpu", "vgpu_param"), "--", params["name"]],
+        name="vgpu",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of Ansible's modules, made from the product's own: VM_FIELDS, and the command line of each command.
+
+Two files of the collection come from here: what a module takes (`module_utils/options.py`), and what its documentation
+says of it (`doc_fragments/options.py`). Name, help, example and choices stand in one place, the program.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vgpuctl.cli.app import cli
+from vgpuctl.spec.fields import DEFAULTABLE, VM_FIELDS, SpecField
+
+COLLECTION = Path(__file__).resolve().parents[2] / "ansible/ansible_collections/vgpuctl/vgpuctl"
+COMMANDS = {"vgpu": "ensure-vgpu", "gpu_mode": "set-mode", "scheduler": "set-scheduler"}
+"""Module -> the command whose options it has. `vm` has those of a spec file."""
+
+TYPES: dict[str, dict[str, Any]] = {
+    "gpu": {"type": "raw"},
+    "vcpus": {"type": "int"},
+    "hotplug_slots": {"type": "int"},
+    "vgpu_params": {"type": "dict"},
+}
+"""Where a field is no text. A GPU is `raw`: a number that YAML made of an address must not become text unseen."""
+
+HEAD = '''\
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""%s Made from the program by tests/ansible: do not edit."""
+
+from __future__ import annotations
+
+'''
+
+
+class Option:
+    """One option of a module: what it takes, and what is said of it."""
+
+    def __init__(self, name: str, takes: dict[str, Any], said: list[str]) -> None:
+        self.name, self.takes, self.said = name, takes, said
+
+
+def files() -> dict[Path, str]:
+    """Return the text of each generated file."""
+    tables = {"vm": [_field(f) for f in VM_FIELDS]}
+    tables |= {module: list(_of_command(command)) for module, command in COMMANDS.items()}
+    specs = HEAD % "What the modules take."
+    fragments = HEAD % "What the documentation says of the modules' options." + "\nclass ModuleDocFragment:\n"
+    fragments += '    """One fragment for each module."""\n'
+    for module, options in tables.items():
+        table = {option.name: option.takes for option in options}
+        lines = [f"    {_python(name)}: {_python(takes)},\n" for name, takes in table.items()]
+        specs += f"{module.upper()} = {{\n{''.join(lines)}}}\n"
+        fragments += f'\n    {module.upper()} = r"""\noptions:\n{"".join(map(_documented, options))}"""\n'
+    plugins = COLLECTION / "plugins"
+    return {plugins / "module_utils/options.py": specs, plugins / "doc_fragments/options.py": fragments}
+
+
+def _python(value: object) -> str:
+    """Return a value as the formatter would leave it."""
+    return json.dumps(value).replace("true", "True").replace("false", "False")
+
+
+def _field(field: SpecField) -> Option:
+    takes = dict(TYPES.get(field.name, {"type": "bool"} if field.flag else {"type": "str"}))
+    if field.repeatable and field.name not in TYPES:
+        takes = {"type": "list", "elements": "str"}
+    if field.choices:
+        takes["choices"] = list(field.choices)
+    said = [_sentence(field.help.replace("; repeatable", "").replace("repeat it for", "a list for"))]
+    if field.name == "gpu":
+        said.append("Quote an address: YAML reads some as numbers.")
+    if field.built_in not in (None, False):
+        otherwise = f"V({field.built_in})"
+        file = "what C(defaults) of host.yaml says, or " if field.name in DEFAULTABLE else ""
+        said.append(f"Without it, {file}{otherwise}.")
+    if field.example and not field.choices:
+        said.append(f"For example V({field.example}).")
+    return Option(field.name, takes, said)
+
+
+def _of_command(name: str) -> Iterator[Option]:
+    """Yield what a command takes besides --dry-run, which is Ansible's check mode."""
+    fields = {f.name: f for f in VM_FIELDS}
+    for parameter in cli.load(name).params:
+        key = str(parameter.name)
+        if key == "dry_run" or key.startswith("global_"):
+            continue
+        if key in ("gpu", "vgpu_params"):
+            option = _field(fields[key])
+        else:
+            option = Option(key, _type(parameter), [_sentence(getattr(parameter, "help", "") or ARGUMENTS[name, key])])
+        if parameter.required:
+            option.takes["required"] = True
+        yield option
+
+
+ARGUMENTS = {
+    ("ensure-vgpu", "name"): "the vGPU's name",
+    ("set-mode", "mode"): "what the GPU is set up for; unmanaged: vgpuctl places nothing there",
+}
+"""What is said of arguments, which have no help of their own on the command line."""
+
+
+def _type(parameter: click.Parameter) -> dict[str, Any]:
+    if isinstance(parameter.type, click.Choice):
+        takes: dict[str, Any] = {"type": "str", "choices": [str(c) for c in parameter.type.choices]}
+        if isinstance(parameter.default, str):
+            takes["default"] = parameter.default
+        return takes
+    if isinstance(parameter.type, click.types.IntRange):
+        return {"type": "int"}
+    if getattr(parameter, "is_flag", False):
+        return {"type": "bool", "default": False}
+    return {"type": "str"}
+
+
+def _sentence(text: str) -> str:
+    """Return a help text as a sentence; options of the command line are called as the module's."""
+    text = re.sub(r" \[[^\]]*\]$", "", text.strip()).rstrip(".")
+    text = re.sub(r"--([a-z-]+)", lambda match: f"O({match[1].replace('-', '_')})", text)
+    first = text.split()[0]
+    capital = text if first.endswith(":") or not first.islower() else text[0].upper() + text[1:]
+    return capital + "."
+
+
+def _documented(option: Option) -> str:
+    lines = [f"  {option.name}:"]
+    for key, value in option.takes.items():
+        shown = f"[{', '.join(value)}]" if isinstance(value, list) else str(value)
+        lines.append(f"    {key}: {shown.lower() if isinstance(value, bool) else shown}")
+    lines.append("    description:")
+    for text in option.said:
+        quoted = "'" + text.replace("'", "''") + "'"
+        lines += textwrap.wrap(quoted, 110, initial_indent="      - ", subsequent_indent="        ")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run playbooks on simulated hosts, each with a state of its own, and read what every task came to."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+ANSIBLE = ROOT / ".venv-ansible/bin"
+PROGRAMS = ROOT / ".venv/bin"
+Task = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What one task came to on one host."""
+
+    host: str
+    task: str
+    status: str
+    result: dict[str, Any]
+
+    @property
+    def changed(self) -> bool:
+        """Whether the task says that it changed something."""
+        return bool(self.result.get("changed"))
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a playbook came to: its exit status, what people see, and each task."""
+
+    status: int
+    output: str
+    tasks: tuple[Done, ...]
+
+    def named(self, task: str) -> list[Done]:
+        """Return what the task of that name came to, host by host."""
+        return sorted((t for t in self.tasks if t.task == task), key=lambda done: done.host)
+
+    @property
+    def changed(self) -> list[tuple[str, str]]:
+        """The hosts and tasks that changed something."""
+        return [(t.host, t.task) for t in self.tasks if t.changed]
+
+    @property
+    def failed(self) -> list[Done]:
+        """What failed."""
+        return [t for t in self.tasks if t.status in ("failed", "unreachable")]
+
+
+@dataclass
+class Site:
+    """Simulated hosts with names, as an inventory has them; `directory` is all that they leave."""
+
+    directory: Path
+    hosts: Mapping[str, str]
+    runs: int = field(default=0)
+
+    def environment(self, host: str) -> dict[str, str]:
+        """Return what makes vgpuctl work on that host."""
+        return {"VGPUCTL_HOST": f"sim:{self.hosts[host]}", "XDG_STATE_HOME": str(self.directory / "state" / host)}
+
+    def inventory(self) -> Path:
+        """Write the inventory."""
+        path = self.directory / "inventory.json"
+        local = {"ansible_connection": "local", "ansible_python_interpreter": "/usr/bin/python3"}
+        hosts = {name: {**local, "vgpuctl_environment": self.environment(name)} for name in self.hosts}
+        path.write_text(json.dumps({"gpu_hosts": {"hosts": hosts}}))
+        return path
+
+    def vgpuctl(self, host: str, *words: str) -> dict[str, Any]:
+        """Run vgpuctl on a host and return its document."""
+        ran = subprocess.run(
+            [PROGRAMS / "vgpuctl", "--json", "--yes", *words],
+            env={**os.environ, **self.environment(host)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return json.loads(ran.stdout)
+
+    def play(self, *tasks: Task, arguments: Sequence[str] = (), forks: int = 5) -> Ran:
+        """Run these tasks on every host."""
+        play = {
+            "hosts": "gpu_hosts",
+            "gather_facts": False,
+            "environment": "{{ vgpuctl_environment }}",
+            "module_defaults": {"group/vgpuctl.vgpuctl.vgpuctl": {"executable": str(PROGRAMS / "vgpuctl")}},
+            "tasks": list(tasks),
+        }
+        path = self.directory / "play.yml"
+        path.write_text(json.dumps([play]))
+        return self.playbook(path, arguments=("--forks", str(forks), *arguments))
+
+    def playbook(self, path: Path, arguments: Sequence[str] = ()) -> Ran:
+        """Run a playbook."""
+        self.runs += 1
+        results = self.directory / f"results-{self.runs}"
+        results.touch()
+        ran = subprocess.run(
+            [ANSIBLE / "ansible-playbook", "-i", self.inventory(), path, *arguments],
+            env=ansible_environment(self.directory, VGPUCTL_RESULTS=str(results)),
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        lines = [json.loads(line) for line in results.read_text().splitlines()]
+        tasks = tuple(Done(line["host"], line["task"], line["status"], line["result"]) for line in lines)
+        return Ran(ran.returncode, ran.stdout + ran.stderr, tasks)
+
+
+def ansible_environment(directory: Path, **more: str) -> dict[str, str]:
+    """Return an environment in which Ansible takes the collection from the checkout and leaves nothing elsewhere."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("ANSIBLE_", "VGPUCTL_"))}
+    return {
+        **kept,
+        "PATH": f"{ANSIBLE}:{kept['PATH']}",
+        "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "ansible"),
+        "ANSIBLE_CALLBACK_PLUGINS": str(Path(__file__).parent / "callbacks"),
+        "ANSIBLE_CALLBACKS_ENABLED": "results",
+        "ANSIBLE_HOME": str(directory / "ansible-home"),
+        "ANSIBLE_LOCAL_TEMP": str(directory / "tmp"),
+        "ANSIBLE_REMOTE_TEMP": str(directory / "tmp"),
+        "ANSIBLE_NOCOWS": "1",
+        "ANSIBLE_DEPRECATION_WARNINGS": "0",
+        "LC_ALL": "C.UTF-8",
+        **more,
+    }

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inventory plugin: VMs as hosts, their groups and variables, the cache, and a host that does not answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ansible.plays import ANSIBLE, PROGRAMS, Site, ansible_environment
+
+SSH = """#!/bin/sh
+# What ssh does, for hosts that are simulated here.
+for host; do [ "$previous" = -- ] && break; previous=$host; done
+[ "$host" = dead ] && { echo "ssh: connect to host dead port 22: No route to host" >&2; exit 255; }
+for command; do :; done
+VGPUCTL_HOST=sim:a100-40 XDG_STATE_HOME="$STATE/$host" exec sh -c "$command"
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    site = Site(tmp_path, {"gpu-1": "a100-40", "gpu-2": "a100-40"})
+    for host in site.hosts:
+        site.vgpuctl(host, "create-vm", "vdi-001", "--profile", "A100-4C", "--image", "/srv/images/ubuntu-24.04.qcow2")
+    site.vgpuctl("gpu-2", "create-vm", "vdi-002", "--profile", "A100-4C", "--no-start")
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    (bin_ / "ssh").write_text(SSH)
+    (bin_ / "ssh").chmod(0o755)
+    return site
+
+
+def listed(site: Site, config: dict[str, Any], **environment: str) -> tuple[dict[str, Any], str]:
+    """Return the inventory, and what was said beside it."""
+    path = site.directory / "desktops.vgpuctl.yml"
+    path.write_text(json.dumps({"plugin": "vgpuctl.vgpuctl.vms", "executable": str(PROGRAMS / "vgpuctl"), **config}))
+    env = ansible_environment(site.directory, STATE=str(site.directory / "state"), **environment)
+    ran = subprocess.run(
+        [ANSIBLE / "ansible-inventory", "-i", path, "--list"],
+        env={**env, "PATH": f"{site.directory / 'bin'}:{env['PATH']}"},
+        cwd=site.directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return json.loads(ran.stdout), ran.stderr
+
+
+def test_vms_are_hosts_with_groups_and_the_facts_of_their_gpus(site: Site) -> None:
+    config = {
+        "hosts": ["gpu-1", "gpu-2", "dead"],
+        "compose": {"ansible_host": "vgpuctl_name ~ '.desktops'"},
+        "keyed_groups": [{"key": "vgpuctl_vcpus | string", "prefix": "vcpus"}],
+        "groups": {"on": "vgpuctl_state == 'running'"},
+    }
+    found, said = listed(site, config)
+    assert "dead: list-vms printed no JSON: ssh: connect to host dead" in " ".join(said.split())
+    hosts = found["_meta"]["hostvars"]
+    assert sorted(hosts) == ["vdi-001", "vdi-001.gpu-2", "vdi-002"]
+    assert found["profile_A100_4C"]["hosts"] == ["vdi-001", "vdi-001.gpu-2", "vdi-002"]
+    assert found["model_NVIDIA_A100_PCIE_40GB"]["hosts"] == found["vcpus_2"]["hosts"] == sorted(hosts)
+    assert found["host_gpu_2"]["hosts"] == ["vdi-001.gpu-2", "vdi-002"]
+    assert (found["on"]["hosts"], found["state_stopped"]["hosts"]) == (["vdi-001", "vdi-001.gpu-2"], ["vdi-002"])
+    one = hosts["vdi-001.gpu-2"]
+    untrusted = {"__ansible_unsafe": "vdi-001"}, {"__ansible_unsafe": "0000:3b:00.0"}
+    assert (one["vgpuctl_host"], one["vgpuctl_name"]) == ("gpu-2", untrusted[0]), "what a VM is called is no template"
+    assert [(g["address"], g["framebuffer_mib"]) for g in one["vgpuctl_gpus"]] == [(untrusted[1], 40960)]
+    assert "vdi-001.desktops" in str(one["ansible_host"])
+
+
+def test_the_cache_answers_until_it_is_flushed(site: Site) -> None:
+    config = {
+        "environment": site.environment("gpu-1"),
+        "cache": True,
+        "cache_plugin": "ansible.builtin.jsonfile",
+        "cache_connection": str(site.directory / "cache"),
+    }
+    assert list(listed(site, config)[0]["_meta"]["hostvars"]) == ["vdi-001"]
+    assert os.listdir(site.directory / "cache")
+    site.vgpuctl("gpu-1", "delete-vm", "vdi-001")
+    assert list(listed(site, config)[0]["_meta"]["hostvars"]) == ["vdi-001"]
+    assert listed(site, {**config, "cache": False})[0]["_meta"]["hostvars"] == {}
+
+
+def test_no_answer_at_all_is_an_error_and_no_empty_inventory(site: Site) -> None:
+    found, said = listed(site, {"hosts": ["dead"]})
+    assert found["_meta"]["hostvars"] == {}
+    assert "no GPU host answered" in said

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The modules on simulated hosts: changed once, the plan before, the error with its code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ansible.plays import Ran, Site
+
+ALL_MODULES = [
+    {"name": "mode", "vgpuctl.vgpuctl.gpu_mode": {"gpu": "0000:3b:00.0", "mode": "vgpu"}},
+    {"name": "scheduler", "vgpuctl.vgpuctl.scheduler": {"gpu": "A100", "policy": "fixed_share", "time_slice": 2}},
+    {"name": "host", "vgpuctl.vgpuctl.host": {"gpus": {"0000:3b:00.0": {"reserved_for": ["vdi-*", "lab"]}}}},
+    {"name": "vgpu", "vgpuctl.vgpuctl.vgpu": {"name": "lab", "profile": "A100-4C", "gpu": "0000:3b:00.0",
+                                              "vgpu_params": {"frame_rate_limiter": 0}}},
+    {"name": "vm", "vgpuctl.vgpuctl.vm": {"name": "vdi-000", "profile": ["A100-4C"], "memory": "8GiB", "vcpus": 4,
+                                          "image": "/srv/images/ubuntu-24.04.qcow2"}},
+    {"name": "more", "vgpuctl.vgpuctl.vm": {"name": "vdi-{:03}", "count": 3, "profile": "A100-4C", "wait": 30}},
+]  # fmt: skip
+INFO = [
+    {"name": "gpus", "vgpuctl.vgpuctl.gpu_info": {}},
+    {"name": "one", "vgpuctl.vgpuctl.gpu_info": {"gpu": "0000:3b:00.0"}},
+    {"name": "profiles", "vgpuctl.vgpuctl.profile_info": {"gpu": "0000:3b:00.0", "all": True}},
+    {"name": "vms", "vgpuctl.vgpuctl.vm_info": {}},
+    {"name": "nobody", "vgpuctl.vgpuctl.vm_info": {"name": "nobody"}},
+    {"name": "doctor", "vgpuctl.vgpuctl.doctor_info": {"checks": ["iommu", "libvirt"]}},
+]
+
+
+def masked(steps: list[str]) -> list[str]:
+    """Return steps without the digits of uuids that are made anew each time."""
+    return [re.sub(r"-[0-9a-f]{8}\.qcow2", "-UUID.qcow2", step) for step in steps]
+
+
+def steps(ran: Ran) -> dict[str, list[str]]:
+    return {done.task: masked(done.result["steps"]) for done in ran.tasks}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path, {"gpu-1": "a100-40"})
+
+
+def test_each_module_changes_once_and_the_second_run_changes_nothing(site: Site) -> None:
+    first = site.play(*ALL_MODULES)
+    assert first.status == 0, first.output
+    assert [task for _, task in first.changed] == [task["name"] for task in ALL_MODULES]
+    made = {done.task: done.result for done in first.tasks}
+    assert made["vm"]["vm"]["memory_mib"] == 8192
+    assert [vm["name"] for vm in made["more"]["vm"]["vms"]] == ["vdi-001", "vdi-002", "vdi-003"]
+    assert made["vgpu"]["vgpu"]["hostdev"].startswith("<hostdev")
+    assert made["scheduler"]["gpu"]["scheduler"]["running"]["policy"] == "fixed_share"
+    second = site.play(*ALL_MODULES)
+    assert (second.status, second.changed) == (0, []), second.output
+    assert all(found == [] for found in steps(second).values())
+    seen = site.play(*INFO)
+    assert (seen.status, seen.changed) == (0, []), seen.output
+    told = {done.task: done.result for done in seen.tasks}
+    assert [gpu["address"] for gpu in told["gpus"]["gpus"] + told["one"]["gpus"]] == ["0000:3b:00.0"] * 2
+    assert "A100-4C" in [p["profile"] for p in told["profiles"]["profiles"]]
+    assert [vm["name"] for vm in told["vms"]["vms"]] == ["vdi-000", "vdi-001", "vdi-002", "vdi-003"]
+    assert told["nobody"]["vms"] == []
+    assert (told["doctor"]["verdict"], len(told["doctor"]["checks"]), told["doctor"]["wrong"]) == ("ok", 2, [])
+
+
+def test_check_and_diff_before_show_what_the_run_then_does_and_change_nothing(site: Site) -> None:
+    def look() -> list[object]:
+        return [site.vgpuctl("gpu-1", *words)["data"] for words in (["list-gpus"], ["list-vms"], ["export"])]
+
+    before = look()
+    checked = site.play(*ALL_MODULES, arguments=["--check", "--diff"])
+    assert checked.status == 0, checked.output
+    assert [task for _, task in checked.changed] == [task["name"] for task in ALL_MODULES]
+    assert look() == before
+    for step in (step for done in checked.tasks for step in done.result["steps"]):
+        assert f"+{step}" in checked.output
+
+
+def test_each_module_says_in_check_mode_what_it_does_right_after(site: Site) -> None:
+    pairs = [{**task, "diff": True, "check_mode": check} for task in ALL_MODULES for check in (True, False)]
+    ran = site.play(*pairs)
+    assert ran.status == 0, ran.output
+    for planned, done in zip(ran.tasks[::2], ran.tasks[1::2], strict=True):
+        assert (planned.task, planned.changed) == (done.task, done.changed) == (done.task, True)
+        assert masked(planned.result["steps"]) == masked(done.result["steps"]) != []
+        plans = [result["diff"][-1]["after"].splitlines() for result in (planned.result, done.result)]
+        assert plans == [planned.result["steps"], done.result["steps"]]
+    sides = {done.task: done.result["diff"][0] for done in ran.tasks[1::2]}
+    assert sides["vm"]["before"] == {}
+    assert sides["vm"]["after"]["state"] == "running"
+    assert sides["more"] == {"before": {}, "after": {f"vdi-00{n}": "there" for n in (1, 2, 3)}}
+    assert sides["host"]["after"] == {"0000:3b:00.0 reserved_for": ["vdi-*", "lab"]}
+
+
+def test_a_vm_is_taken_through_its_states_and_to_another_profile(site: Site) -> None:
+    wanted: list[dict[str, Any]] = [
+        {"profile": "A100-4C", "state": "stopped"},
+        {"profile": "A100-8C", "memory": "8GiB"},
+        {"state": "started"},
+        {"state": "present"},
+        {"profile": "A100-4C", "disk": "10GiB"},
+        {"state": "absent"},
+        {"state": "absent"},
+    ]
+    tasks = [
+        {"vgpuctl.vgpuctl.vm": {"name": "vdi-001", **words}, "ignore_errors": True, "diff": True} for words in wanted
+    ]
+    made, changed, started, kept, refused, gone, never = site.play(*tasks).tasks
+    assert made.result["vm"]["state"] == "stopped"
+    sides = changed.result["diff"][0]
+    assert (sides["before"]["memory_mib"], sides["after"]["memory_mib"]) == (4096, 8192)
+    assert [v["profile"] for v in changed.result["vm"]["vgpus"]] == ["A100-8C"]
+    assert (started.result["vm"]["state"], kept.changed) == ("running", False)
+    assert (refused.status, refused.result["code"], refused.result["exit_status"]) == ("failed", "spec-differs", 3)
+    assert (gone.result["vm"]["state"], gone.result["diff"][0]["after"], never.changed) == ("absent", {}, False)
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("vm", {"name": "vdi-001", "profile": "A100-4D"}, "not-found"),
+    ("vm", {"name": "vdi-001", "profile": "A100-40C:2"}, "no-capacity"),
+    ("vm", {"name": "vdi-{:03}", "count": 2, "state": "absent"}, "usage"),
+    ("vm", {"name": "--state=absent", "profile": "A100-4C"}, "invalid-input"),
+    ("vgpu", {"name": "--yes", "profile": "A100-4C"}, "invalid-input"),
+    ("vgpu", {"name": "lab"}, "invalid-input"),
+    ("gpu_mode", {"gpu": "--drain", "mode": "vgpu"}, "not-found"),
+    ("host", {"spec": {"gpus": {}}}, "invalid-input"),
+    ("host", {"gpus": {"A100": {"colour": "red"}}}, "invalid-input"),
+    ("scheduler", {"gpu": "A100", "policy": "best_effort", "time_slice": 2}, "invalid-input"),
+]
+
+
+def test_an_error_carries_its_code_facts_and_hint(site: Site) -> None:
+    tasks = [{f"vgpuctl.vgpuctl.{module}": words, "ignore_errors": True} for module, words, _ in REFUSED]
+    ran = site.play(*tasks)
+    assert [done.result.get("code") for done in ran.failed] == [code for _, _, code in REFUSED], ran.output
+    for done in ran.failed:
+        assert {"facts", "hint", "exit_status", "undone", "left"} <= set(done.result)
+        assert f"[{done.result['code']}]" in done.result["msg"]
+        assert (done.result["hint"] or "") in done.result["msg"]
+    assert ran.changed == []
+
+
+UNQUOTED = """
+- hosts: gpu_hosts
+  gather_facts: false
+  ignore_errors: true
+  tasks:
+    - vgpuctl.vgpuctl.vm: {name: vdi-001, profile: A100-4C, gpu: 0000:41:00.0}
+    - vgpuctl.vgpuctl.vgpu: {name: lab, profile: A100-4C, gpu: 0000:01:00.0}
+    - vgpuctl.vgpuctl.gpu_mode: {gpu: 0000:41:00.0, mode: vgpu}
+    - vgpuctl.vgpuctl.scheduler: {gpu: 0000:41:00.0, policy: best_effort}
+    - vgpuctl.vgpuctl.gpu_info: {gpu: 0000:41:00.0}
+    - vgpuctl.vgpuctl.profile_info: {gpu: '{{ 2460.0 }}'}
+    - vgpuctl.vgpuctl.profile_info: {gpu: '2460.0'}
+    - vgpuctl.vgpuctl.host: {gpus: {0000:41:00.0: {mode: vgpu}}}
+    - vgpuctl.vgpuctl.host: {spec: {version: 1, gpus: {0000:41:00.0: {mode: vgpu}}}}
+"""
+
+
+def test_an_address_of_which_yaml_made_a_number_is_named(site: Site) -> None:
+    path = site.directory / "unquoted.yml"
+    path.write_text(UNQUOTED)
+    failed = site.playbook(path).failed
+    assert [done.result["code"] for done in failed] == ["unquoted-address"] * 9
+    assert all("Quote the PCI address" in done.result["msg"] for done in failed)
+
+
+def test_a_host_without_vgpuctl_says_what_installs_it(site: Site) -> None:
+    path = site.directory / "without.yml"
+    path.write_text("- {hosts: gpu_hosts, gather_facts: false, tasks: [vgpuctl.vgpuctl.gpu_info: ]}\n")
+    (done,) = site.playbook(path).failed
+    assert done.result["code"] == "no-vgpuctl"
+    assert "vgpuctl.vgpuctl.vgpuctl installs it" in done.result["msg"]
+
+
+@pytest.mark.parametrize(
+    ("printed", "code"), [("hello", "no-json"), ('{"schema": "vgpuctl/9"}', "other-schema"), ("", "no-json")]
+)
+def test_another_program_of_that_name_is_told(site: Site, printed: str, code: str) -> None:
+    program = site.directory / "vgpuctl"
+    program.write_text(f"#!/bin/sh\necho '{printed}'\necho 'cannot go on' >&2\nexit 1\n")
+    program.chmod(0o755)
+    (done,) = site.play({"vgpuctl.vgpuctl.gpu_info": {"executable": str(program)}}).failed
+    assert done.result["code"] == code
+
+
+def test_a_run_that_fails_half_way_is_repaired_by_running_again(tmp_path: Path) -> None:
+    scenario = tmp_path / "third-start.yaml"
+    scenario.write_text(
+        "version: 1\ngpus: [{model: A100}]\n"
+        "faults: [{on: start, match: 'vdi-*', nth: 3, code: 38, message: the third start fails}]\n"
+    )
+    site = Site(tmp_path, {"gpu-1": str(scenario)})
+    tasks = [
+        {"name": "first", "vgpuctl.vgpuctl.vm": {"name": "vdi-{:03}", "count": 4, "profile": "A100-4C"}},
+        {"name": "then", "vgpuctl.vgpuctl.vgpu": {"name": "lab", "profile": "A100-4C"}},
+    ]
+    broken = site.play(*tasks)
+    (done,) = broken.failed
+    assert (broken.status, done.task, done.result["code"]) == (2, "first", "some-failed"), broken.output
+    assert len(done.result["facts"]["vms"]) == 3
+    assert len(site.vgpuctl("gpu-1", "list-vms")["data"]) == 3
+    assert site.vgpuctl("gpu-1", "list-vgpus")["data"] == []
+    mended = site.play(*tasks)
+    assert (mended.status, [task for _, task in mended.changed]) == (0, ["first", "then"]), mended.output
+    assert len(site.vgpuctl("gpu-1", "list-vms")["data"]) == 4
+    again = site.play(*tasks)
+    assert (again.status, again.changed) == (0, [])
+
+
+def test_ten_hosts_in_one_run(tmp_path: Path) -> None:
+    site = Site(tmp_path, {f"gpu-{n}": ("a100-40", "t4", "a16")[n % 3] for n in range(10)})
+    profiles = {"a100-40": "A100-4C", "t4": "T4-2Q", "a16": "A16-2Q"}
+    task = {
+        "name": "desktops",
+        "vgpuctl.vgpuctl.vm": {"name": "vdi-{:03}", "count": 2, "profile": "{{ profiles[inventory_hostname] }}"},
+        "vars": {"profiles": {host: profiles[kind] for host, kind in site.hosts.items()}},
+    }
+    first = site.play(task, forks=10)
+    assert (first.status, len(first.changed)) == (0, 10), first.output
+    for host in site.hosts:
+        assert [vm["name"] for vm in site.vgpuctl(host, "list-vms")["data"] if vm["owner"] == "ours"] == [
+            "vdi-001",
+            "vdi-002",
+        ]
+    second = site.play(task, forks=10)
+    assert (second.status, second.changed) == (0, [])
+
+
+def test_a_hundred_desktops_in_one_task(tmp_path: Path) -> None:
+    scenario = tmp_path / "host.yaml"
+    scenario.write_text("version: 1\ngpus: [{model: A16, count: 8}]\n")
+    site = Site(tmp_path, {"gpu-1": str(scenario)})
+    task = {"name": "desktops", "vgpuctl.vgpuctl.vm": {"name": "vdi-{:03}", "count": 100, "profile": "A16-1Q"}}
+    first = site.play(task)
+    assert first.status == 0, first.output
+    assert {vm["state"] for vm in site.vgpuctl("gpu-1", "list-vms")["data"]} == {"running"}
+    assert len(site.vgpuctl("gpu-1", "list-vms")["data"]) == 100
+    assert site.play(task).changed == []

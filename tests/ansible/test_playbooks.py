@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The playbooks and roles that people copy, on simulated hosts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ansible.plays import PROGRAMS, ROOT, Ran, Site
+
+PLAYBOOKS = ROOT / "ansible/playbooks"
+IMAGE = "/srv/images/ubuntu-24.04.qcow2"
+SPEC = {"version": 1, "gpus": {"A100": {"mode": "vgpu", "scheduler": {"policy": "equal_share"}}}}
+POOL = {
+    "desktop_pool_count": 5,
+    "desktop_pool_batch": 2,
+    "desktop_pool_profile": "A100-4C",
+    "desktop_pool_image": IMAGE,
+}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path, {"gpu-1": "a100-40", "gpu-2": "a100-40"})
+
+
+def run(site: Site, name: str, *arguments: str, **variables: Any) -> Ran:
+    """Run one of the playbooks as it is, with the hosts' environment and program around it."""
+    path = site.directory / name
+    (play,) = json.loads(json.dumps(_loaded(PLAYBOOKS / name)))
+    play |= {
+        "environment": "{{ vgpuctl_environment }}",
+        "module_defaults": {"group/vgpuctl.vgpuctl.vgpuctl": {"executable": str(PROGRAMS / "vgpuctl")}},
+    }
+    path.write_text(json.dumps([play]))
+    return site.playbook(path, (*arguments, "--extra-vars", json.dumps(variables)))
+
+
+def _loaded(path: Path) -> Any:
+    from ruamel.yaml import YAML
+
+    return YAML(typ="safe").load(path)
+
+
+def states(site: Site, host: str) -> dict[str, str]:
+    """Return the VMs of a host and whether they run."""
+    return {vm["name"]: vm["state"] for vm in site.vgpuctl(host, "list-vms")["data"]}
+
+
+def test_site_makes_desktops_once_drain_brings_them_back_and_the_scheduler_changes(site: Site) -> None:
+    wanted = {"site_install": False, "vgpuctl_host_spec": SPEC, **POOL}
+    first = run(site, "site.yml", **wanted)
+    assert first.status == 0, first.output
+    there = {f"vdi-00{n}": "running" for n in range(1, 6)}
+    assert states(site, "gpu-1") == states(site, "gpu-2") == there
+    again = run(site, "site.yml", **wanted)
+    assert (again.status, again.changed) == (0, []), again.output
+
+    changed = run(site, "change-scheduler.yml", scheduler_policy="fixed_share", scheduler_time_slice=2)
+    assert changed.status == 0, changed.output
+    (gpu,) = site.vgpuctl("gpu-2", "list-gpus")["data"]
+    assert gpu["scheduler"]["running"]["policy"] == "fixed_share"
+    assert states(site, "gpu-2") == there
+
+    inside = site.directory / "inside.yml"
+    inside.write_text("- name: look\n  vgpuctl.vgpuctl.vm_info:\n- name: look at GPUs\n  vgpuctl.vgpuctl.gpu_info:\n")
+    drained = run(site, "drain.yml", drain_tasks=str(inside))
+    assert drained.status == 0, drained.output
+    assert {vm["state"] for done in drained.named("look") for vm in done.result["vms"]} == {"stopped"}
+    assert {gpu["cordoned"] for done in drained.named("look at GPUs") for gpu in done.result["gpus"]} == {True}
+    hosts = [done.host for done in drained.tasks]
+    assert hosts == sorted(hosts), "one host at a time"
+    assert states(site, "gpu-1") == states(site, "gpu-2") == there
+    assert [gpu["cordoned"] for gpu in site.vgpuctl("gpu-1", "list-gpus")["data"]] == [False]
+
+
+def test_doctor_stops_where_something_is_wrong(tmp_path: Path) -> None:
+    scenario = tmp_path / "broken.yaml"
+    scenario.write_text("version: 1\niommu: false\ngpus: [{model: A100}]\n")
+    site = Site(tmp_path, {"gpu-1": "a100-40", "gpu-2": str(scenario)})
+    ran = run(site, "doctor.yml")
+    assert ran.status == 2
+    (failed,) = ran.failed
+    assert (failed.host, "the IOMMU is on" in failed.result["msg"]) == ("gpu-2", True)
+
+
+def test_a_pool_without_a_count_is_refused_before_anything_is_made(site: Site) -> None:
+    task = {
+        "ansible.builtin.include_role": {"name": "vgpuctl.vgpuctl.desktop_pool"},
+        "vars": {"desktop_pool_profile": "x"},
+    }
+    ran = site.play(task)
+    assert "missing required arguments: desktop_pool_count, desktop_pool_image" in ran.failed[0].result["msg"]
