@@ -17,14 +17,15 @@ from typing import Any
 import click
 
 from vgpuctl.cli.app import cli
-from vgpuctl.spec.fields import DEFAULTABLE, VM_FIELDS, SpecField
+from vgpuctl.spec.fields import DEFAULTABLE, VM_FIELDS, WHERE, SpecField
 
 COLLECTION = Path(__file__).resolve().parents[2] / "ansible/ansible_collections/vgpuctl/vgpuctl"
 COMMANDS = {"vgpu": "ensure-vgpu", "gpu_mode": "set-mode", "scheduler": "set-scheduler"}
 """Module -> the command whose options it has. `vm` has those of a spec file."""
 
 TYPES: dict[str, dict[str, Any]] = {
-    "gpu": {"type": "raw"},
+    "gpu": {"type": "list", "elements": "raw"},
+    "not_gpu": {"type": "list", "elements": "raw"},
     "vcpus": {"type": "int"},
     "hotplug_slots": {"type": "int"},
     "vgpu_params": {"type": "dict"},
@@ -75,8 +76,8 @@ def _field(field: SpecField) -> Option:
         takes = {"type": "list", "elements": "str"}
     if field.choices:
         takes["choices"] = list(field.choices)
-    said = [_sentence(field.help.replace("; repeatable", "").replace("repeat it for", "a list for"))]
-    if field.name == "gpu":
+    said = [_sentence(re.sub(r"repeat it (for|to allow)", "a list for", field.help.replace("; repeatable", "")))]
+    if field.name in ("gpu", "not_gpu"):
         said.append("Quote an address: YAML reads some as numbers.")
     if field.built_in not in (None, False):
         otherwise = f"V({field.built_in})"
@@ -94,8 +95,11 @@ def _of_command(name: str) -> Iterator[Option]:
         key = str(parameter.name)
         if key == "dry_run" or key.startswith("global_"):
             continue
-        if key in ("gpu", "vgpu_params"):
+        if key in (*WHERE, "vgpu_params"):
             option = _field(fields[key])
+            if isinstance(parameter, click.Argument):
+                option.takes = {"type": "raw"}
+                option.said[0] = ARGUMENTS[name, key]
         else:
             option = Option(key, _type(parameter), [_sentence(getattr(parameter, "help", "") or ARGUMENTS[name, key])])
         if parameter.required:
@@ -105,6 +109,8 @@ def _of_command(name: str) -> Iterator[Option]:
 
 ARGUMENTS = {
     ("ensure-vgpu", "name"): "the vGPU's name",
+    ("set-mode", "gpu"): "The GPU, by address or by model.",
+    ("set-scheduler", "gpu"): "The GPU, by address or by model.",
     ("set-mode", "mode"): "what the GPU is set up for; unmanaged: vgpuctl places nothing there",
 }
 """What is said of arguments, which have no help of their own on the command line."""

@@ -6,7 +6,12 @@ from __future__ import annotations
 
 VM = {
     "profile": {"type": "list", "elements": "str"},
-    "gpu": {"type": "raw"},
+    "gpu": {"type": "list", "elements": "raw"},
+    "not_gpu": {"type": "list", "elements": "raw"},
+    "numa_node": {"type": "str"},
+    "spread_group": {"type": "str"},
+    "scheduler": {"type": "str", "choices": ["best_effort", "equal_share", "fixed_share"]},
+    "placement": {"type": "str", "choices": ["least-waste", "depth", "breadth", "first-fit"]},
     "mode": {"type": "str", "choices": ["vgpu", "sriov", "passthrough"]},
     "memory": {"type": "str"},
     "vcpus": {"type": "int"},
@@ -26,7 +31,11 @@ VM = {
 VGPU = {
     "name": {"type": "str", "required": True},
     "profile": {"type": "str"},
-    "gpu": {"type": "raw"},
+    "gpu": {"type": "list", "elements": "raw"},
+    "not_gpu": {"type": "list", "elements": "raw"},
+    "numa_node": {"type": "str"},
+    "scheduler": {"type": "str", "choices": ["best_effort", "equal_share", "fixed_share"]},
+    "placement": {"type": "str", "choices": ["least-waste", "depth", "breadth", "first-fit"]},
     "vgpu_params": {"type": "dict"},
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
 }

@@ -34,6 +34,14 @@ def flags(params: dict[str, Any], *options: str) -> list[str]:
     return words
 
 
+def texts_of(module: AnsibleModule, params: dict[str, Any], *options: str) -> dict[str, Any]:
+    """Return the parameters; the module ends here when one of a list that names GPUs is no text."""
+    for option in options:
+        for value in params[option] or ():
+            text_of(module, option, value)
+    return params
+
+
 def text_of(module: AnsibleModule, option: str, value: Any) -> str | None:
     """Return what names a GPU, which must be text; the module ends here when it is not.
 

@@ -61,17 +61,19 @@ notes:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.options import VGPU
-from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.vgpuctl import COMMON, change, flags, text_of
+from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.vgpuctl import COMMON, change, flags, texts_of
+
+WHERE = ("gpu", "not_gpu", "numa_node", "scheduler", "placement")
 
 
 def main() -> None:
     """Hand the options over; vgpuctl finds out whether there is something to do."""
     module = AnsibleModule(argument_spec={**VGPU, **COMMON}, supports_check_mode=True)
-    params = {**module.params, "gpu": text_of(module, "gpu", module.params["gpu"])}
+    params = dict(texts_of(module, module.params, "gpu", "not_gpu"))
     params["vgpu_param"] = [f"{key}={value}" for key, value in (params["vgpu_params"] or {}).items()]
     change(
         module,
-        ["ensure-vgpu", *flags(params, "state", "profile", "gpu", "vgpu_param"), "--", params["name"]],
+        ["ensure-vgpu", *flags(params, "state", "profile", *WHERE, "vgpu_param"), "--", params["name"]],
         name="vgpu",
     )
 

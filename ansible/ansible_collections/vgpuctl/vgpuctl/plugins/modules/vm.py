@@ -96,7 +96,7 @@ import json
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.options import VM
-from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.vgpuctl import COMMON, change, flags, text_of
+from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.vgpuctl import COMMON, change, flags, texts_of
 
 STATES = ["present", "absent", "started", "stopped"]
 
@@ -114,7 +114,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    params = {**module.params, "gpu": text_of(module, "gpu", module.params["gpu"])}
+    params = texts_of(module, module.params, "gpu", "not_gpu")
     spec = {name: params[name] for name in ("name", *VM) if params[name] is not None}
     change(
         module, ["ensure-vm", "--file", "-", *flags(params, "state", "count", "parallel")], json.dumps(spec), name="vm"
