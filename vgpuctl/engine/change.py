@@ -158,6 +158,7 @@ def move_vgpu(world: World, name: str, carrier: str, goal: Goal, *, wait_seconds
     if old is None or old.profile is None:
         raise Busy(f"{vm.name} does not have {carrier} any more", hint="run the command again", vm=vm.name)
     refuse_stuck(snapshot, [goal.gpu])
+    _refuse_saved(world, vm)
     exchange = Swap(tuple(v for v in promise.vgpus if v is not old), (old,), (old.profile,))
     asked = replace(wish_for(vm, promise, (old,)), where=Where(gpus=(goal.gpu,)))
     wish = _placed(asked, promise, exchange)
@@ -224,6 +225,8 @@ def _job(world: World, wish: VmWish, fields: frozenset[str], *, dry_run: bool) -
     if "profile" in fields:
         exchange = swap(vm, promise, typed_profiles(wish), types_of(snapshot, vm))
         _refuse_whole(vm, promise)
+        if exchange.go:
+            _refuse_saved(world, vm)
         wish = _placed(wish, promise, exchange)
     xml = definition(world, vm, dry_run=dry_run)
     reserve = wish.reserve if "reserve" in fields else promise.reserve
@@ -246,6 +249,16 @@ def _changeable(snapshot: Snapshot, name: str, what: str) -> tuple[Vm, Promise]:
         )
     refuse_stuck(snapshot, [v.gpu for v in promise.vgpus])
     return vm, promise
+
+
+def _refuse_saved(world: World, vm: Vm) -> None:
+    """Refuse to take a vGPU from a VM whose memory libvirt has saved with it: it could not be started without it."""
+    if leftovers_of(world, vm).managed_save:
+        raise InUse(
+            f"{vm.name} has a managed save, which can be restored only with the vGPUs that it has",
+            hint=f"start and stop it: vgpuctl start-vm {vm.name}; or virsh managedsave-remove {vm.name}",
+            vm=vm.name,
+        )
 
 
 def _refuse_whole(vm: Vm, promise: Promise) -> None:

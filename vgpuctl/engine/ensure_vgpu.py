@@ -34,7 +34,8 @@ def ensure_vgpu(
     Raises:
         InvalidInput: it is not there, and the wish has no profile.
         Exists: host.yaml keeps it and its device is missing.
-        SpecDiffers: it is there and is another profile's, on another GPU, or has other parameters.
+        SpecDiffers: it is there and is another profile's, on another GPU, or has other parameters; or its device
+            is not as host.yaml says.
     """
     name = wish.name or ""
     snapshot = observe(world, Want(types=bool(wish.profiles), models=bool(wish.where.gpus or wish.where.not_gpus)))
@@ -57,6 +58,7 @@ def ensure_vgpu(
         gone = delete_vgpu(world, name, dry_run=dry_run, confirm=confirm, wait_seconds=wait_seconds, progress=progress)
         return replace(gone, data={**gone.data, "before": now, "after": None})
     plans.refuse_different(snapshot, entry, wish)
+    plans.refuse_changed(snapshot, entry, seen)
     if not seen.present:
         plans.refuse_existing(snapshot, name)
     return Outcome(False, {**now, "before": now, "after": now}, warnings=snapshot.warnings, dry_run=dry_run)

@@ -14,15 +14,16 @@ from vgpuctl.capacity.fits import Fit, Spot, fit
 from vgpuctl.capacity.where import select_gpus
 from vgpuctl.engine.change import Goal, move_vgpu
 from vgpuctl.engine.guards import require_system, require_writable
+from vgpuctl.engine.move import deleted_meanwhile
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.power import leftovers_of
 from vgpuctl.engine.while_off import while_off
-from vgpuctl.errors import NotFound, VgpuctlError
+from vgpuctl.errors import Busy, NotFound, VgpuctlError
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import Answer, Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.plan.choose import refuse_unknown_host_file
-from vgpuctl.plan.moves import MovesPlan, VmMove, better_by_moves, room_by_moves, why_pinned
+from vgpuctl.plan.moves import MovesPlan, VmMove, better_by_moves, refuse_no_room, room_by_moves, why_pinned
 from vgpuctl.steps.domain import OFF
 
 if TYPE_CHECKING:
@@ -165,8 +166,22 @@ def _carry_out(world: World, moves: Sequence[VmMove], wait_seconds: float, progr
 
 
 def _move(world: World, move: VmMove, wait_seconds: float, progress: Progress) -> None:
-    """Look whether the VM runs now, and move it: it may have been started or stopped since the plan."""
-    seen = observe(world, Want(models=False)).vm(move.vm.uuid) or move.vm
+    """Look whether the VM runs now, and move it: it may have been started or stopped since the plan.
+
+    Raises:
+        NotFound: it was deleted meanwhile.
+        Busy: it may not be moved any more.
+        NoCapacity: its new place is gone already; it was not shut down for it.
+        VgpuctlError: as `while_off`.
+    """
+    snapshot = observe(world, Want(types=True, models=False))
+    seen = snapshot.vm(move.vm.uuid)
+    if seen is None:
+        raise deleted_meanwhile(move.vm)
+    stays = why_pinned(seen)
+    if stays is not None:
+        raise Busy(f"VM {seen.name} is not moved: {stays} now", vm=seen.name, state=str(seen.state))
+    refuse_no_room(snapshot, seen, move)
     goal = Goal(move.gpu, move.placement_id)
 
     def act() -> Outcome:

@@ -12,14 +12,16 @@ from collections.abc import Mapping, Sequence
 from vgpuctl.capacity.fits import Spot, fit
 from vgpuctl.capacity.kinds import Numbers, fleet_of
 from vgpuctl.capacity.profiles import find
-from vgpuctl.errors import NoCapacity
+from vgpuctl.errors import Busy, NoCapacity
 from vgpuctl.model.gpu import Backend, Gpu, Owner, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu, PromiseState, Vm, VmState
-from vgpuctl.model.wish import ANYWHERE
+from vgpuctl.model.wish import ANYWHERE, Where
 from vgpuctl.placement.better import improvement
 from vgpuctl.placement.moves import Placed, Room, Shift, in_the_way, room_for
+from vgpuctl.plan.change import added, without
 from vgpuctl.plan.differ import kept_where
+from vgpuctl.plan.reserve import wish_for
 from vgpuctl.value import Value, replace
 
 MOVABLE = (VmState.RUNNING, VmState.STOPPED)
@@ -165,6 +167,22 @@ def _owner(snapshot: Snapshot, vgpu: Vgpu) -> tuple[Vm, PromisedVgpu] | None:
         return None
     mine = next((v for v in promise.vgpus if v.carrier == vgpu.carrier and v.profile is not None), None)
     return (vm, mine) if mine is not None else None
+
+
+def refuse_no_room(snapshot: Snapshot, vm: Vm, move: VmMove) -> None:
+    """Refuse a move whose new place is not free, or not open to the VM, before the VM is shut down for it.
+
+    Raises:
+        Busy: the VM has no such vGPU any more.
+        VgpuctlError: as `choose`.
+    """
+    promise = vm.promise
+    old = next((v for v in promise.vgpus if v.carrier == move.vgpu.carrier), None) if promise is not None else None
+    if promise is None or old is None:
+        raise Busy(f"{vm.name} does not have {move.vgpu.carrier} any more", vm=vm.name)
+    seen = without(snapshot, (old,)) if old.gpu == move.gpu else snapshot
+    asked = replace(wish_for(vm, promise, (old,)), where=Where(gpus=(move.gpu,)))
+    added(seen, asked, promise, go=(old,))
 
 
 def why_pinned(vm: Vm) -> str | None:

@@ -91,6 +91,21 @@ def refuse_existing(snapshot: Snapshot, name: str) -> None:
         )
 
 
+def refuse_changed(snapshot: Snapshot, entry: NamedVgpu, seen: Vgpu) -> None:
+    """Refuse to call a vGPU the one of host.yaml when its device is not as host.yaml says: somebody changed it by hand.
+
+    Raises:
+        SpecDiffers: facts hold what was seen.
+    """
+    if seen.present and seen.reason is not None and entry.carrier not in snapshot.unreadable_claims:
+        raise SpecDiffers(
+            f"vGPU {entry.name} is not as host.yaml says: {seen.reason}",
+            hint=f"vgpuctl delete-vgpu {entry.name}, then run the command again",
+            vgpu=entry.name,
+            carrier=entry.carrier,
+        )
+
+
 def refuse_different(snapshot: Snapshot, entry: NamedVgpu, wish: VmWish) -> None:
     """Refuse a wish that asks for something else than the vGPU of that name is; what was not typed does not count.
 

@@ -40,6 +40,17 @@ def test_the_second_run_changes_nothing_and_a_dry_run_says_what_the_first_does(t
     assert not ensure(host.world, gpu="A100").changed, "a model is a GPU too"
 
 
+def test_one_whose_device_somebody_changed_by_hand_is_not_called_present(tmp_path):
+    host = open_host(tmp_path)
+    carrier = ensure(host.world, "A100-4C").data["carrier"]
+    for type_id in ("0", "469"):
+        host.world.sysfs.write(f"/sys/bus/pci/devices/{carrier}/nvidia/current_vgpu_type", type_id)
+    host = host.again()
+    for profiles in ((), ("A100-4C",)):
+        with pytest.raises(SpecDiffers, match="it carries A100-5C"):
+            ensure(host.world, *profiles)
+
+
 def test_another_profile_gpu_or_parameter_is_refused_with_both_sides(tmp_path):
     host = open_host(tmp_path, "l40s-x4")
     there = make(host.world, "L40S-4Q").data["gpu"]

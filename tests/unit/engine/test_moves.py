@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,11 +14,12 @@ from tests.lent import carriers, taken, vm_of
 from tests.mixed_sizes import Q24, Q48, mixed, overlapping, placed
 from tests.unit.engine.test_faults import spawn
 from tests.worlds import WAIT_SECONDS, Host, Silent, create, delete, mend, open_host, picture, start, wish
-from vgpuctl.engine.change import Goal, move_vgpu
+from vgpuctl.engine.change import Goal, move_vgpu, set_profile
 from vgpuctl.engine.moves import defragment, fits, make_room
 from vgpuctl.engine.queries import explain, list_profiles
-from vgpuctl.errors import Busy, LibvirtFailed, NoCapacity
+from vgpuctl.errors import Busy, InUse, LibvirtFailed, NoCapacity, NotFound
 from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.records import DomainLeftovers, DomainRecord
 from vgpuctl.model.vm import VmState
 from vgpuctl.model.world import World
 from vgpuctl.value import replace
@@ -113,17 +116,7 @@ def test_a_guest_that_does_not_shut_down_stays_where_it_is_and_the_rest_is_not_m
 
 
 def test_a_failure_after_the_first_move_says_what_is_not_done_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    gpu = "{model: A100, vfs: {total: 4, enabled: 4}, profiles: [A100-20C, A100-40C]}"
-    host = open_host(tmp_path, text="version: 1\ngpus:\n" + f"  - {gpu}\n" * 4)
-    names = [f"vm-{n}" for n in range(8)]
-    for name in names:
-        create(host.world, wish("A100-20C", name=name))
-    on = {name: gpus_of(host, name)[0] for name in names}
-    for address in set(on.values()):
-        delete(host.world, next(name for name in names if on[name] == address))
-    host = host.again()
-    plan = room(host.world, "A100-40C", 2, yes=False).data["moves"]
-    assert len(plan) == 2
+    host, plan = two_moves(tmp_path)
     second = plan[1]["vm"]
     record = host.world.hypervisor.find_domain(second)
     assert record is not None
@@ -146,6 +139,107 @@ def test_a_failure_after_the_first_move_says_what_is_not_done_and_the_same_comma
     rest = room(host.again().world, "A100-40C", 2).data["moves"]
     assert len(rest) == 1
     assert fits(host.world, [("A100-40C", 2)])[1] is True
+
+
+class Meanwhile:
+    """A hypervisor on which something happens before the first guest that is asked to shut down does so."""
+
+    def __init__(self, inner: Any, happens: Callable[[], object]) -> None:
+        self._inner, self._happens = inner, happens
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def shutdown(self, uuid: str) -> None:
+        happens, self._happens = self._happens, lambda: None
+        happens()
+        self._inner.shutdown(uuid)
+
+
+def two_moves(directory: Path) -> tuple[Host, list[Any]]:
+    """Return a host on which two VMs have to move to make room for two large ones, and these moves."""
+    gpu = "{model: A100, vfs: {total: 4, enabled: 4}, profiles: [A100-20C, A100-40C]}"
+    host = open_host(directory, text="version: 1\ngpus:\n" + f"  - {gpu}\n" * 4)
+    names = [f"vm-{n}" for n in range(8)]
+    for name in names:
+        create(host.world, wish("A100-20C", name=name))
+    on = {name: gpus_of(host, name)[0] for name in names}
+    for address in set(on.values()):
+        delete(host.world, next(name for name in names if on[name] == address))
+    host = host.again()
+    return host, room(host.world, "A100-40C", 2, yes=False).data["moves"]
+
+
+def test_a_vm_that_is_gone_when_its_turn_comes_is_told_and_no_other_is_touched(tmp_path: Path) -> None:
+    host, (first, second) = two_moves(tmp_path)
+    world = replace(host.world, hypervisor=Meanwhile(host.world.hypervisor, lambda: delete(host.world, second["vm"])))
+    with pytest.raises(NotFound, match="was deleted just now") as failed:
+        room(world, "A100-40C", 2)
+    assert not any("not started again" in line for line in failed.value.left)
+    assert gpus_of(host, first["vm"]) == [first["to_gpu"]]
+    assert host.world.claims.drained() == ()
+
+
+def test_a_vm_is_not_shut_down_for_a_place_that_is_gone_when_its_turn_comes(tmp_path: Path) -> None:
+    host, (_, second) = two_moves(tmp_path)
+    taken = wish("A100-20C", name="faster", gpu=second["to_gpu"])
+    stopped: list[str] = []
+
+    class Seen(Meanwhile):
+        """Keeps who is shut down."""
+
+        def shutdown(self, uuid: str) -> None:
+            stopped.append(uuid)
+            super().shutdown(uuid)
+
+    world = replace(host.world, hypervisor=Seen(host.world.hypervisor, lambda: create(host.world, taken)))
+    with pytest.raises(NoCapacity):
+        room(world, "A100-40C", 2)
+    assert second["uuid"] not in stopped
+    assert vm_of(host, second["vm"]).state is VmState.RUNNING
+
+
+def test_a_vm_that_was_paused_meanwhile_is_not_asked_to_shut_down(tmp_path: Path) -> None:
+    host = scattered(tmp_path, "vendor-vf", running=True)
+    (move,) = room(host.world, "A100-40C", yes=False).data["moves"]
+    looks = 0
+
+    class Paused(Meanwhile):
+        """Says after the plan that the VM is paused."""
+
+        def domains(self) -> tuple[DomainRecord, ...]:
+            nonlocal looks
+            looks += 1
+            state = VmState.PAUSED if looks > 1 else VmState.RUNNING
+            return tuple(
+                replace(r, state=state) if r.uuid == move["uuid"] else r for r in host.world.hypervisor.domains()
+            )
+
+        def shutdown(self, uuid: str) -> None:
+            raise AssertionError(uuid)
+
+    with pytest.raises(Busy, match="it is paused now"):
+        room(replace(host.world, hypervisor=Paused(host.world.hypervisor, lambda: None)), "A100-40C")
+
+
+def test_what_is_saved_with_its_vgpu_keeps_it(tmp_path: Path) -> None:
+    host = scattered(tmp_path, "vendor-vf", running=False)
+    (carrier,) = carriers(host, "first")
+    before = picture(host)
+
+    class Saved(Meanwhile):
+        """Has saved the memory of every VM that is off."""
+
+        def leftovers(self, uuid: str) -> DomainLeftovers:
+            return replace(host.world.hypervisor.leftovers(uuid), managed_save=True)
+
+    world = replace(host.world, hypervisor=Saved(host.world.hypervisor, lambda: None))
+    goal = Goal(gpus_of(host, "second")[0])
+    with pytest.raises(InUse, match="first has a managed save"):
+        move_vgpu(world, "first", carrier, goal, wait_seconds=WAIT_SECONDS, progress=Silent())
+    with pytest.raises(InUse, match="first has a managed save"):
+        set_profile(world, wish("A100-40C", name="first"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    assert picture(host) == before
 
 
 def test_a_move_within_a_mixed_size_gpu_is_to_another_placement(tmp_path: Path) -> None:
