@@ -13,7 +13,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from vgpuctl.engine.observe import Want, observe_devices
-from vgpuctl.errors import Busy, NoCapacity, NotFound
+from vgpuctl.engine.observe.host_file import SAID
+from vgpuctl.errors import Busy, InUse, NoCapacity, NotFound
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, Promise, PromisedVgpu
 from vgpuctl.plan.claims import claims_for, typed
@@ -41,9 +42,10 @@ def claim_carriers(
     """Choose carriers and claim them; returns the look under the lock, the choice and the claims held.
 
     Raises:
-        NoCapacity: no room, seen with the lock held or before it.
+        NoCapacity, InUse: no room, or a function that is not free, also on a look taken anew.
         Locked: the lock could not be had in time.
     """
+    in_use: InUse | None = None
     for _ in range(LOOKS):
         before = look()
         planned = choose(before)
@@ -51,9 +53,11 @@ def claim_carriers(
             return _claim(world, before, planned, choose, claims, wait_seconds)
         except NoCapacity:
             continue
+        except InUse as error:
+            in_use = error
     after = look()
     choose(after)
-    raise Busy("other commands kept taking what was just free", hint="run the command again")
+    raise in_use or Busy("other commands kept taking what was just free", hint="run the command again")
 
 
 def _claim(
@@ -84,24 +88,28 @@ def _claim(
 
 
 def narrow(before: Snapshot, planned: tuple[PromisedVgpu, ...]) -> Want:
-    """Return the least to read under the lock: the GPUs chosen, and the availability of the types wanted."""
+    """Return the least to read under the lock: the GPUs chosen, and the availability of the types wanted.
+
+    host.yaml is among it: what it closed meanwhile is not used. The text of a moment ago is not parsed again.
+    """
     only = frozenset(v.gpu for v in planned)
     profiles = {v.profile for v in planned}
     gpus = tuple(g for g in before.gpus if g.address in only)
     ids = frozenset(t.type_id for g in gpus for t in g.types if t.profile in profiles or t.units is not None)
-    seen = Want(types=True, models=False, only=only, type_ids=ids, known=gpus)
-    return replace(seen, named=before.named, placement=before.placement)
+    return Want(types=True, models=False, only=only, type_ids=ids, known=gpus)
 
 
 def unchanged(before: Snapshot, fresh: Snapshot, gpus: set[str]) -> bool:
     """Say whether nothing that a choice depends on changed on these GPUs."""
     if before is fresh:
         return True
-    if before.stuck != fresh.stuck:
+    if before.stuck != fresh.stuck or before.host_file_problem != fresh.host_file_problem:
         return False
     for address in gpus:
         old, new = before.gpu(address), fresh.gpu(address)
         if old is None or new is None or before.taken_on(address) != fresh.taken_on(address):
+            return False
+        if any(getattr(old, key) != getattr(new, key) for key in SAID):
             return False
         if [(f.address, f.problem, f.driver) for f in old.functions] != [
             (f.address, f.problem, f.driver) for f in new.functions

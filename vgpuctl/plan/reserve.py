@@ -109,7 +109,7 @@ def _own(
     for promised in away:
         gpu = snapshot.gpu(promised.gpu)
         shut = gpu is None or gpu.address in exclude or any(s.gpu == gpu.address for s in snapshot.stuck)
-        if gpu is None or shut or why_closed(gpu, mode) is not None:
+        if gpu is None or shut or why_closed(gpu, mode, vm.name) is not None:
             return None
         if why_not_apart(snapshot, gpu, promise.spread_group, vm.uuid) is not None:
             return None
@@ -164,7 +164,7 @@ def _refuse_moving(snapshot: Snapshot, vm: Vm, away: tuple[PromisedVgpu, ...]) -
         if promised.backend in MDEV:
             continue
         other = next((v for v in snapshot.vgpus if promised.carrier in (v.carrier, v.function)), None)
-        who = f"{other.holder} has it" if other else _why_not(snapshot, promised)
+        who = f"{other.holder} has it" if other else _why_not(snapshot, vm, promised)
         raise InUse(
             f"{vm.name} reserves {promised.carrier} only while it runs, and {who}",
             hint=f"vgpuctl start-vm {vm.name} gives it a free one",
@@ -173,14 +173,14 @@ def _refuse_moving(snapshot: Snapshot, vm: Vm, away: tuple[PromisedVgpu, ...]) -
         )
 
 
-def _why_not(snapshot: Snapshot, promised: PromisedVgpu) -> str:
+def _why_not(snapshot: Snapshot, vm: Vm, promised: PromisedVgpu) -> str:
     """Say why a function that nobody has cannot be had."""
     gpu = snapshot.gpu(promised.gpu)
     if gpu is None:
         return f"the GPU {promised.gpu} is not there"
     known = next((t for t in gpu.types if t.profile == promised.profile), None)
     reasons = room(gpu, snapshot.taken_on(gpu.address), known).reasons if known is not None else ()
-    closed = why_closed(gpu, "vgpu" if promised.profile else str(gpu.mode))
+    closed = why_closed(gpu, "vgpu" if promised.profile else str(gpu.mode), vm.name)
     return "; ".join(filter(None, (closed, *reasons))) or "it cannot be had now"
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults import CHANGING, counted, failing
+from tests.faults import CHANGING, Watch, counted, failing
+from tests.lent import small
+from tests.unit.engine.test_many import ensure, names
 from tests.values import A4C, a100, claim, promised, snapshot, vm
 from tests.worlds import create, open_host, wish
 from vgpuctl.engine.claim import narrow, reclaim
+from vgpuctl.engine.observe import Want, observe
 from vgpuctl.errors import Busy, Failed, NoCapacity
 from vgpuctl.model.vm import ProcessId
 from vgpuctl.value import replace
@@ -42,6 +45,40 @@ def test_a_gpu_that_filled_up_between_the_look_and_the_lock_gives_no_capacity(tm
     with pytest.raises(NoCapacity):
         create(replace(host.world, claims=Filling()), wish("A100-8C"))
     assert len(host.world.claims.all()) == 5
+
+
+def before_the_lock(world, act):
+    """Return the world with something done by another between the first look and the lock, once."""
+    done = []
+
+    def before(number, call, args):
+        if call == "claims.lock" and not done:
+            done.append(number)
+            act()
+
+    return Watch(before=before).watch(world)
+
+
+def test_of_two_who_want_a_whole_gpu_of_a_model_at_once_each_gets_one(tmp_path):
+    host = open_host(tmp_path, text="version: 1\ngpus:\n  - {model: RTX 4090}\n  - {model: RTX 4090}\n")
+    other = open_host(tmp_path, host.scenario).world
+    whole = wish(mode="passthrough", gpu="10de:2684")
+    world = before_the_lock(host.world, lambda: create(other, replace(whole, name="other")))
+    create(world, whole)
+    assert len({v.gpu for v in observe(host.world, Want()).vgpus}) == 2
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_gpu_that_host_yaml_closed_between_the_look_and_the_lock_is_not_used(tmp_path, many):
+    host, profile = small(tmp_path, "vendor-vf", 2)
+    first, second = (g.address for g in observe(host.world, Want()).gpus)
+    closed = f'version: 1\ngpus:\n  "{first}": {{cordoned: true}}\n'
+    world = before_the_lock(host.world, lambda: host.sim.host_file.write_text(closed))
+    if many:
+        ensure(world, wish(profile), names(2))
+    else:
+        create(world, wish(profile))
+    assert {v.gpu for v in observe(host.world, Want()).vgpus} == {second}
 
 
 def test_claims_of_a_dead_process_are_taken_over_and_lost_ones_written_anew(tmp_path):

@@ -317,3 +317,13 @@ def test_a_vm_that_was_made_just_now_is_not_removed_for_what_it_was_before(tmp_p
     with pytest.raises(Busy, match="changed just now"):
         carry_out(host.world, plan, Silent())
     assert picture(host) == before
+
+
+def test_a_gpu_that_is_reserved_for_it_gives_it_its_own_place_again(tmp_path: Path) -> None:
+    host, profile = small(tmp_path, "vendor-vf")
+    host.sim.host_file.write_text("version: 1\ngpus:\n  all: {reserved_for: vdi-*}\n")
+    create(host.world, lent(profile, "vdi-1"), start=False)
+    vm = vm_of(host, "vdi-1")
+    assert vm.promise is not None
+    make_anywhere(host.world, vm, vm.promise, read_domain_files(host.world)[0], 5, Silent())
+    assert taken(host) == set(carriers(host, "vdi-1"))

@@ -17,7 +17,7 @@ from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.records import ClaimsRead, HypervisorStatus, NvmlStatus
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, NamedVgpu, StuckWrite, Vm
-from vgpuctl.model.wish import PlacementSpec, VmWish
+from vgpuctl.model.wish import VmWish
 from vgpuctl.model.world import World
 from vgpuctl.value import Value, replace
 
@@ -37,7 +37,6 @@ class Want(Value):
     `named`: the vGPUs that host.yaml keeps, seen a moment ago; then the file is not read, which takes most of a short
     command's time. None: it is read. Who neither places anything nor shows GPUs, as mostly libvirt's hook, gives none:
     what is claimed for them says enough.
-    `placement`: how host.yaml says that new ones are placed, seen together with `named`.
     """
 
     types: bool = False
@@ -50,7 +49,6 @@ class Want(Value):
     functions: frozenset[str] | None = None
     carriers: frozenset[str] | None = None
     named: tuple[NamedVgpu, ...] | None = None
-    placement: PlacementSpec = PlacementSpec()
 
 
 def looked_for(wish: VmWish) -> Want:
@@ -116,9 +114,9 @@ def observe_devices(
     warnings: tuple[str, ...] = (),
 ) -> Snapshot:
     """Look at the devices and claims only, and join them with VMs seen before; makes no libvirt call."""
-    said = read_host_file(world) if want.named is None else HostFileRead(named=want.named, placement=want.placement)
+    said = read_host_file(world) if want.named is None else HostFileRead(named=want.named)
     found = _found(world, replace(want, models=True) if said.by_model else want)
-    gpus = said.desired(found.gpus, want.known)
+    gpus = said.desired(found.gpus, () if want.named is None else want.known)
     named = tuple(n for n in said.named if want.only is None or n.gpu in want.only)
     read, stuck, problems = _records(world, want)
     live = _live(world, read.claims, vms)

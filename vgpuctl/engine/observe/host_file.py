@@ -23,7 +23,7 @@ PATH = "/etc/vgpuctl/host.yaml"
 
 
 EMPTY = f"{PATH} says nothing and counts as absent: begin it with 'version: 1', or remove it"
-_SAID = (
+SAID = (
     "desired",
     "cordoned",
     "desired_scheduler",
@@ -95,7 +95,7 @@ class HostFileRead(Value):
         """Return the GPUs with what is said of each; of those in `known`, with what was said a moment ago."""
         if not self.gpus and not known:
             return gpus
-        before = {g.address: {key: getattr(g, key) for key in _SAID} for g in known}
+        before = {g.address: {key: getattr(g, key) for key in SAID} for g in known}
         return tuple(replace(gpu, **(before.get(gpu.address) or _said(self.gpus, gpu))) for gpu in gpus)
 
     @property

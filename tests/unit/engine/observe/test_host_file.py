@@ -48,17 +48,23 @@ def test_each_gpu_has_what_is_said_of_it(tmp_path):
     assert look.host_file_problem is None
 
 
-def test_the_look_under_the_lock_keeps_what_was_said_without_reading_it_again(tmp_path):
+def test_the_look_under_the_lock_sees_what_host_yaml_says_by_then(tmp_path):
     host = open_host(tmp_path)
     host.sim.host_file.parent.mkdir(parents=True, exist_ok=True)
     host.sim.host_file.write_text("version: 1\nplacement: {policy: breadth, demand: {A100-4C: 2.5}}\n")
     before = observe(host.world, Want(types=True))
     assert (before.placement, before.partial) == (PlacementSpec("breadth", {"A100-4C": 2.5}), False)
     vgpus = choose(before, wish("A100-4C"), "6c9a3b4e-0000-4000-8000-000000000000")
+
+    def locked():
+        return observe_devices(host.world, narrow(before, vgpus), vms=before.vms, status=before.hypervisor)
+
+    same = locked()
+    assert ([g.cordoned for g in same.gpus], same.placement, same.partial) == ([False], before.placement, True)
+    host.sim.host_file.write_text("version: 1\ngpus: {all: {cordoned: true}}\n")
+    assert [g.cordoned for g in locked().gpus] == [True]
     host.sim.host_file.write_text("broken: [")
-    fresh = observe_devices(host.world, narrow(before, vgpus), vms=before.vms, status=before.hypervisor)
-    assert (fresh.host_file_problem, [g.cordoned for g in fresh.gpus]) == (None, [False])
-    assert (fresh.placement, fresh.partial) == (before.placement, True)
+    assert locked().host_file_problem is not None
 
 
 def test_a_broken_file_is_a_warning_for_who_looks_and_an_error_for_who_places(tmp_path):
