@@ -24,6 +24,7 @@ COMMANDS = {"vgpu": "ensure-vgpu", "gpu_mode": "set-mode", "scheduler": "set-sch
 """Module -> the command whose options it has. `vm` has those of a spec file."""
 
 TYPES: dict[str, dict[str, Any]] = {
+    "numa_node": {"type": "int"},
     "gpu": {"type": "raw"},
     "vcpus": {"type": "int"},
     "hotplug_slots": {"type": "int"},
@@ -75,8 +76,8 @@ def _field(field: SpecField) -> Option:
         takes = {"type": "list", "elements": "str"}
     if field.choices:
         takes["choices"] = list(field.choices)
-    said = [_sentence(field.help.replace("; repeatable", "").replace("repeat it for", "a list for"))]
-    if field.name == "gpu":
+    said = [_sentence(field.help.replace("; repeatable", "").replace("repeat it ", "a list "))]
+    if field.name in ("gpu", "not_gpu"):
         said.append("Quote an address: YAML reads some as numbers.")
     if field.built_in not in (None, False):
         otherwise = f"V({field.built_in})"
@@ -94,8 +95,10 @@ def _of_command(name: str) -> Iterator[Option]:
         key = str(parameter.name)
         if key == "dry_run" or key.startswith("global_"):
             continue
-        if key in ("gpu", "vgpu_params"):
+        if key in ("gpu", "not_gpu", "numa_node", "vgpu_params"):
             option = _field(fields[key])
+            if key == "gpu" and not getattr(parameter, "multiple", False):
+                option.said[0] = "The GPU, by address or by model."
         else:
             option = Option(key, _type(parameter), [_sentence(getattr(parameter, "help", "") or ARGUMENTS[name, key])])
         if parameter.required:

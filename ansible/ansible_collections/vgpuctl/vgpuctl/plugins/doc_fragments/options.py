@@ -20,9 +20,38 @@ options:
   gpu:
     type: raw
     description:
-      - 'The GPU to use, by address or by model.'
+      - 'The GPU to use, by address or by model; a list to allow several.'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(0000:3b:00.0).'
+  not_gpu:
+    type: list
+    elements: str
+    description:
+      - 'A GPU that is not to be used, by address or by model.'
+      - 'Quote an address: YAML reads some as numbers.'
+      - 'For example V(A16).'
+  numa_node:
+    type: int
+    description:
+      - 'Only GPUs of this NUMA node.'
+      - 'For example V(0).'
+  spread_group:
+    type: str
+    description:
+      - 'VMs of one group are on different GPUs; kept with the VM, so that later ones see it.'
+      - 'For example V(exam-1).'
+  scheduler:
+    type: str
+    choices: [best_effort, equal_share, fixed_share]
+    description:
+      - 'Only GPUs on which NVIDIA''s vGPU scheduler runs with this policy.'
+  placement:
+    type: str
+    choices: [least-waste, depth, breadth, first-fit]
+    description:
+      - 'Which GPU is taken of those with room. least-waste: the one where the least is lost for what else is
+        asked for; depth: the fullest; breadth: the emptiest; first-fit: the one with the lowest address.
+        Without it: placement: of host.yaml, else least-waste.'
   mode:
     type: str
     choices: [vgpu, sriov, passthrough]
@@ -125,9 +154,33 @@ options:
   gpu:
     type: raw
     description:
-      - 'The GPU to use, by address or by model.'
+      - 'The GPU to use, by address or by model; a list to allow several.'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(0000:3b:00.0).'
+  not_gpu:
+    type: list
+    elements: str
+    description:
+      - 'A GPU that is not to be used, by address or by model.'
+      - 'Quote an address: YAML reads some as numbers.'
+      - 'For example V(A16).'
+  numa_node:
+    type: int
+    description:
+      - 'Only GPUs of this NUMA node.'
+      - 'For example V(0).'
+  scheduler:
+    type: str
+    choices: [best_effort, equal_share, fixed_share]
+    description:
+      - 'Only GPUs on which NVIDIA''s vGPU scheduler runs with this policy.'
+  placement:
+    type: str
+    choices: [least-waste, depth, breadth, first-fit]
+    description:
+      - 'Which GPU is taken of those with room. least-waste: the one where the least is lost for what else is
+        asked for; depth: the fullest; breadth: the emptiest; first-fit: the one with the lowest address.
+        Without it: placement: of host.yaml, else least-waste.'
   vgpu_params:
     type: dict
     description:
@@ -147,7 +200,7 @@ options:
     type: raw
     required: true
     description:
-      - 'The GPU to use, by address or by model.'
+      - 'The GPU, by address or by model.'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(0000:3b:00.0).'
   mode:
@@ -173,7 +226,7 @@ options:
     type: raw
     required: true
     description:
-      - 'The GPU to use, by address or by model.'
+      - 'The GPU, by address or by model.'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(0000:3b:00.0).'
   policy:

@@ -7,6 +7,11 @@ from __future__ import annotations
 VM = {
     "profile": {"type": "list", "elements": "str"},
     "gpu": {"type": "raw"},
+    "not_gpu": {"type": "list", "elements": "str"},
+    "numa_node": {"type": "int"},
+    "spread_group": {"type": "str"},
+    "scheduler": {"type": "str", "choices": ["best_effort", "equal_share", "fixed_share"]},
+    "placement": {"type": "str", "choices": ["least-waste", "depth", "breadth", "first-fit"]},
     "mode": {"type": "str", "choices": ["vgpu", "sriov", "passthrough"]},
     "memory": {"type": "str"},
     "vcpus": {"type": "int"},
@@ -27,6 +32,10 @@ VGPU = {
     "name": {"type": "str", "required": True},
     "profile": {"type": "str"},
     "gpu": {"type": "raw"},
+    "not_gpu": {"type": "list", "elements": "str"},
+    "numa_node": {"type": "int"},
+    "scheduler": {"type": "str", "choices": ["best_effort", "equal_share", "fixed_share"]},
+    "placement": {"type": "str", "choices": ["least-waste", "depth", "breadth", "first-fit"]},
     "vgpu_params": {"type": "dict"},
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
 }

@@ -67,13 +67,11 @@ from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.vgpuctl import COM
 def main() -> None:
     """Hand the options over; vgpuctl finds out whether there is something to do."""
     module = AnsibleModule(argument_spec={**VGPU, **COMMON}, supports_check_mode=True)
-    params = {**module.params, "gpu": text_of(module, "gpu", module.params["gpu"])}
+    named = {option: text_of(module, option, module.params[option]) for option in ("gpu", "not_gpu")}
+    params = {**module.params, **named}
     params["vgpu_param"] = [f"{key}={value}" for key, value in (params["vgpu_params"] or {}).items()]
-    change(
-        module,
-        ["ensure-vgpu", *flags(params, "state", "profile", "gpu", "vgpu_param"), "--", params["name"]],
-        name="vgpu",
-    )
+    options = [option for option in VGPU if option not in ("name", "vgpu_params")]
+    change(module, ["ensure-vgpu", *flags(params, *options, "vgpu_param"), "--", params["name"]], name="vgpu")
 
 
 if __name__ == "__main__":

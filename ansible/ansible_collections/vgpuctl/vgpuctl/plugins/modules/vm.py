@@ -114,7 +114,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    params = {**module.params, "gpu": text_of(module, "gpu", module.params["gpu"])}
+    named = {option: text_of(module, option, module.params[option]) for option in ("gpu", "not_gpu")}
+    params = {**module.params, **named}
     spec = {name: params[name] for name in ("name", *VM) if params[name] is not None}
     change(
         module, ["ensure-vm", "--file", "-", *flags(params, "state", "count", "parallel")], json.dumps(spec), name="vm"
