@@ -17,15 +17,15 @@ from typing import Any
 import click
 
 from vgpuctl.cli.app import cli
-from vgpuctl.spec.fields import DEFAULTABLE, VM_FIELDS, WHERE, SpecField
+from vgpuctl.spec.fields import DEFAULTABLE, VM_FIELDS, SpecField
 
 COLLECTION = Path(__file__).resolve().parents[2] / "ansible/ansible_collections/vgpuctl/vgpuctl"
 COMMANDS = {"vgpu": "ensure-vgpu", "gpu_mode": "set-mode", "scheduler": "set-scheduler"}
 """Module -> the command whose options it has. `vm` has those of a spec file."""
 
 TYPES: dict[str, dict[str, Any]] = {
-    "gpu": {"type": "list", "elements": "raw"},
-    "not_gpu": {"type": "list", "elements": "raw"},
+    "numa_node": {"type": "int"},
+    "gpu": {"type": "raw"},
     "vcpus": {"type": "int"},
     "hotplug_slots": {"type": "int"},
     "vgpu_params": {"type": "dict"},
@@ -76,7 +76,7 @@ def _field(field: SpecField) -> Option:
         takes = {"type": "list", "elements": "str"}
     if field.choices:
         takes["choices"] = list(field.choices)
-    said = [_sentence(re.sub(r"repeat it (for|to allow)", "a list for", field.help.replace("; repeatable", "")))]
+    said = [_sentence(field.help.replace("; repeatable", "").replace("repeat it ", "a list "))]
     if field.name in ("gpu", "not_gpu"):
         said.append("Quote an address: YAML reads some as numbers.")
     if field.built_in not in (None, False):
@@ -95,11 +95,10 @@ def _of_command(name: str) -> Iterator[Option]:
         key = str(parameter.name)
         if key == "dry_run" or key.startswith("global_"):
             continue
-        if key in (*WHERE, "vgpu_params"):
+        if key in ("gpu", "not_gpu", "numa_node", "vgpu_params"):
             option = _field(fields[key])
-            if isinstance(parameter, click.Argument):
-                option.takes = {"type": "raw"}
-                option.said[0] = ARGUMENTS[name, key]
+            if key == "gpu" and not getattr(parameter, "multiple", False):
+                option.said[0] = "The GPU, by address or by model."
         else:
             option = Option(key, _type(parameter), [_sentence(getattr(parameter, "help", "") or ARGUMENTS[name, key])])
         if parameter.required:
@@ -109,8 +108,6 @@ def _of_command(name: str) -> Iterator[Option]:
 
 ARGUMENTS = {
     ("ensure-vgpu", "name"): "the vGPU's name",
-    ("set-mode", "gpu"): "The GPU, by address or by model.",
-    ("set-scheduler", "gpu"): "The GPU, by address or by model.",
     ("set-mode", "mode"): "what the GPU is set up for; unmanaged: vgpuctl places nothing there",
 }
 """What is said of arguments, which have no help of their own on the command line."""

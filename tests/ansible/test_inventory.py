@@ -17,6 +17,8 @@ SSH = """#!/bin/sh
 # What ssh does, for hosts that are simulated here.
 for host; do [ "$previous" = -- ] && break; previous=$host; done
 [ "$host" = dead ] && { echo "ssh: connect to host dead port 22: No route to host" >&2; exit 255; }
+[ "$host" = bytes ] && { printf '\\377'; exit 0; }
+[ "$host" = number ] && { echo 5; exit 0; }
 for command; do :; done
 VGPUCTL_HOST=sim:a100-40 XDG_STATE_HOME="$STATE/$host" exec sh -c "$command"
 """
@@ -85,6 +87,13 @@ def test_the_cache_answers_until_it_is_flushed(site: Site) -> None:
     site.vgpuctl("gpu-1", "delete-vm", "vdi-001")
     assert list(listed(site, config)[0]["_meta"]["hostvars"]) == ["vdi-001"]
     assert listed(site, {**config, "cache": False})[0]["_meta"]["hostvars"] == {}
+
+
+def test_a_host_that_answers_anything_else_is_warned_of_and_stops_no_other(site: Site) -> None:
+    said, beside = listed(site, {"hosts": ["bytes", "number", "gpu-1"]})
+    assert list(said["_meta"]["hostvars"]) == ["vdi-001"]
+    assert "bytes: list-vms printed no JSON" in beside
+    assert "number: list-vms printed no document of vgpuctl/1" in " ".join(beside.split())
 
 
 def test_no_answer_at_all_is_an_error_and_no_empty_inventory(site: Site) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,7 @@ UNQUOTED = """
   tasks:
     - vgpuctl.vgpuctl.vm: {name: vdi-001, profile: A100-4C, gpu: 0000:41:00.0}
     - vgpuctl.vgpuctl.vgpu: {name: lab, profile: A100-4C, gpu: 0000:01:00.0}
+    - vgpuctl.vgpuctl.vgpu: {name: lab, profile: A100-4C, not_gpu: [A16, 0000:01:00.0]}
     - vgpuctl.vgpuctl.gpu_mode: {gpu: 0000:41:00.0, mode: vgpu}
     - vgpuctl.vgpuctl.scheduler: {gpu: 0000:41:00.0, policy: best_effort}
     - vgpuctl.vgpuctl.gpu_info: {gpu: 0000:41:00.0}
@@ -165,8 +167,40 @@ def test_an_address_of_which_yaml_made_a_number_is_named(site: Site) -> None:
     path = site.directory / "unquoted.yml"
     path.write_text(UNQUOTED)
     failed = site.playbook(path).failed
-    assert [done.result["code"] for done in failed] == ["unquoted-address"] * 9
+    assert [done.result["code"] for done in failed] == ["unquoted-address"] * 10
     assert all("Quote the PCI address" in done.result["msg"] for done in failed)
+
+
+def test_where_a_vgpu_goes_is_handed_on_by_both_modules(site: Site) -> None:
+    where = {"gpu": ["A100", "0000:3b:00.0"], "numa_node": 0, "placement": "depth"}
+    made = site.play(
+        {"name": "vm", "vgpuctl.vgpuctl.vm": {"name": "vdi-001", "profile": "A100-4C", "spread_group": "a", **where}},
+        {"name": "vgpu", "vgpuctl.vgpuctl.vgpu": {"name": "lab", "profile": "A100-4C", **where}},
+    )
+    assert [task for _, task in made.changed] == ["vm", "vgpu"], made.output
+    elsewhere = {"profile": "A100-4C", "not_gpu": ["A100", "0000:3b:00.0"]}
+    refused = site.play(
+        {"vgpuctl.vgpuctl.vm": {"name": "vdi-002", **elsewhere}, "ignore_errors": True},
+        {"vgpuctl.vgpuctl.vgpu": {"name": "two", **elsewhere}},
+    )
+    assert [done.result["code"] for done in refused.failed] == ["no-capacity"] * 2, refused.output
+
+
+def test_a_gpu_without_keys_is_named(site: Site) -> None:
+    (done,) = site.play({"vgpuctl.vgpuctl.host": {"gpus": {"A100": "vgpu"}}}).failed
+    assert done.result["msg"].startswith("gpus: A100: keys and values are due")
+
+
+@pytest.mark.parametrize(("code", "changed"), [("some-failed", True), ("no-capacity", False)])
+def test_a_failure_that_left_something_changed_says_so(site: Site, code: str, changed: bool) -> None:
+    error = {"code": code, "message": "2 of 3", "hint": None, "facts": {}, "exit_status": 1, "undone": [], "left": []}
+    document = {"schema": "vgpuctl/1", "ok": False, "changed": changed, "warnings": [], "error": error}
+    program = site.directory / "vgpuctl"
+    program.write_text(f"#!/bin/sh\ncat >/dev/null\necho '{json.dumps(document)}'\nexit 1\n")
+    program.chmod(0o755)
+    words = {"executable": str(program), "name": "vdi-{:03}", "count": 3, "profile": "A100-4C"}
+    (done,) = site.play({"vgpuctl.vgpuctl.vm": words}).failed
+    assert (done.result.get("code"), done.changed) == (code, changed), done.result
 
 
 def test_a_host_without_vgpuctl_says_what_installs_it(site: Site) -> None:
@@ -178,7 +212,8 @@ def test_a_host_without_vgpuctl_says_what_installs_it(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("printed", "code"), [("hello", "no-json"), ('{"schema": "vgpuctl/9"}', "other-schema"), ("", "no-json")]
+    ("printed", "code"),
+    [("hello", "no-json"), ("[]", "no-json"), ('{"schema": "vgpuctl/9"}', "other-schema"), ("", "no-json")],
 )
 def test_another_program_of_that_name_is_told(site: Site, printed: str, code: str) -> None:
     program = site.directory / "vgpuctl"

@@ -24,12 +24,14 @@ HERE_ALONE = {
 READING = frozenset(
     {
         "list-gpus", "show-gpu", "list-profiles", "explain", "list-vgpus", "list-vms", "show-vm", "diff", "assert",
-        "export", "import", "console", "address", "list-images",
+        "export", "import", "console", "address", "list-images", "fits", "simulate",
     }
 )  # fmt: skip
 """Commands that change nothing: one whose answer was lost may be run again."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 SHOWING = ("dry_run", "print_xml")
+MADE = ("plot", "write")
+"""Options of simulate that name files to make: root would make them there, where nobody looks for them."""
 
 
 def run(settings: Settings, context: click.Context) -> int:
@@ -79,6 +81,12 @@ def _replies(
     words = context.command_path.split()[1:]
     if words[0] in HERE_ALONE:
         raise InvalidInput(f"{words[0]} is not for other hosts: {HERE_ALONE[words[0]]}", hint="leave --host ssh:// out")
+    made = next((name for name in MADE if settings.kind == "simulate" and context.params.get(name)), None)
+    if made is not None:
+        raise InvalidInput(
+            f"--{made} {context.params[made]}: simulate makes no file on another host",
+            hint=f"leave --{made} out: --json tells what was found, and the same --seed makes the same requests",
+        )
     task = _task(settings, context, one=len(targets) == 1 and settings.hosts is None)
     from vgpuctl.cli import signals
 
@@ -97,7 +105,7 @@ def _task(settings: Settings, context: click.Context, *, one: bool) -> Task:
     root = context.find_root()
     handed = afar_words.handed_on(settings.words, context.command, root.command.params)
     shown = settings.progress or not settings.json
-    front = ["--json", *(["--progress"] if shown and _changes(settings, context) else [])]
+    front = ["--json", *(["--progress"] if shown and changes(settings, context) else [])]
 
     def told(name: str, line: str) -> None:
         if line.strip():
@@ -109,7 +117,7 @@ def _task(settings: Settings, context: click.Context, *, one: bool) -> Task:
         raise InvalidInput("--host-deadline 0: no host answers at once", hint="say a number of seconds")
     return crowd.Task(
         Asked((*front, *handed.words), _stdin(handed)),
-        _changes(settings, context),
+        changes(settings, context),
         __version__,
         told,
         settings.host_deadline or crowd.DEADLINE_SECONDS,
@@ -125,7 +133,10 @@ def _stdin(handed: HandedOn) -> bytes:
     return wishes.text_of(handed.file).encode()
 
 
-def _changes(settings: Settings, context: click.Context) -> bool:
+def changes(settings: Settings, context: click.Context) -> bool:
+    """Say whether the command may change a host: then it has progress, and what an answer's loss means is not known."""
     if settings.kind == "doctor" and not context.params.get("fix"):
+        return False
+    if settings.kind == "plan-moves" and not settings.yes:
         return False
     return settings.kind not in READING and not any(context.params.get(name) for name in SHOWING)

@@ -25,6 +25,9 @@ STOPS_TO_LEAVE = 3
 MOST_BYTES = 64 << 20
 _LOOK_SECONDS = 0.1
 _TAIL = 64 << 10
+_PIECE = 64 << 10
+_LINE = 64
+"""No line of remote_command's script that says its process id is longer."""
 _AFTER_EXIT_SECONDS = 5.0
 
 
@@ -128,22 +131,23 @@ class _Running:
         return self._ran(None, "a signal killed it there" if self.session.active() else "the connection broke")
 
     def _read(self) -> bool:
-        """Take what has come, and say whether anything has."""
+        """Take a piece of what has come, and say whether there was any: output without an end hinders no stop."""
         some = False
-        while self.channel.recv_ready():
-            self.out += self.channel.recv(1 << 16)
+        if self.channel.recv_ready():
+            self.out += self.channel.recv(_PIECE)
             some = True
         if some and self.pid is None:
-            found = remote_command.split(bytes(self.out))
+            found = remote_command.split(bytes(self.out[-_PIECE - _LINE :]))
             self.pid = found[1] if found else None
-        while self.channel.recv_stderr_ready():
-            self.err += self.channel.recv_stderr(1 << 16)
+        if self.channel.recv_stderr_ready():
+            self.err += self.channel.recv_stderr(_PIECE)
             some = True
         self._tell(last=False)
         return some
 
     def _tell(self, *, last: bool) -> None:
-        end = len(self.err) if last else self.err.rfind(b"\n") + 1
+        endless = len(self.err) - self.told > _TAIL
+        end = len(self.err) if last or endless else self.err.rfind(b"\n") + 1
         if end > self.told:
             for line in bytes(self.err[self.told : end]).decode(errors="replace").splitlines():
                 self.watch.told(line)

@@ -80,10 +80,10 @@ def expanded(pattern: str, where: str) -> tuple[str, ...]:
     at = 0
     for found in _RANGE.finditer(pattern):
         parts = _range(found, where)
+        if len(names) * len(parts) > MOST_HOSTS:
+            raise InvalidInput(f"{where}: {pattern} is more than {MOST_HOSTS} hosts")
         names = [f"{name}{pattern[at : found.start()]}{part}" for name in names for part in parts]
         at = found.end()
-        if len(names) > MOST_HOSTS:
-            raise InvalidInput(f"{where}: {pattern} is more than {MOST_HOSTS} hosts")
     return tuple(f"{name}{pattern[at:]}" for name in names)
 
 

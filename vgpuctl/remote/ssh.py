@@ -5,6 +5,8 @@ A host's key must stand in known_hosts: an unknown one and a changed one are ref
 says, and nothing is written there. Only keys are tried, those of the agent and of files; nobody is asked for a
 password. paramiko 4 dropped DSA keys and paramiko 5 RSA signatures with SHA-1, so that servers before OpenSSH 7.2 may
 be out of reach: that is told apart from a wrong key.
+
+Size: all that knows paramiko's errors stands here.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from vgpuctl.remote import login as logins
 from vgpuctl.remote.channel import SshSession
 from vgpuctl.remote.known_hosts import SSH_PORT, KnownKey, fingerprint, keys_for
 from vgpuctl.remote.login import Login, as_typed
+from vgpuctl.remote.proxy import Proxy
 from vgpuctl.remote.target import Target
 from vgpuctl.value import replace
 
@@ -76,7 +79,7 @@ class SshHosts:
         # As ssh: a host that is not known by its port is known when it has that very key without one.
         same = tuple(one for one in portless if one.blob == key.asbytes())
         host_key.check(target, found, key.get_name(), key.asbytes(), known or same)
-        self._authenticate(target, found, transport, _left(found, until))
+        self._authenticate(target, found, transport, until)
         return found, transport
 
     def _lookup(self, target: Target) -> logins.Config:
@@ -93,11 +96,11 @@ class SshHosts:
     def _socket(self, target: Target, found: Login, until: float, opened: list[Any], hops: int) -> Any:
         if found.proxy_command is not None and not found.jumps:
             try:
-                way = paramiko.ProxyCommand(found.proxy_command)
+                proxy = Proxy(found.proxy_command)
             except (OSError, ValueError) as exc:
                 raise Unreachable(f"{target.name}: ProxyCommand {found.proxy_command}: {exc}") from exc
-            opened.append(way)
-            return way
+            opened.append(proxy)
+            return proxy.way
         if found.jumps:
             return self._through(target, found, until, opened, hops)
         try:
@@ -127,7 +130,9 @@ class SshHosts:
         kinds = {key.kind for key in known}
         options.key_types = sorted(options.key_types, key=lambda name: _KINDS.get(name, name) not in kinds)
         try:
-            transport.start_client(timeout=seconds)
+            transport.start_client(timeout=seconds)  # returns as well when the time is over
+            if not transport.initial_kex_done:
+                raise EOFError(f"no answer to its greeting within {seconds:.0f} s")
         except paramiko.ssh_exception.IncompatiblePeer as exc:
             raise _too_old(target, transport, str(exc)) from exc
         except (paramiko.SSHException, EOFError, OSError) as exc:
@@ -136,10 +141,11 @@ class SshHosts:
                 hint=f"ssh -v {as_typed(found)}",
             ) from exc
 
-    def _authenticate(self, target: Target, found: Login, transport: Any, seconds: float) -> None:
+    def _authenticate(self, target: Target, found: Login, transport: Any, until: float) -> None:
         tried: list[str] = []
         try:
             for name, key in self._candidates(found, tried):
+                transport.auth_timeout = _left(found, until)
                 try:
                     more = transport.auth_publickey(found.user, key)
                 except paramiko.BadAuthenticationType as exc:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.cli.conftest import Ran
-from vgpuctl.cli import afar_result, afar_words
+from vgpuctl.cli import afar, afar_result, afar_words
 from vgpuctl.cli.app import cli
 from vgpuctl.cli.settings import Settings
 from vgpuctl.cli.tables import Table
@@ -89,12 +89,35 @@ def test_a_word_that_is_no_text_is_refused(vgpuctl: Callable[..., Ran]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "changes"),
+    [
+        ("list-vms", False),
+        ("fits --profile A100-4C", False),
+        ("simulate --generate ai", False),
+        ("plan-moves --defragment", False),
+        ("plan-moves --defragment --yes", True),
+        ("ensure-vgpu lab --profile A100-4C", True),
+        ("ensure-vgpu lab --profile A100-4C --dry-run", False),
+        ("doctor", False),
+        ("doctor --fix", True),
+    ],
+)
+def test_only_a_command_that_changes_something_has_an_end_to_be_looked_for(line: str, changes: bool) -> None:
+    name, *words = line.split()
+    settings = Settings()
+    settings.kind = name
+    assert afar.changes(settings, cli.load(name).make_context(name, words, obj=settings)) is changes
+
+
+@pytest.mark.parametrize(
     ("line", "said"),
     [
         ("--host ssh://a --host local list-gpus", "do not go with others"),
         ("--host ssh://a/b list-gpus", "is no address of a host"),
         ("--host ssh://a completion bash", "completion is not for other hosts"),
         ("--host ssh://a sim reboot", "sim is not for other hosts"),
+        ("--host ssh://a simulate --generate ai --plot ai.svg", "--plot ai.svg: simulate makes no file on"),
+        ("--host ssh://a simulate --generate ai --write ai.csv", "--write ai.csv: simulate makes no file on"),
         ("--limit gpu --host ssh://a list-gpus", "--limit goes with --hosts FILE"),
         ("--limit gpu list-gpus", "--limit goes with"),
         ("--host sim:t4 --host-deadline 5 list-gpus", "--host-deadline goes with"),

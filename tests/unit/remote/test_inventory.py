@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from vgpuctl.errors import InvalidInput, NotFound
@@ -155,3 +157,13 @@ def test_a_limit_that_means_nothing_is_a_typing_error():
     assert caught.value.hint.startswith("did you mean gpu-01")
     with pytest.raises(InvalidInput, match="leaves no host"):
         limit.limited(_ini(), ["gpu", "!rack"])
+
+
+def test_too_many_hosts_are_refused_before_their_names_are_made():
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidInput, match="more than 10000 hosts"):
+            inventory.expanded("gpu[1:1000][1:1000]", "hosts:1")
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()

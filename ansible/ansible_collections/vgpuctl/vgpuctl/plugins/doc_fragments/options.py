@@ -18,21 +18,20 @@ options:
         nothing).'
       - 'For example V(A100-4C).'
   gpu:
-    type: list
-    elements: raw
+    type: raw
     description:
-      - 'The GPU to use, by address or by model; a list for several.'
+      - 'The GPU to use, by address or by model; a list to allow several.'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(0000:3b:00.0).'
   not_gpu:
     type: list
-    elements: raw
+    elements: str
     description:
       - 'A GPU that is not to be used, by address or by model.'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(A16).'
   numa_node:
-    type: str
+    type: int
     description:
       - 'Only GPUs of this NUMA node.'
       - 'For example V(0).'
@@ -153,21 +152,20 @@ options:
     description:
       - 'The vGPU''s profile.'
   gpu:
-    type: list
-    elements: raw
+    type: raw
     description:
-      - 'The GPU to use, by address or by model; a list for several.'
+      - 'The GPU to use, by address or by model; a list to allow several.'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(0000:3b:00.0).'
   not_gpu:
     type: list
-    elements: raw
+    elements: str
     description:
       - 'A GPU that is not to be used, by address or by model.'
       - 'Quote an address: YAML reads some as numbers.'
       - 'For example V(A16).'
   numa_node:
-    type: str
+    type: int
     description:
       - 'Only GPUs of this NUMA node.'
       - 'For example V(0).'

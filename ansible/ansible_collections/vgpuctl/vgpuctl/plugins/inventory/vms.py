@@ -76,6 +76,7 @@ from ansible.errors import AnsibleError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 from ansible.utils.unsafe_proxy import wrap_var
 
+SCHEMA = "vgpuctl/1"
 ENDINGS = ("vgpuctl.yml", "vgpuctl.yaml")
 FACTS = ("name", "uuid", "state", "owner", "memory_mib", "vcpus", "vgpus")
 
@@ -131,15 +132,19 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             words = ["ssh", "-o", "BatchMode=yes", "--", host, shlex.join(words)]
         try:
             ran = subprocess.run(  # noqa: S603 - a list of words, no shell here
-                words, env=environment, capture_output=True, text=True, check=False, timeout=self.get_option("deadline")
+                words, env=environment, capture_output=True, check=False, timeout=self.get_option("deadline")
             )
-            document = json.loads(ran.stdout)
         except subprocess.TimeoutExpired as error:
             raise Unanswered(f"no answer within {error.timeout:g} s") from error
         except OSError as error:
             raise Unanswered(f"{words[0]}: {error.strerror}") from error
+        try:
+            document = json.loads(ran.stdout)
         except ValueError as error:
-            raise Unanswered(f"{command} printed no JSON: {ran.stderr.strip()[-500:]}") from error
+            said = ran.stderr.decode(errors="replace").strip()[-500:]
+            raise Unanswered(f"{command} printed no JSON: {said}") from error
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            raise Unanswered(f"{command} printed no document of {SCHEMA}: another vgpuctl is there")
         if "error" in document:
             raise Unanswered(f"{document['error']['message']} [{document['error']['code']}]")
         return wrap_var(document["data"])

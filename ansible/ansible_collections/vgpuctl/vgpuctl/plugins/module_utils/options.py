@@ -6,9 +6,9 @@ from __future__ import annotations
 
 VM = {
     "profile": {"type": "list", "elements": "str"},
-    "gpu": {"type": "list", "elements": "raw"},
-    "not_gpu": {"type": "list", "elements": "raw"},
-    "numa_node": {"type": "str"},
+    "gpu": {"type": "raw"},
+    "not_gpu": {"type": "list", "elements": "str"},
+    "numa_node": {"type": "int"},
     "spread_group": {"type": "str"},
     "scheduler": {"type": "str", "choices": ["best_effort", "equal_share", "fixed_share"]},
     "placement": {"type": "str", "choices": ["least-waste", "depth", "breadth", "first-fit"]},
@@ -31,9 +31,9 @@ VM = {
 VGPU = {
     "name": {"type": "str", "required": True},
     "profile": {"type": "str"},
-    "gpu": {"type": "list", "elements": "raw"},
-    "not_gpu": {"type": "list", "elements": "raw"},
-    "numa_node": {"type": "str"},
+    "gpu": {"type": "raw"},
+    "not_gpu": {"type": "list", "elements": "str"},
+    "numa_node": {"type": "int"},
     "scheduler": {"type": "str", "choices": ["best_effort", "equal_share", "fixed_share"]},
     "placement": {"type": "str", "choices": ["least-waste", "depth", "breadth", "first-fit"]},
     "vgpu_params": {"type": "dict"},

@@ -34,21 +34,15 @@ def flags(params: dict[str, Any], *options: str) -> list[str]:
     return words
 
 
-def texts_of(module: AnsibleModule, params: dict[str, Any], *options: str) -> dict[str, Any]:
-    """Return the parameters; the module ends here when one of a list that names GPUs is no text."""
-    for option in options:
-        for value in params[option] or ():
-            text_of(module, option, value)
-    return params
-
-
-def text_of(module: AnsibleModule, option: str, value: Any) -> str | None:
-    """Return what names a GPU, which must be text; the module ends here when it is not.
+def text_of(module: AnsibleModule, option: str, value: Any) -> Any:
+    """Return what names a GPU, or several in a list, which must be text; the module ends here when it is not.
 
     YAML 1.1 reads some PCI addresses as numbers to the base 60: 0000:41:00.0 is 2460.0, but 0000:84:00.0 stays text.
     """
     if value is None or (isinstance(value, str) and not NUMBER.match(value)):
         return value
+    if isinstance(value, list):
+        return [text_of(module, option, one) for one in value]
     return module.fail_json(
         msg=f"{option}: YAML made the number {value} of it. Quote the PCI address: {option}: '0000:41:00.0'",
         code="unquoted-address",
@@ -72,6 +66,8 @@ def ask(module: AnsibleModule, words: list[str], data: str | None = None, absent
         document: dict[str, Any] = json.loads(out)
     except ValueError:
         module.fail_json(msg=f"{program} printed no JSON: {(err or out).strip()}", code="no-json", rc=status)
+    if not isinstance(document, dict):
+        module.fail_json(msg=f"{program} printed no document: {out.strip()}", code="no-json", rc=status)
     if document.get("schema") != SCHEMA:
         module.fail_json(
             msg=f"{program} speaks {document.get('schema')}, and this collection {SCHEMA}", code="other-schema"
@@ -88,7 +84,7 @@ def ask(module: AnsibleModule, words: list[str], data: str | None = None, absent
     return module.fail_json(
         msg=f"{error['message']}   [{error['code']}]{hint}",
         rc=status,
-        changed=error["code"] == "partly-applied",
+        changed=document["changed"],
         **told,
     )
 

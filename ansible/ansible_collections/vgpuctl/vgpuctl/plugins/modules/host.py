@@ -95,6 +95,9 @@ def main() -> None:
         supports_check_mode=True,
     )
     spec, src, parts = module.params["spec"], module.params["src"], module.params["gpus"] or {}
+    for gpu, keys in parts.items():
+        if not isinstance(keys, dict):
+            module.fail_json(msg=f"gpus: {gpu}: keys and values are due here: {{mode: vgpu}}", code="invalid-input")
     named = {text_of(module, "gpus", gpu): keys for gpu, keys in parts.items()}
     for gpu in (spec or {}).get("gpus") or {}:
         text_of(module, "spec.gpus", gpu)

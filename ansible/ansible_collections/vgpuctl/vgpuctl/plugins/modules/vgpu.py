@@ -61,21 +61,17 @@ notes:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.options import VGPU
-from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.vgpuctl import COMMON, change, flags, texts_of
-
-WHERE = ("gpu", "not_gpu", "numa_node", "scheduler", "placement")
+from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.vgpuctl import COMMON, change, flags, text_of
 
 
 def main() -> None:
     """Hand the options over; vgpuctl finds out whether there is something to do."""
     module = AnsibleModule(argument_spec={**VGPU, **COMMON}, supports_check_mode=True)
-    params = dict(texts_of(module, module.params, "gpu", "not_gpu"))
+    named = {option: text_of(module, option, module.params[option]) for option in ("gpu", "not_gpu")}
+    params = {**module.params, **named}
     params["vgpu_param"] = [f"{key}={value}" for key, value in (params["vgpu_params"] or {}).items()]
-    change(
-        module,
-        ["ensure-vgpu", *flags(params, "state", "profile", *WHERE, "vgpu_param"), "--", params["name"]],
-        name="vgpu",
-    )
+    options = [option for option in VGPU if option not in ("name", "vgpu_params")]
+    change(module, ["ensure-vgpu", *flags(params, *options, "vgpu_param"), "--", params["name"]], name="vgpu")
 
 
 if __name__ == "__main__":

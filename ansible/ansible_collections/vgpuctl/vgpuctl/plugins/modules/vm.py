@@ -96,7 +96,7 @@ import json
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.options import VM
-from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.vgpuctl import COMMON, change, flags, texts_of
+from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.vgpuctl import COMMON, change, flags, text_of
 
 STATES = ["present", "absent", "started", "stopped"]
 
@@ -114,7 +114,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    params = texts_of(module, module.params, "gpu", "not_gpu")
+    named = {option: text_of(module, option, module.params[option]) for option in ("gpu", "not_gpu")}
+    params = {**module.params, **named}
     spec = {name: params[name] for name in ("name", *VM) if params[name] is not None}
     change(
         module, ["ensure-vm", "--file", "-", *flags(params, "state", "count", "parallel")], json.dumps(spec), name="vm"

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A command at another host that says more than anybody can take, with a connection that is played."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from vgpuctl.remote.channel import SshSession
+from vgpuctl.remote.ran import Asked, Watch
+
+PIECE = 1 << 16
+
+
+class Endless:
+    """A transport and its channel: the command there prints for ever, without a line's end."""
+
+    def __init__(self, stream: str, fail_at: int) -> None:
+        self.stream = stream
+        self.reads = 0
+        self.fail_at = fail_at
+        self.eof_received = self.closed = False
+        self.ends = os.pipe()
+
+    def open_session(self) -> Endless:
+        return self
+
+    def is_active(self) -> bool:
+        return True
+
+    def exec_command(self, line: str) -> None:
+        self.line = line
+
+    def shutdown_write(self) -> None: ...
+
+    def close(self) -> None:
+        for end in self.ends:
+            os.close(end)
+
+    def fileno(self) -> int:
+        return self.ends[0]
+
+    def exit_status_ready(self) -> bool:
+        return False
+
+    def recv_ready(self) -> bool:
+        return self.stream == "out"
+
+    def recv_stderr_ready(self) -> bool:
+        return self.stream == "err"
+
+    def recv(self, size: int) -> bytes:
+        self.reads += 1
+        assert self.reads < self.fail_at, "it reads and reads, and hears no stop"
+        return b"x" * min(size, PIECE)
+
+    recv_stderr = recv
+
+
+@pytest.mark.parametrize("stream", ["out", "err"])
+def test_output_without_an_end_hinders_no_stop(stream):
+    played = Endless(stream, 1000)
+    session = SshSession("gpu-01", "root", played, time.monotonic() + 60, lambda: None)
+    try:
+        ran = session.run(
+            Asked(("list-gpus",)), Watch(time.monotonic() + 60, lambda line: None, lambda: 3 if played.reads > 9 else 0)
+        )
+    finally:
+        session.close()
+    assert ran.gave_up == "it was not waited for"
+
+
+def test_a_line_without_an_end_on_stderr_is_told_in_pieces_and_not_kept():
+    played = Endless("err", 10_000)
+    told: list[int] = []
+    session = SshSession("gpu-01", "root", played, time.monotonic() + 60, lambda: None)
+    try:
+        session.run(
+            Asked(("list-gpus",)),
+            Watch(time.monotonic() + 60, lambda line: told.append(len(line)), lambda: 3 if played.reads > 200 else 0),
+        )
+    finally:
+        session.close()
+    assert max(told) <= 4 * PIECE
+    assert sum(told) == played.reads * PIECE

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers that begin like SSH servers, and do not go on."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+
+from vgpuctl.errors import Unreachable
+from vgpuctl.remote.ssh import SshHosts
+from vgpuctl.remote.target import Target
+
+
+@pytest.mark.parametrize("greeting", [b"SSH-2.0-OpenSSH_9.9\r\n", b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_a_server_that_never_agrees_on_a_session_cannot_be_reached(greeting):
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            taken, _ = server.accept()
+            with taken:
+                taken.sendall(greeting)
+                over.wait(60)
+
+        threading.Thread(target=greet, daemon=True).start()
+        try:
+            target = Target("gpu-01", "127.0.0.1", server.getsockname()[1], "root")
+            with pytest.raises(Unreachable) as failed:
+                SshHosts()(target, time.monotonic() + 0.5)
+        finally:
+            over.set()
+    assert "gpu-01: 127.0.0.1 port" in failed.value.message
