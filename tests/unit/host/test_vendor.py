@@ -36,6 +36,29 @@ commands = HostVendorCommands(sys.argv[2], lock_held=lambda: False, records=None
 print(commands.sriov_manage("-e", sys.argv[1], deadline_seconds=10).text)
 """
 
+INTERRUPTED = """
+import sys
+from pathlib import Path
+from vgpuctl.host.claims import ClaimStore
+from vgpuctl.host.processes import HostProcesses
+from vgpuctl.host.vendor import HostVendorCommands
+processes = HostProcesses()
+records = ClaimStore(Path(sys.argv[1]), processes, "vgpuctl set-mode")
+commands = HostVendorCommands(sys.argv[2], lock_held=lambda: False, records=records, processes=processes)
+try:
+    commands.sriov_manage(sys.argv[3], sys.argv[4], deadline_seconds=20)
+except BaseException as error:
+    print(type(error).__name__, error)
+"""
+"""A process of its own is interrupted: in that of the tests a signal may arrive in a hook of the garbage collector,
+and be lost there."""
+
+
+def interrupted(tmp_path: Path, command: str, flag: str) -> str:
+    """Run a command that interrupts who runs it, and return the exception that came of it."""
+    words = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "run"), command, flag, ADDRESS]
+    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+
 
 def script(path: Path, body: str) -> str:
     path.write_text(f"#!/bin/sh\n{body}\n")
@@ -91,8 +114,9 @@ def test_one_that_does_not_end_is_left_alone_and_recorded_until_it_has_ended(tmp
 def test_a_second_interruption_leaves_it_alone_and_recorded(tmp_path: Path) -> None:
     twice = "sleep 0.5; kill -INT $PPID; sleep 0.8; kill -INT $PPID"
     command = script(tmp_path / "sriov-manage", f"{twice}; read line <{fifo(tmp_path)}")
-    with pytest.raises(Stuck, match="was not waited for"):
-        commands(tmp_path, command).sriov_manage("-e", ADDRESS, deadline_seconds=20)
+    said = interrupted(tmp_path, command, "-e")
+    assert said.startswith("Stuck")
+    assert "was not waited for" in said
     assert [w.gpu for w in store(tmp_path).stuck()] == [ADDRESS]
     (tmp_path / "fifo").write_text("go on\n")
     gone(tmp_path)
@@ -109,8 +133,7 @@ def test_a_slow_one_is_recorded_while_it_runs_and_not_after(tmp_path: Path) -> N
 
 def test_an_interruption_waits_until_it_has_given_the_gpu_back(tmp_path: Path) -> None:
     command = script(tmp_path / "sriov-manage", f"sleep 0.5; kill -INT $PPID; sleep 0.3; touch {tmp_path}/given-back")
-    with pytest.raises(KeyboardInterrupt):
-        commands(tmp_path, command).sriov_manage("-d", ADDRESS, deadline_seconds=10)
+    assert interrupted(tmp_path, command, "-d").startswith("KeyboardInterrupt")
     assert (tmp_path / "given-back").exists()
 
 
