@@ -135,7 +135,7 @@ def phases() -> list[tuple[str, list[str]]]:
             ["-n", "2", "--dist", "worksteal", "tests/unit", "tests/contract", "tests/remote"],
         ),
         ("ansible", ["-n", "2", "--dist", "worksteal", "tests/ansible"]),
-        ("lab", ["-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider", "-m", "not slow", "tests/lab"]),
+        ("lab", ["-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider", "-m", "quick", "tests/lab"]),
         ("benchmarks, one smoke pass", ["tests/bench"]),
     ]
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.lab import kills
 from tests.lab.kills import Kill
+
+pytestmark = pytest.mark.quick
 
 ONE = Kill("attach", True, 0.5, ["half-attached"], [], "mdev-vf", 7)
 TWO = Kill("attach", True, 1.25, [], ["claim x", "device x"], "vendor-vf", 8)

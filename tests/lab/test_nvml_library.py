@@ -15,6 +15,8 @@ import pytest
 from tests.lab.command import run
 from tests.lab.nvidia_host import HERE
 
+pytestmark = pytest.mark.quick
+
 VM = "11111111-2222-4333-8444-555555555555"
 VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}\n"
 CARD = """model NVIDIA A100-PCIE-40GB
