@@ -130,10 +130,8 @@ def demo() -> int:
 def phases() -> list[tuple[str, list[str]]]:
     """Return the test phases: name and pytest arguments."""
     return [
-        (
-            "lint, types, unit, simulator, other hosts",
-            ["-n", "2", "--dist", "worksteal", "tests/unit", "tests/contract", "tests/remote"],
-        ),
+        ("lint, types, unit, simulator", ["-n", "2", "--dist", "worksteal", "tests/unit", "tests/contract"]),
+        ("other hosts", ["-n", "2", "--dist", "worksteal", "tests/remote"]),
         ("ansible", ["-n", "2", "--dist", "worksteal", "tests/ansible"]),
         ("lab", ["-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider", "-m", "quick", "tests/lab"]),
         ("benchmarks, one smoke pass", ["tests/bench"]),
