@@ -67,6 +67,7 @@ def test_a_plain_start_without_room_fails_with_the_reason(lab: Lab) -> None:
     assert must(lab, "show-vm", "vm-1")["state"] == "running"
 
 
+@pytest.mark.quick
 @pytest.mark.deadline(900)
 @pytest.mark.parametrize("form", ["mdev-pf", "vendor-vf"])
 def test_a_vm_that_reserves_only_to_run_has_its_vgpu_from_a_plain_start_to_its_end(lab: Lab, form: str) -> None:

@@ -15,8 +15,9 @@ ONE, THREE = 19, 9
 OFF, ON = ["1 0 0"], ["1 1 1"]
 
 
+@pytest.mark.quick
 @pytest.mark.deadline(900)
-@pytest.mark.parametrize("form", [pytest.param("vendor-vf", marks=pytest.mark.quick), "mdev-vf"])
+@pytest.mark.parametrize("form", ["vendor-vf", "mdev-vf"])
 def test_a_vm_runs_in_an_instance_and_apply_mends_what_a_cycle_of_the_vfs_took(lab: Lab, form: str) -> None:
     partitioned_host(lab, form)
     must(lab, "set-mode", IGB, "vgpu")
@@ -66,6 +67,7 @@ def test_a_mode_that_waits_for_a_reset_gets_one_when_nobody_has_the_driver_open(
     assert (told(lab, "mig"), instances(lab)) == (OFF, [])
 
 
+@pytest.mark.quick
 @pytest.mark.deadline(900)
 def test_a_boot_that_loses_even_the_mode_brings_back_all_and_passthrough_ends_it_until_the_mode_is_vgpu(
     lab: Lab,

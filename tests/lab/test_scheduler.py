@@ -63,6 +63,7 @@ def test_it_is_set_refused_while_a_vgpu_is_there_drained_and_back_after_a_boot(l
     assert must(lab, "reconcile")["findings"] == []
 
 
+@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_an_old_library_sets_it_by_version_1_and_taking_the_gpu_from_its_driver_loses_it(lab: Lab) -> None:
     build, option = OLD
