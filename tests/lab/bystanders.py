@@ -15,7 +15,7 @@ ON_OUR_GPU = "0f0f0f0f-5555-4666-8777-888888888888"
 PCI = "/sys/bus/pci/devices"
 LOOK = f"""
 virsh dumpxml --inactive theirs; virsh domstate theirs
-ls -l /sys/bus/mdev/devices/{MDEV} /sys/bus/mdev/devices/{MDEV}/mdev_type | grep -v total
+readlink /sys/bus/mdev/devices/{MDEV} /sys/bus/mdev/devices/{MDEV}/mdev_type
 ls /sys/bus/mdev/devices | grep -x {ON_OUR_GPU}
 cat {PCI}/{SECOND_IGB}/sriov_numvfs
 for vf in {PCI}/{SECOND_IGB}/virtfn*; do readlink $vf; readlink $vf/driver; cat $vf/driver_override; done
@@ -51,4 +51,5 @@ basename $(readlink {PCI}/{SECOND_IGB}/virtfn1) > /sys/bus/pci/drivers_probe"""
     before = lab.run(LOOK, check=False).stdout
     assert MDEV in before
     yield
-    assert lab.run(LOOK, check=False).stdout == before
+    after = lab.run(LOOK, check=False)
+    assert after.stdout == before, f"before:\n{before}\nafter:\n{after.stdout}{after.stderr}"

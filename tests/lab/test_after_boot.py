@@ -67,9 +67,8 @@ def test_a_plain_start_without_room_fails_with_the_reason(lab: Lab) -> None:
     assert must(lab, "show-vm", "vm-1")["state"] == "running"
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(900)
-@pytest.mark.parametrize("form", ["mdev-pf", "vendor-vf"])
+@pytest.mark.parametrize("form", [pytest.param("mdev-pf", marks=pytest.mark.quick), "vendor-vf"])
 def test_a_vm_that_reserves_only_to_run_has_its_vgpu_from_a_plain_start_to_its_end(lab: Lab, form: str) -> None:
     lab.run(INSTALLED)
     put_gpu(lab, form)

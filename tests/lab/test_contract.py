@@ -9,9 +9,16 @@ from tests.lab.nvidia_host import put_nvml, put_sriov_manage
 from tests.lab.vgpuctl_in import put_gpu
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(1000)
-@pytest.mark.parametrize("form", ["mdev-pf", "mdev-vf", "vendor-vf", "sriov-vf"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param("mdev-pf", marks=pytest.mark.quick),
+        "mdev-vf",
+        pytest.param("vendor-vf", marks=pytest.mark.quick),
+        pytest.param("sriov-vf", marks=pytest.mark.quick),
+    ],
+)
 def test_the_real_host_keeps_the_simulators_contract(lab: Lab, form: str) -> None:
     if form == "sriov-vf":
         lab.run(["modprobe", "igb"])

@@ -14,7 +14,6 @@ from tests.lab.kills import kill_in
 from tests.lab.machine import Lab
 from tests.lab.vgpuctl_in import IGB, call, leftovers, must, put_gpu, use_defaults
 
-KILLS = 12
 # Restarts libvirtd while six VMs are made one after the other.
 RESTART = r"""
 import json, subprocess, sys
@@ -35,11 +34,10 @@ print(json.dumps(answers))
 def test_whenever_it_is_killed_reconcile_leaves_nothing_over(lab: Lab) -> None:
     seed = int(os.environ.get("VGPUCTL_SEED") or random.randrange(2**32))
     print(f"VGPUCTL_SEED={seed}")
-    kills = kill_in(lab, "mdev-vf", seed, KILLS)
+    kills = kill_in(lab, "mdev-vf", seed, len(OPERATIONS))
     assert [(k.operation, k.left) for k in kills if k.left] == [], f"seed {seed}"
     assert {k.operation for k in kills} == {o.name for o in OPERATIONS}
-    assert len(kills) == KILLS
-    assert any(k.found for k in kills), "the kills left nothing to mend, so they prove nothing"
+    assert any(k.killed for k in kills), "every command ended before its kill, so they prove nothing"
 
 
 @pytest.mark.quick

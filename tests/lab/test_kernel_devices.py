@@ -14,9 +14,12 @@ IGB_VF_IDS = "8086:10ca"
 EDU_IDS = "1234:11e8"
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize(
-    ("module", "profile", "ids"), [("mtty", "mtty-2", "4348:3253"), ("mdpy", "mdpy-vga", "1b36:000f")]
+    ("module", "profile", "ids"),
+    [
+        pytest.param("mtty", "mtty-2", "4348:3253", marks=pytest.mark.quick),
+        ("mdpy", "mdpy-vga", "1b36:000f"),
+    ],
 )
 def test_a_sample_mdev_reaches_the_guest_and_goes_with_the_vm(lab: Lab, module: str, profile: str, ids: str) -> None:
     lab.run(["modprobe", module])
@@ -29,7 +32,6 @@ def test_a_sample_mdev_reaches_the_guest_and_goes_with_the_vm(lab: Lab, module: 
     assert leftovers(lab) == before
 
 
-@pytest.mark.quick
 def test_a_plain_vf_reaches_the_guest_and_is_given_back(lab: Lab) -> None:
     lab.run(f"modprobe igb && echo 2 > /sys/bus/pci/devices/{IGB}/sriov_numvfs")
     use_defaults(lab)
@@ -44,7 +46,6 @@ def test_a_plain_vf_reaches_the_guest_and_is_given_back(lab: Lab) -> None:
     must(lab, "create-vm", "vm-3", "--mode", "sriov", "--gpu", IGB, "--no-start")
 
 
-@pytest.mark.quick
 def test_a_whole_function_is_passed_through_and_refused_to_a_second_vm(lab: Lab) -> None:
     use_defaults(lab)
     made = must(lab, "create-vm", "vm-1", "--mode", "passthrough", "--gpu", EDU_ALONE)

@@ -15,9 +15,8 @@ ONE, THREE = 19, 9
 OFF, ON = ["1 0 0"], ["1 1 1"]
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(900)
-@pytest.mark.parametrize("form", ["vendor-vf", "mdev-vf"])
+@pytest.mark.parametrize("form", [pytest.param("vendor-vf", marks=pytest.mark.quick), "mdev-vf"])
 def test_a_vm_runs_in_an_instance_and_apply_mends_what_a_cycle_of_the_vfs_took(lab: Lab, form: str) -> None:
     partitioned_host(lab, form)
     must(lab, "set-mode", IGB, "vgpu")

@@ -8,10 +8,9 @@ from tests.lab.console import guest_devices
 from tests.lab.machine import Lab
 from tests.lab.vgpuctl_in import A100, IGB, leftovers, must, profiles, put_gpu, put_gpu_with_16_vfs, use_defaults
 
-FORMS = ("mdev-pf", "mdev-vf", "vendor-vf")
+FORMS = ("mdev-pf", "mdev-vf", pytest.param("vendor-vf", marks=pytest.mark.quick))
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 @pytest.mark.parametrize("form", FORMS)
 def test_create_vm_alone_gives_a_running_vm_its_vgpu_and_delete_vm_leaves_nothing(lab: Lab, form: str) -> None:
@@ -33,7 +32,6 @@ def test_create_vm_alone_gives_a_running_vm_its_vgpu_and_delete_vm_leaves_nothin
     assert leftovers(lab) == before
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(900)
 @pytest.mark.parametrize("form", FORMS)
 def test_ten_fit_and_the_eleventh_and_another_size_are_refused(lab: Lab, form: str) -> None:

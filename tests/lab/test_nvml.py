@@ -77,9 +77,8 @@ def test_the_eleventh_is_refused_before_any_write_with_the_library_and_by_the_dr
     assert (leftovers(lab), carrier in lab.run("ls /run/vgpuctl/claims").stdout) == (before, False)
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
-@pytest.mark.parametrize("form", ["mdev-pf", "vendor-vf"])
+@pytest.mark.parametrize("form", ["mdev-pf", pytest.param("vendor-vf", marks=pytest.mark.quick)])
 def test_nvml_names_the_vm_that_has_a_vgpu(lab: Lab, form: str) -> None:
     put_gpu(lab, form)
     put_nvml(lab)

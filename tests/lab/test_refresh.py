@@ -12,7 +12,6 @@ NEWER = "/var/lib/libvirt/images/newer.qcow2"
 SECRET = "hunter2"
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(900)
 def test_a_running_vm_with_a_seed_is_refreshed_and_boots_from_the_new_image(lab: Lab) -> None:
     put_gpu(lab, "mdev-pf")

@@ -27,7 +27,6 @@ def running(lab: Lab) -> tuple[Any, ...]:
     return found["policy"], found["time_slice_us"], found["source"]
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(900)
 def test_it_is_set_refused_while_a_vgpu_is_there_drained_and_back_after_a_boot(lab: Lab) -> None:
     lab.run(INSTALLED)

@@ -26,7 +26,6 @@ def at_boot(lab: Lab, form: str) -> None:
             stdin=f"options vgpulab pf={IGB} form={form} vfs=0\n")  # fmt: skip
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(900)
 @pytest.mark.parametrize("form", ["vendor-vf", "mdev-vf"])
 def test_the_vfs_come_and_go_and_come_back_after_a_boot(lab: Lab, form: str) -> None:

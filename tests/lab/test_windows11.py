@@ -56,7 +56,6 @@ def windows_leftovers(lab: Lab) -> str:
     return leftovers(lab) + lab.run(script, check=False).stdout
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(1500)
 def test_the_firmware_of_windows_11_measures_its_boot_and_refuses_what_is_not_signed(lab_apparmor: Lab) -> None:
     lab = lab_apparmor
