@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
+from vgpuctl.capacity.asked import Asked, as_asked
 from vgpuctl.capacity.kinds import Numbers, fleet_of
 from vgpuctl.capacity.mixed_size import cheapest
 from vgpuctl.capacity.profiles import means
@@ -21,6 +22,7 @@ from vgpuctl.placement.fleet import Choice, Fleet
 from vgpuctl.placement.kind import Move
 from vgpuctl.placement.policy import BY_GPU, Policy
 from vgpuctl.spec.fields import DEFAULT_PLACEMENT
+from vgpuctl.value import NOTHING
 
 _UNSEEN = 8
 """So many requests, spread over all profiles alike, are added to what is there: a few VMs do not tell what will come,
@@ -39,13 +41,16 @@ def one_by_one(
     """
     if not hosts or any(not item.types for item in items):
         return None
-    profiles = [next(iter(item.types.values())).profile for item in items]
-    numbers = fleet_of(snapshot, [h.gpu for h in hosts], vm, frozenset(profiles))
+    profiles = frozenset(t.profile for item in items for t in item.types.values())
+    numbers = fleet_of(snapshot, [h.gpu for h in hosts], vm, profiles)
+    asked = as_asked(numbers, {item.text: item.types for item in items})
     by_address = {h.gpu.address: h for h in hosts}
-    chooser = _Chooser(policy or snapshot.placement.policy or DEFAULT_PLACEMENT, snapshot, numbers, len(items))
+    name = policy or snapshot.placement.policy or DEFAULT_PLACEMENT
+    chooser = _Chooser(name, snapshot, numbers, asked, len(items))
     slots: dict[str, tuple[Slot, ...]] = {}
     order: list[Slot] = []
-    for item, profile in zip(items, profiles, strict=True):
+    for item in items:
+        profile = asked.names[item.text]
         choice = chooser.choose(profile)
         if choice is None:
             return None
@@ -58,7 +63,7 @@ def one_by_one(
         if gpu.mixed_size and gpu.backend is Backend.VENDOR_VF:
             space = room(gpu, host.taken, wanted)
             at = _start(choice.move) if chooser.names_places else cheapest(gpu, host.taken, wanted)
-            move = next((m for m in _moves(numbers.fleet, choice, profile) if _start(m) == at), None)
+            move = next((m for m in _moves(asked.fleet, choice, profile) if _start(m) == at), None)
             if not space.some or move is None:
                 return None
             slot, choice = Slot(gpu, space.functions[0], wanted, at), choice._replace(move=move)
@@ -69,7 +74,7 @@ def one_by_one(
             (slot,) = more
         slots[gpu.address] = (*there, slot)
         order.append(slot)
-        numbers.fleet.put(choice.gpu, choice.move)
+        asked.fleet.put(choice.gpu, choice.move)
     return tuple(order)
 
 
@@ -78,7 +83,8 @@ def gpu_for_plain_vf(snapshot: Snapshot, gpus: Sequence[Gpu], policy: str | None
     from vgpuctl.capacity.kinds import PLAIN_VF
 
     numbers = fleet_of(snapshot, gpus, vm)
-    chooser = _Chooser(policy or snapshot.placement.policy or DEFAULT_PLACEMENT, snapshot, numbers)
+    name = policy or snapshot.placement.policy or DEFAULT_PLACEMENT
+    chooser = _Chooser(name, snapshot, numbers, as_asked(numbers, NOTHING))
     choice = chooser.choose(PLAIN_VF)
     return numbers.gpus[choice.gpu] if choice is not None else None
 
@@ -86,10 +92,11 @@ def gpu_for_plain_vf(snapshot: Snapshot, gpus: Sequence[Gpu], policy: str | None
 class _Chooser:
     """A policy by its name, made only when there is something to choose."""
 
-    def __init__(self, name: str, snapshot: Snapshot, numbers: Numbers, together: int = 1) -> None:
+    def __init__(self, name: str, snapshot: Snapshot, numbers: Numbers, asked: Asked, together: int = 1) -> None:
         self._name = name
         self._snapshot = snapshot
         self._numbers = numbers
+        self._asked = asked
         self._together = together
         self._policy: Policy | None = None
 
@@ -100,19 +107,20 @@ class _Chooser:
 
     def choose(self, profile: str) -> Choice | None:
         """Return where the next vGPU goes."""
-        some = list(islice(self._numbers.fleet.choices(profile), 2))
+        some = list(islice(self._asked.fleet.choices(profile), 2))
         if len(some) < 2:
             return some[0] if some else None
         if self._policy is None:
             self._policy = self._made()
-        return self._policy.choose(self._numbers.fleet, profile)
+        return self._policy.choose(self._asked.fleet, profile)
 
     def _made(self) -> Policy:
         if self._name in BY_GPU:
             return BY_GPU[self._name]()
         from vgpuctl.placement.least_waste import LeastWaste  # its solver is read only where a choice is open
 
-        return LeastWaste(demand(self._snapshot, self._numbers), together=self._together, tries=_TRIES)
+        weights = self._asked.weights(demand(self._snapshot, self._numbers))
+        return LeastWaste(weights, together=self._together, tries=_TRIES)
 
 
 def demand(snapshot: Snapshot, numbers: Numbers) -> Mapping[str, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from vgpuctl.capacity.asked import as_asked
 from vgpuctl.capacity.kinds import Numbers, fleet_of
 from vgpuctl.capacity.mixed_size import pack
 from vgpuctl.capacity.place import rooms_for
@@ -16,6 +17,7 @@ from vgpuctl.capacity.profiles import find
 from vgpuctl.capacity.room import Room
 from vgpuctl.model.gpu import Backend, Gpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.placement.fleet import Fleet
 from vgpuctl.placement.joint import joint, too_many
 from vgpuctl.value import Value
 
@@ -58,16 +60,15 @@ def fit(snapshot: Snapshot, gpus: Sequence[Gpu], profiles: Sequence[tuple[str, i
     Raises:
         NotFound, NoCapacity, InvalidInput: a profile cannot be meant on these GPUs.
     """
-    types: dict[str, Mapping[str, VgpuType]] = {}
+    found = {text: find(snapshot, gpus, text) for text, _ in profiles}
+    numbers = fleet_of(snapshot, gpus)
+    asked = as_asked(numbers, found)
+    types = {asked.names[text]: some for text, some in found.items()}
     counted: Counter[str] = Counter()
     for text, number in profiles:
-        found = find(snapshot, gpus, text)
-        profile = next(iter(found.values())).profile
-        types[profile] = found
-        counted[profile] += number
+        counted[asked.names[text]] += number
     wanted = {p: n for p, n in counted.items() if n}
-    numbers = fleet_of(snapshot, gpus)
-    answer = joint(numbers.fleet, wanted)
+    answer = joint(asked.fleet, wanted)
     if answer.fits:
         return Fit(True, wanted, spots=_spots(snapshot, numbers, answer.where, types))
     rooms = [
@@ -76,26 +77,26 @@ def fit(snapshot: Snapshot, gpus: Sequence[Gpu], profiles: Sequence[tuple[str, i
         for gpu, room in rooms_for(snapshot, gpus, types[profile])
         if gpu.address in types[profile]
     ]
-    unknown = sorted({b.gpu.address for b in rooms if _more_than_counted(numbers, b)})
+    unknown = sorted({b.gpu.address for b in rooms if _more_than_counted(numbers.gpus, asked.fleet, b)})
     if unknown:
         return Fit(None, wanted, why=f"how much fits on {', '.join(unknown)} is not known: only trying tells")
     if answer.fits is None:
         return Fit(None, wanted, why="there are too many ways to place them for all to be tried")
-    few = too_many(numbers.fleet, wanted)
+    few = too_many(asked.fleet, wanted)
     barriers = tuple(b for b in rooms if b.profile in few.few)
     return Fit(False, wanted, too_many=tuple(few.few.items()), fewest=few.fewest, barriers=barriers)
 
 
-def _more_than_counted(numbers: Numbers, barrier: Barrier) -> bool:
+def _more_than_counted(gpus: Sequence[Gpu], fleet: Fleet, barrier: Barrier) -> bool:
     """Say whether a GPU may have room for more of a profile than there are numbers for."""
     free = barrier.room.free
     if free is None:
         return True
-    at = next((n for n, gpu in enumerate(numbers.gpus) if gpu.address == barrier.gpu.address), None)
+    at = next((n for n, gpu in enumerate(gpus) if gpu.address == barrier.gpu.address), None)
     if at is None:
         return free > 0
-    group = numbers.fleet.group_of(at)
-    return free > numbers.fleet.kind(group).left(group.state, barrier.profile)
+    group = fleet.group_of(at)
+    return free > fleet.kind(group).left(group.state, barrier.profile)
 
 
 def _spots(

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from vgpuctl.capacity.closed import why_closed, why_not_allowed
-from vgpuctl.capacity.profiles import check_combination, find
+from vgpuctl.capacity.profiles import check_combination, find, the_one
 from vgpuctl.capacity.room import Room, room, why_unknown
 from vgpuctl.capacity.search import Host, Item, Slot, search
 from vgpuctl.capacity.where import Barred, bound, selected, why_barred
@@ -56,7 +56,8 @@ def place(
     gpus = tuple(g for g in selected(snapshot, where) if g.address not in exclude)
     barred = {g.address: why for g in gpus if (why := why_barred(snapshot, g, where, uuid)) is not None}
     found = {text: _meant(snapshot, gpus, barred, text) for text, _ in profiles}
-    check_combination([next(iter(found[text].values())).profile for text, count in profiles for _ in range(count)])
+    if sum(count for _, count in profiles) > 1:
+        check_combination([the_one(found[text], text) for text, count in profiles for _ in range(count)])
     items = {text: Item(_allowed(gpus, types), text) for text, types in found.items()}
     stuck = {s.gpu for s in snapshot.stuck}
     may_serve = [g for g in gpus if g.address not in barred and any(g.address in types for types in found.values())]
@@ -213,10 +214,10 @@ def _no_room(
             details.append({"gpu": gpu.address, "profile": profile, "free": space.free, "reasons": reasons})
             lines.append(f"{gpu.address}: {'; '.join(reasons)}")
     where = f" on {gpus[0].address}" if len(gpus) == 1 else ""
-    first = profiles[0][0]
+    first, *others = sorted({t.profile for t in found[profiles[0][0]].values()})
     addresses = {g.address for g in gpus}
     idle = sorted({str(v.vm) for v in snapshot.vgpus if v.idle and v.gpu in addresses})
-    hint = f"vgpuctl explain {first}"
+    hint = f"vgpuctl explain {first if others else profiles[0][0]}"
     if idle:
         hint = f"vgpuctl reconcile frees what {', '.join(idle)} have no use for while off; {hint}"
     left_out = _left_out(lost, len({address for types in found.values() for address in types}))

@@ -1,65 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the type that a typed profile means, exactly or not at all.
+"""Find the types that a typed profile means.
 
 NVIDIA's short names are the last word of the driver's name and are not unique over GPU models, so a short name
-that means different types on this host is refused. Suggestions are offered, a neighbour is never taken.
+that means different types on this host is refused. Suggestions are offered, a neighbour is never taken. Who leaves the
+model open says so: `2B` is that of any model, `A40-2B|A16-2B` either of two.
 """
 
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Mapping, Sequence
 
 from vgpuctl.errors import InvalidInput, NoCapacity, NotFound, Refused
 from vgpuctl.model.gpu import Backend, Gpu, Vgpu, VgpuType
+from vgpuctl.model.profile_name import ProfileName, parse_name, without_model
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.value import Value
-
-_NVIDIA = re.compile(r"(?P<board>.+?)-(?:(?P<slices>[1-7])-)?(?P<gib>\d+)(?P<series>[ABCQ])(?P<suffix>4|ME)?")
-
-
-class ProfileName(Value):
-    """The parts of an NVIDIA profile name such as A100-4C or A100-1-5CME."""
-
-    board: str
-    series: str
-    exclusive: bool
-
-
-def parse_name(profile: str) -> ProfileName | None:
-    """Return the parts of an NVIDIA profile name, or None for another maker's.
-
-    Exclusive types (A and B series, ...ME) may not be combined with another vGPU in a VM: NVIDIA AI Enterprise
-    documentation, multiple vGPUs; NVML capability NVML_VGPU_CAP_MULTI_VGPU_EXCLUSIVE.
-    """
-    match = _NVIDIA.fullmatch(profile)
-    if match is None:
-        return None
-    exclusive = match["series"] in "AB" or match["suffix"] == "ME"
-    return ProfileName(match["board"], match["series"], exclusive)
 
 
 def means(known: VgpuType, text: str) -> bool:
-    """Say whether what was typed names this type: its profile, full name or type id."""
-    return text in (known.profile, known.name, known.type_id)
+    """Say whether what was typed names this type: its profile, full name or type id, or what is behind the model in it.
+
+    Of several with `|` between them each one counts.
+    """
+    return any(_means(known, one) for one in text.split("|"))
+
+
+def _means(known: VgpuType, one: str) -> bool:
+    return one in (known.profile, known.name, known.type_id) or (
+        one[:1].isdigit() and one == without_model(known.profile)
+    )
+
+
+def leaves_open(text: str) -> bool:
+    """Say whether a typed profile leaves the GPU's model open."""
+    name = parse_name(text)
+    return "|" in text or (name is not None and not name.board)
 
 
 def find(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -> Mapping[str, VgpuType]:
-    """Return GPU address -> type for every GPU of `gpus` that knows the profile.
+    """Return GPU address -> type for every GPU of `gpus` that knows the profile; of several the first that it knows.
 
     Raises:
         NotFound: no GPU knows it; the message suggests near names.
         NoCapacity: its board is here, but the drivers list only what can be made now and this is not it.
-        InvalidInput: the short name means different types on this host.
+        InvalidInput: the short name means different types on this host, and the model was not left open.
     """
     found: dict[str, VgpuType] = {}
     for gpu in gpus:
-        match = next((t for t in gpu.types if means(t, text)), None)
+        match = next((t for one in text.split("|") for t in gpu.types if _means(t, one)), None)
         if match is not None:
             found[gpu.address] = match
     names = {t.name for t in found.values()}
-    if len(names) > 1:
+    if len(names) > 1 and not leaves_open(text):
         raise InvalidInput(
             f"'{text}' means different vGPU types on this host: {', '.join(sorted(names))}",
             hint="type the full name, or leave one GPU with --gpu ADDRESS",
@@ -71,11 +63,28 @@ def find(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -> Mapping[str, Vgp
     raise _missing(snapshot, gpus, text)
 
 
+def the_one(found: Mapping[str, VgpuType], text: str) -> str:
+    """Return the profile that was found, where it has to be one.
+
+    Raises:
+        InvalidInput: the model was left open, and GPUs here have different ones.
+    """
+    names = sorted({t.profile for t in found.values()})
+    if len(names) > 1:
+        raise InvalidInput(
+            f"'{text}' may be {' or '.join(names)} on this host; here it has to be one of them",
+            hint=f"name the model: {names[0]}",
+            profile=text,
+            names=names,
+        )
+    return names[0]
+
+
 def _missing(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -> NotFound | NoCapacity:
     hidden = [g for g in gpus if _catalogue_is_partial(g, snapshot.taken_on(g.address))]
-    asked = parse_name(text)
+    asked = {name.board for one in text.split("|") if (name := parse_name(one)) is not None}
     boards = {b.board for g in hidden for b in _names_seen(g, snapshot.taken_on(g.address))}
-    if asked is not None and asked.board in boards:
+    if asked & boards or ("" in asked and boards):
         busy = ", ".join(f"{g.address} ({len(snapshot.taken_on(g.address))} vGPUs)" for g in hidden)
         return NoCapacity(
             f"no room for {text}: no GPU offers it now",
@@ -84,7 +93,8 @@ def _missing(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -> NotFound | N
             gpus=[g.address for g in hidden],
         )
     known = sorted({t.profile for g in gpus for t in g.types})
-    near = difflib.get_close_matches(text, known, n=3, cutoff=0.5)
+    words = sorted({without_model(profile) for profile in known}) if leaves_open(text) else known
+    near = difflib.get_close_matches(text, words, n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(near)}?" if near else "vgpuctl list-profiles shows what this host offers"
     off = [g.address for g in gpus if g.backend is None and g.vfs_total]
     if off:

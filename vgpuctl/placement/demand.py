@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from vgpuctl.model.profile_name import parse_name, without_model
 from vgpuctl.placement.kind import Filling, Kind, Move, State
 from vgpuctl.placement.requests import WHOLE_GPU, Ask
 from vgpuctl.value import Value, replace
 
-_NVIDIA = re.compile(r"(?:[A-Za-z].*?-)?(?P<rest>(?:(?P<slices>[1-7])-)?\d+(?P<series>[ABCQ])(?:4|ME)?)")
-"""As `capacity.profiles` has it: the model, the slices of MIG, the size, the series, and what kind of that."""
 _SERIES = {"C": 0, "Q": 1}
 """What a share of a GPU is asked for by: compute first."""
 
@@ -32,22 +30,16 @@ class Demand(Value):
     restricted: bool = True
 
 
-def without_model(profile: str) -> str:
-    """Return what is behind the model in an NVIDIA profile's name: `2B`, `1-10C`; another's whole name."""
-    match = _NVIDIA.fullmatch(profile)
-    return match["rest"] if match else profile
-
-
 def series(profile: str) -> str:
     """Return the letter of an NVIDIA profile's name, with its model or without; "" of another's."""
-    match = _NVIDIA.fullmatch(profile)
-    return match["series"] if match else ""
+    name = parse_name(profile)
+    return name.series if name is not None else ""
 
 
 def slices(profile: str) -> int:
     """Return the compute slices of a MIG-backed profile by its name, with its model or without; 0 of any other."""
-    match = _NVIDIA.fullmatch(profile)
-    return int(match["slices"] or 0) if match else 0
+    name = parse_name(profile)
+    return name.slices if name is not None else 0
 
 
 def near(text: str, kinds: Sequence[Kind]) -> list[str]:

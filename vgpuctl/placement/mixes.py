@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from vgpuctl.errors import NotFound
-from vgpuctl.placement.demand import Called, Demand, demand, near, series, slices, without_model
+from vgpuctl.model.profile_name import without_model
+from vgpuctl.placement.demand import Called, Demand, demand, near, series, slices
 from vgpuctl.placement.generate import Part
 from vgpuctl.placement.kind import Kind
 from vgpuctl.placement.requests import WHOLE_GPU, Ask

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from vgpuctl.capacity.profiles import parse_name
 from vgpuctl.errors import InvalidInput, NotFound
 from vgpuctl.model.address import address_key, is_pci, normal_pci
 from vgpuctl.model.gpu import NVIDIA, Gpu
 from vgpuctl.model.partition import MigSpec
+from vgpuctl.model.profile_name import parse_name
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.spec import rules
 from vgpuctl.spec.foreign import Carving, Definition, Foreign
@@ -142,7 +142,8 @@ def _with_mig(one: Carving, snapshot: Snapshot) -> tuple[str, ...]:
 
 def _on_instance(profile: str) -> bool:
     """Say whether a profile is one of NVIDIA's with a number of slices, as A100-1-5C."""
-    return parse_name(profile) is not None and profile.count("-") > 1
+    name = parse_name(profile)
+    return name is not None and name.slices > 0
 
 
 def _keys(one: Carving, snapshot: Snapshot) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from vgpuctl.capacity.fits import Spot, fit
 from vgpuctl.capacity.kinds import Numbers, fleet_of
-from vgpuctl.capacity.profiles import find
+from vgpuctl.capacity.profiles import find, the_one
 from vgpuctl.errors import Busy, NoCapacity
 from vgpuctl.model.gpu import Backend, Gpu, Owner, Vgpu
 from vgpuctl.model.snapshot import Snapshot
@@ -111,7 +111,7 @@ def room_by_moves(
         NoCapacity: no moves of VMs that may be moved make that room.
         NotFound, InvalidInput: a profile cannot be meant on these GPUs.
     """
-    names = [next(iter(find(snapshot, gpus, text).values())).profile for text, _ in profiles]
+    names = [the_one(find(snapshot, gpus, text), text) for text, _ in profiles]
     wanted = [name for name, (_, number) in zip(names, profiles, strict=True) for _ in range(number)]
     host = _host(snapshot, gpus, pinned)
     found = room_for(host.numbers.fleet, host.placed, wanted, most, fixed=host.fixed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from vgpuctl.capacity.kinds import fleet_of
 from vgpuctl.capacity.place import joint_free, rooms_for
-from vgpuctl.capacity.profiles import find
+from vgpuctl.capacity.profiles import find, the_one
 from vgpuctl.capacity.room import most_on
 from vgpuctl.capacity.rule import rule_of
 from vgpuctl.errors import NoCapacity
@@ -91,7 +91,7 @@ def explain_value(
     """
     types = find(snapshot, gpus, profile)
     owners = [g for g in gpus if g.address in types]
-    name = next(iter(types.values())).profile
+    name = the_one(types, profile)
     free = joint_free(snapshot, owners, types)
     blocking = in_the_way_of(snapshot, gpus, name)
     return {

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from tests.unit.capacity.test_mixed_size import A40
 from tests.unit.capacity.test_mixed_size import gpu as mixed
-from tests.values import A4C, A5C, a100, promised, snapshot, t4, taken, vm
+from tests.values import A4C, A5C, T4Q, a100, promised, snapshot, t4, taken, vm
 from vgpuctl.capacity.by_policy import demand
 from vgpuctl.capacity.kinds import fleet_of
 from vgpuctl.capacity.place import joint_free, place
 from vgpuctl.capacity.profiles import find
-from vgpuctl.errors import NoCapacity
+from vgpuctl.errors import InvalidInput, NoCapacity
 from vgpuctl.model.gpu import Backend, Mode
 from vgpuctl.model.wish import PlacementSpec, Where
 from vgpuctl.plan.choose import choose
@@ -129,6 +129,40 @@ def test_the_demand_is_the_host_files_else_that_of_the_vms_else_all_alike():
     said = PlacementSpec(demand={"GRID A100-5C": 3, "A16-2Q": 1})
     assert weights(look_with(placement=said)) == {"A100-5C": 3}
     assert weights(look_with(placement=PlacementSpec(demand={"A16-2Q": 1}))).keys() == {"A100-4C", "A100-5C"}
+
+
+SMALL, LARGE = (
+    t4("0000:40:00.0"),
+    a100("0000:30:00.0", types=(replace(A4C, name="NVIDIA A100-4Q", profile="A100-4Q"), A5C)),
+)
+
+
+@pytest.mark.parametrize("policy", PLACEMENTS)
+def test_a_profile_of_any_model_is_placed_as_long_as_one_of_them_has_room(policy):
+    look, there = snapshot(SMALL, LARGE), []
+    for number in range(14):
+        (slot,) = place(look, [("4Q", 1)], Where(policy=policy))
+        carrier = slot.function if slot.gpu == LARGE else f"mdev-{number}"
+        there.append(taken(slot.gpu, slot.type, carrier=carrier, function=slot.function))
+        left = 4 - sum(v.gpu == SMALL.address for v in there)
+        small = replace(SMALL, functions=(replace(SMALL.functions[0], available={T4Q.type_id: left}),))
+        look = snapshot(small, LARGE, vgpus=tuple(there))
+    assert {v.profile for v in there} == {"T4-4Q", "A100-4Q"}
+    with pytest.raises(NoCapacity, match="no room for 4Q"):
+        place(look, [("4Q", 1)], Where(policy=policy))
+
+
+@pytest.mark.parametrize("text", ["4Q", "A100-4Q|T4-4Q"])
+@pytest.mark.parametrize(("alone", "goes"), [({"5C": 3}, "T4-4Q"), ({"T4-2Q": 3}, "A100-4Q")])
+def test_what_only_one_model_has_keeps_that_model_free_for_it(text, alone, goes):
+    said = PlacementSpec(demand={"4Q": 1, **alone})
+    (slot,) = place(snapshot(SMALL, LARGE, placement=said), [(text, 1)])
+    assert slot.type.profile == goes
+
+
+def test_several_vgpus_of_one_vm_have_to_name_their_model():
+    with pytest.raises(InvalidInput, match="'4Q' may be A100-4Q or T4-4Q"):
+        place(snapshot(SMALL, LARGE), [("4Q", 2)])
 
 
 def test_nothing_is_weighed_where_there_is_no_choice():

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from tests.unit.capacity.test_mixed_size import gpu as mixed
-from tests.values import A4C, A5C, a100, promised, snapshot, t4, vm
+from tests.values import A4C, A5C, T4Q, a100, promised, snapshot, t4, vm
 from vgpuctl.capacity.fits import fit
 from vgpuctl.errors import NotFound
 from vgpuctl.value import replace
@@ -53,6 +55,20 @@ def test_a_cordoned_gpu_takes_nothing_and_says_so():
     found = fit(snapshot(gpu), (gpu,), [("A100-4C", 1)])
     assert found.fits is False
     assert "it is cordoned" in found.barriers[0].room.reasons[0]
+
+
+def test_a_profile_of_any_model_counts_the_gpus_of_all():
+    gpus = (a100(), t4(types=(replace(T4Q, name="GRID T4-4C", profile="T4-4C"),)))
+    found = fit(snapshot(*gpus), gpus, [("4C", 13), ("GRID A100-4C", 1)])
+    assert found.fits is True
+    assert found.wanted == {"4C": 13, "A100-4C": 1}
+    assert Counter((s.gpu.address, s.profile) for s in found.spots) == {
+        (gpus[0].address, "A100-4C"): 10,
+        (gpus[1].address, "T4-4C"): 4,
+    }
+    few = fit(snapshot(*gpus), gpus, [("4C", 15)])
+    assert (few.fits, few.too_many) == (False, (("4C", 15),))
+    assert [b.room.free for b in few.barriers] == [10, 4]
 
 
 def test_a_profile_that_no_gpu_knows_is_refused():

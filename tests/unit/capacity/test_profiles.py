@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.values import A4C, T2Q, a100, claim, promised, snapshot, t4, vm
-from vgpuctl.capacity.profiles import check_combination, find, parse_name
+from tests.values import A4C, T2Q, T4Q, a100, claim, promised, snapshot, t4, vm
+from vgpuctl.capacity.profiles import check_combination, find, the_one
 from vgpuctl.errors import InvalidInput, NoCapacity, NotFound, Refused
 from vgpuctl.model.gpu import VgpuType
+from vgpuctl.model.profile_name import parse_name, without_model
 from vgpuctl.value import replace
 
 
@@ -23,11 +24,43 @@ def test_the_profile_the_full_name_and_the_type_id_mean_the_same(text):
 @given(st.text(max_size=12))
 def test_nothing_but_an_exact_name_is_taken(text):
     gpu = a100()
-    names = {x for t in gpu.types for x in (t.profile, t.name, t.type_id)}
-    if text in names:
+    names = {x for t in gpu.types for x in (t.profile, t.name, t.type_id, without_model(t.profile))}
+    if names & set(text.split("|")):
         return
     with pytest.raises(NotFound):
         find(snapshot(gpu), (gpu,), text)
+
+
+def test_what_is_behind_the_model_means_it_on_every_model_that_has_it():
+    one, two = a100(), t4(types=(T2Q, replace(T4Q, name="GRID T4-4C", profile="T4-4C")))
+    look = snapshot(one, two)
+    assert {a: t.profile for a, t in find(look, look.gpus, "4C").items()} == {
+        one.address: "A100-4C",
+        two.address: "T4-4C",
+    }
+    assert {t.profile for t in find(look, look.gpus, "5C").values()} == {"A100-5C"}
+
+
+def test_of_several_each_gpu_gives_the_first_that_it_knows():
+    look = snapshot(a100(), t4())
+    found = find(look, look.gpus, "T4-4Q|A100-5C|A100-4C|T4-2Q")
+    assert [t.profile for t in found.values()] == ["A100-5C", "T4-4Q"]
+
+
+def test_where_one_profile_is_needed_an_open_model_is_refused_with_those_it_may_be():
+    look = snapshot(a100(), t4())
+    assert the_one(find(look, look.gpus, "2Q"), "2Q") == "T4-2Q"
+    with pytest.raises(InvalidInput) as raised:
+        the_one(find(look, look.gpus, "A100-4C|T4-4Q"), "A100-4C|T4-4Q")
+    assert raised.value.facts["names"] == ["A100-4C", "T4-4Q"]
+    assert raised.value.hint == "name the model: A100-4C"
+
+
+def test_without_a_model_the_near_names_have_none_either():
+    gpu = a100()
+    with pytest.raises(NotFound) as raised:
+        find(snapshot(gpu), (gpu,), "4B")
+    assert raised.value.facts["near"][0] == "4C"
 
 
 def test_a_name_nobody_knows_gets_near_ones_as_a_hint():

@@ -90,3 +90,23 @@ def test_the_other_commands_that_place_take_the_words_too(sim: Run, tmp_path: Pa
     assert not sim(f"ensure-vm -f {spec} --placement first-fit --json --state stopped", FOUR).document["changed"]
     spec.write_text(spec.read_text() + "spread_group: exam\n")
     assert sim(f"ensure-vm -f {spec} --state stopped", FOUR).status == 3
+
+
+def test_a_profile_of_any_model_makes_a_vm_with_the_one_it_got_and_means_that_from_then_on(
+    sim: Run, tmp_path: Path
+) -> None:
+    two = tmp_path / "two.yaml"
+    two.write_text("version: 1\ngpus:\n  - {model: L40S}\n  - {model: A16}\n")
+    made = sim("create-vm vm-1 --profile 2B --no-start --json", str(two))
+    profile = made.document["data"]["vgpus"][0]["profile"]
+    assert profile in ("L40S-2B", "A16-2B")
+    for text in ("2B", profile, "L40S-2B|A16-2B"):
+        spec = tmp_path / "vm.yaml"
+        spec.write_text(f"name: vm-1\nprofile: {text}\n")
+        again = sim(f"ensure-vm -f {spec} --state stopped --json", str(two))
+        assert (again.status, again.document["changed"]) == (0, False), (text, again.err)
+    assert sim("create-vm vm-2 --profile 2Q --profile 2Q --no-start", str(two)).status == 2
+    refused = sim("explain 2B", str(two))
+    assert (refused.status, "'2B' may be A16-2B or L40S-2B on this host" in refused.err) == (2, True)
+    fits = sim("fits --profile 2B:33", str(two))
+    assert (fits.status, "no: 33 x 2B" in fits.out) == (4, True)

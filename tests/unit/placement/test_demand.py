@@ -8,8 +8,9 @@ from collections import Counter
 import pytest
 
 from vgpuctl.errors import NotFound
+from vgpuctl.model.profile_name import without_model
 from vgpuctl.placement import mixes
-from vgpuctl.placement.demand import demand, demands, near, series, serving, slices, without_model
+from vgpuctl.placement.demand import demand, demands, near, series, serving, slices
 from vgpuctl.placement.one_size import OneSize
 from vgpuctl.placement.requests import Ask
 

@@ -76,6 +76,14 @@ def test_a_profile_is_the_same_as_it_was_typed_and_by_its_short_name(made):
     assert (before["profile"], after["profile"]) == ({"A100-4C": 1}, {"A100-4C": 2})
 
 
+def test_a_profile_of_any_model_is_the_one_that_the_vm_got():
+    found, types = existing(by("4C")), a100().types
+    for again in ("4C", "A100-4C", "T4-4Q|A100-4C"):
+        assert differences(found, by(again), types=types) == ({}, {}), again
+    assert differences(existing(by("A100-4C")), by("4C"), types=types) == ({}, {})
+    assert differences(found, by("5C"), types=types)[1]["profile"] == {"5C": 1}
+
+
 def test_two_full_names_with_the_same_last_word_are_two_profiles():
     assert differences(existing(by("GRID A100-4C")), by("NVIDIA A100-4C"))[1]["profile"] == {"NVIDIA A100-4C": 1}
 
