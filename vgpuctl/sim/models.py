@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU models that the simulator knows, from data/models.json: only what the built-in scenarios need.
+"""The GPU models that the simulator knows, from data/models.json: of the built-in scenarios, and cards beside them.
 
 The figures are the vendors' published ones. The program never reads them: it believes what the simulated
 driver says, as it believes a real one. Not published, and filled in here: the ids of H100's time-sliced types (those
-before its MIG types'), most of RTX PRO 6000's (counted between the four that were seen), H100's number of VFs, and the
-placements of RTX PRO 6000's GPU instances (as A30 has them, which has four slices too).
+before its MIG types'), most of RTX PRO 6000's (counted between the four that were seen), the numbers of VFs of H100,
+A40 and A10, and the placements of RTX PRO 6000's GPU instances (as A30 has them, which has four slices too).
 """
 
 from __future__ import annotations
