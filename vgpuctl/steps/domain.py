@@ -177,7 +177,11 @@ class StopDomain(Value):
         if not world.hypervisor.wait_stopped(self.uuid, self.deadline_seconds):
             raise Busy(
                 f"{self.name} did not shut down within {self.deadline_seconds:g} s",
-                hint=f"the guest ignores the power button; vgpuctl stop-vm {self.name} --force pulls the plug",
+                hint=(
+                    "the guest ignores the power button, or is slow and goes off later: "
+                    f"vgpuctl start-vm {self.name} then starts it again; "
+                    f"vgpuctl stop-vm {self.name} --force pulls the plug"
+                ),
                 vm=self.name,
             )
 

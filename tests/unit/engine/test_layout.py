@@ -129,8 +129,9 @@ faults: [{on: shutdown, match: "*", kind: lost}]
     host = open_host(tmp_path, text=text)
     create(host.world, wish(mode="sriov", gpu=FLEX, name="vm"))
     before = stand(host)
-    with pytest.raises(Busy, match="did not shut down"):
+    with pytest.raises(Busy, match="did not shut down") as raised:
         do(host.world, FLEX, "sriov", 6, drain=True)
+    assert "goes off later: vgpuctl start-vm vm " in str(raised.value.hint)
     assert (stand(host), said(host)) == (before, {})
 
 
