@@ -177,3 +177,35 @@ def test_a_host_that_is_not_by_ssh_is_not_left_out_beside_an_inventory(
     (tmp_path / "hosts").write_text("there ansible_host=127.0.0.1 ansible_port=4\n")
     ran = vgpuctl(*shlex.split(line.format(hosts=tmp_path / "hosts")))
     assert (ran.status, "does not go with --hosts" in ran.err) == (2, True)
+
+
+CONTROLS = "\x1b\x07\x9b\u202e\r"
+STEERING = f"title{CONTROLS}"
+VM = {"name": STEERING, "state": STEERING, "owner": "ours", "vgpus": [], "disks": [], "uuid": "u", "memory_mib": 1}
+ERROR = {"code": STEERING, "message": STEERING, "hint": STEERING, "facts": {STEERING: STEERING}, "left": [STEERING]}
+
+
+@pytest.mark.parametrize("json", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        ("export", {"ok": True, "data": {"text": f"version: 1 # {STEERING}\n"}}),
+        ("import", {"ok": True, "data": {"text": STEERING, "source": STEERING, "left_out": [STEERING]}}),
+        ("create-vm", {"ok": True, "data": {"xml": f"<domain>{STEERING}</domain>"}}),
+        ("show-vm", {"ok": True, "data": {**VM, STEERING: STEERING}}),
+        ("list-vms", {"ok": True, "data": [VM]}),
+        ("list-vms", {"ok": False, "error": ERROR}),
+    ],
+)
+def test_nothing_of_another_host_steers_the_terminal(
+    capsys: pytest.CaptureFixture[str], kind: str, found: dict[str, object], json: bool
+) -> None:
+    document = {"schema": "vgpuctl/1", "kind": kind, "changed": False, "warnings": [STEERING], **found}
+    reply = Reply(Target("gpu-01", "gpu-01"), 0.1, Answer(document, 0 if found["ok"] else 1, (STEERING,)))
+    settings = Settings(json=json, verbose=True)
+    settings.kind = kind
+    afar_result.publish_one(settings, reply, 0)
+    afar_result.publish(settings, [reply, reply], 0)
+    captured = capsys.readouterr()
+    assert "title" in captured.out + captured.err
+    assert not {*CONTROLS} & {*captured.out, *captured.err}
