@@ -95,6 +95,9 @@ def test_each_module_says_in_check_mode_what_it_does_right_after(site: Site) -> 
     assert sides["vm"]["after"]["state"] == "running"
     assert sides["more"] == {"before": {}, "after": {f"vdi-00{n}": "there" for n in (1, 2, 3)}}
     assert sides["host"]["after"] == {"0000:3b:00.0 reserved_for": ["vdi-*", "lab"]}
+    scheduler = {side: found["scheduler"] for side, found in sides["scheduler"].items()}
+    assert scheduler == {"before": None, "after": {"policy": "fixed_share", "time_slice_ms": 2}}
+    assert sides["mode"]["after"]["mode"] == "vgpu"
 
 
 def test_a_vm_is_taken_through_its_states_and_to_another_profile(site: Site) -> None:
