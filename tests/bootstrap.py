@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Install what is needed on a fresh Debian 12 and run the quickstart or every test.
+"""Install what is needed on a fresh Debian 12 and run the quickstart or the tests.
 
     python3 tests/bootstrap.py demo     the main job on a simulated host
     python3 tests/bootstrap.py test     lint, types, unit, simulator, Ansible, lab and a smoke pass of the benchmarks
@@ -139,7 +139,7 @@ def phases() -> list[tuple[str, list[str]]]:
 
 
 def test() -> int:
-    """Run every test; the first failing phase does not hide the next one's result."""
+    """Run the tests; the first failing phase does not hide the next one's result."""
     lab_packages = tuple((ROOT / "tests/lab/packages.txt").read_text().split())
     install(BASE_PACKAGES + TEST_PACKAGES + lab_packages)
     make_venv("dev")

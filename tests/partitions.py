@@ -7,6 +7,7 @@ from tests.worlds import WAIT_SECONDS, Silent, open_host, picture
 from vgpuctl.engine.layout import Job, set_mode
 from vgpuctl.layout.mig import names_of
 from vgpuctl.model.partition import MigSpec
+from vgpuctl.spec.host import parse_host_spec
 
 FIRST, SECOND = "0000:3b:00.0", "0000:3f:00.0"
 OFF = MigSpec()
@@ -54,3 +55,8 @@ def everything(host, gpu=FIRST):
     """Return all that a change of a partition could leave behind."""
     seen = host.sim.nvml.gpu(gpu)
     return stands(host, gpu), seen.scheduler.state, host.world.host_file.read(), picture(host)
+
+
+def said(host, gpu=FIRST):
+    """Return what host.yaml says of a GPU."""
+    return parse_host_spec(host.world.host_file.read(), "f").gpus[gpu]

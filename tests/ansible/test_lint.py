@@ -42,6 +42,14 @@ def copy(tmp_path: Path) -> Path:
     return path
 
 
+def test_units_of_the_collection_pass(copy: Path) -> None:
+    home = ROOT / ".venv-ansible/home"
+    home.mkdir(exist_ok=True)
+    words = ("units", "--python", "3.11", "--num-workers", "1")
+    said = run(ANSIBLE / "ansible-test", *words, cwd=copy, HOME=str(home))
+    assert len(re.findall(r"\d+ passed", said)) == 2, said
+
+
 def test_ansible_test_finds_nothing(copy: Path) -> None:
     home = ROOT / ".venv-ansible/home"
     bootstrap = home / ".ansible/test/cache/get_pip_24_2.py"

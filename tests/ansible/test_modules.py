@@ -95,6 +95,9 @@ def test_each_module_says_in_check_mode_what_it_does_right_after(site: Site) -> 
     assert sides["vm"]["after"]["state"] == "running"
     assert sides["more"] == {"before": {}, "after": {f"vdi-00{n}": "there" for n in (1, 2, 3)}}
     assert sides["host"]["after"] == {"0000:3b:00.0 reserved_for": ["vdi-*", "lab"]}
+    scheduler = {side: found["scheduler"] for side, found in sides["scheduler"].items()}
+    assert scheduler == {"before": None, "after": {"policy": "fixed_share", "time_slice_ms": 2}}
+    assert sides["mode"]["after"]["mode"] == "vgpu"
 
 
 def test_a_vm_is_taken_through_its_states_and_to_another_profile(site: Site) -> None:
@@ -221,6 +224,32 @@ def test_another_program_of_that_name_is_told(site: Site, printed: str, code: st
     program.chmod(0o755)
     (done,) = site.play({"vgpuctl.vgpuctl.gpu_info": {"executable": str(program)}}).failed
     assert done.result["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("says", "code", "said"),
+    [
+        (json.dumps({"schema": "vgpuctl/1", "ok": False, "changed": False, "warnings": [], "error": {
+            "code": "usage", "message": "no such option: -f", "hint": None, "facts": {}, "exit_status": 2}}),
+         "usage", "no such option: -f"),
+        ("", "no-json", "printed no JSON: cannot go on"),
+    ],
+)  # fmt: skip
+def test_a_program_that_ends_before_it_has_read_what_it_is_to_do_says_why(
+    site: Site, says: str, code: str, said: str
+) -> None:
+    program = site.directory / "vgpuctl"
+    program.write_text(f"#!/bin/sh\necho '{says}'\necho 'cannot go on' >&2\nexit 2\n")
+    program.chmod(0o755)
+    more_than_a_pipe_holds = {"version": 1, "gpus": {"A100": {"reserved_for": ["vdi-*" * 100_000]}}}
+    words = {"executable": str(program), "spec": more_than_a_pipe_holds}
+    (done,) = site.play({"vgpuctl.vgpuctl.host": words}).failed
+    assert (done.result.get("code"), said in done.result["msg"]) == (code, True), done.result["msg"]
+
+
+def test_a_program_that_cannot_be_started_is_named(site: Site) -> None:
+    (done,) = site.play({"vgpuctl.vgpuctl.gpu_info": {"executable": "/nowhere/vgpuctl"}}).failed
+    assert done.result["msg"] == "/nowhere/vgpuctl cannot be run: No such file or directory"
 
 
 def test_a_run_that_fails_half_way_is_repaired_by_running_again(tmp_path: Path) -> None:

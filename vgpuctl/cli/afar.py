@@ -54,14 +54,17 @@ def run(settings: Settings, context: click.Context) -> int:
 
 
 def _targets(settings: Settings) -> tuple[Target, ...]:
-    """Return the hosts, each once.
+    """Return the hosts, each once. One of VGPUCTL_HOST gives way to --hosts, as it does to --host.
 
     Raises:
         InvalidInput, NotFound: an address or the inventory is wrong, or a pattern means no host.
     """
     from vgpuctl.remote.target import parse_url
 
-    found = [parse_url(url) for url in settings.ssh_hosts]
+    if settings.hosts is not None and settings.host_typed and not settings.ssh_hosts:
+        raise InvalidInput(f"--host {settings.host} does not go with --hosts {settings.hosts}", hint="leave one out")
+    named = settings.ssh_hosts if settings.hosts is None or settings.host_typed else ()
+    found = [parse_url(url) for url in named]
     if settings.hosts is not None:
         from vgpuctl.cli import wishes
         from vgpuctl.remote import inventory, limit

@@ -87,7 +87,7 @@ def publish(settings: Settings, replies: Sequence[Reply], stopped: int) -> int:
     for row in failed:
         _print_failure(settings, row)
     if failed:
-        streams.write_err(f"vgpuctl: {_summary(rows, failed)}   [{SOME_FAILED}]")
+        streams.write_err(streams.clean(f"vgpuctl: {_summary(rows, failed)}   [{SOME_FAILED}]"))
     return stopped or worst(row.exit_status for row in rows)
 
 
@@ -141,13 +141,13 @@ def _result(settings: Settings, answer: Answer) -> Result:
 
 
 def _raw(kind: str, data: Any) -> str | None:
-    """Return the text of commands that print one as it is."""
+    """Return the text of commands that print one as it is, but for what would steer the terminal."""
     if kind == "assert":
         return ""
     if kind in ("export", "import"):
-        return str(data["text"])
+        return streams.clean(str(data["text"]))
     if kind == "create-vm" and set(data) == {"xml"}:
-        return str(data["xml"]).rstrip("\n") + "\n"
+        return streams.clean(str(data["xml"])).rstrip("\n") + "\n"
     return None
 
 

@@ -116,7 +116,7 @@ def _known(exc: VgpuctlError, settings: Settings) -> Failure:
 def text_lines(failure: Failure, *, verbose: bool = False) -> Iterator[str]:
     """Yield the lines that people read."""
     first, *more = streams.clean(failure.message).splitlines() or [""]
-    yield f"vgpuctl: {first}   [{failure.code}]"
+    yield f"vgpuctl: {first}   [{streams.clean(failure.code)}]"
     yield from (f"  {line}" for line in more)
     yield from (f"  {line}" for line in _fact_lines(failure, verbose=verbose))
     yield from _undone_lines(failure, verbose=verbose)
@@ -158,7 +158,7 @@ def _fact_lines(failure: Failure, *, verbose: bool) -> Iterator[str]:
         if name in LINES_FACTS and isinstance(value, (list, tuple)):
             yield from (streams.clean(str(item)) for item in value)
         elif verbose or (name not in QUIET_FACTS and _adds_something(value, failure)):
-            yield f"{name.replace('_', ' ')}: {streams.clean(_fact_text(value))}"
+            yield streams.clean(f"{name.replace('_', ' ')}: {_fact_text(value)}")
 
 
 def _adds_something(value: object, failure: Failure) -> bool:

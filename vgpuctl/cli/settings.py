@@ -22,7 +22,8 @@ LONGEST_WAIT_SECONDS = 1e9
 class Settings:
     """What the global options say. `kind` is the command that runs, for the JSON document.
 
-    `words` is the command line. A plain class: importing dataclasses is a tenth of the program's start.
+    `words` is the command line. `host_typed`: --host is in it, so VGPUCTL_HOST does not count.
+    A plain class: importing dataclasses is a tenth of the program's start.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Settings:
         self.verbose = verbose
         self.progress = progress
         self.ssh_hosts: tuple[str, ...] = ()
+        self.host_typed = False
         self.hosts: str | None = None
         self.limit: tuple[str, ...] = ()
         self.host_deadline: float | None = None
@@ -173,7 +175,7 @@ def _store(name: str) -> Callable[[click.Context, click.Parameter, object], obje
         settings = context.find_object(Settings)
         if settings is not None and source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
             if name == "host" and isinstance(value, tuple):
-                _store_hosts(settings, value)
+                _store_hosts(settings, value, typed=source is ParameterSource.COMMANDLINE)
             else:
                 setattr(settings, name, value)
         return value
@@ -181,11 +183,12 @@ def _store(name: str) -> Callable[[click.Context, click.Parameter, object], obje
     return store
 
 
-def _store_hosts(settings: Settings, typed: tuple[str, ...]) -> None:
+def _store_hosts(settings: Settings, named: tuple[str, ...], *, typed: bool) -> None:
     """Keep several hosts by ssh, or the last one of others."""
-    by_ssh = tuple(dict.fromkeys(host for host in typed if host.startswith("ssh:")))
-    if by_ssh and len(by_ssh) != len(set(typed)):
+    by_ssh = tuple(dict.fromkeys(host for host in named if host.startswith("ssh:")))
+    if by_ssh and len(by_ssh) != len(set(named)):
         raise click.UsageError("--host: hosts by ssh:// do not go with others in one command")
     settings.ssh_hosts = by_ssh
+    settings.host_typed = typed
     if not by_ssh:
-        settings.host = typed[-1]
+        settings.host = named[-1]

@@ -17,6 +17,11 @@ def clean(text: str) -> str:
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
+def escaped(text: str) -> str:
+    """Write control characters of a JSON text as JSON's escapes; json leaves those beyond ASCII's as they are."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def write_out(text: str) -> None:
     """Write to stdout and flush.
 

@@ -39,8 +39,9 @@ def _plain_block(block: Block) -> str:
     if isinstance(block, str):
         return clean(block)
     if isinstance(block, Pairs):
-        width = max((len(name) for name, _ in block.items), default=0)
-        return "\n".join(f"{name + ':':<{width + 1}} {clean(value)}".rstrip() for name, value in block.items)
+        items = [(clean(name), clean(value)) for name, value in block.items]
+        width = max((len(name) for name, _ in items), default=0)
+        return "\n".join(f"{name + ':':<{width + 1}} {value}".rstrip() for name, value in items)
     rows = [block.headers, *(tuple(clean(cell).replace("\n", " ") for cell in row) for row in block.rows)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(block.headers))]
     return "\n".join(_plain_row(row, widths, block) for row in rows)
@@ -67,7 +68,7 @@ def show(blocks: Sequence[Block], stream: TextIO) -> None:
         elif isinstance(block, Pairs):
             grid = RichTable.grid(padding=(0, 2))
             for name, value in block.items:
-                grid.add_row(Text(name, style="bold"), Text(clean(value)))
+                grid.add_row(Text(clean(name), style="bold"), Text(clean(value)))
             console.print(grid)
         else:
             drawn = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))

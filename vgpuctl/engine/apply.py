@@ -19,20 +19,18 @@ from vgpuctl.engine.observe import observe
 from vgpuctl.engine.run import carry_out
 from vgpuctl.engine.setting_up import apply
 from vgpuctl.errors import Interrupted, PartlyApplied, Temporary, VerifyFailed, VgpuctlError
-from vgpuctl.model.gpu import Mode
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.plan.host_diff import (
     Difference,
-    as_it_is,
+    as_asked,
     no_device,
     not_as_set,
     refuse_lost_vgpus,
-    said_value,
     settings_differ,
+    sides,
 )
 from vgpuctl.plan.kept import Kept
-from vgpuctl.spec.host import GpuSpec
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -179,8 +177,7 @@ def _data(planned: tuple[Planned, ...], settings: tuple[Difference, ...]) -> dic
         {
             "address": one.gpu.address,
             "model": one.gpu.model,
-            "before": said_value(as_it_is(one.gpu)),
-            "after": said_value(_wanted(one)),
+            **sides(one.gpu, as_asked(one.gpu, one.said)),
             "differences": [row.data for row in one.differences],
             "steps": list(one.lines),
             "refused": None if one.refusal is None else one.refusal.message,
@@ -188,15 +185,3 @@ def _data(planned: tuple[Planned, ...], settings: tuple[Difference, ...]) -> dic
         for one in planned
     ]
     return {"gpus": gpus, "settings": [row.data for row in settings]}
-
-
-def _wanted(one: Planned) -> GpuSpec:
-    """Return how a GPU is afterwards: what is asked for, and as it is where nothing is."""
-    now, said = as_it_is(one.gpu), one.said
-    kept: dict[str, object] = {"mode": said.mode or now.mode, "vfs": said.vfs if said.mode else now.vfs}
-    if said.mode == now.mode and said.vfs is None:
-        kept["vfs"] = now.vfs
-    if kept["mode"] == Mode.VGPU:
-        kept["mig"] = now.mig if said.mig is None else said.mig
-        kept["mixed_size"] = now.mixed_size if said.mixed_size is None else said.mixed_size
-    return replace(said, **kept, cordoned=said.cordoned or None, scheduler=said.scheduler or now.scheduler)

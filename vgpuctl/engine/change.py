@@ -5,8 +5,6 @@ The new vGPU is claimed, the old device removed, the new one made; then one defi
 with it; then the old claim goes. A crash before the switch leaves a claim that no VM's record names, and one after it
 the old claim: reconcile removes both. A device that is missing then is made again at the start. A VM that reserves its
 places only while it runs gets no claim and no device here; one that is to keep them from now on gets both.
-
-Size: a vGPU that is moved goes and comes in the same steps as one of another profile.
 """
 
 from __future__ import annotations
@@ -15,10 +13,7 @@ import json
 from collections.abc import Set
 from typing import TYPE_CHECKING
 
-from vgpuctl.backends import of
-from vgpuctl.capacity.mixed_size import is_free
 from vgpuctl.capacity.where import selected
-from vgpuctl.domain.edit import Edit, edited
 from vgpuctl.engine.attach import own_all, want_types
 from vgpuctl.engine.claim import claim_carriers, claims_of, give_back, on_other_gpus
 from vgpuctl.engine.create import done
@@ -27,64 +22,27 @@ from vgpuctl.engine.move import definition
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.power import leftovers_of, settled
 from vgpuctl.engine.run import carry_out
-from vgpuctl.errors import Busy, InUse, InvalidInput, NoCapacity, NotFound, Refused
+from vgpuctl.errors import Busy, InUse, InvalidInput, NotFound, Refused
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import Claim, Promise, PromisedVgpu, Vm
 from vgpuctl.model.wish import VmWish, Where
-from vgpuctl.plan.change import Swap, added, beside, hostdev, promised, swap, typed_profiles, without
-from vgpuctl.plan.choose import make_steps
+from vgpuctl.plan.change import Swap, swap, typed_profiles
 from vgpuctl.plan.differ import kept_where, types_of
-from vgpuctl.plan.remove import not_provably_ours, own_promise
-from vgpuctl.plan.report import planned_vgpu, vm_value
-from vgpuctl.plan.reserve import emptied, held, places, wish_for
+from vgpuctl.plan.in_place import Goal, Job, chosen, expected, steps_of
+from vgpuctl.plan.remove import own_promise
+from vgpuctl.plan.report import vm_value
+from vgpuctl.plan.reserve import wish_for
 from vgpuctl.steps.claims import HoldClaim
 from vgpuctl.steps.domain import OFF
-from vgpuctl.steps.plug import DropClaim, Redefine, TakeOut
-from vgpuctl.value import Value, field_names, replace
+from vgpuctl.value import field_names, replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
 
 IN_PLACE = frozenset({"profile", "memory", "vcpus", "network", "reserve"})
 """The fields that a stopped VM takes without being made anew."""
-
-
-class Goal(Value):
-    """Where a vGPU that is moved is to be: on this GPU, at this placement where it can be chosen."""
-
-    gpu: str
-    placement_id: int | None = None
-
-
-class Job(Value):
-    """One change of one VM, looked at and checked. `xml` is its definition as it is.
-
-    `reserve` is the VM's afterwards. `free`: what stays in its record and gives up its place. `goal`: where the one
-    that comes is to be, because it is the one that goes, moved.
-    """
-
-    snapshot: Snapshot
-    vm: Vm
-    promise: Promise
-    wish: VmWish
-    fields: frozenset[str]
-    swap: Swap
-    xml: str
-    reserve: str
-    free: tuple[PromisedVgpu, ...]
-    goal: Goal | None = None
-
-    @property
-    def takes(self) -> bool:
-        """Whether the VM has a place for each of its vGPUs afterwards, while it is off."""
-        return self.reserve == "always"
-
-    @property
-    def has(self) -> tuple[PromisedVgpu, ...]:
-        """Those of its vGPUs that have a place now."""
-        return held(self.snapshot, self.vm, self.promise)
 
 
 def set_profile(world: World, wish: VmWish, *, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome:
@@ -180,7 +138,7 @@ def _done(
     """Claim, look again, carry out; or say what would be done."""
 
     def choose(seen: Snapshot) -> tuple[PromisedVgpu, ...]:
-        return _chosen(seen, job, exclude)
+        return chosen(seen, job, exclude)
 
     def claims(new: tuple[PromisedVgpu, ...]) -> tuple[Claim, ...]:
         refuse_worked_on(world, job.vm)
@@ -191,8 +149,8 @@ def _done(
     olds = tuple(c for c in claims_of(world, job.vm.name, owned) if c.carrier in gone)
     if dry_run:
         new = choose(job.snapshot)
-        shown: list[Step] = [*(HoldClaim(c) for c in claims(new)), *_steps(job.snapshot, job, new, olds)]
-        return Outcome(True, _expected(job, new), tuple(s.describe() for s in shown), dry_run=True)
+        shown: list[Step] = [*(HoldClaim(c) for c in claims(new)), *steps_of(job.snapshot, job, new, olds)]
+        return Outcome(True, expected(job, new), tuple(s.describe() for s in shown), dry_run=True)
     looks = iter([job.snapshot])
 
     def look() -> Snapshot:
@@ -201,7 +159,7 @@ def _done(
     fresh, new, mine = claim_carriers(world, look, choose, claims, wait_seconds)
     mine = own_all(world, job.vm, owned, mine, wait_seconds, leaving=bool(olds))
     try:
-        plan = Plan(_steps(fresh, job, new, olds))
+        plan = Plan(steps_of(fresh, job, new, olds))
     except BaseException:
         give_back(world, mine)
         raise
@@ -297,128 +255,3 @@ def _where(typed: Where, kept: Where) -> Where:
     """Return where the new vGPUs may go: as typed, and for the rest as the VM was made."""
     given = {name: value for name in field_names(typed) if (value := getattr(typed, name)) not in (None, ())}
     return replace(kept, **given)
-
-
-def _chosen(seen: Snapshot, job: Job, exclude: frozenset[str]) -> tuple[PromisedVgpu, ...]:
-    """Place those that stay and have no place, if they are to have one, and those that come.
-
-    Those that come go beside those that go; where that does not fit, in their place.
-    """
-    staying = replace(job.promise, vgpus=job.swap.stay)
-    placed = places(seen, job.vm, staying, exclude) if job.takes else ()
-    if not job.swap.come:
-        return placed
-    stay = placed if job.takes else job.swap.stay
-    seen = beside(seen, job.vm, stay)
-    go = job.swap.go
-    try:
-        return (*placed, *_at_goal(seen, job, added(seen, job.wish, job.promise, exclude, go)))
-    except NoCapacity:
-        if not job.takes:
-            return added(beside(emptied(seen), job.vm, stay), job.wish, job.promise, go=go)
-        if not go:
-            raise
-        own = [v for v in go if v in job.has]
-        gone = without(seen, own)
-        return (*placed, *_at_goal(gone, job, added(gone, job.wish, job.promise, exclude, go)))
-
-
-def _at_goal(seen: Snapshot, job: Job, come: tuple[PromisedVgpu, ...]) -> tuple[PromisedVgpu, ...]:
-    """Return what comes, and what is moved at the placement that was chosen for it and with its own parameters.
-
-    Raises:
-        NoCapacity: that placement is not free.
-    """
-    if job.goal is None:
-        return come
-    gpu, place = seen.gpu(job.goal.gpu), job.goal.placement_id
-    known = next((t for t in gpu.types if t.profile == come[0].profile), None) if gpu is not None else None
-    if place is None or gpu is None or known is None:
-        return (replace(come[0], params=job.swap.go[0].params),)
-    if not is_free(gpu, seen.taken_on(gpu.address), known, place):
-        raise NoCapacity(
-            f"placement {place} of {gpu.address} is not free any more", hint="run the command again", gpu=gpu.address
-        )
-    return (replace(come[0], params=job.swap.go[0].params, placement_id=place),)
-
-
-def _steps(seen: Snapshot, job: Job, new: tuple[PromisedVgpu, ...], olds: tuple[Claim, ...]) -> tuple[Step, ...]:
-    """Return the steps after the claims; `olds` are the claims on what goes."""
-    vm, go = job.vm, job.swap.go
-    leave = not_provably_ours(job.snapshot, vm, job.promise)
-    types = {v.carrier: v.type_id for v in job.snapshot.vgpus if v.present}
-    gone = [(v, of(v.backend)) for v in reversed((*job.free, *go)) if v.carrier in types.keys() - leave]
-    steps: list[Step] = [TakeOut(kind.remove(v), kind.make(v, types[v.carrier])) for v, kind in gone]
-    cleared = without(seen, [v for v in go if v.carrier not in leave])
-    for vgpu in new if job.takes else ():
-        steps += make_steps(cleared, vgpu)
-    placed, come = _parted(job, new)
-    after = promised(job.promise, (*job.swap.stay, *come), typed_profiles(job.wish) if come else ())
-    stay = tuple(placed.get(v.index, v) for v in job.swap.stay)
-    after = replace(after, vgpus=(*stay, *come), reserve=job.reserve)
-    pairs = max(len(go), len(come))
-    there = [*(v.carrier for v in go), *[None] * (pairs - len(go))]
-    news = [*(hostdev(v, job.promise) for v in come), *[None] * (pairs - len(come))]
-    moved = [(v, m) for v in job.swap.stay if (m := placed.get(v.index, v)).carrier != v.carrier]
-    edit = Edit(
-        memory_mib=job.wish.memory_mib if "memory" in job.fields else None,
-        vcpus=job.wish.vcpus if "vcpus" in job.fields else None,
-        network=job.wish.network if "network" in job.fields else None,
-        exchange=(*zip(there, news, strict=True), *((v.carrier, hostdev(m, job.promise)) for v, m in moved)),
-        promise=after if pairs or "reserve" in job.fields else None,
-    )
-    steps.append(Redefine(vm.name, vm.uuid, edited(job.xml, edit), job.xml, _words(job, new)))
-    steps += [DropClaim(c) for c in olds]
-    return tuple(steps)
-
-
-def _parted(job: Job, new: tuple[PromisedVgpu, ...]) -> tuple[dict[int, PromisedVgpu], tuple[PromisedVgpu, ...]]:
-    """Return of what was chosen those that stay, by index, and those that come."""
-    staying = {v.index for v in job.swap.stay}
-    return {v.index: v for v in new if v.index in staying}, tuple(v for v in new if v.index not in staying)
-
-
-def _expected(job: Job, new: tuple[PromisedVgpu, ...]) -> dict[str, object]:
-    """Return the VM's value as it would be."""
-    value = vm_value(job.snapshot, job.vm)
-    if "memory" in job.fields:
-        value["memory_mib"] = job.wish.memory_mib
-    if "vcpus" in job.fields:
-        value["vcpus"] = job.wish.vcpus
-    if "network" in job.fields:
-        value["networks"] = [job.wish.network, *job.vm.networks[1:]]
-    placed, come = _parted(job, new)
-    after = replace(job.promise, vgpus=job.swap.stay, reserve=job.reserve)
-    gone = {v.carrier for v in (*job.swap.go, *job.free)}
-    left = tuple(v for v in job.snapshot.vgpus if v.carrier not in gone)
-    stay = vm_value(replace(job.snapshot, vgpus=left), replace(job.vm, promise=after))
-    kept = stay["vgpus"] if isinstance(stay["vgpus"], list) else []
-    moved = {v.carrier for v in job.swap.stay if v.index in placed}
-    chosen = [planned_vgpu(v, job.vm.name) for v in (*placed.values(), *come)]
-    value["vgpus"] = [*(v for v in kept if v["carrier"] not in moved), *chosen]
-    value["reserve"] = job.reserve
-    return value
-
-
-def _words(job: Job, new: tuple[PromisedVgpu, ...]) -> tuple[str, ...]:
-    """Say each change as "what: before -> after"."""
-    vm, wish = job.vm, job.wish
-    come = _parted(job, new)[1]
-    words = {
-        "memory": f"memory: {vm.memory_mib} -> {wish.memory_mib} MiB",
-        "network": f"network: {vm.networks[0] if vm.networks else 'none'} -> {wish.network}",
-        "profile": f"profile: {_names(job.promise.vgpus)} -> {_names((*job.swap.stay, *come))}"
-        if job.goal is None
-        else f"{come[0].profile}: {_place(job.swap.go[0])} -> {_place(come[0])}",
-        "reserve": f"reserve: {job.promise.reserve} -> {job.reserve}",
-        "vcpus": f"vcpus: {vm.vcpus} -> {wish.vcpus}",
-    }
-    return tuple(words[f] for f in sorted(job.fields))
-
-
-def _place(vgpu: PromisedVgpu) -> str:
-    return vgpu.function if vgpu.placement_id is None else f"{vgpu.function}, placement {vgpu.placement_id}"
-
-
-def _names(vgpus: tuple[PromisedVgpu, ...]) -> str:
-    return ", ".join(sorted(str(v.profile or v.carrier) for v in vgpus)) or "none"

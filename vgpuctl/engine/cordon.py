@@ -16,9 +16,10 @@ from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
+from vgpuctl.plan.host_diff import as_it_is, sides
 from vgpuctl.plan.report import gpu_value
 from vgpuctl.steps.host_file import SetGpuKeys
-from vgpuctl.value import NOTHING
+from vgpuctl.value import NOTHING, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,11 +42,12 @@ def cordon(world: World, wanted: str, *, cordoned: bool, dry_run: bool, progress
     gpu = one_gpu(snapshot, wanted)
     record = recorded(world, gpu, {"cordoned": cordoned or None})
     steps = tuple(step.describe() for step in record)
+    changed = sides(gpu, replace(as_it_is(gpu), cordoned=cordoned or None))
     if dry_run or not record:
-        return Outcome(bool(record), gpu_value(snapshot, gpu), steps, snapshot.warnings, dry_run=dry_run)
+        return Outcome(bool(record), {**gpu_value(snapshot, gpu), **changed}, steps, snapshot.warnings, dry_run=dry_run)
     carry_out(world, Plan(steps=record), progress)
     now = observe(world, WANT)
-    return Outcome(True, gpu_value(now, one_gpu(now, gpu.address)), steps, now.warnings)
+    return Outcome(True, {**gpu_value(now, one_gpu(now, gpu.address)), **changed}, steps, now.warnings)
 
 
 def recorded(world: World, gpu: Gpu, wanted: Mapping[str, object]) -> tuple[Step, ...]:

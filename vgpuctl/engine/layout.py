@@ -25,7 +25,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
 from vgpuctl.model.vm import Vm
 from vgpuctl.plan.emptied import EmptiedWork
-from vgpuctl.plan.host_diff import not_as_set, partition_value
+from vgpuctl.plan.host_diff import as_asked, as_it_is, not_as_set, partition_value, sides
 from vgpuctl.plan.layout import refuse_misfits, refuse_running, users_to_drain, wanted_vfs
 from vgpuctl.plan.partition import (
     Wish,
@@ -40,6 +40,7 @@ from vgpuctl.plan.partition import (
 from vgpuctl.plan.report import gpu_value
 from vgpuctl.plan.scheduler import refuse_impossible
 from vgpuctl.spec.host import GpuSpec, as_written
+from vgpuctl.steps.scheduler import SetInstanceSchedulers, SetScheduler
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
@@ -100,12 +101,29 @@ def set_mode(world: World, job: Job, *, dry_run: bool, progress: Progress) -> Ou
     refuse_being_set_up(snapshot, [gpu.address])
     job = replace(job, gpu=gpu.address, mode=job.mode or _mode_of(gpu, job))
     work = _plan(world, snapshot, job)
+    changed = sides(gpu, _after(gpu, job, work))
     if dry_run or not work.lines:
-        value = {**gpu_value(snapshot, work.gpu), "partition": partition_value(work.gpu)}
+        value = {**gpu_value(snapshot, work.gpu), "partition": partition_value(work.gpu), **changed}
         return Outcome(bool(work.lines), value, work.lines, snapshot.warnings, dry_run=dry_run)
     apply(world, mode_task(world, job, lambda: _look(world)), work, progress)
     value, warnings = _seen_after(world, snapshot, work.gpu, job)
-    return Outcome(True, value, work.lines, warnings)
+    return Outcome(True, {**value, **changed}, work.lines, warnings)
+
+
+def _after(gpu: Gpu, job: Job, work: Work) -> GpuSpec:
+    """Return how a GPU is when it is set up, with what host.yaml asks for and is set along with it."""
+    said = replace(as_it_is(gpu), mode=job.mode, vfs=None, mig=None, mixed_size=None)
+    if job.mode == Mode.SRIOV:
+        said = replace(said, vfs=wanted_vfs(gpu, job.mode, job.vfs))
+    if job.mode in (Mode.SRIOV, Mode.PASSTHROUGH):
+        said = replace(said, scheduler=None)
+    if job.mode == Mode.VGPU:
+        mig = gpu.desired_mig if job.mig is None else job.mig
+        mixed_size = gpu.desired_mixed_size if job.mixed_size is None else job.mixed_size
+        said = replace(said, mig=mig, mixed_size=mixed_size)
+    if any(isinstance(step, (SetScheduler, SetInstanceSchedulers)) for step in work.devices):
+        said = replace(said, scheduler=gpu.desired_scheduler)
+    return as_asked(gpu, said)
 
 
 def _seen_after(world: World, before: Snapshot, gpu: Gpu, job: Job) -> tuple[dict[str, object], tuple[str, ...]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.fits import Fit, Spot, fit
 from vgpuctl.capacity.where import select_gpus
-from vgpuctl.engine.change import Goal, move_vgpu
+from vgpuctl.engine.change import move_vgpu
 from vgpuctl.engine.guards import require_system, require_writable
 from vgpuctl.engine.move import deleted_meanwhile
 from vgpuctl.engine.observe import Want, observe
@@ -23,6 +23,7 @@ from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import Answer, Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.plan.choose import refuse_unknown_host_file
+from vgpuctl.plan.in_place import Goal
 from vgpuctl.plan.moves import MovesPlan, VmMove, better_by_moves, refuse_no_room, room_by_moves, why_pinned
 from vgpuctl.steps.domain import OFF
 

@@ -22,6 +22,7 @@ from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.scheduler import GpuScheduler, SchedulerSpec
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
+from vgpuctl.plan.host_diff import as_it_is, sides
 from vgpuctl.plan.modprobe import modprobe_notes, modprobe_steps, next_load_notes, word_for
 from vgpuctl.plan.report import gpu_value
 from vgpuctl.plan.scheduler import AUTO, MODPROBE, NVML, differs, refuse_impossible, scheduler_work, way_of
@@ -81,7 +82,8 @@ def set_scheduler(world: World, job: SchedulerJob, *, dry_run: bool, progress: P
         value, warnings = _seen_after(world, gpu, snapshot, job)
     else:
         value, warnings = gpu_value(snapshot, gpu), snapshot.warnings
-    data = {**value, "via": way, "takes_effect": "now" if way == NVML else "when-loaded"}
+    changed = sides(gpu, replace(as_it_is(gpu), scheduler=job.wanted))
+    data = {**value, **changed, "via": way, "takes_effect": "now" if way == NVML else "when-loaded"}
     return Outcome(bool(work.lines), data, work.lines, warnings, notes, dry_run=dry_run)
 
 

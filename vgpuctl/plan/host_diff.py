@@ -15,7 +15,7 @@ from vgpuctl.plan.scheduler import differs
 from vgpuctl.scheduler.limits import as_spec, runs_on, satisfies
 from vgpuctl.spec.gpus import KEYS
 from vgpuctl.spec.host import GpuSpec, HostSpec, VgpuSpec, as_written
-from vgpuctl.value import Value, as_dict
+from vgpuctl.value import Value, as_dict, replace
 
 _OF_DEVICES = ("mode", "vfs", "mig", "mixed_size", "scheduler")
 _MODES = (Mode.VGPU, Mode.SRIOV, Mode.PASSTHROUGH)
@@ -217,6 +217,25 @@ def refuse_lost_vgpus(wanted: HostSpec, now: HostSpec, source: str) -> None:
             hint=f"vgpuctl delete-vgpu {lost[0]} takes it away; vgpuctl export prints the entries as they are",
             vgpus=lost,
         )
+
+
+def as_asked(gpu: Gpu, said: GpuSpec) -> GpuSpec:
+    """Return how a GPU is when it is as asked for: what is said, and as it is now where nothing is."""
+    now = as_it_is(gpu)
+    kept: dict[str, object] = {"mode": said.mode or now.mode, "vfs": said.vfs if said.mode else now.vfs}
+    if said.mode == now.mode and said.vfs is None:
+        kept["vfs"] = now.vfs
+    if kept["mode"] == Mode.VGPU:
+        kept["mig"] = now.mig if said.mig is None else said.mig
+        kept["mixed_size"] = (now.mixed_size if said.mixed_size is None else said.mixed_size) or None
+    lost = kept["mode"] in (Mode.SRIOV, Mode.PASSTHROUGH)  # a GPU without vGPUs has no scheduler
+    scheduler = said.scheduler or (None if lost else now.scheduler)
+    return replace(said, **kept, cordoned=said.cordoned or None, scheduler=scheduler)
+
+
+def sides(gpu: Gpu, after: GpuSpec) -> dict[str, object]:
+    """Return a GPU before and after a change, as JSON values."""
+    return {"before": said_value(as_it_is(gpu)), "after": said_value(after)}
 
 
 def said_value(said: GpuSpec) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -149,3 +150,62 @@ def test_progress_is_told_beside_a_document(sim: Callable[..., Ran], vgpuctl: Ca
 def test_the_last_host_that_is_not_by_ssh_counts(vgpuctl: Callable[..., Ran]) -> None:
     ran = vgpuctl("--host", "ssh://a", "list-gpus", "--host", "sim:t4", "--host", "sim:a100-40")
     assert (ran.status, "A100" in ran.out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ("--hosts {hosts} list-gpus", ["there"]),
+        ("list-gpus --hosts {hosts}", ["there"]),
+        ("--host ssh://127.0.0.1:2 --hosts {hosts} list-gpus", ["127.0.0.1:2", "there"]),
+        ("list-gpus --host ssh://127.0.0.1:2 --host ssh://127.0.0.1:3", ["127.0.0.1:2", "127.0.0.1:3"]),
+    ],
+)
+def test_what_is_typed_wins_over_the_host_of_the_environment(
+    vgpuctl: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str, asked: list[str]
+) -> None:
+    monkeypatch.setenv("VGPUCTL_HOST", "ssh://127.0.0.1:1")
+    (tmp_path / "hosts").write_text("there ansible_host=127.0.0.1 ansible_port=4\n")
+    ran = vgpuctl("--json", *shlex.split(line.format(hosts=tmp_path / "hosts")))
+    assert [host["host"] for host in ran.document["data"]["hosts"]] == asked
+
+
+@pytest.mark.parametrize("line", ["--host sim:t4 --hosts {hosts} list-gpus", "--hosts {hosts} list-gpus --host local"])
+def test_a_host_that_is_not_by_ssh_is_not_left_out_beside_an_inventory(
+    vgpuctl: Callable[..., Ran], tmp_path: Path, line: str
+) -> None:
+    (tmp_path / "hosts").write_text("there ansible_host=127.0.0.1 ansible_port=4\n")
+    ran = vgpuctl(*shlex.split(line.format(hosts=tmp_path / "hosts")))
+    assert (ran.status, "does not go with --hosts" in ran.err) == (2, True)
+
+
+CONTROLS = "\x1b\x07\x9b\u202e\r"
+STEERING = f"title{CONTROLS}"
+VM = {"name": STEERING, "state": STEERING, "owner": "ours", "vgpus": [], "disks": [], "uuid": "u", "memory_mib": 1}
+ERROR = {"code": STEERING, "message": STEERING, "hint": STEERING, "facts": {STEERING: STEERING}, "left": [STEERING]}
+
+
+@pytest.mark.parametrize("json", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        ("export", {"ok": True, "data": {"text": f"version: 1 # {STEERING}\n"}}),
+        ("import", {"ok": True, "data": {"text": STEERING, "source": STEERING, "left_out": [STEERING]}}),
+        ("create-vm", {"ok": True, "data": {"xml": f"<domain>{STEERING}</domain>"}}),
+        ("show-vm", {"ok": True, "data": {**VM, STEERING: STEERING}}),
+        ("list-vms", {"ok": True, "data": [VM]}),
+        ("list-vms", {"ok": False, "error": ERROR}),
+    ],
+)
+def test_nothing_of_another_host_steers_the_terminal(
+    capsys: pytest.CaptureFixture[str], kind: str, found: dict[str, object], json: bool
+) -> None:
+    document = {"schema": "vgpuctl/1", "kind": kind, "changed": False, "warnings": [STEERING], **found}
+    reply = Reply(Target("gpu-01", "gpu-01"), 0.1, Answer(document, 0 if found["ok"] else 1, (STEERING,)))
+    settings = Settings(json=json, verbose=True)
+    settings.kind = kind
+    afar_result.publish_one(settings, reply, 0)
+    afar_result.publish(settings, [reply, reply], 0)
+    captured = capsys.readouterr()
+    assert "title" in captured.out + captured.err
+    assert not {*CONTROLS} & {*captured.out, *captured.err}

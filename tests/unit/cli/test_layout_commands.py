@@ -70,3 +70,44 @@ def test_a_cordoned_gpu_is_shown_as_such_until_it_is_not(mixed: Run) -> None:
     assert mixed("create-vm --profile A100-4C").status == 4
     assert mixed("uncordon 0000:3b:00.0 --json").document["changed"] is True
     assert mixed("create-vm --profile A100-4C").status == 0
+
+
+def told(vgpuctl: Run, host: str, line: str) -> dict[str, dict[str, object]]:
+    """Run a command that changes a GPU, and return how that was and is to be."""
+    ran = vgpuctl("--host", f"sim:{host}", "--json", *shlex.split(line))
+    jsonschema.validate(ran.document, schemas.document_schema(ran.document["kind"]))
+    assert ran.status == 0, ran.document
+    return {side: ran.document["data"][side] for side in ("before", "after")}
+
+
+@pytest.mark.parametrize(
+    ("host", "line", "changes"),
+    [
+        ("mixed", f"set-mode {FLEX} sriov --vfs 4", {"vfs": (8, 4)}),
+        ("mixed", f"set-mode {FLEX} passthrough", {"mode": ("sriov", "passthrough"), "vfs": (8, None)}),
+        ("mixed", f"set-mode {FLEX} unmanaged", {"mode": ("sriov", "unmanaged"), "vfs": (8, None)}),
+        ("a100-40", "set-mode A100 passthrough", {"mode": ("vgpu", "passthrough")}),
+        ("a100-40", "cordon A100", {"cordoned": (None, True)}),
+        ("a100-40", "uncordon A100", {}),
+        ("a100-40", "set-scheduler A100 --policy equal_share", {"scheduler": (None, {"policy": "equal_share"})}),
+        ("h100-mig", "set-mig 0000:3f:00.0 3g.40gb", {"mig": (None, ["3g.40gb"])}),
+        ("h100-mig", "set-mig 0000:3b:00.0 --off", {"mig": (["3g.40gb", "1g.10gb", "1g.10gb"], "off")}),
+        ("rtx-pro-6000", "set-mixed-size 0000:3b:00.0 on", {"mixed_size": (None, True)}),
+    ],
+)
+def test_a_gpu_is_told_before_and_after_as_apply_tells_it(
+    vgpuctl: Run, host: str, line: str, changes: dict[str, tuple[object, object]]
+) -> None:
+    planned = told(vgpuctl, host, f"{line} --dry-run")
+    before, after = planned["before"], planned["after"]
+    assert {key: (before[key], after[key]) for key in before if before[key] != after[key]} == changes
+    assert told(vgpuctl, host, line) == planned
+    assert told(vgpuctl, host, line) == {"before": after, "after": after}, "what was said to be is so"
+
+
+def test_what_is_set_along_with_a_mode_is_told_too(vgpuctl: Run) -> None:
+    asked = {"policy": "fixed_share"}
+    lines = ["set-scheduler A100 --policy fixed_share", "set-mode A100 passthrough", "set-mode A100 vgpu"]
+    found = [told(vgpuctl, "a100-40", line) for line in lines]
+    schedulers = [(one["before"]["scheduler"], one["after"]["scheduler"]) for one in found]
+    assert schedulers == [(None, asked), (asked, None), (None, asked)]

@@ -14,7 +14,7 @@ from tests.lent import carriers, taken, vm_of
 from tests.mixed_sizes import Q24, Q48, mixed, overlapping, placed
 from tests.unit.engine.test_faults import spawn
 from tests.worlds import WAIT_SECONDS, Host, Silent, create, delete, mend, open_host, picture, start, wish
-from vgpuctl.engine.change import Goal, move_vgpu, set_profile
+from vgpuctl.engine.change import move_vgpu, set_profile
 from vgpuctl.engine.moves import defragment, fits, make_room
 from vgpuctl.engine.queries import explain, list_profiles
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, NoCapacity, NotFound
@@ -22,6 +22,7 @@ from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.records import DomainLeftovers, DomainRecord
 from vgpuctl.model.vm import VmState
 from vgpuctl.model.world import World
+from vgpuctl.plan.in_place import Goal
 from vgpuctl.value import replace
 
 __all__ = ["spawn"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
+from vgpuctl.cli.shapes.host import HostGpuShape
 from vgpuctl.cli.shapes.moves import MoveShape
 from vgpuctl.cli.shapes.schedulers import AskedSchedulerShape, SchedulerLimitsShape, SchedulerShape, ShareShape
 from vgpuctl.cli.shapes.vgpus import BackendWord, VgpuShape
@@ -170,7 +171,13 @@ class ExplainShape(TypedDict):
 
 
 class ChangedGpuShape(GpuShape, WorkShape):
-    """A GPU that was changed, or would be in a dry run: then it is as it is now."""
+    """A GPU that was changed, or would be in a dry run: then it is as it is now.
+
+    `before` is what host.yaml would say of it as it was, `after` as it is to be.
+    """
+
+    before: HostGpuShape
+    after: HostGpuShape
 
 
 class PartitionShape(TypedDict):
@@ -190,7 +197,7 @@ class SetUpGpuShape(ChangedGpuShape):
     partition: PartitionShape | None
 
 
-class ChangedSchedulerShape(GpuShape, WorkShape):
+class ChangedSchedulerShape(ChangedGpuShape):
     """A GPU whose scheduler was set, or would be in a dry run. `takes_effect`: when-loaded with its driver, or now."""
 
     via: Literal["nvml", "modprobe"]

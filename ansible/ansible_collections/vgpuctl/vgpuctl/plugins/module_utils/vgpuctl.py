@@ -61,7 +61,7 @@ def ask(module: AnsibleModule, words: list[str], data: str | None = None, absent
             msg="vgpuctl is not on this host. The role vgpuctl.vgpuctl.vgpuctl installs it; or say executable",
             code="no-vgpuctl",
         )
-    status, out, err = module.run_command([program, "--json", "--yes", *words], data=data)
+    status, out, err = _run(module, [program, "--json", "--yes", *words], data)
     try:
         document: dict[str, Any] = json.loads(out)
     except ValueError:
@@ -87,6 +87,25 @@ def ask(module: AnsibleModule, words: list[str], data: str | None = None, absent
         changed=document["changed"],
         **told,
     )
+
+
+def _run(module: AnsibleModule, words: list[str], data: str | None) -> tuple[int, str, str]:
+    """Run a program and return its exit status and what it printed; the module ends here when it cannot be started.
+
+    One that ends before it has read `data`, as by a word of the line that it does not know, says why: then that is
+    returned, and not Ansible's "Broken pipe".
+    """
+    begun: list[Any] = []
+    try:
+        ran: tuple[int, str, str] = module.run_command(
+            words, data=data, handle_exceptions=False, before_communicate_callback=begun.append
+        )
+        return ran
+    except BrokenPipeError:
+        out, err = begun[0].communicate()
+        return begun[0].returncode, out.decode(errors="replace"), err.decode(errors="replace")
+    except OSError as error:
+        return module.fail_json(msg=f"{words[0]} cannot be run: {error.strerror}", code="cannot-run", rc=error.errno)
 
 
 def change(module: AnsibleModule, words: list[str], data: str | None = None, name: str = "vgpuctl") -> None:

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What all modules share: words of options, addresses that YAML made numbers of, errors, and the sides of a diff."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils import vgpuctl
+
+
+class Ended(Exception):
+    """A module ended with these values."""
+
+    def __init__(self, **values):
+        super().__init__(values)
+        self.values = values
+
+
+class Module:
+    """Ansible's own side, played: a host on which the program prints `out`."""
+
+    def __init__(self, out="", err="", status=0, program="/bin/vgpuctl"):
+        self.params = {"executable": None}
+        self.found, self.ran, self.warned = program, None, []
+        self.answer = (status, out, err)
+
+    def get_bin_path(self, name, opt_dirs=None):
+        return self.found
+
+    def run_command(self, words, **how):
+        self.ran = (words, how["data"])
+        return self.answer
+
+    def warn(self, text):
+        self.warned.append(text)
+
+    def fail_json(self, **values):
+        raise Ended(**values)
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"vfs": 4, "drain": True}, ["--vfs", "4", "--drain"]),
+        ({"vfs": None, "drain": False}, []),
+        ({"vfs": 0, "drain": True}, ["--vfs", "0", "--drain"]),
+        ({"time_slice": 2}, ["--time-slice", "2"]),
+        ({"gpu": ["A100", "A16"]}, ["--gpu", "A100", "--gpu", "A16"]),
+        ({"gpu": []}, []),
+        ({"name": "--yes; rm"}, ["--name", "--yes; rm"]),
+    ],
+)
+def test_options_become_words(params, words):
+    assert vgpuctl.flags(params, *params) == words
+
+
+@pytest.mark.parametrize("value", [None, "A100", "0000:41:00.0", ["A100", "0000:01:00.0"], [], "41.", "1.2.3"])
+def test_what_names_a_gpu_is_handed_on(value):
+    assert vgpuctl.text_of(Module(), "gpu", value) == value
+
+
+@pytest.mark.parametrize("value", [2460.0, 60, "2460.0", ["A100", 3660.0], True, {"A100": None}])
+def test_a_number_that_yaml_made_of_an_address_ends_the_module(value):
+    with pytest.raises(Ended) as ended:
+        vgpuctl.text_of(Module(), "gpu", value)
+    told = ended.value.values
+    assert told["code"] == "unquoted-address"
+    assert told["msg"].startswith("gpu: YAML made the number ")
+    assert told["msg"].endswith("Quote the PCI address: gpu: '0000:41:00.0'")
+
+
+ERROR = {
+    "code": "not-found",
+    "message": "no VM a",
+    "hint": "vgpuctl list-vms",
+    "facts": {"vm": "a"},
+    "exit_status": 2,
+    "undone": [],
+    "left": [],
+}
+FAILED = json.dumps({"schema": "vgpuctl/1", "ok": False, "changed": True, "warnings": ["w"], "error": ERROR})
+
+
+def test_an_error_is_told_with_its_code_hint_facts_and_what_was_changed():
+    module = Module(FAILED, status=2)
+    with pytest.raises(Ended) as ended:
+        vgpuctl.ask(module, ["show-vm", "a"])
+    told = ended.value.values
+    assert told["msg"] == "no VM a   [not-found]\nhint: vgpuctl list-vms"
+    assert (told["code"], told["facts"], told["hint"]) == ("not-found", {"vm": "a"}, "vgpuctl list-vms")
+    assert (told["rc"], told["changed"], told["left"]) == (2, True, [])
+    assert module.warned == ["w"]
+
+
+def test_what_may_be_absent_is_no_error():
+    assert vgpuctl.ask(Module(FAILED, status=2), ["show-vm", "a"], absent=[])["data"] == []
+
+
+def test_the_program_is_asked_for_one_document_and_no_question():
+    module = Module('{"schema": "vgpuctl/1", "ok": true, "changed": false, "warnings": [], "data": 1}')
+    vgpuctl.ask(module, ["apply", "--file", "-"], "{}")
+    assert module.ran == (["/bin/vgpuctl", "--json", "--yes", "apply", "--file", "-"], "{}")
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "said"),
+    [
+        (Module(program=None), "no-vgpuctl", "vgpuctl is not on this host"),
+        (Module(err="Traceback"), "no-json", "/bin/vgpuctl printed no JSON: Traceback"),
+        (Module("[]"), "no-json", "printed no document: []"),
+        (Module('{"schema": "vgpuctl/2"}'), "other-schema", "speaks vgpuctl/2, and this collection vgpuctl/1"),
+    ],
+)
+def test_another_program_is_told_from_vgpuctl(module, code, said):
+    with pytest.raises(Ended) as ended:
+        vgpuctl.ask(module, ["list-vms"])
+    assert (ended.value.values["code"], said in ended.value.values["msg"]) == (code, True)
+
+
+def test_a_diff_has_both_sides_and_the_plan():
+    work = {"steps": ["one", "two"], "before": None, "after": {"state": "running"}}
+    sides, plan = vgpuctl.differences({}, work)
+    assert sides == {"before": {}, "after": {"state": "running"}}
+    assert (plan["before"], plan["after"]) == ("", "one\ntwo\n")
+    assert len(vgpuctl.differences({}, {"steps": []})) == 1
+
+
+def test_a_diff_of_several_vms_and_of_a_host_is_made_of_their_rows():
+    vms = {"vms": [{"name": "a", "changed": True}, {"name": "b", "changed": False}]}
+    assert vgpuctl.differences(vms, {"steps": []})[0] == {
+        "before": {"b": "there"},
+        "after": {"a": "there", "b": "there"},
+    }
+    row = {"key": "mode", "is": None, "wanted": "vgpu"}
+    host = {
+        "gpus": [{"address": "0000:3b:00.0", "differences": [row]}],
+        "settings": [{**row, "key": "placement.policy"}],
+    }
+    assert vgpuctl.differences(host, {"steps": []})[0] == {
+        "before": {"0000:3b:00.0 mode": None, "host placement.policy": None},
+        "after": {"0000:3b:00.0 mode": "vgpu", "host placement.policy": "vgpu"},
+    }
