@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from vgpuctl.placement.fleet import Fleet
 from vgpuctl.placement.joint import total_left
-from vgpuctl.placement.moves import Placed, Room, Shift, copied, moved, room_for, size_of
+from vgpuctl.placement.moves import room_for, size_of
+from vgpuctl.placement.shifts import Placed, Room, Shift, copied, moved
 
 STEP = 4
 """The most moves of one step: what needs more is left as it is."""

@@ -14,38 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from vgpuctl.placement.cleared import TooManyError, room_by_clearing, sizes_of
 from vgpuctl.placement.fleet import Fleet
-from vgpuctl.placement.kind import Kind, Move, State
+from vgpuctl.placement.kind import Kind, State
+from vgpuctl.placement.shifts import Placed, Room, Shift, copied, move_to, moved, put
 
 TRIES = 50_000
 """The most places that one answer tries: a second or two."""
-
-
-class Placed(NamedTuple):
-    """A vGPU that is there and may be moved. `place` is what `Kind.moves` called where it is."""
-
-    gpu: int
-    profile: str
-    place: int
-
-
-class Shift(NamedTuple):
-    """One stop and start: which of the vGPUs that are there, and where it goes."""
-
-    which: int
-    gpu: int
-    place: int
-
-
-class Room(NamedTuple):
-    """`shifts`: in the order in which they can be done. `places`: where what is wanted goes then, in its order.
-
-    `fewest`: whether it is known that no fewer would do.
-    """
-
-    shifts: tuple[Shift, ...]
-    places: tuple[Placed, ...]
-    fewest: bool = True
 
 
 class _Gpu(NamedTuple):
@@ -103,8 +78,14 @@ def room_for(
     have another place, as where the driver chooses it. `better`: a plan counts only if this is true of
     the fleet after its moves, without what is wanted.
     """
-    search = _Search(fleet, placed, tries, fixed, better)
     limit = len(placed) if most is None else min(most, len(placed))
+    sizes = sizes_of(fleet, [*wanted, *(vgpu.profile for vgpu in placed)]) if better is None else None
+    if sizes is not None:
+        try:
+            return room_by_clearing(fleet, sizes, placed, wanted, limit, tries)
+        except TooManyError:
+            return None if len(wanted) < 2 else _one_by_one(fleet, placed, wanted, limit, tries, fixed)
+    search = _Search(fleet, placed, tries, fixed, better)
     for number in range(limit + 1):
         found = search.find(wanted, number)
         if found is not None:
@@ -153,36 +134,9 @@ def in_the_way(fleet: Fleet, there: Sequence[Placed], gpu: int, profile: str) ->
     return tuple(sorted(numbers[one].pop(0) for one in gone))
 
 
-def copied(fleet: Fleet) -> Fleet:
-    """Return a fleet that can be changed without this one."""
-    gpus = range(len(fleet))
-    return Fleet(fleet.kinds, [fleet.group_of(gpu) for gpu in gpus], [fleet.vgpus(gpu) for gpu in gpus])
-
-
-def moved(fleet: Fleet, vgpu: Placed, shift: Shift) -> Placed:
-    """Take a vGPU from its place and put it where a move says; returns where it is then."""
-    fleet.take(vgpu.gpu, vgpu.profile, vgpu.place)
-    there = Placed(shift.gpu, vgpu.profile, shift.place)
-    put(fleet, there)
-    return there
-
-
-def put(fleet: Fleet, vgpu: Placed) -> None:
-    """Place a vGPU at a place that is free."""
-    group = fleet.group_of(vgpu.gpu)
-    move = _at(fleet.kind(group), group.state, vgpu.profile, vgpu.place)
-    if move is None:
-        raise ValueError(f"{vgpu} is not free")
-    fleet.put(vgpu.gpu, move)
-
-
 def size_of(fleet: Fleet, profile: str) -> int:
     """Return the framebuffer of a profile in MiB, on the GPU on which it has the most; 0 where no GPU knows it."""
     return max((kind.sizes.get(profile, 0) for kind in fleet.kinds), default=0)
-
-
-def _at(kind: Kind, state: State, profile: str, place: int) -> Move | None:
-    return next((m for m in kind.moves(state, profile) if m.place == place), None)
 
 
 class _Search:
@@ -288,7 +242,7 @@ class _Search:
                 for some in _subsets(rest, number):
                     gone = (*must, *some)
                     counted = Counter(some)
-                    move = _at(kind, _without(kind, gpu.state, gone), profile, place)
+                    move = move_to(kind, _without(kind, gpu.state, gone), profile, place)
                     if move is None or any(known <= counted for known in opened):
                         continue
                     opened.append(counted)
@@ -328,8 +282,8 @@ def _without(kind: Kind, state: State, vgpus: Sequence[tuple[str, int]]) -> Stat
 
 def _beside(kind: Kind, bare: State, vgpu: tuple[str, int], profile: str, place: int) -> bool:
     """Say whether a place can be had beside this vGPU alone."""
-    there = _at(kind, bare, *vgpu)
-    return there is not None and _at(kind, there.after, profile, place) is not None
+    there = move_to(kind, bare, *vgpu)
+    return there is not None and move_to(kind, there.after, profile, place) is not None
 
 
 def _subsets(vgpus: tuple[tuple[str, int], ...], number: int) -> Iterator[tuple[tuple[str, int], ...]]:
@@ -361,7 +315,7 @@ def _order(fleet: Fleet, shifts: Sequence[_Goes]) -> tuple[int, ...] | None:
             kind = fleet.kind(fleet.group_of(here.gpu))
             now = {**states, here.gpu: kind.without(states[here.gpu], here.profile, here.place)}
             target = fleet.kind(fleet.group_of(one.to.gpu))
-            move = _at(target, now[one.to.gpu], one.to.profile, one.to.place)
+            move = move_to(target, now[one.to.gpu], one.to.profile, one.to.place)
             found = go({**now, one.to.gpu: move.after}, (*done, number)) if move is not None else None
             if found is not None:
                 return found

@@ -18,7 +18,8 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu, PromiseState, Vm, VmState
 from vgpuctl.model.wish import ANYWHERE, Where
 from vgpuctl.placement.better import improvement
-from vgpuctl.placement.moves import Placed, Room, Shift, in_the_way, room_for
+from vgpuctl.placement.moves import in_the_way, room_for
+from vgpuctl.placement.shifts import Placed, Room, Shift
 from vgpuctl.plan.change import added, without
 from vgpuctl.plan.differ import kept_where
 from vgpuctl.plan.reserve import wish_for

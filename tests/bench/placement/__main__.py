@@ -10,14 +10,14 @@ from multiprocessing import Pool
 from pathlib import Path
 
 from tests.bench.paired import ROOT
-from tests.bench.placement import claims, page, pictures, sample, table, times
+from tests.bench.placement import claims, needs, page, pictures, sample, table, times
 from tests.bench.placement.fleets import BY_NAME, SETTINGS
 from tests.bench.placement.requests import LOADS
 from tests.bench.placement.runs import (
     ARRIVALS,
     CHURN,
     MIGRATION,
-    MOVING,
+    MOVERS,
     OFFERED,
     OFFLINE,
     POLICIES,
@@ -28,6 +28,7 @@ from tests.bench.placement.runs import (
 DOCS = ROOT / "docs"
 CSV = DOCS / "placement" / "results.csv"
 TIMES = DOCS / "placement" / "times.csv"
+NEEDS = DOCS / "placement" / "needs.csv"
 
 
 MOVED, MOVED_GPUS = ("a40-a16", "a40-a10", "h100-mig", "h100-mig-uniform-5"), 16
@@ -59,6 +60,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sample", action="store_true", help="only make 16 GPUs and 3 seeds again and compare")
     parser.add_argument("--check", action="store_true", help="only print what was to be reached, from the CSV")
     parser.add_argument("--times", action="store_true", help="only time decisions, and write the page again")
+    parser.add_argument("--needs", action="store_true", help="only count the moves that refused requests need")
     parser.add_argument("--page", action="store_true", help="only write the page and pictures from the CSV")
     return parser.parse_args()
 
@@ -76,8 +78,8 @@ def runs(wanted: argparse.Namespace) -> Iterator[Run]:
 
 
 def moving(setting: str, gpus: int, workload: str) -> list[str]:
-    """Return the policy that moves, where its promises are."""
-    return [MOVING] if setting in MOVED and gpus == MOVED_GPUS and workload == ARRIVALS else []
+    """Return the policies that move, where their promises are."""
+    return [*MOVERS] if setting in MOVED and gpus == MOVED_GPUS and workload == ARRIVALS else []
 
 
 def main() -> int:
@@ -91,6 +93,8 @@ def main() -> int:
         return check(wanted.out)
     if wanted.times:
         times.write(TIMES, table.machine(), list(times.timed()))
+    elif wanted.needs:
+        needs.write(NEEDS, table.machine(), [needs.needs_of(name) for name in MOVED])
     elif not wanted.page:
         carry_out(wanted)
     if wanted.out == CSV:
@@ -131,7 +135,7 @@ def check(path: Path) -> int:
 def write_page() -> None:
     """Write the page and the pictures from what is committed."""
     results = table.by_key(table.read(CSV))
-    page.write(DOCS / "placement.md", page.page(results, table.head(CSV), times.read(TIMES)))
+    page.write(DOCS / "placement.md", page.page(results, table.head(CSV), times.read(TIMES), needs.read(NEEDS)))
     for setting in SETTINGS:
         gpus = page.shown_size(results, setting.name)
         if gpus and setting.asked == setting.name:

@@ -30,17 +30,24 @@ from tests.bench.placement.requests import (
 )
 from vgpuctl.placement.fleet import Fleet
 from vgpuctl.placement.least_waste import LeastWaste
-from vgpuctl.placement.moves import Placed, moved, moves_for
+from vgpuctl.placement.moves import moves_for
 from vgpuctl.placement.policy import Breadth, Depth, FirstFit, Policy
+from vgpuctl.placement.shifts import Placed, moved
 
 ARRIVALS, CHURN = "arrivals", "churn"
 OFFERED, OFFLINE, MIGRATION = "offered", "B1", "B2"
 """Rows that are no policy: what was asked for, and the two references."""
 OURS = "least-waste"
 UNRANKED = "one-type-per-card"
-MOVING = "least-waste and moves"
-"""Least-waste, and where nothing has room what plan-moves proposes, with at most this many moves for a request."""
-MOST_MOVES = 2
+MOVING, MOST_MOVES = "least-waste and moves", 2
+"""Least-waste, and where nothing has room what plan-moves proposes, with at most so many moves for this one request."""
+SAVING, MOVES_PER_100 = "least-waste and saved moves", 15
+"""The same, but each request that came so far allows for 0.15 move, and what was not needed may be spent later."""
+MOVERS: dict[str, Callable[[int, int], int]] = {
+    MOVING: lambda requests, made: MOST_MOVES,
+    SAVING: lambda requests, made: requests * MOVES_PER_100 // 100 - made,
+}
+"""How many moves may be made for a request, by how many came until then and how many moves were made."""
 
 POLICIES: dict[str, Callable[[Setting, int], Policy]] = {
     OURS: lambda setting, seed: LeastWaste(setting.demand),
@@ -79,7 +86,7 @@ class Row(NamedTuple):
 
     `counts` is in the order of the profiles' names. For `arrivals` it is at the end, in churn on average over the
     measured time, but for the counts: they are of all requests that came in it. `moves`: how many vGPUs were stopped
-    and started elsewhere, by `MOVING` alone.
+    and started elsewhere, by the `MOVERS`.
     """
 
     setting: str
@@ -101,16 +108,16 @@ def rows_of(run: Run) -> list[Row]:
     moves: list[int] = []
     asked = arrivals(setting, run.gpus, run.seed)
     if run.policy == OFFLINE:
-        packing = _packing(setting, run.gpus)
+        packing = packing_of(setting, run.gpus)
         sizes = sizes_gib(setting)
         found = ((load, offline_gib(packing, sizes, asked.profiles[:n])) for load, n in asked.until.items())
         return [_row(run, load, setting, gib, ()) for load, gib in found]
     if run.policy == OFFERED:
         admitted = [True] * len(asked.profiles)
     elif run.policy == MIGRATION:
-        admitted = with_free_migration(_packing(setting, run.gpus), asked.profiles)
-    elif run.policy == MOVING:
-        moves, admitted = _with_moves(setting, run.gpus, asked.profiles)
+        admitted = with_free_migration(packing_of(setting, run.gpus), asked.profiles)
+    elif run.policy in MOVERS:
+        moves, admitted = _with_moves(setting, run.gpus, asked.profiles, MOVERS[run.policy])
     else:
         policy = POLICIES[run.policy](setting, run.seed)
         fleet = fleet_of(setting, run.gpus)
@@ -123,15 +130,17 @@ def rows_of(run: Run) -> list[Row]:
     return rows
 
 
-def _with_moves(setting: Setting, gpus: int, profiles: Sequence[str]) -> tuple[list[int], list[bool]]:
+def _with_moves(
+    setting: Setting, gpus: int, profiles: Sequence[str], most: Callable[[int, int], int]
+) -> tuple[list[int], list[bool]]:
     """Return how many moves each request cost, and whether it was admitted."""
     fleet, policy = fleet_of(setting, gpus), LeastWaste(setting.demand)
     there: list[Placed] = []
     moves, admitted = [], []
-    for profile in profiles:
+    for number, profile in enumerate(profiles, 1):
         where, shifts = placed(fleet, policy, profile), ()
         if where is None:
-            shifts = moves_for(fleet, there, profile, MOST_MOVES) or ()
+            shifts = moves_for(fleet, there, profile, most(number, sum(moves))) or ()
             for shift in shifts:
                 there[shift.which] = moved(fleet, there[shift.which], shift)
             where = placed(fleet, policy, profile) if shifts else None
@@ -151,7 +160,8 @@ def placed(fleet: Fleet, policy: Policy, profile: str) -> tuple[int, int] | None
     return choice.gpu, choice.move.place
 
 
-def _packing(setting: Setting, gpus: int) -> Packing:
+def packing_of(setting: Setting, gpus: int) -> Packing:
+    """Return the cards of a fleet for the two references."""
     return Packing(setting.cards, counts_of(setting, gpus), sorted(setting.demand))
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.unit.placement.test_kinds import GVT, H100_MIG
 from vgpuctl.placement.fleet import Fleet, Group
-from vgpuctl.placement.moves import Placed, Shift, copied, moved
 from vgpuctl.placement.one_size import OneSize
+from vgpuctl.placement.shifts import Placed, Shift, copied, moved
 from vgpuctl.placement.slots import Slots, Takes
 
 SMALL = OneSize("small", 4096, {"1B": 1024, "2B": 2048, "2Q": 2048}, {"1B": 3, "2B": 2, "2Q": 2})

@@ -10,7 +10,7 @@ from tests.unit.placement.fleets import after, filled
 from tests.unit.placement.test_kinds import A40
 from vgpuctl.placement.better import by_size, improvement, value
 from vgpuctl.placement.fleet import Fleet, Group
-from vgpuctl.placement.moves import Placed
+from vgpuctl.placement.shifts import Placed
 
 
 @settings(deadline=None, max_examples=60)

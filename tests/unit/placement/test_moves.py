@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.unit.placement.fleets import MIXED, SMALL, after, fewest_moves, filled, fit, with_one
 from tests.unit.placement.test_kinds import A40
 from vgpuctl.placement.fleet import Fleet, Group
-from vgpuctl.placement.moves import Placed, Shift, in_the_way, moves_for, room_for
+from vgpuctl.placement.moves import in_the_way, moves_for, room_for
+from vgpuctl.placement.shifts import Placed, Shift
 from vgpuctl.placement.slots import Slots, Takes
 
 
@@ -75,7 +76,7 @@ def test_room_for_many_is_made_one_after_the_other_where_too_much_would_have_to_
     exact = room_for(fleet, placed, ["2B"] * 4)
     assert exact is not None
     assert (len(exact.shifts), exact.fewest) == (2, True)
-    quick = room_for(fleet, placed, ["2B"] * 4, tries=6)
+    quick = room_for(fleet, placed, ["2B"] * 4, tries=8)
     assert quick is not None
     assert (len(quick.shifts), quick.fewest) == (2, False)
     assert room_for(fleet, placed, ["2B"], tries=1) is None
