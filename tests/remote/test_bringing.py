@@ -134,3 +134,8 @@ def test_a_broken_wheelhouse_is_refused_before_anything_connects(ssh: Ssh, tmp_p
         (tmp_path / broken).write_bytes(b"half a wheel")
     error = error_of(ssh(DEAD, "install-host", "--wheelhouse", str(tmp_path), "--json"))
     assert error["code"] == "invalid-input"
+
+
+def test_a_host_with_another_vgpuctl_first_in_path_keeps_it(ssh: Ssh, wheelhouse: Path) -> None:
+    done = ssh("gpu-02", "install-host", "--wheelhouse", str(wheelhouse), "--dry-run", "--json")
+    assert (done.returncode, error_of(done)["code"]) == (3, "foreign")

@@ -14,6 +14,7 @@ Size: it is sent as one text.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import importlib.metadata
@@ -85,7 +86,7 @@ def main(stream: BinaryIO, stops: Stops) -> int:
     except KeyboardInterrupt:
         found = _failure("interrupted", 130, "stopped while vgpuctl was brought here", None, {}, undone)
     except OSError as exc:
-        hint = "make room there, and run it again" if exc.errno == 28 else None
+        hint = "make room there, and run it again" if exc.errno == errno.ENOSPC else None
         facts = {"errno": exc.errno, "path": exc.filename}
         found = _failure("os-error", 1, f"{exc.filename}: {exc.strerror}", hint, facts, undone)
     with contextlib.suppress(OSError):  # nobody may hear it
@@ -249,16 +250,25 @@ def _receive(request: Request, stream: BinaryIO, wheels: Path, stops: Stops) -> 
     stops.reading = True
     try:
         for wheel in request["wheels"]:
-            left, digest = int(wheel["bytes"]), hashlib.sha256()
-            with open(wheels / os.path.basename(wheel["name"]), "xb") as file:
-                while left and (piece := stream.read(min(left, _PIECE))):
-                    digest.update(piece)
-                    file.write(piece)
-                    left -= len(piece)
-            if left or digest.hexdigest() != wheel["sha256"]:
+            left, digest = _copy(stream, wheels / os.path.basename(wheel["name"]), int(wheel["bytes"]))
+            if left or digest != wheel["sha256"]:
                 raise Refusal("failed", 1, f"{wheel['name']} did not arrive whole: {left} bytes lack", "run it again")
     finally:
         stops.reading = False
+
+
+def _copy(stream: BinaryIO, path: Path, size: int) -> tuple[int, str]:
+    """Write so many bytes to a new file; return how many did not come, and the checksum of those that did."""
+    digest = hashlib.sha256()
+    try:
+        with open(path, "xb") as file:
+            while size and (piece := stream.read(min(size, _PIECE))):
+                digest.update(piece)
+                file.write(piece)
+                size -= len(piece)
+    except OSError as exc:
+        raise OSError(exc.errno, exc.strerror, str(path)) from exc  # a write does not tell its file
+    return size, digest.hexdigest()
 
 
 def _install(request: Request, made: Path, wheels: Path, stops: Stops) -> None:
