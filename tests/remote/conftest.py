@@ -14,6 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from tests.remote import wheels
 from tests.remote.network import Host, Network
 from vgpuctl.cli import schemas
 
@@ -22,6 +23,8 @@ DEAD, CHANGED, OLDER, SLOW = "gpu-07", "gpu-08", "gpu-09", "gpu-10"
 NOISY, SHA1, BARE, BROKEN, HIDDEN, SUDOER, UNKNOWN, MUTE, PORTED = (
     "noisy", "sha1", "bare", "broken", "hidden", "sudoer", "unknown", "mute", "ported",
 )  # fmt: skip
+FRESH, EMPTY, BEHIND, HALTED, CRAMPED = "fresh", "empty", "behind", "halted", "cramped"
+"""Hosts that lack vgpuctl: one of them has an old one, and one too little room."""
 NO_COMMAND = '#!/bin/sh\necho "sh: 1: exec: vgpuctl: not found" >&2\nexit 127\n'
 OLD_VGPUCTL = """#!/bin/sh
 [ "$1" = --version ] && echo "vgpuctl 0.0.9" && exit
@@ -53,6 +56,8 @@ def network() -> Iterator[Network]:
         Host(SUDOER, commands={"sudo": SUDO}),
         Host(UNKNOWN),
         Host(PORTED, settings=("Port 2222",)),
+        *(Host(name, fresh=True) for name in (FRESH, EMPTY, BEHIND, HALTED)),
+        Host(CRAMPED, fresh=True, opt_options="size=64m"),
         Host(
             MUTE,
             server=f"{sys.executable} -c 'import socket; socket.create_server((\"\", 22)).accept()[0].recv(1 << 20)'",
@@ -74,6 +79,14 @@ def _distrust(made: Network) -> None:
     lines = made.know(*(name for name in made.hosts if name not in (CHANGED, UNKNOWN)))
     other = made.know(GOOD[0]).split()
     known.write_text(f"{lines}{made.hosts[CHANGED].address} {other[1]} {other[2]}\n")
+
+
+@pytest.fixture(scope="session")
+def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """This checkout's vgpuctl, and all that it needs."""
+    directory: Path = tmp_path_factory.mktemp("wheelhouse")
+    wheels.make(directory)
+    return directory
 
 
 @pytest.fixture

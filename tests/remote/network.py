@@ -27,7 +27,11 @@ SSHD = "/usr/sbin/sshd"
 
 @dataclass
 class Host:
-    """A host to make. `commands` are scripts by name, first in its PATH; `settings` are lines of sshd's."""
+    """A host to make. `commands` are scripts by name, first in its PATH; `settings` are lines of sshd's.
+
+    `fresh`: it has no vgpuctl, not even this checkout's modules, and /opt and /usr/local/bin of its own. `opt_options`:
+    its /opt is a file system of its own, mounted so.
+    """
 
     name: str
     address: str = ""
@@ -37,6 +41,8 @@ class Host:
     settings: Sequence[str] = ()
     key_kind: str = "ed25519"
     on: bool = True
+    fresh: bool = False
+    opt_options: str = ""
     server: str = ""
     """What runs in sshd's place."""
 
@@ -135,20 +141,23 @@ class Network:
     def _prepare(self, host: Host) -> None:
         place = self.state(host.name)
         (place / "bin").mkdir(parents=True)
-        (place / "home").mkdir()
+        for name in ("home", "opt", "local"):
+            (place / name).mkdir()
         _keygen(place / "host_key", host.key_kind)
         shutil.copy(self.home / ".ssh" / "id_ed25519.pub", place / "authorized_keys")
         (place / "home" / ".bashrc").write_text(host.bashrc)
         python = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(PROGRAM)}"
-        for name, text in {"vgpuctl": f'#!/bin/sh\n{python} "$@"\n', **host.commands}.items():
+        own = {} if host.fresh else {"vgpuctl": f'#!/bin/sh\n{python} "$@"\n'}
+        for name, text in {**own, **host.commands}.items():
             if text:
                 (place / "bin" / name).write_text(text)
                 (place / "bin" / name).chmod(0o755)
         users = f"root:*:0:0::{place}/home:/bin/bash\nsshd:*:105:65534::/run/sshd:/usr/sbin/nologin\n"
         (place / "passwd").write_text(f"{users}{USER}:*:4242:4242::{place}/home:/bin/bash\n")
         (place / "shadow").write_text(f"root:*:20000::::::\nsshd:*:20000::::::\n{USER}:*:20000::::::\n")
-        path = f"{place}/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-        environment = f"PATH={path} VGPUCTL_HOST=sim:{host.scenario} XDG_STATE_HOME={place}/state PYTHONPATH={ROOT}"
+        path = f"{place}/bin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        environment = f"PATH={path} VGPUCTL_HOST=sim:{host.scenario} XDG_STATE_HOME={place}/state"
+        environment += "" if host.fresh else f" PYTHONPATH={ROOT}"
         (place / "sshd_config").write_text(
             "\n".join(
                 [
@@ -175,7 +184,7 @@ class Network:
         sshd = f"{SSHD} -D -f {place}/sshd_config -E {place}/log"
         script = (
             f"mount --bind {place}/passwd /etc/passwd && mount --bind {place}/shadow /etc/shadow && "
-            f"exec {host.server or sshd}"
+            f"{_own_directories(host, place) if host.fresh else ''}exec {host.server or sshd}"
         )
         words = self.inside("ip", "netns", "exec", host.name, "sh", "-c", script)
         null = subprocess.DEVNULL
@@ -195,6 +204,11 @@ def _link(number: int, host: Host) -> list[str]:
         f"ip -n {host.name} addr add {host.address}/24 dev eth0",
         f"ip -n {host.name} link set eth0 up",
     ]
+
+
+def _own_directories(host: Host, place: Path) -> str:
+    own = f"mount -t tmpfs -o {host.opt_options} tmpfs {place}/opt && " if host.opt_options else ""
+    return f"{own}mount --bind {place}/opt /opt && mount --bind {place}/local /usr/local/bin && "
 
 
 def _keygen(path: Path, kind: str) -> None:

@@ -88,7 +88,7 @@ def _imports(tree: ast.Module) -> Iterator[str]:
     [
         ("libvirt", {"vgpuctl/host/virt/connection.py"}),
         ("pynvml", {"vgpuctl/host/nvml/call.py"}),
-        ("subprocess", {"vgpuctl/host/commands.py", "vgpuctl/remote/proxy.py"}),
+        ("subprocess", {"vgpuctl/host/commands.py", "vgpuctl/remote/on_host.py", "vgpuctl/remote/proxy.py"}),
         ("pycdlib", {"vgpuctl/domain/seed.py"}),
         ("paramiko", {"vgpuctl/remote/ssh.py"}),
     ],

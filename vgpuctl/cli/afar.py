@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from vgpuctl.cli.afar_words import HandedOn
     from vgpuctl.cli.settings import Settings
     from vgpuctl.cli.signals import Guard
+    from vgpuctl.remote.bringing import Bring
     from vgpuctl.remote.crowd import Reply, Task
     from vgpuctl.remote.target import Target
 
@@ -118,14 +120,33 @@ def _task(settings: Settings, context: click.Context, *, one: bool) -> Task:
         raise InvalidInput("a word of the command line is not UTF-8 text, and cannot be sent", hint="type it as UTF-8")
     if settings.host_deadline == 0:
         raise InvalidInput("--host-deadline 0: no host answers at once", hint="say a number of seconds")
+    words = (*front, *handed.words)
     return crowd.Task(
-        Asked((*front, *handed.words), _stdin(handed)),
+        Asked(words, _stdin(handed)),
         changes(settings, context),
         __version__,
         told,
         settings.host_deadline or crowd.DEADLINE_SECONDS,
         settings.hosts_at_a_time or crowd.AT_A_TIME,
+        _bring(context, words, told if shown else None),
     )
+
+
+def _bring(context: click.Context, words: tuple[str, ...], told: Callable[[str, str], None] | None) -> Bring | None:
+    """Return the vgpuctl that install-host brings along.
+
+    Raises:
+        InvalidInput, NotFound: there is no wheelhouse with one.
+    """
+    directory = context.params.get("wheelhouse")
+    if directory is None:
+        return None
+    from vgpuctl.plan import installation
+    from vgpuctl.remote import bringing, wheelhouse
+
+    referring = (installation.UNIT, installation.HOOK, installation.MAIN_HOOK)
+    house = wheelhouse.read(directory)
+    return bringing.bring(house, words, referring, dry_run=bool(context.params["dry_run"]), told=told)
 
 
 def _stdin(handed: HandedOn) -> bytes:

@@ -12,8 +12,8 @@ import click
 
 from vgpuctl.value import Value
 
-HERE = frozenset({"host", "hosts", "limit", "host_deadline", "hosts_at_a_time", "json", "progress"})
-"""Global options that are not handed on, by the names of `Settings`. What the last two ask for is said anew."""
+HERE = frozenset({"host", "hosts", "limit", "host_deadline", "hosts_at_a_time", "json", "progress", "wheelhouse"})
+"""Options that are not handed on, by their names. What --json and --progress ask for is said anew."""
 FILE = "--file"
 STDIN = "-"
 

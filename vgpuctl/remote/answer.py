@@ -15,7 +15,10 @@ SCHEMA = "vgpuctl/1"
 NOT_FOUND = 127
 CANNOT_RUN = 126
 LONGEST = 300
-_INSTALL = "vgpuctl has to be there as well: README.md, On a real host; it is looked for in PATH and /opt/vgpuctl/bin"
+_INSTALL = (
+    "vgpuctl --host ssh://HOST install-host --wheelhouse DIR brings it there (docs/remote.md); it is looked for in PATH"
+    " and /opt/vgpuctl/bin"
+)
 
 Document = Mapping[str, Any]
 

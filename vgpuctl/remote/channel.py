@@ -24,6 +24,7 @@ STOPS_TO_LEAVE = 3
 """The first stop undoes, the second ends the undo there, the third does not wait any longer."""
 MOST_BYTES = 64 << 20
 _LOOK_SECONDS = 0.1
+_SEND_SECONDS = 0.01
 _TAIL = 64 << 10
 _PIECE = 64 << 10
 _LINE = 64
@@ -46,13 +47,10 @@ class SshSession:
 
     def run(self, asked: Asked, watch: Watch) -> Ran:
         """Run vgpuctl there, see `ran.Session`."""
-        channel = self._begin(remote_command.line(asked.words, self.user))
+        made = None if asked.program_bytes is None else remote_command.python_line(asked.program_bytes, self.user)
+        channel = self._begin(made or remote_command.line(asked.words, self.user))
         try:
-            with contextlib.suppress(OSError, EOFError):  # it ended without reading: its status tells why
-                if asked.stdin:
-                    channel.sendall(asked.stdin)
-                channel.shutdown_write()
-            return _Running(self, channel, watch).wait()
+            return _Running(self, channel, watch, asked.stdin).wait()
         finally:
             with contextlib.suppress(Exception):
                 channel.close()
@@ -87,10 +85,12 @@ class SshSession:
 class _Running:
     """One command while it runs."""
 
-    def __init__(self, session: SshSession, channel: Any, watch: Watch) -> None:
+    def __init__(self, session: SshSession, channel: Any, watch: Watch, stdin: bytes) -> None:
         self.session = session
         self.channel = channel
         self.watch = watch
+        self.stdin = stdin
+        self.sent: int | None = 0
         self.out = bytearray()
         self.err = bytearray()
         self.told = 0
@@ -103,7 +103,7 @@ class _Running:
         poll.register(self.channel.fileno(), select.POLLIN)
         exited: float | None = None
         while True:
-            read = self._read()
+            sent, read = self._send(), self._read()
             if len(self.out) > MOST_BYTES:
                 return self._ran(None, f"it printed more than {MOST_BYTES >> 20} MiB")
             if self.channel.exit_status_ready():
@@ -116,12 +116,12 @@ class _Running:
             gave_up = self._stop_when_due()
             if gave_up:
                 return self._ran(None, gave_up)
-            if read:
+            if read or sent:
                 continue
             if self.channel.eof_received:
                 self.channel.status_event.wait(_LOOK_SECONDS)  # its descriptor is ready for ever now
             else:
-                poll.poll(_LOOK_SECONDS * 1000)
+                poll.poll((_LOOK_SECONDS if self.sent is None else _SEND_SECONDS) * 1000)
 
     def _ended(self) -> Ran:
         """Return what it left, or that nobody heard: paramiko has -1 for a signal and for a broken connection."""
@@ -129,6 +129,24 @@ class _Running:
         if status >= 0:
             return self._ran(status, None)
         return self._ran(None, "a signal killed it there" if self.session.active() else "the connection broke")
+
+    def _send(self) -> bool:
+        """Send a piece of the standard input when it is taken now, and say whether it was. After a stop none is."""
+        if self.sent is None:
+            return False
+        try:
+            if self.sent == len(self.stdin):
+                self.sent = None
+                self.channel.shutdown_write()
+                return False
+            if self.watch.stops() or not self.channel.send_ready():
+                return False
+            self.sent += self.channel.send(self.stdin[self.sent : self.sent + _PIECE])
+            if self.watch.sent is not None:
+                self.watch.sent(self.sent)
+        except (OSError, EOFError):  # it ended without reading: its status tells why
+            self.sent = None
+        return self.sent is not None
 
     def _read(self) -> bool:
         """Take a piece of what has come, and say whether there was any: output without an end hinders no stop."""

@@ -15,7 +15,9 @@ from collections.abc import Callable, Sequence
 
 from vgpuctl.errors import HostCannot, Interrupted, TooSlow, VgpuctlError
 from vgpuctl.remote import answer as answers
+from vgpuctl.remote import bringing
 from vgpuctl.remote.answer import Answer
+from vgpuctl.remote.bringing import Bring
 from vgpuctl.remote.channel import STOPS_TO_LEAVE
 from vgpuctl.remote.ran import Asked, Connect, Session, Watch
 from vgpuctl.remote.target import Target
@@ -38,7 +40,10 @@ class Reply(Value):
 
 
 class Task(Value):
-    """What all hosts are asked. `here` is this vgpuctl's version; `told` gets a host's name and a line of stderr."""
+    """What all hosts are asked. `here` is this vgpuctl's version; `told` gets a host's name and a line of stderr.
+
+    With `bring` a host gets vgpuctl first, unless it is there.
+    """
 
     asked: Asked
     changes: bool
@@ -46,6 +51,7 @@ class Task(Value):
     told: Callable[[str, str], None]
     deadline_seconds: float = DEADLINE_SECONDS
     at_a_time: int = AT_A_TIME
+    bring: Bring | None = None
 
 
 def ask(targets: Sequence[Target], task: Task, connect: Connect, stops: Callable[[], int]) -> tuple[Reply, ...]:
@@ -102,6 +108,10 @@ def _answer(target: Target, task: Task, connect: Connect, stops: Callable[[], in
         if stops():
             raise Interrupted(f"{target.name}: logged in, and nothing was begun", signal_number=2)
         watch = Watch(until, lambda line: task.told(target.name, line), stops)
+        if task.bring is not None:
+            brought = bringing.brought(session, target.name, watch, task.bring)
+            if brought is not None:
+                return brought
         found = answers.judge(session.run(task.asked, watch), target.name, changes=task.changes)
         if answers.unknown_word(found):
             raise_other_version(session, found, target, task, watch)

@@ -28,21 +28,27 @@ class Ran(Value):
 
 
 class Asked(Value):
-    """What is to be run: the words after `vgpuctl`, and what its standard input is."""
+    """What is to be run: the words after `vgpuctl`, and what its standard input is.
+
+    With `program_bytes` it is no vgpuctl but a program of Python, the first so many bytes of the standard input.
+    """
 
     words: tuple[str, ...]
     stdin: bytes = b""
+    program_bytes: int | None = None
 
 
 class Watch(Value):
     """How long to wait for a command, who is told what it says, and how often the user has stopped it so far.
 
-    `until` is an instant of the monotonic clock. `told` gets each line of stderr.
+    `until` is an instant of the monotonic clock. `told` gets each line of stderr, `sent` how many bytes of the standard
+    input are on their way.
     """
 
     until: float
     told: Callable[[str], None]
     stops: Callable[[], int]
+    sent: Callable[[int], None] | None = None
 
 
 class Session(Protocol):
@@ -51,7 +57,7 @@ class Session(Protocol):
     user: str
 
     def run(self, asked: Asked, watch: Watch) -> Ran:
-        """Run vgpuctl there to its end, or until nobody waits for it any longer.
+        """Run it there to its end, or until nobody waits for it any longer.
 
         When `until` passes, and for each stop, it is told to stop as Ctrl-C does.
 

@@ -35,6 +35,7 @@ from vgpuctl.remote.target import Target
         ("apply --file=here.yaml --set a=b", "apply --file=- --set a=b", "here.yaml"),
         ("apply -f one -f two", "apply -f - -f -", "two"),
         ("apply", "apply", None),
+        ("install-host --wheelhouse=wheels --dry-run", "install-host --dry-run", None),
         ("import -", "import -", "-"),
         ("import /etc/mdevctl.d", "import /etc/mdevctl.d", None),
     ],
@@ -127,6 +128,8 @@ def test_only_a_command_that_changes_something_has_an_end_to_be_looked_for(line:
         ("--hosts /nowhere/hosts list-gpus", "there is no inventory file"),
         ("--host ssh://a apply -f /nowhere/host.yaml", "there is no spec file"),
         ("--hosts-at-a-time 0 --host ssh://a list-gpus", "--hosts-at-a-time"),
+        ("--host sim:t4 install-host --wheelhouse /nowhere/wheels", "--wheelhouse goes with --hosts FILE or"),
+        ("--host ssh://a install-host --wheelhouse /nowhere/wheels", "there is no wheelhouse /nowhere/wheels"),
     ],
 )
 def test_refused_before_anything_connects(vgpuctl: Callable[..., Ran], line: str, said: str) -> None:

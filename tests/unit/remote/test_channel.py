@@ -21,6 +21,9 @@ class Endless:
         self.stream = stream
         self.reads = 0
         self.fail_at = fail_at
+        self.window = 1000
+        self.taken = b""
+        self.shut = False
         self.eof_received = self.closed = False
         self.ends = os.pipe()
 
@@ -33,7 +36,17 @@ class Endless:
     def exec_command(self, line: str) -> None:
         self.line = line
 
-    def shutdown_write(self) -> None: ...
+    def shutdown_write(self) -> None:
+        self.shut = True
+
+    def send_ready(self) -> bool:
+        return self.window > 0
+
+    def send(self, piece: bytes) -> int:
+        taken = min(len(piece), self.window)
+        self.window -= taken
+        self.taken += piece[:taken]
+        return taken
 
     def close(self) -> None:
         for end in self.ends:
@@ -85,3 +98,27 @@ def test_a_line_without_an_end_on_stderr_is_told_in_pieces_and_not_kept():
         session.close()
     assert max(told) <= 4 * PIECE
     assert sum(told) == played.reads * PIECE
+
+
+def test_standard_input_that_nobody_reads_hinders_no_stop_and_what_is_sent_is_told():
+    played = Endless("none", 1)
+    sent: list[int] = []
+    session = SshSession("gpu-01", "root", played, time.monotonic() + 60, lambda: None)
+    watch = Watch(time.monotonic() + 60, lambda line: None, lambda: 3 if sent else 0, sent.append)
+    try:
+        ran = session.run(Asked((), b"y" * 5000, 10), watch)
+    finally:
+        session.close()
+    assert (ran.gave_up, sent, played.taken, played.shut) == ("it was not waited for", [1000], b"y" * 1000, False)
+
+
+def test_all_of_standard_input_is_sent_and_then_closed():
+    played = Endless("none", 1)
+    played.window = 5000
+    session = SshSession("gpu-01", "root", played, time.monotonic() + 60, lambda: None)
+    watch = Watch(time.monotonic() + 60, lambda line: None, lambda: 3 if played.shut else 0)
+    try:
+        session.run(Asked(("apply",), b"z" * 5000), watch)
+    finally:
+        session.close()
+    assert played.taken == b"z" * 5000

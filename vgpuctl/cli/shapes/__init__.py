@@ -25,6 +25,7 @@ from vgpuctl.cli.shapes.host import (
     InstalledShape,
     ReconcileShape,
     RestoreShape,
+    UninstalledShape,
 )
 from vgpuctl.cli.shapes.hosts import HostsShape
 from vgpuctl.cli.shapes.moves import FitsShape, MovesShape
@@ -70,7 +71,7 @@ KINDS: dict[str, object] = {
     "doctor": DoctorShape,
     "restore-host": RestoreShape,
     "install-host": InstalledShape,
-    "uninstall-host": InstalledShape,
+    "uninstall-host": UninstalledShape,
     "apply": HostDifferenceShape,
     "diff": HostDifferenceShape,
     "assert": HostDifferenceShape,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from vgpuctl.cli.shapes.work import WorkShape
 
@@ -59,11 +59,24 @@ class RestoreShape(WorkShape):
     complete: int
 
 
-class InstalledShape(WorkShape):
-    """What install-host put in place or uninstall-host took away. `kept`: files changed by hand, left as they are."""
+class BroughtShape(TypedDict):
+    """The vgpuctl that was brought to the host, or would be; `was`: the version that was there, null for none."""
+
+    version: str
+    was: str | None
+
+
+class UninstalledShape(WorkShape):
+    """What uninstall-host took away. `kept`: files changed by hand, left as they are."""
 
     files: list[str]
     kept: list[str]
+
+
+class InstalledShape(UninstalledShape):
+    """What install-host put in place. `brought` is there with --wheelhouse, unless that vgpuctl was there already."""
+
+    brought: NotRequired[BroughtShape]
 
 
 class HostGpuShape(TypedDict):

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wheelhouses of this checkout, made without any index: its own wheel is built, the others are packed again.
+
+What vgpuctl needs is installed where these tests run; a wheel is what was installed, without what pip made of it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from tests.remote.network import ROOT
+from vgpuctl import __version__
+from vgpuctl.remote.wheelhouse import OF_THE_DISTRIBUTION, PROGRAM, normal
+
+
+def make(directory: Path) -> None:
+    """Fill a directory with the wheels of vgpuctl and of all that it needs."""
+    build(directory, __version__)
+    for found in needed():
+        pack(found, directory)
+
+
+def build(directory: Path, version: str) -> None:
+    """Build vgpuctl's own wheel, as another version would be."""
+    with tempfile.TemporaryDirectory() as made:
+        tree = Path(made) / "tree"
+        tree.mkdir()
+        for name in ("pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(ROOT / name, tree)
+        for name in ("vgpuctl", "templates"):
+            shutil.copytree(ROOT / name, tree / name)
+        (tree / "vgpuctl/__init__.py").write_text(f'"""vgpuctl."""\n\n__version__ = "{version}"\n')
+        pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
+        subprocess.run([*pip, "--wheel-dir", str(directory), str(tree)], check=True, timeout=300)
+
+
+def needed() -> Iterator[metadata.Distribution]:
+    """Yield what vgpuctl needs and was installed with it; what the distribution brings is on every host here."""
+    seen = {PROGRAM, OF_THE_DISTRIBUTION}
+    waiting = [PROGRAM]
+    while waiting:
+        for line in metadata.distribution(waiting.pop()).requires or []:
+            requirement = Requirement(line)
+            name = normal(requirement.name)
+            if name in seen or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+                continue
+            seen.add(name)
+            found = metadata.distribution(name)
+            if Path(str(found.locate_file(""))).is_relative_to(sys.prefix):
+                yield found
+                waiting.append(name)
+
+
+def pack(found: metadata.Distribution, directory: Path) -> None:
+    """Make a wheel of what is installed."""
+    tags = re.findall(r"^Tag: (.*)$", found.read_text("WHEEL") or "", re.MULTILINE)
+    name = found.metadata["Name"].replace("-", "_")
+    file_name = f"{name}-{found.version}-{tags[0]}.whl"
+    with zipfile.ZipFile(directory / file_name, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for file in found.files or []:
+            made_by_pip = file.suffix == ".pyc" or file.name in ("INSTALLER", "REQUESTED", "direct_url.json")
+            if not made_by_pip and ".." not in file.parts:
+                wheel.write(str(file.locate()), str(file))

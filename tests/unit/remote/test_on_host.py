@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program that is sent to a host, run as it is there: by the system's Python, with nothing of this checkout."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vgpuctl.remote import on_host, remote_command
+
+PROGRAM = Path(on_host.__file__)
+PYTHON = "/usr/bin/python3"
+METADATA = "Metadata-Version: 2.1\nName: vgpuctl\nVersion: 1.0\n"
+WHEEL = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+REFUSES = """#!python
+import json, sys
+if "--version" in sys.argv:
+    sys.exit(print("vgpuctl 1.0"))
+error = {"code": "refused", "message": "no", "hint": None, "facts": {}, "exit_status": 3, "undone": [], "left": []}
+print(json.dumps({"schema": "vgpuctl/1", "kind": "install-host", "ok": False, "error": error}))
+"""
+WAITS = """#!python
+import sys, time
+if "--version" in sys.argv:
+    sys.exit(print("vgpuctl 1.0"))
+print("waiting", file=sys.stderr, flush=True)
+time.sleep(600)
+"""
+OLD = '#!/bin/sh\necho "vgpuctl 0.5"\n'
+
+
+def asked(place: Path, act: str, *wheels: Path, **more: Any) -> bytes:
+    """Return what a host is asked: the request, and the wheels."""
+    contents = [wheel.read_bytes() for wheel in wheels]
+    described = [
+        {"name": wheel.name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for wheel, content in zip(wheels, contents, strict=True)
+    ]
+    request = {
+        "act": act, "directory": str(place / "opt/vgpuctl"), "link": str(place / "bin/vgpuctl"), "referring": [],
+        "version": "1.0", "digest": "d1", "has_libvirt": True, "words": ["install-host"], "needs_bytes": 1,
+        "wheels": described, "progress": False, **more,
+    }  # fmt: skip
+    return b"".join([json.dumps(request).encode(), b"\n", *contents])
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A host's directories, without any vgpuctl."""
+    (tmp_path / "opt").mkdir()
+    (tmp_path / "bin").mkdir()
+    return tmp_path
+
+
+def run(stdin: bytes, *front: str, path: str = "/usr/bin:/bin") -> dict[str, Any]:
+    """Run the program and return the document that it prints."""
+    words = [*front, PYTHON, "-I", str(PROGRAM)]
+    done = subprocess.run(words, input=stdin, env={"PATH": path}, capture_output=True, timeout=300, check=False)
+    assert done.stdout, done.stderr.decode()
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == (0 if found["ok"] else found["error"]["exit_status"])
+    return found
+
+
+def error(stdin: bytes, *front: str, **more: Any) -> dict[str, Any]:
+    """Run the program and return its error."""
+    found: dict[str, Any] = run(stdin, *front, **more)["error"]
+    return found
+
+
+def old_one(place: Path, *, mark: str | None = None) -> Path:
+    """Put an environment with an older vgpuctl there; with a mark this program made it."""
+    directory = place / "opt/vgpuctl"
+    made = directory.with_name("vgpuctl-0.5-abc") if mark else directory
+    (made / "bin").mkdir(parents=True)
+    (made / "pyvenv.cfg").touch()
+    (made / "bin/vgpuctl").write_text(OLD)
+    (made / "bin/vgpuctl").chmod(0o755)
+    if mark:
+        (made / on_host.MARK).write_text(mark)
+        directory.symlink_to(made.name)
+    return made
+
+
+def wheel(directory: Path, script: str) -> Path:
+    """Write a wheel of a vgpuctl that is a script alone."""
+    path = directory / "vgpuctl-1.0-py3-none-any.whl"
+    files = {"dist-info/METADATA": METADATA, "dist-info/WHEEL": WHEEL, "data/scripts/vgpuctl": script}
+    with zipfile.ZipFile(path, "w") as made:
+        for name, text in files.items():
+            entry = zipfile.ZipInfo(f"vgpuctl-1.0.{name}")
+            entry.external_attr = (stat.S_IFREG | 0o755) << 16
+            made.writestr(entry, text)
+        made.writestr("vgpuctl-1.0.dist-info/RECORD", "".join(f"{name},,\n" for name in made.namelist()))
+    return path
+
+
+def names(place: Path) -> list[str]:
+    """Return what lies in /opt."""
+    return sorted(path.name for path in (place / "opt").iterdir())
+
+
+def test_the_line_for_the_shell_finds_a_python_that_reads_its_program_from_standard_input(place: Path) -> None:
+    program = PROGRAM.read_bytes()
+    line = remote_command.python_line(len(program), "root")
+    done = subprocess.run(
+        ["/bin/sh", "-c", line], input=program + asked(place, "look"), capture_output=True, check=True
+    )
+    said = remote_command.split(done.stdout)
+    assert said is not None
+    assert json.loads(said[2])["data"]["present"] is False
+
+
+def test_a_look_says_what_would_be_done_and_changes_nothing(place: Path) -> None:
+    old_one(place, mark='{"digest": "d0"}')
+    found = run(asked(place, "look"))
+    assert (found["data"]["was"], found["changed"], len(found["data"]["steps"])) == ("0.5", False, 4)
+    assert names(place) == ["vgpuctl", "vgpuctl-0.5-abc"]
+
+
+@pytest.mark.parametrize(
+    ("mark", "present"), [(None, True), ('{"digest": "d1"}', True), ('{"digest": "d2"}', False), ("broken", True)]
+)
+def test_the_same_version_is_there_unless_it_came_from_other_wheels(place: Path, mark: str, present: bool) -> None:
+    old_one(place, mark=mark)
+    assert run(asked(place, "look", version="0.5"))["data"]["present"] is present
+
+
+def test_one_that_does_not_run_is_none(place: Path) -> None:
+    (old_one(place) / "bin/vgpuctl").write_text("#!/nowhere/python\n")
+    assert run(asked(place, "look", version="0.5"))["data"] | {"steps": 0} == {
+        "present": False,
+        "was": None,
+        "steps": 0,
+    }
+
+
+def test_what_is_somebody_elses_is_refused(place: Path) -> None:
+    (place / "other").mkdir()
+    (place / "other/vgpuctl").write_text(OLD)
+    (place / "other/vgpuctl").chmod(0o755)
+    assert error(asked(place, "look"), path=f"{place}/other:/bin")["message"].startswith(f"{place}/other/vgpuctl is an")
+    (place / "bin/vgpuctl").touch()
+    assert error(asked(place, "look"))["message"] == f"{place}/bin/vgpuctl is a file, and no link to a vgpuctl"
+    (place / "opt/vgpuctl").mkdir()
+    assert error(asked(place, "bring"))["message"] == f"{place}/opt/vgpuctl is no environment of Python"
+
+
+def test_too_little_room_is_told_before_anything_is_copied(place: Path) -> None:
+    found = error(asked(place, "bring", needs_bytes=1 << 60))
+    assert (found["facts"]["check"], found["facts"]["needs_bytes"], found["exit_status"]) == ("space", 1 << 60, 6)
+    assert names(place) == []
+
+
+@pytest.mark.parametrize("lacks", ["ensurepip", "venv"])
+def test_a_python_that_makes_no_environments_names_the_package(place: Path, lacks: str) -> None:
+    assert error(asked(place, "look"), *hiding(place, lacks))["facts"]["check"] == "python3-venv"
+
+
+def test_a_host_without_libvirts_module_names_the_package_unless_it_is_among_the_wheels(place: Path) -> None:
+    words = hiding(place, "nothing")
+    assert error(asked(place, "look", has_libvirt=False), *words)["facts"]["check"] == "python3-libvirt"
+    assert run(asked(place, "look", has_libvirt=True), *words)["ok"]
+
+
+def hiding(place: Path, name: str) -> list[str]:
+    """Return the words that run a program with the standard library without one module, and no packages beside it."""
+    (place / "lib").mkdir()
+    for entry in Path(f"/usr/lib/python3.{sys.version_info[1]}").iterdir():
+        if entry.stem != name:
+            (place / "lib" / entry.name).symlink_to(entry)
+    paths = f"sys.path[:] = ['{place}/lib', '{place}/lib/lib-dynload']"
+    code = f"import sys, runpy; {paths}; runpy.run_path(sys.argv[-1], run_name='__main__')"
+    return [PYTHON, "-I", "-S", "-c", code]
+
+
+@contextlib.contextmanager
+def running_from(environment: Path) -> Iterator[int]:
+    """Let a process run whose program lies there."""
+    (environment / "bin/python").symlink_to("/bin/sleep")
+    with subprocess.Popen([environment / "bin/python", "600"]) as child:
+        try:
+            yield child.pid
+        finally:
+            child.kill()
+
+
+def test_an_environment_is_not_exchanged_under_a_process(place: Path) -> None:
+    with running_from(old_one(place)) as pid:
+        found = error(asked(place, "look"))
+    assert (found["code"], found["facts"]["pids"]) == ("busy", [pid])
+
+
+def test_old_environments_go_unless_something_names_them(place: Path) -> None:
+    stale = [place / f"opt/vgpuctl-0.{number}-x" for number in range(4)]
+    for directory in stale:
+        (directory / "bin").mkdir(parents=True)
+        (directory / on_host.MARK).write_text("{}")
+    (stale[0] / on_host.MARK).unlink()
+    (place / "unit").write_text(f"ExecStart={stale[1]}/bin/python\n")
+    (place / "opt" / f"{on_host.WHEELS}killed").mkdir()
+    old_one(place, mark="{}")
+    with running_from(stale[2]):
+        error(asked(place, "bring", needs_bytes=1 << 60, referring=[str(place / "unit"), "/nowhere/unit"]))
+    assert names(place) == ["vgpuctl", "vgpuctl-0.0-x", "vgpuctl-0.1-x", "vgpuctl-0.2-x", "vgpuctl-0.5-abc"]
+
+
+def test_two_do_not_work_at_once(place: Path) -> None:
+    held = os.open(place / "opt", os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert error(asked(place, "bring"))["code"] == "locked"
+    finally:
+        os.close(held)
+
+
+def test_wheels_that_do_not_arrive_whole_are_not_installed(place: Path) -> None:
+    whole = asked(place, "bring", wheel(place, REFUSES))
+    assert "did not arrive whole: 7 bytes lack" in error(whole[:-7])["message"]
+    assert "did not arrive whole: 0 bytes lack" in error(whole[:-1] + b"?")["message"]
+    assert names(place) == []
+
+
+def test_a_full_disk_names_the_file_and_leaves_nothing(place: Path) -> None:
+    big = place / "big-1.0-py3-none-any.whl"
+    big.write_bytes(bytes(1 << 20))
+    found = error(asked(place, "bring", big), "/bin/sh", "-c", 'ulimit -f 100; exec "$@"', "sh")
+    assert (found["code"], Path(found["facts"]["path"]).name) == ("os-error", big.name)
+    assert names(place) == []
+
+
+def test_when_install_host_refuses_the_old_one_stays(place: Path) -> None:
+    old_one(place, mark="{}")
+    found = error(asked(place, "bring", wheel(place, REFUSES)))
+    assert (found["code"], len(found["undone"])) == ("refused", 1)
+    assert (names(place), list((place / "bin").iterdir())) == (["vgpuctl", "vgpuctl-0.5-abc"], [])
+
+
+def test_a_stop_is_handed_on_to_install_host_and_the_old_one_stays(place: Path) -> None:
+    old_one(place)
+    pipe = subprocess.PIPE
+    with subprocess.Popen([PYTHON, "-I", str(PROGRAM)], stdin=pipe, stdout=pipe, stderr=pipe, cwd="/") as child:
+        assert child.stdin is not None
+        assert child.stderr is not None
+        child.stdin.write(asked(place, "bring", wheel(place, WAITS)))
+        child.stdin.flush()
+        assert child.stderr.readline() == b"waiting\n"
+        child.send_signal(signal.SIGINT)
+        out, _ = child.communicate(timeout=60)
+    assert (json.loads(out)["error"]["code"], child.returncode) == ("interrupted", 130)
+    assert names(place) == ["vgpuctl"]

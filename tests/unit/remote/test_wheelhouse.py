@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A directory of wheels: what is taken from it, and everything that is refused before anything connects."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from vgpuctl.errors import InvalidInput, NotFound
+from vgpuctl.remote import wheelhouse
+
+ROOT = Path(__file__).resolve().parents[3]
+NEEDS = "Requires-Dist: click>=8.2\nRequires-Dist: libvirt-python>=9\nRequires-Dist: pytest; extra == 'dev'\n"
+
+
+def wheel(directory: Path, name: str, version: str, needs: str = "", tags: str = "py3-none-any") -> Path:
+    """Write a wheel that has metadata alone."""
+    path = directory / f"{name}-{version}-{tags}.whl"
+    with zipfile.ZipFile(path, "w") as made:
+        made.writestr(f"{name}-{version}.dist-info/METADATA", f"Name: {name}\nVersion: {version}\n{needs}\n")
+    return path
+
+
+def test_the_newest_vgpuctl_is_taken_and_all_else_that_is_a_wheel(tmp_path):
+    for version in ("0.9.0", "0.10.0", "0.2"):
+        wheel(tmp_path, "vgpuctl", version, NEEDS)
+    wheel(tmp_path, "Click", "8.2.1")
+    wheel(tmp_path, "ruamel.yaml", "1.0")
+    (tmp_path / "libvirt-python-12.8.0.tar.gz").touch()
+    found = wheelhouse.read(str(tmp_path))
+    assert found.version == "0.10.0"
+    assert [one.name for one in found.wheels] == ["click", "ruamel-yaml", "vgpuctl"]
+    assert found.size_bytes == sum(len(one.content) for one in found.wheels)
+    assert not found.has("libvirt-python")
+
+
+def test_another_wheel_makes_another_wheelhouse(tmp_path):
+    wheel(tmp_path, "vgpuctl", "0.1.0")
+    one = wheelhouse.read(str(tmp_path)).digest
+    assert wheelhouse.read(str(tmp_path)).digest == one
+    wheel(tmp_path, "rich", "15.0")
+    assert wheelhouse.read(str(tmp_path)).digest != one
+
+
+def test_what_is_needed_and_not_there_is_named(tmp_path):
+    wheel(tmp_path, "vgpuctl", "0.1.0", NEEDS)
+    with pytest.raises(InvalidInput, match=r"has no wheel of click, which vgpuctl-0\.1\.0-py3-none-any\.whl needs"):
+        wheelhouse.read(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ([], "has no wheels: there is nothing"),
+        (["notes.txt", "vgpuctl-0.1.0.tar.gz"], "has no wheels: there is 2 other files"),
+        (["vgpuctl.whl"], "is not called as a wheel is"),
+        (["vgpuctl-0.1.0-py3-none-any.whl"], "is no wheel, or not all of one: 4 bytes"),
+    ],
+)
+def test_what_is_no_wheelhouse_is_refused(tmp_path, names, said):
+    for name in names:
+        (tmp_path / name).write_text("half")
+    with pytest.raises(InvalidInput, match=said):
+        wheelhouse.read(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("versions", "said"),
+    [
+        ((), "has no wheel of vgpuctl among its 1"),
+        (("0.2.0", "0.2.0rc1"), "has several wheels of vgpuctl"),
+        (("0.2", "0.2.0"), "has several wheels of vgpuctl"),
+    ],
+)
+def test_which_vgpuctl_is_meant_has_to_be_clear(tmp_path, versions, said):
+    wheel(tmp_path, "click", "8.2.1")
+    for version in versions:
+        wheel(tmp_path, "vgpuctl", version)
+    with pytest.raises(InvalidInput, match=said):
+        wheelhouse.read(str(tmp_path))
+
+
+def test_a_wheel_that_is_only_called_so_is_refused(tmp_path):
+    wheel(tmp_path, "other", "0.1.0").rename(tmp_path / "vgpuctl-0.1.0-py3-none-any.whl")
+    with pytest.raises(InvalidInput, match="is no wheel of vgpuctl"):
+        wheelhouse.read(str(tmp_path))
+
+
+def test_more_than_anybody_wants_to_copy_is_refused_unread(tmp_path):
+    with open(wheel(tmp_path, "vgpuctl", "0.1.0"), "ab") as file:
+        file.truncate(wheelhouse.MOST_BYTES + (1 << 20))
+    with pytest.raises(InvalidInput, match="has 513 MiB of wheels, and at most 512 MiB are copied"):
+        wheelhouse.read(str(tmp_path))
+
+
+def test_a_directory_that_is_none_is_told(tmp_path):
+    with pytest.raises(NotFound, match="there is no wheelhouse"):
+        wheelhouse.read(str(tmp_path / "nowhere"))
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidInput, match="cannot be read: Not a directory"):
+        wheelhouse.read(str(tmp_path / "file"))
+
+
+def test_the_documents_download_what_vgpuctl_needs():
+    text = re.search(r"pip download (.*?)```", (ROOT / "docs/remote.md").read_text(), re.DOTALL)
+    assert text
+    downloaded = {word for word in shlex.split(text[1].replace("\\\n", "")) if not word.startswith("-")} - {"wheels"}
+    needed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
+    assert downloaded == {one for one in needed if not one.startswith(wheelhouse.OF_THE_DISTRIBUTION)}
