@@ -13,6 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSIBLE = ROOT / ".venv-ansible/bin"
+OLDEST_ANSIBLE = ROOT / ".venv-ansible-2.18/bin"
 PROGRAMS = ROOT / ".venv/bin"
 Task = Mapping[str, Any]
 
@@ -57,10 +58,14 @@ class Ran:
 
 @dataclass
 class Site:
-    """Simulated hosts with names, as an inventory has them; `directory` is all that they leave."""
+    """Simulated hosts with names, as an inventory has them; `directory` is all that they leave.
+
+    `ansible` is where the programs of the Ansible are that works on them.
+    """
 
     directory: Path
     hosts: Mapping[str, str]
+    ansible: Path = ANSIBLE
     runs: int = field(default=0)
 
     def environment(self, host: str) -> dict[str, str]:
@@ -105,7 +110,7 @@ class Site:
         results = self.directory / f"results-{self.runs}"
         results.touch()
         ran = subprocess.run(
-            [ANSIBLE / "ansible-playbook", "-i", self.inventory(), path, *arguments],
+            [self.ansible / "ansible-playbook", "-i", self.inventory(), path, *arguments],
             env=ansible_environment(self.directory, VGPUCTL_RESULTS=str(results)),
             cwd=self.directory,
             capture_output=True,
