@@ -4,7 +4,7 @@
 
     python3 tests/bootstrap.py demo     the main job on a simulated host
     python3 tests/bootstrap.py test     lint, types, unit, simulator, Ansible, lab and a smoke pass of the benchmarks
-    python3 tests/bootstrap.py venv     only the environments, in .venv and .venv-ansible
+    python3 tests/bootstrap.py venv     only the environments, in .venv, .venv-ansible and .venv-ansible-2.18
 
 Needs git, python3 and root (for apt-get, and for the lab's chroots). It uses the distribution's own python3,
 because libvirt's Python module comes from the distribution and always matches its libvirt.
@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-ANSIBLE_VENV = ROOT / ".venv-ansible"
+ANSIBLE_VENVS = {".venv-ansible": "requirements.txt", ".venv-ansible-2.18": "requirements-2.18.txt"}
 PYTHON = "/usr/bin/python3"
 BASE_PACKAGES = ("python3-venv", "python3-libvirt")
 TEST_PACKAGES = (
@@ -97,16 +97,20 @@ def make_venv(extra: str) -> None:
     stamp.write_text(digest)
 
 
-def make_ansible_venv() -> None:
-    """Make .venv-ansible with Ansible and its checkers, whose versions are no concern of vgpuctl's own environment."""
-    recipe = ROOT / "tests/ansible/requirements.txt"
-    stamp = ANSIBLE_VENV / "stamp"
-    if stamp.is_file() and stamp.read_text() == recipe.read_text():
-        return
-    say("making Ansible's environment in .venv-ansible")
-    must(PYTHON, "-m", "venv", ANSIBLE_VENV)
-    must(ANSIBLE_VENV / "bin/pip", "install", "-q", "--disable-pip-version-check", "-r", recipe)
-    stamp.write_text(recipe.read_text())
+def make_ansible_venvs() -> None:
+    """Make an environment of the newest Ansible with its checkers, and one of the oldest that the collection takes.
+
+    Their versions are no concern of vgpuctl's own environment.
+    """
+    for name, requirements in ANSIBLE_VENVS.items():
+        venv, recipe = ROOT / name, ROOT / "tests/ansible" / requirements
+        stamp = venv / "stamp"
+        if stamp.is_file() and stamp.read_text() == recipe.read_text():
+            continue
+        say(f"making Ansible's environment in {name}")
+        must(PYTHON, "-m", "venv", venv)
+        must(venv / "bin/pip", "install", "-q", "--disable-pip-version-check", "-r", recipe)
+        stamp.write_text(recipe.read_text())
 
 
 def demo() -> int:
@@ -144,7 +148,7 @@ def test() -> int:
     lab_packages = tuple((ROOT / "tests/lab/packages.txt").read_text().split())
     install(BASE_PACKAGES + TEST_PACKAGES + lab_packages)
     make_venv("dev")
-    make_ansible_venv()
+    make_ansible_venvs()
     failed = []
     for name, arguments in phases():
         say(name)
@@ -162,7 +166,7 @@ def environments() -> int:
     """Make what single parts of the tests are run with."""
     install(BASE_PACKAGES)
     make_venv("dev")
-    make_ansible_venv()
+    make_ansible_venvs()
     return 0
 
 

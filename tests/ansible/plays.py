@@ -14,6 +14,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSIBLE = ROOT / ".venv-ansible/bin"
+OLDEST_ANSIBLE = ROOT / ".venv-ansible-2.18/bin"
 PROGRAMS = ROOT / ".venv/bin"
 Task = Mapping[str, Any]
 
@@ -58,10 +59,14 @@ class Ran:
 
 @dataclass
 class Site:
-    """Simulated hosts with names, as an inventory has them; `directory` is all that they leave."""
+    """Simulated hosts with names, as an inventory has them; `directory` is all that they leave.
+
+    `ansible` is where the programs of the Ansible are that works on them.
+    """
 
     directory: Path
     hosts: Mapping[str, str]
+    ansible: Path = ANSIBLE
 
     def environment(self, host: str) -> dict[str, str]:
         """Return what makes vgpuctl work on that host."""
@@ -101,7 +106,7 @@ class Site:
 
     def playbook(self, path: Path, arguments: Sequence[str] = ()) -> Ran:
         """Run a playbook."""
-        return played(self.directory, self.inventory(), path, arguments)
+        return played(self.directory, self.inventory(), path, arguments, ansible=self.ansible)
 
 
 def played(
@@ -110,15 +115,16 @@ def played(
     path: Path,
     arguments: Sequence[str] = (),
     inside: Sequence[str] = (),
+    ansible: Path = ANSIBLE,
     **more: str,
 ) -> Ran:
     """Run a playbook on an inventory's hosts; `more` is Ansible's environment besides what keeps it in `directory`.
 
-    `inside` are the words before the command, which bring it into namespaces.
+    `inside` are the words before the command, which bring it into namespaces; `ansible` is where Ansible's programs are.
     """
     with tempfile.NamedTemporaryFile(dir=directory, prefix="results-", mode="r") as results:
         ran = subprocess.run(
-            [*inside, ANSIBLE / "ansible-playbook", "-i", inventory, path, *arguments],
+            [*inside, ansible / "ansible-playbook", "-i", inventory, path, *arguments],
             env=ansible_environment(directory, VGPUCTL_RESULTS=results.name, **more),
             cwd=directory,
             capture_output=True,

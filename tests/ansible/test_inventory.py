@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.ansible.plays import ANSIBLE, PROGRAMS, Site, ansible_environment
+from tests.ansible.plays import PROGRAMS, Site, ansible_environment
 
 SSH = """#!/bin/sh
 # What ssh does, for hosts that are simulated here.
@@ -20,13 +20,20 @@ for host; do [ "$previous" = -- ] && break; previous=$host; done
 [ "$host" = bytes ] && { printf '\\377'; exit 0; }
 [ "$host" = number ] && { echo 5; exit 0; }
 for command; do :; done
+[ "$host" = braces ] && case $command in
+    *list-vms) echo '{"schema": "vgpuctl/1", "data": [{"name": "{{ 7 }}", "uuid": "u", "state": "running",
+                      "owner": "foreign", "memory_mib": 1, "vcpus": 1, "vgpus": []}]}'; exit 0 ;;
+    *) echo '{"schema": "vgpuctl/1", "data": []}'; exit 0 ;;
+esac
+[ "$host" = one ] && : > "$STATE/met"
+[ "$host" = other ] && : < "$STATE/met"
 VGPUCTL_HOST=sim:a100-40 XDG_STATE_HOME="$STATE/$host" exec sh -c "$command"
 """
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    site = Site(tmp_path, {"gpu-1": "a100-40", "gpu-2": "a100-40"})
+def site(tmp_path: Path, ansible: Path) -> Site:
+    site = Site(tmp_path, {"gpu-1": "a100-40", "gpu-2": "a100-40"}, ansible)
     for host in site.hosts:
         site.vgpuctl(host, "create-vm", "vdi-001", "--profile", "A100-4C", "--image", "/srv/images/ubuntu-24.04.qcow2")
     site.vgpuctl("gpu-2", "create-vm", "vdi-002", "--profile", "A100-4C", "--no-start")
@@ -43,7 +50,7 @@ def listed(site: Site, config: dict[str, Any], **environment: str) -> tuple[dict
     path.write_text(json.dumps({"plugin": "vgpuctl.vgpuctl.vms", "executable": str(PROGRAMS / "vgpuctl"), **config}))
     env = ansible_environment(site.directory, STATE=str(site.directory / "state"), **environment)
     ran = subprocess.run(
-        [ANSIBLE / "ansible-inventory", "-i", path, "--list"],
+        [site.ansible / "ansible-inventory", "-i", path, "--list"],
         env={**env, "PATH": f"{site.directory / 'bin'}:{env['PATH']}"},
         cwd=site.directory,
         capture_output=True,
@@ -94,6 +101,17 @@ def test_a_host_that_answers_anything_else_is_warned_of_and_stops_no_other(site:
     assert list(said["_meta"]["hostvars"]) == ["vdi-001"]
     assert "bytes: list-vms printed no JSON" in beside
     assert "number: list-vms printed no document of vgpuctl/1" in " ".join(beside.split())
+
+
+def test_a_name_is_never_a_template(site: Site) -> None:
+    (host,) = listed(site, {"hosts": ["braces"], "foreign": True})[0]["_meta"]["hostvars"].items()
+    assert (host[0], host[1]["vgpuctl_name"]) == ("__ 7 }}", {"__ansible_unsafe": "{{ 7 }}"})
+
+
+def test_hosts_are_asked_at_the_same_time(site: Site) -> None:
+    os.mkfifo(site.directory / "state/met")  # who opens it waits for the other one
+    found, said = listed(site, {"hosts": ["one", "other"], "deadline": 60})
+    assert (found["_meta"]["hostvars"], said) == ({}, "")
 
 
 def test_no_answer_at_all_is_an_error_and_no_empty_inventory(site: Site) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.ansible.options import COLLECTION
-from tests.ansible.plays import ANSIBLE, ROOT, ansible_environment
+from tests.ansible.plays import ANSIBLE, OLDEST_ANSIBLE, ROOT, ansible_environment
 
 MODULES = sorted((COLLECTION / "plugins/modules").glob("*.py"))
 MOST_LINES = 150
@@ -58,6 +58,14 @@ def test_ansible_test_finds_nothing(copy: Path) -> None:
     tests = [word for name in SANITY for word in ("--test", name)]
     said = run(ANSIBLE / "ansible-test", "sanity", "--python", "3.11", *tests, cwd=copy, HOME=str(home))
     assert 'Running sanity test "validate-modules"' in said
+
+
+def test_the_oldest_ansible_is_the_one_that_the_collection_asks_for(tmp_path: Path) -> None:
+    said = run(OLDEST_ANSIBLE / "ansible", "--version", cwd=tmp_path)
+    (oldest,) = re.findall(
+        r'^requires_ansible: ">=([0-9]+\.[0-9]+)\.0"$', (COLLECTION / "meta/runtime.yml").read_text(), re.M
+    )
+    assert said.startswith(f"ansible [core {oldest}."), said
 
 
 def test_ansible_lint_finds_nothing_with_its_strictest_profile(tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path, {"gpu-1": "a100-40"})
 
 
-def test_each_module_changes_once_and_the_second_run_changes_nothing(site: Site) -> None:
+def test_each_module_changes_once_and_the_second_run_changes_nothing(tmp_path: Path, ansible: Path) -> None:
+    site = Site(tmp_path, {"gpu-1": "a100-40"}, ansible)
     first = site.play(*ALL_MODULES)
     assert first.status == 0, first.output
     assert [task for _, task in first.changed] == [task["name"] for task in ALL_MODULES]
@@ -236,8 +237,9 @@ def test_another_program_of_that_name_is_told(site: Site, printed: str, code: st
     ],
 )  # fmt: skip
 def test_a_program_that_ends_before_it_has_read_what_it_is_to_do_says_why(
-    site: Site, says: str, code: str, said: str
+    tmp_path: Path, ansible: Path, says: str, code: str, said: str
 ) -> None:
+    site = Site(tmp_path, {"gpu-1": "a100-40"}, ansible)
     program = site.directory / "vgpuctl"
     program.write_text(f"#!/bin/sh\necho '{says}'\necho 'cannot go on' >&2\nexit 2\n")
     program.chmod(0o755)

@@ -23,8 +23,8 @@ POOL = {
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path, {"gpu-1": "a100-40", "gpu-2": "a100-40"})
+def site(tmp_path: Path, ansible: Path) -> Site:
+    return Site(tmp_path, {"gpu-1": "a100-40", "gpu-2": "a100-40"}, ansible)
 
 
 def run(site: Site, name: str, *arguments: str, **variables: Any) -> Ran:
@@ -77,10 +77,10 @@ def test_site_makes_desktops_once_drain_brings_them_back_and_the_scheduler_chang
     assert [gpu["cordoned"] for gpu in site.vgpuctl("gpu-1", "list-gpus")["data"]] == [False]
 
 
-def test_doctor_stops_where_something_is_wrong(tmp_path: Path) -> None:
+def test_doctor_stops_where_something_is_wrong(tmp_path: Path, ansible: Path) -> None:
     scenario = tmp_path / "broken.yaml"
     scenario.write_text("version: 1\niommu: false\ngpus: [{model: A100}]\n")
-    site = Site(tmp_path, {"gpu-1": "a100-40", "gpu-2": str(scenario)})
+    site = Site(tmp_path, {"gpu-1": "a100-40", "gpu-2": str(scenario)}, ansible)
     ran = run(site, "doctor.yml")
     assert ran.status == 2
     (failed,) = ran.failed

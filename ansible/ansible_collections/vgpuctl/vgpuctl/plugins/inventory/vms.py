@@ -17,7 +17,8 @@ description:
   - Each VM has the variables C(vgpuctl_host), C(vgpuctl_name), C(vgpuctl_uuid), C(vgpuctl_state), C(vgpuctl_owner),
     C(vgpuctl_memory_mib), C(vgpuctl_vcpus), C(vgpuctl_vgpus), C(vgpuctl_profiles), and C(vgpuctl_gpus), which is what
     C(list-gpus) says of the GPUs that its vGPUs are on, without their vGPUs.
-  - A GPU host that does not answer is warned of, and stops no other one.
+  - A C({) in a VM's name is an underscore in the inventory's, so that no name is a template.
+  - A GPU host that does not answer is warned of, and stops no other one. 32 are asked at a time.
 extends_documentation_fragment:
   - constructed
   - inventory_cache
@@ -29,7 +30,8 @@ options:
     choices: [vgpuctl.vgpuctl.vms]
   hosts:
     description:
-      - The GPU hosts. V(localhost) is asked here, any other one by C(ssh) as this user's OpenSSH reaches it.
+      - The GPU hosts. V(localhost) is asked here, any other one by C(ssh) as this user's OpenSSH reaches it, with keys
+        that are in its known_hosts. vgpuctl is needed on these hosts alone, and not where Ansible runs.
     type: list
     elements: str
     default: [localhost]
@@ -69,7 +71,7 @@ import json
 import os
 import shlex
 import subprocess
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ansible.errors import AnsibleError
@@ -78,6 +80,7 @@ from ansible.utils.unsafe_proxy import wrap_var
 
 SCHEMA = "vgpuctl/1"
 ENDINGS = ("vgpuctl.yml", "vgpuctl.yaml")
+AT_A_TIME = 32
 FACTS = ("name", "uuid", "state", "owner", "memory_mib", "vcpus", "vgpus")
 
 
@@ -103,7 +106,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         wanted = self.get_option("cache")
         found = self._cache.get(key) if wanted and cache else None
         if found is None:
-            found = dict(self._asked())
+            found = self._asked()
             if wanted:
                 self._cache[key] = found
         for host, said in found.items():
@@ -111,21 +114,27 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                 if vm["owner"] != "foreign" or self.get_option("foreign"):
                     self._add(host, vm, said["gpus"])
 
-    def _asked(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield each GPU host that answers, with its VMs and GPUs."""
+    def _asked(self) -> dict[str, Any]:
+        """Return each GPU host that answers, with its VMs and GPUs."""
         hosts = self.get_option("hosts")
-        silent = 0
-        for host in hosts:
-            try:
-                yield host, {"vms": self._ask(host, "list-vms"), "gpus": self._ask(host, "list-gpus")}
-            except Unanswered as error:
-                silent += 1
-                self.display.warning(f"vgpuctl.vgpuctl.vms: {host}: {error}")
-        if hosts and silent == len(hosts):
+        with ThreadPoolExecutor(AT_A_TIME) as crowd:
+            answers = dict(zip(hosts, crowd.map(self._answer, hosts)))
+        silent = {host: why for host, why in answers.items() if isinstance(why, Unanswered)}
+        for host, why in silent.items():
+            self.display.warning(f"vgpuctl.vgpuctl.vms: {host}: {why}")
+        if hosts and len(silent) == len(answers):
             raise AnsibleError("vgpuctl.vgpuctl.vms: no GPU host answered; the warnings above say why")
+        return {host: said for host, said in answers.items() if host not in silent}
+
+    def _answer(self, host: str) -> dict[str, Any] | Unanswered:
+        """Return what a GPU host says, or why it does not."""
+        try:
+            return {"vms": self._ask(host, "list-vms"), "gpus": self._ask(host, "list-gpus")}
+        except Unanswered as error:
+            return error
 
     def _ask(self, host: str, command: str) -> Any:
-        """Run a command of vgpuctl on a GPU host and return its data, whose texts are never templates."""
+        """Run a command of vgpuctl on a GPU host and return its data."""
         words = [self.get_option("executable"), "--json", command]
         environment = {**os.environ, **{k: str(v) for k, v in self.get_option("environment").items()}}
         if host != "localhost":
@@ -147,16 +156,21 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             raise Unanswered(f"{command} printed no document of {SCHEMA}: another vgpuctl is there")
         if "error" in document:
             raise Unanswered(f"{document['error']['message']} [{document['error']['code']}]")
-        return wrap_var(document["data"])
+        return document["data"]
 
     def _add(self, host: str, vm: dict[str, Any], gpus: list[dict[str, Any]]) -> None:
-        """Add one VM with its variables and groups. One whose name another host has already gets its host's beside."""
-        name = vm["name"] if vm["name"] not in self.inventory.hosts else f"{vm['name']}.{host}"
+        """Add one VM with its variables, whose texts are never templates, and groups.
+
+        One whose name another host has already gets its host's beside.
+        """
+        called = vm["name"].replace("{", "_")
+        name = called if called not in self.inventory.hosts else f"{called}.{host}"
         addresses = {vgpu["gpu"] for vgpu in vm["vgpus"]}
         on = [{k: v for k, v in gpu.items() if k != "vgpus"} for gpu in gpus if gpu["address"] in addresses]
         profiles = sorted({vgpu["profile"] for vgpu in vm["vgpus"] if vgpu["profile"]})
         variables = {f"vgpuctl_{key}": vm[key] for key in FACTS}
-        variables |= {"vgpuctl_host": host, "vgpuctl_gpus": on, "vgpuctl_profiles": profiles}
+        said = wrap_var({**variables, "vgpuctl_gpus": on, "vgpuctl_profiles": profiles})
+        variables = {"vgpuctl_host": host, **said}
         self.inventory.add_host(name)
         for key, value in variables.items():
             self.inventory.set_variable(name, key, value)

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Ansible that tests run: where it matters, the newest and the oldest that the collection takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.ansible.plays import ANSIBLE, OLDEST_ANSIBLE
+
+
+@pytest.fixture(params=[ANSIBLE, OLDEST_ANSIBLE], ids=["newest", "oldest"])
+def ansible(request: pytest.FixtureRequest) -> Path:
+    """Return where the programs of one of them are."""
+    found: Path = request.param
+    return found
