@@ -280,7 +280,7 @@ def test_keys_of_the_agent_are_used(network: Network, tmp_path: Path) -> None:
 
 def test_ctrl_c_here_undoes_there(network: Network) -> None:
     """Ten VMs are being made; those that are whole stay, and nothing half made is left."""
-    url = f"ssh://root@{network.hosts['gpu-01'].address}"
+    url = f"ssh://root@{network.hosts['gpu-05'].address}"
     words = network.argv(
         "--host", url, *shlex.split("create-vm 'c-{:03}' --count 10 --profile A100-4C --json --progress")
     )

@@ -12,16 +12,18 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from vgpuctl.errors import HostCannot, Interrupted, TooSlow, VgpuctlError
 from vgpuctl.remote import answer as answers
-from vgpuctl.remote import bringing
 from vgpuctl.remote.answer import Answer
-from vgpuctl.remote.bringing import Bring
 from vgpuctl.remote.channel import STOPS_TO_LEAVE
 from vgpuctl.remote.ran import Asked, Connect, Session, Watch
 from vgpuctl.remote.target import Target
 from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from vgpuctl.remote.bringing import Bring
 
 AT_A_TIME = 32
 DEADLINE_SECONDS = 600.0
@@ -109,6 +111,8 @@ def _answer(target: Target, task: Task, connect: Connect, stops: Callable[[], in
             raise Interrupted(f"{target.name}: logged in, and nothing was begun", signal_number=2)
         watch = Watch(until, lambda line: task.told(target.name, line), stops)
         if task.bring is not None:
+            from vgpuctl.remote import bringing
+
             brought = bringing.brought(session, target.name, watch, task.bring)
             if brought is not None:
                 return brought

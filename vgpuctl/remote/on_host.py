@@ -50,6 +50,7 @@ class Refusal(Exception):
         self.status = status
         self.hint = hint
         self.facts = facts
+        self.left: list[str] = []
 
 
 class Stops:
@@ -82,7 +83,7 @@ def main(stream: BinaryIO, stops: Stops) -> int:
         act = {"look": look, "bring": bring}[request["act"]]
         found = act(request, stream, stops, undone)
     except Refusal as exc:
-        found = _failure(exc.code, exc.status, str(exc), exc.hint, exc.facts, undone)
+        found = _failure(exc.code, exc.status, str(exc), exc.hint, exc.facts, undone, exc.left)
     except KeyboardInterrupt:
         found = _failure("interrupted", 130, "stopped while vgpuctl was brought here", None, {}, undone)
     except OSError as exc:
@@ -151,7 +152,7 @@ def _bring(
             for line in after:
                 _say(request, line)
     finally:
-        whole = os.path.realpath(directory) == str(made)
+        whole = _counts(directory, made)
         if not whole:
             undone += [] if _referred(request, made) else [f"make {made}"]
         _drop_unused(request)
@@ -171,7 +172,7 @@ def _there(request: Request, stops: Stops) -> tuple[str | None, str | None]:
         raise Refusal("foreign", 3, f"{directory} is no environment of Python", f"look at it: ls -la {directory}")
     found = shutil.which("vgpuctl")
     if found is not None and not os.path.realpath(found).startswith(f"{os.path.realpath(directory)}/"):
-        hint = f"remove it, or install vgpuctl as it was installed: PATH has it before {directory}/bin"
+        hint = f"PATH has it before {directory}/bin: remove it, or renew it in the way in which it came"
         raise Refusal("foreign", 3, f"{found} is another vgpuctl, which this one would not replace", hint, path=found)
     if os.path.lexists(link) and not link.is_symlink():
         raise Refusal("foreign", 3, f"{link} is a file, and no link to a vgpuctl", f"look at it: file {link}")
@@ -215,9 +216,9 @@ def _before(request: Request) -> list[str]:
 
 def _after(request: Request, was: str | None) -> list[str]:
     directory, link = request["directory"], request["link"]
-    lines = [f"let {directory} be vgpuctl {request['version']}{f', it was {was}' if was else ''}"]
+    line = f"let {directory} be vgpuctl {request['version']}{f', it was {was}' if was else ''}"
     there = os.path.islink(link) and os.readlink(link) == f"{directory}/bin/vgpuctl"
-    return lines if there else [*lines, f"link {link} to {directory}/bin/vgpuctl"]
+    return [line] if there else [f"link {link} to {directory}/bin/vgpuctl", line]
 
 
 @contextlib.contextmanager
@@ -306,17 +307,21 @@ def _install_host(request: Request, made: Path, stops: Stops) -> Document:
 
 
 def _switch(request: Request, made: Path) -> None:
-    """Let this environment be the one that counts. One that is no link, of the role's or a person's, is moved aside."""
+    """Let this environment be the one that counts. One that is no link, of the role's or a person's, is moved aside.
+
+    The link in PATH leads to whichever counts, so it may come first.
+    """
     directory, link = Path(request["directory"]), Path(request["link"])
     target = f"{directory}/bin/vgpuctl"
     try:
-        _point(directory, made.name, made)
         if not link.is_symlink() or os.readlink(link) != target:
             link.parent.mkdir(parents=True, exist_ok=True)
             _point(link, target, made)
+        _point(directory, made.name, made)
     except OSError as exc:
-        message = f"{exc.filename}: {exc.strerror}; boot unit and hook are those of {made} already"
-        raise Refusal("partly-applied", 5, message, "run it again", errno=exc.errno) from exc
+        refusal = Refusal("partly-applied", 5, f"{exc.filename}: {exc.strerror}", "mend it, and run it again")
+        refusal.left = [f"what install-host of vgpuctl {request['version']} put in place"]
+        raise refusal from exc
 
 
 def _point(link: Path, target: str, made: Path) -> None:
@@ -337,11 +342,15 @@ def _point(link: Path, target: str, made: Path) -> None:
 def _drop_unused(request: Request) -> None:
     """Remove environments that this program made, do not count, and that nothing names."""
     directory = Path(request["directory"])
-    counts = os.path.realpath(directory)
     for found in directory.parent.glob(f"{directory.name}-*"):
         ours = found.is_dir() and not found.is_symlink() and (found / MARK).is_file()
-        if ours and str(found) != counts and not _referred(request, found):
+        if ours and not _counts(directory, found) and not _referred(request, found):
             shutil.rmtree(found)
+
+
+def _counts(directory: Path, environment: Path) -> bool:
+    """Say whether it is the one that the link leads to; the directory above may be a link as well."""
+    return os.path.realpath(directory) == os.path.realpath(environment)
 
 
 def _referred(request: Request, environment: Path) -> bool:
@@ -426,11 +435,17 @@ def _success(data: Document) -> Document:
 
 
 def _failure(
-    code: str, status: int, message: str, hint: str | None, facts: dict[str, Any], undone: Sequence[str]
+    code: str,
+    status: int,
+    message: str,
+    hint: str | None,
+    facts: dict[str, Any],
+    undone: Sequence[str],
+    left: Sequence[str] = (),
 ) -> Document:
     error = {"code": code, "message": message, "hint": hint, "facts": facts, "exit_status": status,
-             "undone": list(undone), "left": []}  # fmt: skip
-    return {"schema": "vgpuctl/1", "kind": "install-host", "ok": False, "changed": False, "error": error,
+             "undone": list(undone), "left": list(left)}  # fmt: skip
+    return {"schema": "vgpuctl/1", "kind": "install-host", "ok": False, "changed": bool(left), "error": error,
             "warnings": []}  # fmt: skip
 
 

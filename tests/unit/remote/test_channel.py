@@ -43,6 +43,7 @@ class Endless:
         return self.window > 0
 
     def send(self, piece: bytes) -> int:
+        assert self.window, "paramiko waits here, and hears no stop"
         taken = min(len(piece), self.window)
         self.window -= taken
         self.taken += piece[:taken]
@@ -103,10 +104,17 @@ def test_a_line_without_an_end_on_stderr_is_told_in_pieces_and_not_kept():
 def test_standard_input_that_nobody_reads_hinders_no_stop_and_what_is_sent_is_told():
     played = Endless("none", 1)
     sent: list[int] = []
+    looks: list[int] = []
+
+    def stops() -> int:
+        looks.append(1)
+        return 3 if len(looks) > 10 else 0
+
     session = SshSession("gpu-01", "root", played, time.monotonic() + 60, lambda: None)
-    watch = Watch(time.monotonic() + 60, lambda line: None, lambda: 3 if sent else 0, sent.append)
     try:
-        ran = session.run(Asked((), b"y" * 5000, 10), watch)
+        ran = session.run(
+            Asked((), b"y" * 5000, 10), Watch(time.monotonic() + 60, lambda line: None, stops, sent.append)
+        )
     finally:
         session.close()
     assert (ran.gave_up, sent, played.taken, played.shut) == ("it was not waited for", [1000], b"y" * 1000, False)
@@ -115,10 +123,12 @@ def test_standard_input_that_nobody_reads_hinders_no_stop_and_what_is_sent_is_to
 def test_all_of_standard_input_is_sent_and_then_closed():
     played = Endless("none", 1)
     played.window = 5000
-    session = SshSession("gpu-01", "root", played, time.monotonic() + 60, lambda: None)
-    watch = Watch(time.monotonic() + 60, lambda line: None, lambda: 3 if played.shut else 0)
+    session = SshSession("gpu-01", "root", played, time.monotonic() + 5, lambda: None)
     try:
-        session.run(Asked(("apply",), b"z" * 5000), watch)
+        session.run(
+            Asked(("apply",), b"z" * 5000),
+            Watch(time.monotonic() + 5, lambda line: None, lambda: 3 if played.shut else 0),
+        )
     finally:
         session.close()
-    assert played.taken == b"z" * 5000
+    assert (played.taken, played.shut) == (b"z" * 5000, True)

@@ -32,12 +32,18 @@ if "--version" in sys.argv:
 error = {"code": "refused", "message": "no", "hint": None, "facts": {}, "exit_status": 3, "undone": [], "left": []}
 print(json.dumps({"schema": "vgpuctl/1", "kind": "install-host", "ok": False, "error": error}))
 """
+WORKS = """#!python
+import json, sys
+if "--version" in sys.argv:
+    sys.exit(print("vgpuctl 1.0"))
+print(json.dumps({"schema": "vgpuctl/1", "kind": "install-host", "ok": True, "data": {"steps": ["write hook"]}}))
+"""
 WAITS = """#!python
 import sys, time
 if "--version" in sys.argv:
     sys.exit(print("vgpuctl 1.0"))
 print("waiting", file=sys.stderr, flush=True)
-time.sleep(600)
+time.sleep(60)
 """
 OLD = '#!/bin/sh\necho "vgpuctl 0.5"\n'
 
@@ -247,6 +253,27 @@ def test_when_install_host_refuses_the_old_one_stays(place: Path) -> None:
     found = error(asked(place, "bring", wheel(place, REFUSES)))
     assert (found["code"], len(found["undone"])) == ("refused", 1)
     assert (names(place), list((place / "bin").iterdir())) == (["vgpuctl", "vgpuctl-0.5-abc"], [])
+
+
+def test_it_counts_when_all_is_done_also_where_opt_is_a_link(place: Path) -> None:
+    (place / "var").mkdir()
+    (place / "opt").rmdir()
+    (place / "opt").symlink_to("var")
+    old = old_one(place, mark="{}")
+    (place / "bin").rmdir()
+    (place / "bin").touch()
+    request = asked(place, "bring", wheel(place, WORKS))
+    failed = error(request)
+    assert (failed["code"], failed["facts"], len(failed["left"])) == ("partly-applied", {}, 1)
+    assert names(place) == ["vgpuctl", old.name]
+
+    (place / "bin").unlink()
+    found = run(request)["data"]
+    assert (found["brought"], len(found["steps"])) == ({"version": "1.0", "was": "0.5"}, 5)
+    assert len(names(place)) == 2
+    said = subprocess.run([place / "bin/vgpuctl", "--version"], capture_output=True, text=True, check=True)
+    assert said.stdout == "vgpuctl 1.0\n"
+    assert run(asked(place, "look"))["data"]["present"] is True
 
 
 def test_a_stop_is_handed_on_to_install_host_and_the_old_one_stays(place: Path) -> None:
