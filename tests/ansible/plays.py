@@ -120,7 +120,7 @@ def played(
 ) -> Ran:
     """Run a playbook on an inventory's hosts; `more` is Ansible's environment besides what keeps it in `directory`.
 
-    `inside` are the words before the command, which bring it into namespaces; `ansible` is where Ansible's programs are.
+    `inside` are the words before the command, which bring it into namespaces. `ansible` is where its programs are.
     """
     with tempfile.NamedTemporaryFile(dir=directory, prefix="results-", mode="r") as results:
         ran = subprocess.run(

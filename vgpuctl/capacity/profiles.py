@@ -104,6 +104,11 @@ def _missing(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -> NotFound | N
     return NotFound(f"no GPU on this host knows the profile '{text}'", hint=hint, profile=text, near=near)
 
 
+def lists_all(gpu: Gpu, taken: Sequence[Vgpu]) -> bool:
+    """Say whether every type of a GPU is known: not while its VFs are off, nor where the driver hides some."""
+    return not (gpu.backend is None and gpu.vfs_total) and not _catalogue_is_partial(gpu, taken)
+
+
 def _catalogue_is_partial(gpu: Gpu, taken: Sequence[Vgpu]) -> bool:
     """Say whether the driver hides types now: vendor-vf in use, and NVML does not complete the list."""
     complete = any(t.max_per_gpu is not None for t in gpu.types)

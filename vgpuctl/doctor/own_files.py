@@ -3,9 +3,22 @@
 
 from __future__ import annotations
 
-from vgpuctl.doctor.check import Check, Finding, Look, Needs, fail, ok, unknown, warn
+from vgpuctl.capacity.demand import not_offered
+from vgpuctl.doctor.check import (
+    Check,
+    Finding,
+    Look,
+    Needs,
+    fail,
+    judged_by_host,
+    not_applicable,
+    ok,
+    unknown,
+    warn,
+)
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.records import FilePermissions
+from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.spec.host import parse_host_spec, says_nothing
 
 RUN = "/run/vgpuctl"
@@ -57,6 +70,16 @@ def _host_file(look: Look) -> Finding:
     return ok(f"{HOST_FILE} can be understood", _said(HOST_FILE, seen))
 
 
+def _demand(look: Look, snapshot: Snapshot) -> Finding:
+    demand, text = snapshot.placement.demand, look.file(HOST_FILE).text
+    if not demand or text is None:
+        return not_applicable(f"{HOST_FILE} says nothing of what is asked for")
+    found = not_offered(snapshot, demand, text, HOST_FILE)
+    if any(one.mistaken for one in found):
+        return warn(*(one.text for one in found), fix=f"correct placement.demand in {HOST_FILE}; vgpuctl list-profiles")
+    return ok(*(one.text for one in found))
+
+
 def _machine_id(look: Look) -> Finding:
     read = look.file(MACHINE_ID)
     if read.problem is not None:
@@ -91,6 +114,14 @@ CHECKS = (
         looks_at=f"`{HOST_FILE}`, its owner and mode",
         judge=_host_file,
         needs=Needs(files=(HOST_FILE,), permissions=(HOST_FILE,)),
+    ),
+    Check(
+        id="demand",
+        title="host.yaml asks for profiles that GPUs here offer",
+        looks_at=f"`placement: demand:` of `{HOST_FILE}`, the GPUs' vGPU types",
+        judge=judged_by_host(_demand),
+        needs=Needs(files=(HOST_FILE,)),
+        types=True,
     ),
     Check(
         id="machine-id",

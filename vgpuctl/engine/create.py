@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.domain.render import render
 from vgpuctl.engine.claim import claim_carriers, claims_of
-from vgpuctl.engine.facts import gather
+from vgpuctl.engine.facts import demand_warnings, gather
 from vgpuctl.engine.guards import require_system, require_writable
 from vgpuctl.engine.observe import looked_for, observe, observe_vm
 from vgpuctl.engine.run import carry_out
@@ -54,7 +54,7 @@ def prepare(world: World, wish: VmWish, exclude: frozenset[str] = frozenset(), *
     takes = takes_place(wish, start=start)
     vgpus = choose(snapshot, wish, uuid, exclude) if takes else someday(snapshot, wish, uuid)
     facts = gather(world, wish, vgpus)
-    warnings = check_facts(snapshot, wish, vgpus, facts)
+    warnings = (*check_facts(snapshot, wish, vgpus, facts), *demand_warnings(world, snapshot, wish))
     design = make_design(snapshot, wish, facts, uuid, vgpus)
     return Prepared(snapshot, wish, uuid, facts, design, warnings, exclude, start)
 

@@ -7,12 +7,16 @@ import errno
 import re
 from typing import TYPE_CHECKING
 
+from vgpuctl.capacity.demand import not_offered
 from vgpuctl.domain.render import compile_template
 from vgpuctl.domain.templates import builtin_names, builtin_template
+from vgpuctl.engine.observe.host_file import PATH, read_text
 from vgpuctl.errors import FileFailed, NotFound
+from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import ExistingDisk, VmWish
 from vgpuctl.plan.facts import Facts, GpuHolders
+from vgpuctl.spec.fields import DEFAULT_PLACEMENT
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
@@ -32,6 +36,15 @@ def gather(world: World, wish: VmWish, vgpus: tuple[PromisedVgpu, ...]) -> Facts
         files={p: world.storage.image(p) for p in paths},
         holders=holders_of(world, vgpus) if wish.mode == "passthrough" else GpuHolders(),
     )
+
+
+def demand_warnings(world: World, snapshot: Snapshot, wish: VmWish) -> tuple[str, ...]:
+    """Return what of the demand in host.yaml, by which this wish is placed, was hardly meant so."""
+    policy = wish.where.policy or snapshot.placement.policy or DEFAULT_PLACEMENT
+    if not snapshot.placement.demand or policy != DEFAULT_PLACEMENT or wish.mode == "passthrough":
+        return ()
+    found = not_offered(snapshot, snapshot.placement.demand, read_text(world) or "", PATH)
+    return tuple(one.text for one in found if one.mistaken)
 
 
 def read_template(world: World, name: str) -> str:

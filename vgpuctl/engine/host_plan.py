@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vgpuctl.capacity.demand import not_offered
 from vgpuctl.engine.cordon import WANT
 from vgpuctl.engine.guards import refuse_being_set_up, require_system
 from vgpuctl.engine.host_wish import Asked
@@ -59,7 +60,7 @@ class Planned(Value):
 
 
 def look_for(world: World, asked: Asked) -> tuple[Snapshot, tuple[str, ...]]:
-    """Look at the host, at other devices than GPUs only where one is or was named; say which models mean no GPU.
+    """Look at the host, at other devices than GPUs only where one is or was named; say what no GPU of it is or offers.
 
     Raises:
         NotFound: an address means none.
@@ -79,8 +80,10 @@ def look_for(world: World, asked: Asked) -> tuple[Snapshot, tuple[str, ...]]:
             gpus=missing,
         )
     unseen = [model for model in models if not any(g.display_class and g.called(model) for g in snapshot.gpus)]
-    return snapshot, tuple(
-        f"no GPU of this host is a {model}; what {asked.source} says of it waits" for model in unseen
+    unasked = not_offered(snapshot, asked.spec.placement.demand, asked.file.text, asked.file.name)
+    return snapshot, (
+        *(f"no GPU of this host is a {model}; what {asked.source} says of it waits" for model in unseen),
+        *(one.text for one in unasked),
     )
 
 

@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
 
 class Asked(Value):
-    """What is asked for, what host.yaml says now, the steps that have it say the former, and where it came from."""
+    """What is asked for, what host.yaml says now, the steps that have it say the former, and where it came from.
+
+    `file`: the text that was read for it, before changes that were typed.
+    """
 
     spec: HostSpec
     now: HostSpec
     record: tuple[Step, ...]
     source: str
+    file: File
 
 
 class File(Value):
@@ -48,11 +52,11 @@ def ask(world: World, file: File | None, sets: Sequence[str]) -> Asked:
     spec = with_changes(base, changes)
     if file is None:
         record: tuple[Step, ...] = tuple(SetGpuKeys(one.gpu, one.changes, one.before) for one in changes)
-        return Asked(spec, now, record, "--set" if changes else PATH)
+        return Asked(spec, now, record, "--set" if changes else PATH, File(was or "", PATH))
     text = file.text
     for one in changes:
         text = edit_gpu(text, one.gpu, one.changes, file.name)
-    return Asked(spec, now, () if text == was else (PutHostFile(text, was, file.name),), file.name)
+    return Asked(spec, now, () if text == was else (PutHostFile(text, was, file.name),), file.name, file)
 
 
 def _spec(text: str | None, name: str) -> HostSpec:

@@ -13,7 +13,7 @@ from vgpuctl.engine.claim import claim_carriers, claims_of, unchanged
 from vgpuctl.engine.create import create_vm, sources
 from vgpuctl.engine.crew import Crew, Job, lines
 from vgpuctl.engine.ensure import refuse_differences, refuse_incomplete
-from vgpuctl.engine.facts import gather
+from vgpuctl.engine.facts import demand_warnings, gather
 from vgpuctl.engine.guards import require_system, require_writable
 from vgpuctl.engine.observe import Want, looked_for, observe
 from vgpuctl.engine.working import working_on
@@ -124,7 +124,10 @@ class _Batch:
         self.choices: Choices = choose_many(snapshot, wish, self.vms, taking=self.takes)
         flat = _flat(self.choices)
         self.facts: Facts = gather(world, wish, flat)
-        self.warnings = check_facts(snapshot, wish, flat, self.facts)
+        self.warnings = (
+            *check_facts(snapshot, wish, flat, self.facts),
+            *demand_warnings(world, snapshot, wish),
+        )
         self.designs = self._designs()
 
     def _designs(self) -> tuple[DomainDesign, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
+from itertools import chain
 from typing import NamedTuple
 
 from vgpuctl.placement.fleet import Fleet
@@ -87,8 +88,9 @@ def room_by_clearing(
         return None
     for cleared in _cheapest_first(everything, most):
         search.count()
-        enough = list(search.covers(cleared))
-        for takes in [*enough, None] if enough else ():
+        enough = search.covers(cleared)
+        first = next(enough, None)
+        for takes in chain((first,), enough, (None,)) if first is not None else ():
             order = search.order(cleared, takes)
             if order is not None:
                 return search.room(order, wanted)

@@ -29,11 +29,30 @@ class _Best(NamedTuple):
     profiles: tuple[str, ...]
 
 
+_Place = tuple[int, float, str]
+"""Where a profile begins, its worth, and its name."""
+
+
 class _Row(NamedTuple):
-    """The best fillings of the slices from one on up to each end from that slice on, as far as needed."""
+    """The best fillings of the slices from one on up to each end from that slice on, as far as needed.
+
+    `lasts`: what ends there; None: the slice before that end stays free.
+    """
 
     worths: list[float]
-    profiles: list[tuple[str, ...]]
+    lasts: list[_Place | None]
+
+    def profiles(self, start: int, end: int) -> tuple[str, ...]:
+        """Return the profiles of the best filling, from the slice on with which the row begins."""
+        found: list[str] = []
+        while end > start:
+            last = self.lasts[end - start]
+            if last is None:
+                end -= 1
+            else:
+                end, _, profile = last
+                found.append(profile)
+        return tuple(found)
 
 
 _NOTHING = _Best(0.0, ())
@@ -49,7 +68,7 @@ class Intervals:
         self._pools = tuple(pools)
         self._count_bits = count_bits
         self._rows: dict[tuple[str, ...], dict[int, _Row]] = {}
-        self._ends: dict[tuple[str, ...], list[list[tuple[int, Piece]]]] = {}
+        self._ends: dict[tuple[str, ...], list[list[_Place]]] = {}
         self._counted: dict[State, _Best] = {}
 
     def worth(self, state: State) -> float:
@@ -101,25 +120,26 @@ class Intervals:
             carried = free + low
             start, end = low.bit_length() - 1, (carried & -carried).bit_length() - 1
             row = self._row(start, end, able)
-            worth, profiles = worth + row.worths[end - start], profiles + row.profiles[end - start]
+            worth, profiles = worth + row.worths[end - start], profiles + row.profiles(start, end)
             free &= carried
         return _Best(worth, profiles)
 
     def _row(self, start: int, end: int, able: tuple[str, ...]) -> _Row:
         """Return the row that begins at a slice, up to an end at least."""
         ending = self._ends.get(able) or self._ends.setdefault(able, self._ending(able))
-        row = self._rows.setdefault(able, {}).setdefault(start, _Row([0.0], [()]))
-        worths, profiles = row
+        row = self._rows.setdefault(able, {}).setdefault(start, _Row([0.0], [None]))
+        worths, lasts = row
         for places in ending[start + len(worths) : end + 1]:
-            best, last = worths[-1], profiles[-1]
-            for begin, piece in places:
-                if begin >= start and worths[begin - start] + piece.worth > best:
-                    best, last = worths[begin - start] + piece.worth, (*profiles[begin - start], piece.profile)
+            best, last = worths[-1], None
+            for place in places:
+                begin, worth, _ = place
+                if begin >= start and worths[begin - start] + worth > best:
+                    best, last = worths[begin - start] + worth, place
             worths.append(best)
-            profiles.append(last)
+            lasts.append(last)
         return row
 
-    def _ending(self, able: tuple[str, ...]) -> list[list[tuple[int, Piece]]]:
+    def _ending(self, able: tuple[str, ...]) -> list[list[_Place]]:
         """Return for each slice the places that end before it, and the profile that is worth most there."""
         most: dict[tuple[int, int], Piece] = {}
         for piece in (self._pieces[p] for p in able):
@@ -127,9 +147,9 @@ class Intervals:
                 place = (begin, begin + piece.size)
                 if place not in most or piece.worth > most[place].worth:
                     most[place] = piece
-        ending: list[list[tuple[int, Piece]]] = [[] for _ in range(self._slices + 1)]
+        ending: list[list[_Place]] = [[] for _ in range(self._slices + 1)]
         for (begin, end), piece in most.items():
-            ending[end].append((begin, piece))
+            ending[end].append((begin, piece.worth, piece.profile))
         return ending
 
     def _by_pools(self, free: int, able: tuple[str, ...], left: tuple[int, ...]) -> _Best:

@@ -129,7 +129,7 @@ def _claims(results: Results) -> Iterator[str]:
 
 
 def _times(times: Sequence[Timed]) -> Iterator[str]:
-    yield "Of least-waste alone, without starting a program; `python -m tests.bench.placement --times`."
+    yield "Processor time of least-waste alone, without starting a program; `python -m tests.bench.placement --times`."
     yield ""
     yield from ("| what | milliseconds | at most |", "|---|---|---|")
     yield from (f"| {t.what} | {t.milliseconds} | {t.limit} |" for t in times)

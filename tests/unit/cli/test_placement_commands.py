@@ -48,6 +48,20 @@ def test_host_yaml_says_what_is_not_typed_and_a_dry_run_from_where_it_came(sim: 
     assert "placement.policy: 'deep' is not least-waste, depth" in sim(line.replace(" --json", ""), FOUR).err
 
 
+def test_a_profile_of_the_demand_that_no_gpu_offers_is_told(sim: Run, tmp_path: Path) -> None:
+    host_file(tmp_path, "version: 1\nplacement:\n  demand:\n    L40S-4Q: 1\n    L40S-4X: 2\n    A16-2Q: 1\n")
+    line = "create-vm vm --profile L40S-4Q --dry-run --json"
+    (told,) = sim(line, FOUR).document["warnings"]
+    assert "host.yaml:5: placement.demand: no GPU here offers 'L40S-4X', it counts for nothing (did you mean" in told
+    assert "L40S-4Q" in told
+    (again,) = sim("create-vm 'vm-{}' --count 2 --profile L40S-4Q --dry-run --json", FOUR).document["warnings"]
+    assert again == told
+    assert sim(f"{line} --placement depth", FOUR).document["warnings"] == []
+    seen = sim("diff", FOUR)
+    assert told in seen.err + seen.out
+    assert "host.yaml:6: placement.demand: no GPU here offers 'A16-2Q'" in seen.err + seen.out
+
+
 def test_several_gpus_and_none_of_some(sim: Run) -> None:
     line = "create-vm vm --profile L40S-4Q --dry-run --json"
     assert gpus(sim(f"{line} --gpu {SECOND} --gpu {FOURTH}", FOUR)) == [SECOND]

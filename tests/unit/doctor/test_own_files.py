@@ -6,10 +6,11 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.doctor.looks import judge, said
-from tests.values import MACHINE
+from tests.values import MACHINE, a100, snapshot, t4
 from vgpuctl.doctor.check import Text, Verdict
 from vgpuctl.doctor.own_files import HOST_FILE, MACHINE_ID, RUN
 from vgpuctl.model.records import FilePermissions
+from vgpuctl.model.wish import PlacementSpec
 
 
 @pytest.mark.parametrize(
@@ -68,3 +69,28 @@ def test_a_host_file_that_is_wrong_is_told_with_its_line():
 )
 def test_the_machine_id(text, verdict):
     assert judge("machine-id", files={MACHINE_ID: text}).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("demand", "verdict", "told"),
+    [
+        ("A100-5C", Verdict.OK, ()),
+        ("A100-5D", Verdict.WARN, (f"{HOST_FILE}:3: placement.demand: no GPU here offers 'A100-5D'", "A100-5C")),
+        ("A100-7C", Verdict.WARN, ("no GPU here offers 'A100-7C'", "list-profiles")),
+        ("GRID A100-7C", Verdict.WARN, (f"{HOST_FILE}:3", "no GPU here offers 'GRID A100-7C'")),
+        ("A16-2Q", Verdict.OK, ("no GPU here offers 'A16-2Q'",)),
+    ],
+)
+def test_a_demand_that_no_gpu_offers_is_told_and_is_a_fault_where_it_was_hardly_meant_for_others(demand, verdict, told):
+    text = f"version: 1\nplacement:\n  demand: {{A100-4C: 2, {demand}: 1}}\n"
+    look = snapshot(a100(), placement=PlacementSpec(demand={"A100-4C": 2, demand: 1}))
+    found = judge("demand", look, files={HOST_FILE: text})
+    assert found.verdict is verdict
+    assert all(part in said(found) for part in told)
+
+
+def test_nothing_is_said_of_the_demand_while_vfs_are_off_or_where_there_is_none():
+    text = "version: 1\nplacement: {demand: {A100-5D: 1}}\n"
+    off = snapshot(a100(), t4(backend=None, vfs_total=16), placement=PlacementSpec(demand={"A100-5D": 1}))
+    assert judge("demand", off, files={HOST_FILE: text}).verdict is Verdict.OK
+    assert judge("demand", snapshot(a100()), files={HOST_FILE: "version: 1\n"}).verdict is Verdict.NOT_APPLICABLE
