@@ -94,28 +94,31 @@ def test_a_bare_host_has_desktops_after_one_reboot_and_a_second_run_changes_noth
 
 
 def test_on_red_hats_family_rpm_and_grubby_are_asked(tmp_path: Path) -> None:
-    """As far as programs go that stand in here: there is no dnf, so what is missing is only said."""
+    """As far as programs go that stand in here: there is no dnf, and with that the run ends."""
+    driver = tmp_path / "nvidia-vgpu-550.90.05.x86_64.rpm"
+    driver.touch()
     bare = Bare(tmp_path, {**HARDWARE, **RED_HAT}, RED_HATS_PROGRAMS)
     try:
-        seen = bare.playbook(SITE, "--check", gpu_driver_file="nvidia-vgpu-550.90.05.x86_64.rpm")
-        ran = bare.playbook(SITE, gpu_driver_file="driver.zip")
+        seen = bare.playbook(SITE, "--check", gpu_driver_file=str(driver))
+        ran = bare.playbook(SITE, gpu_driver_file=str(driver))
         done = bare.text("/fake/done").split("\n")
     finally:
         bare.close()
     assert seen.status == 0, seen.output
     assert {"Say which driver would be installed", "Give the words to the kernels"} <= names(seen)
     assert "Say which packages would be installed" not in names(seen)
-    assert "The driver 'driver.zip' cannot be installed" in ran.failed[0].result["msg"]
+    assert [t.task.rpartition(" : ")[2] for t in ran.failed] == ["Install the driver's RPM package"]
     assert {"start virtqemud.socket", "grubby --update-kernel=ALL --args=intel_iommu=on iommu=pt"} <= set(done)
 
 
-def test_a_host_without_an_iommu_is_refused_with_words_before_anything_is_changed(tmp_path: Path) -> None:
+def test_a_host_without_an_iommu_and_a_driver_that_is_none_are_refused_before_a_change(tmp_path: Path) -> None:
     bare = Bare(tmp_path, {path: text for path, text in HARDWARE.items() if path != DMAR})
     try:
         before = bare.layer()
-        ran = bare.playbook(SITE)
+        (no_iommu,) = bare.playbook(SITE).failed
+        (no_driver,) = bare.playbook(SITE, gpu_driver_file="/srv/none.run").failed
         assert bare.layer() == before
     finally:
         bare.close()
-    (failed,) = ran.failed
-    assert "Enable VT-d (Intel) or AMD-Vi (AMD) in the firmware" in failed.result["msg"]
+    assert "Enable VT-d (Intel) or AMD-Vi (AMD) in the firmware" in no_iommu.result["msg"]
+    assert "The driver '/srv/none.run' cannot be installed" in no_driver.result["msg"]
