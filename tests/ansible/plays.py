@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,6 @@ class Site:
 
     directory: Path
     hosts: Mapping[str, str]
-    runs: int = field(default=0)
 
     def environment(self, host: str) -> dict[str, str]:
         """Return what makes vgpuctl work on that host."""
@@ -101,20 +101,23 @@ class Site:
 
     def playbook(self, path: Path, arguments: Sequence[str] = ()) -> Ran:
         """Run a playbook."""
-        self.runs += 1
-        results = self.directory / f"results-{self.runs}"
-        results.touch()
+        return played(self.directory, self.inventory(), path, arguments)
+
+
+def played(directory: Path, inventory: Path, path: Path, arguments: Sequence[str] = (), **more: str) -> Ran:
+    """Run a playbook on an inventory's hosts; `more` is Ansible's environment besides what keeps it in `directory`."""
+    with tempfile.NamedTemporaryFile(dir=directory, prefix="results-", mode="r") as results:
         ran = subprocess.run(
-            [ANSIBLE / "ansible-playbook", "-i", self.inventory(), path, *arguments],
-            env=ansible_environment(self.directory, VGPUCTL_RESULTS=str(results)),
-            cwd=self.directory,
+            [ANSIBLE / "ansible-playbook", "-i", inventory, path, *arguments],
+            env=ansible_environment(directory, VGPUCTL_RESULTS=results.name, **more),
+            cwd=directory,
             capture_output=True,
             text=True,
             check=False,
         )
-        lines = [json.loads(line) for line in results.read_text().splitlines()]
-        tasks = tuple(Done(line["host"], line["task"], line["status"], line["result"]) for line in lines)
-        return Ran(ran.returncode, ran.stdout + ran.stderr, tasks)
+        lines = [json.loads(line) for line in results]
+    tasks = tuple(Done(line["host"], line["task"], line["status"], line["result"]) for line in lines)
+    return Ran(ran.returncode, ran.stdout + ran.stderr, tasks)
 
 
 def ansible_environment(directory: Path, **more: str) -> dict[str, str]:
