@@ -13,7 +13,9 @@ import pytest
 from tests.ansible.plays import ROOT, Ran, played
 from tests.lab.console import guest_devices
 from tests.lab.machine import Lab
+from tests.lab.nvidia_host import put_sriov_manage
 from tests.lab.outside import ansible_logins, make_home, write_inventory
+from tests.lab.test_sriov_manage import VFS, vfs
 from tests.lab.vgpuctl_in import A100, IGB, TINY, leftovers, put_gpu
 
 SITE = ROOT / "ansible/playbooks/site.yml"
@@ -25,7 +27,7 @@ WANTED = {
     "desktop_pool_image": TINY,
     "desktop_pool_options": {"memory": "192MiB", "vcpus": 1},
 }
-GPUS, DESKTOPS = "Set the GPUs up", "vgpuctl.vgpuctl.desktop_pool : Desktops of the pool"
+DESKTOPS = "vgpuctl.vgpuctl.desktop_pool : Desktops of the pool"
 OF_A_UUID = re.compile(r"(?<=vdi-001-)[0-9a-f]{8}")
 """Check mode shows another uuid than the run."""
 
@@ -55,29 +57,30 @@ def steps(ran: Ran) -> dict[str, list[str]]:
 def test_site_shows_what_it_then_does_is_repaired_by_another_run_and_ends_with_nothing_to_change(
     lab: Lab, site: Callable[..., Ran]
 ) -> None:
-    put_gpu(lab, "vendor-vf")
+    put_gpu(lab, "vendor-vf", vfs=0)
+    put_sriov_manage(lab)
     before = leftovers(lab)
+    lab.run(f"mv {TINY} /root/tiny.qcow2")
 
     checked = site("--check", "--diff")
     assert checked.status == 0, checked.output
-    shown = steps(checked)
-    assert list(shown) == [GPUS, DESKTOPS]
-    assert "vdi-001: make vGPU A100-4C on" in checked.output
-    assert leftovers(lab) == before
-    assert lab.run("ls /etc/vgpuctl", check=False).stdout == ""
-
-    lab.run(f"mv {TINY} /root/tiny.qcow2")
+    assert "+turn the 8 VFs of 0000:01:00.0 on" in checked.output
+    assert (vfs(lab), lab.run("ls /etc/vgpuctl", check=False).stdout) == (0, "")
     stopped = site()
     assert stopped.status == 2, stopped.output
     assert [done.result["results"][0]["code"] for done in stopped.failed] == ["not-found"]
-    assert steps(stopped) == {GPUS: shown[GPUS]}
-    lab.run(f"mv /root/tiny.qcow2 {TINY}")
-    assert leftovers(lab) == before
+    assert steps(stopped) == steps(checked)
+    assert (vfs(lab), leftovers(lab)) == (VFS, before)
 
+    lab.run(f"mv /root/tiny.qcow2 {TINY}")
+    checked = site("--check", "--diff")
+    assert checked.status == 0, checked.output
+    assert "+vdi-001: make vGPU A100-4C on" in checked.output
+    assert leftovers(lab) == before
     repaired = site()
     assert repaired.status == 0, repaired.output
-    assert steps(repaired) == {DESKTOPS: shown[DESKTOPS]}
+    assert steps(repaired) == steps(checked)
+    assert list(steps(repaired)) == [DESKTOPS]
     assert A100 in guest_devices(lab, "vdi-001")
-
     again = site()
     assert (again.status, again.changed) == (0, []), again.output
