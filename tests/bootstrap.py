@@ -26,6 +26,7 @@ PYTHON = "/usr/bin/python3"
 BASE_PACKAGES = ("python3-venv", "python3-libvirt")
 TEST_PACKAGES = (
     "libvirt0",
+    "python3-apt",
     "acl",
     "qemu-utils",
     "mdevctl",

@@ -104,11 +104,21 @@ class Site:
         return played(self.directory, self.inventory(), path, arguments)
 
 
-def played(directory: Path, inventory: Path, path: Path, arguments: Sequence[str] = (), **more: str) -> Ran:
-    """Run a playbook on an inventory's hosts; `more` is Ansible's environment besides what keeps it in `directory`."""
+def played(
+    directory: Path,
+    inventory: Path,
+    path: Path,
+    arguments: Sequence[str] = (),
+    inside: Sequence[str] = (),
+    **more: str,
+) -> Ran:
+    """Run a playbook on an inventory's hosts; `more` is Ansible's environment besides what keeps it in `directory`.
+
+    `inside` are the words before the command, which bring it into namespaces.
+    """
     with tempfile.NamedTemporaryFile(dir=directory, prefix="results-", mode="r") as results:
         ran = subprocess.run(
-            [ANSIBLE / "ansible-playbook", "-i", inventory, path, *arguments],
+            [*inside, ANSIBLE / "ansible-playbook", "-i", inventory, path, *arguments],
             env=ansible_environment(directory, VGPUCTL_RESULTS=results.name, **more),
             cwd=directory,
             capture_output=True,

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bare Debian to which Ansible logs in by ssh: this machine's files below a layer in memory, and an own network.
+
+Everything lives in namespaces of one child, whose first process reads a pipe of ours. When the pipe closes, the kernel
+ends all of them, and what was installed, written and booted there is gone. This machine is not touched: its files are
+the lower layer, which nobody can write. /sys, the command line and the processor are files of ours; a reboot is what
+`stand_ins` makes of it. /proc and /dev are real.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.ansible.debs import write_repository
+from tests.ansible.plays import Ran, played
+from tests.ansible.stand_ins import PACKAGES, PROGRAMS
+
+SSHD = "/usr/sbin/sshd"
+CPU = "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu vmx\n"
+MAKE = """\
+set -e
+place=$1
+ip link set lo up
+mount -t tmpfs tmpfs "$place/layer"
+cd "$place/layer"
+mkdir up work root
+mount -t overlay overlay -o lowerdir=/,upperdir=up,workdir=work root
+mount -t proc proc root/proc
+mount --rbind /dev root/dev
+mount -t tmpfs tmpfs root/run
+mount -t tmpfs tmpfs root/tmp
+mount -t tmpfs tmpfs root/root
+mkdir root/run/sshd
+echo made
+read -r _
+mount --bind root/fake/cmdline root/proc/cmdline
+mount --bind root/fake/cpuinfo root/proc/cpuinfo
+mount --bind root/fake/boot_id root/proc/sys/kernel/random/boot_id
+chroot root SSHD -f /fake/sshd_config -E /fake/log
+echo ready
+exec cat
+""".replace("SSHD", SSHD)
+SETTINGS = """\
+HostKey /fake/host_key
+AuthorizedKeysFile /fake/authorized_keys
+PidFile none
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+UseDNS no
+Subsystem sftp internal-sftp
+SetEnv PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin VGPUCTL_HOST=sim:a100-40 XDG_STATE_HOME=/fake/state
+"""
+
+
+class Bare:
+    """The host. `files` of it are written before anything runs there, by their paths."""
+
+    def __init__(self, place: Path, files: Mapping[str, str]) -> None:
+        self.place = place
+        (place / "layer").mkdir()
+        self._child = subprocess.Popen(
+            ["unshare", "--net", "--mount", "--pid", "--fork", "--propagation", "private", "sh", "-c", MAKE, "sh",
+             place],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._await("made")
+        children = Path(f"/proc/{self._child.pid}/task/{self._child.pid}/children").read_text().split()
+        self.root = Path(f"/proc/{children[0]}/root{place}/layer/root")
+        self._net = f"/proc/{children[0]}/ns/net"
+        try:
+            self._fill(files)
+            assert self._child.stdin is not None
+            self._child.stdin.write("on\n")
+            self._child.stdin.flush()
+            self._await("ready")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End every process in there; the kernel takes the rest away."""
+        self._child.communicate(timeout=30)
+
+    def text(self, path: str) -> str:
+        """Return a file of the host."""
+        return (self.root / path.lstrip("/")).read_text()
+
+    def write(self, path: str, text: str, mode: int = 0o644) -> None:
+        """Write a file of the host."""
+        there = self.root / path.lstrip("/")
+        there.parent.mkdir(parents=True, exist_ok=True)
+        there.unlink(missing_ok=True)
+        there.write_text(text)
+        there.chmod(mode)
+
+    def layer(self) -> dict[str, tuple[int, int]]:
+        """Return what is otherwise than on this machine: path to size and the time of its last change."""
+        up = self.root.parent / "up"
+        found = {}
+        for directory, _, names in os.walk(up):
+            for path in (Path(directory) / name for name in names if name != "log"):
+                state = path.lstat()
+                found[str(path.relative_to(up))] = (state.st_size, state.st_mtime_ns)
+        return found
+
+    def playbook(self, path: Path, *arguments: str, **variables: object) -> Ran:
+        """Run a playbook on this host, as a machine that reaches it by ssh."""
+        inventory = self.place / "inventory.json"
+        inventory.write_text(json.dumps({"gpu_hosts": {"hosts": {"bare": self._login()}}}))
+        return played(
+            self.place,
+            inventory,
+            path,
+            (*arguments, "--extra-vars", json.dumps(variables)),
+            ("nsenter", f"--net={self._net}", "--"),
+            ANSIBLE_PIPELINING="1",
+            ANSIBLE_SSH_ARGS="-o ControlMaster=auto -o ControlPersist=20s",
+            ANSIBLE_SSH_CONTROL_PATH_DIR=str(self.place / "cp"),
+            ANSIBLE_REMOTE_TEMP="/root/.ansible/tmp",
+        )
+
+    def _login(self) -> dict[str, str]:
+        known = f"-o UserKnownHostsFile={self.place}/known_hosts -o IdentitiesOnly=yes"
+        return {
+            "ansible_host": "127.0.0.1",
+            "ansible_user": "root",
+            "ansible_ssh_private_key_file": str(self.place / "key"),
+            "ansible_ssh_common_args": known,
+            "ansible_python_interpreter": "/usr/bin/python3",
+        }
+
+    def _fill(self, files: Mapping[str, str]) -> None:
+        for name in ("key", "host_key"):
+            words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.place / name)]
+            subprocess.run(words, check=True, timeout=60)
+        public = (self.place / "host_key.pub").read_text()
+        (self.place / "known_hosts").write_text(f"127.0.0.1 {public}")
+        fake = {"host_key": (self.place / "host_key").read_text(), "sshd_config": SETTINGS, "cpuinfo": CPU,
+                "authorized_keys": (self.place / "key.pub").read_text(), "boot_id": "boot-0\n",
+                "cmdline": "root=/dev/vda quiet\n"}  # fmt: skip
+        for name, text in fake.items():
+            self.write(f"/fake/{name}", text, 0o600)
+        for name, text in PROGRAMS.items():
+            self.write(name, text, 0o755)
+        for name, text in files.items():
+            self.write(name, text)
+        write_repository(self.root / "srv/repo", PACKAGES)
+        (self.root / "etc/modprobe.d").mkdir(exist_ok=True)
+        for old in (self.root / "etc/apt/sources.list.d").iterdir():
+            old.unlink()
+        self.write("/etc/apt/sources.list", "deb [trusted=yes] file:/srv/repo ./\n")
+
+    def _await(self, word: str) -> None:
+        assert self._child.stdout is not None
+        assert self._child.stdout.readline() == f"{word}\n", "no namespaces: root is needed"

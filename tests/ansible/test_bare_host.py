@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""site.yml on a bare Debian by ssh: real sshd, apt and pip; stand-ins for GRUB, systemd, libvirt and NVIDIA."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.ansible.bare import Bare
+from tests.ansible.plays import ROOT, Ran
+from tests.ansible.stand_ins import HARDWARE, RUN, RUN_FILE
+from tests.ansible.wheelhouse import make_wheelhouse
+
+SITE = ROOT / "ansible/playbooks/site.yml"
+DMAR = "/sys/firmware/acpi/tables/DMAR"
+SPEC = {"version": 1, "gpus": {"A100": {"mode": "vgpu"}}}
+POOL = {
+    "desktop_pool_count": 2,
+    "desktop_pool_profile": "A100-4C",
+    "desktop_pool_image": "/srv/images/ubuntu-24.04.qcow2",
+}
+SAID = "Say what a reboot is pending for"
+ONLY_SAID_IN_CHECK_MODE = {"Say which packages would be installed", "Say which driver would be installed"}
+NOT_SEEN_IN_CHECK_MODE = {
+    "Install packages with apt",
+    "Make a place for the driver's file",
+    "Copy the driver's file",
+    "Run the driver's installer",
+    "Start libvirt, now and at each boot",
+    "Start libvirt's network, now and at each boot",
+    "Put the boot unit and libvirt's hook in place",
+    "Make the GPUs as host.yaml is to say",
+    "Desktops of the pool",
+}
+"""What needs a program that is not there before the first run; check mode says that in words."""
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Iterator[Bare]:
+    host = Bare(tmp_path, HARDWARE)
+    yield host
+    host.close()
+
+
+def names(ran: Ran) -> set[str]:
+    """Return the tasks that changed something, without the role's name."""
+    return {task.rpartition(" : ")[2] for _, task in ran.changed}
+
+
+def pending(ran: Ran) -> list[str]:
+    """Return what was said of a pending reboot."""
+    return [t.result["msg"] for t in ran.tasks if t.task.endswith(SAID) and t.status == "ok"]
+
+
+def test_a_bare_host_has_desktops_after_one_reboot_and_a_second_run_changes_nothing(bare: Bare) -> None:
+    shutil.copytree(make_wheelhouse(bare.place / "wheels"), bare.root / "srv/wheels")
+    (bare.place / RUN_FILE).write_text(RUN)
+    wanted = {"vgpuctl_wheelhouse": "/srv/wheels", "gpu_driver_file": str(bare.place / RUN_FILE), **POOL}
+    wanted["vgpuctl_host_spec"] = SPEC
+
+    before = bare.layer()
+    seen = bare.playbook(SITE, "--check", "--diff", **wanted)
+    assert seen.status == 0, seen.output
+    assert bare.layer() == before
+
+    waiting = bare.playbook(SITE, **wanted, gpu_host_reboot=False)
+    assert waiting.status == 0, waiting.output
+    assert pending(waiting) == [
+        "A reboot is pending: the kernel runs without intel_iommu=on iommu=pt; nouveau is loaded;"
+        " nvidia 550.90.05 is installed, and none is loaded. gpu_host_reboot is false, so it is yours to do"
+    ]
+    assert "reboot" not in bare.text("/fake/done").split("\n")
+    assert "Desktops of the pool" not in names(waiting)
+
+    first = bare.playbook(SITE, **wanted)
+    assert first.status == 0, first.output
+    assert bare.text("/fake/done").split("\n").count("reboot") == 1
+    (made,) = [t for t in first.tasks if t.task.endswith("Desktops of the pool")]
+    assert made.changed
+    done = names(waiting) | names(first)
+    assert names(seen) - ONLY_SAID_IN_CHECK_MODE == done - NOT_SEEN_IN_CHECK_MODE
+
+    bare.write("/run/reboot-required", "")
+    bare.write("/fake/vms", "vdi-001\n")
+    again = bare.playbook(SITE, **wanted)
+    assert (again.status, again.changed) == (0, []), again.output
+    assert pending(again) == [
+        "A reboot is pending: /run/reboot-required is there. These VMs run, so it is yours to do: vdi-001"
+    ]
+
+
+def test_a_host_without_an_iommu_is_refused_with_words_before_anything_is_changed(tmp_path: Path) -> None:
+    bare = Bare(tmp_path, {path: text for path, text in HARDWARE.items() if path != DMAR})
+    try:
+        before = bare.layer()
+        ran = bare.playbook(SITE)
+        assert bare.layer() == before
+    finally:
+        bare.close()
+    (failed,) = ran.failed
+    assert "Enable VT-d (Intel) or AMD-Vi (AMD) in the firmware" in failed.result["msg"]
