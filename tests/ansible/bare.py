@@ -58,9 +58,9 @@ SetEnv PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin VGPUCTL_HOST=sim:a100-4
 
 
 class Bare:
-    """The host. `files` of it are written before anything runs there, by their paths."""
+    """The host. `files` and `programs` of it are written before anything runs there, by their paths."""
 
-    def __init__(self, place: Path, files: Mapping[str, str]) -> None:
+    def __init__(self, place: Path, files: Mapping[str, str], programs: Mapping[str, str] = PROGRAMS) -> None:
         self.place = place
         (place / "layer").mkdir()
         self._child = subprocess.Popen(
@@ -73,7 +73,7 @@ class Bare:
         self.root = Path(f"/proc/{children[0]}/root{place}/layer/root")
         self._net = f"/proc/{children[0]}/ns/net"
         try:
-            self._fill(files)
+            self._fill(files, programs)
             assert self._child.stdin is not None
             self._child.stdin.write("on\n")
             self._child.stdin.flush()
@@ -134,7 +134,7 @@ class Bare:
             "ansible_python_interpreter": "/usr/bin/python3",
         }
 
-    def _fill(self, files: Mapping[str, str]) -> None:
+    def _fill(self, files: Mapping[str, str], programs: Mapping[str, str]) -> None:
         for name in ("key", "host_key"):
             words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.place / name)]
             subprocess.run(words, check=True, timeout=60)
@@ -145,7 +145,7 @@ class Bare:
                 "cmdline": "root=/dev/vda quiet\n"}  # fmt: skip
         for name, text in fake.items():
             self.write(f"/fake/{name}", text, 0o600)
-        for name, text in PROGRAMS.items():
+        for name, text in programs.items():
             self.write(name, text, 0o755)
         for name, text in files.items():
             self.write(name, text)

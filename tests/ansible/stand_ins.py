@@ -89,6 +89,28 @@ PROGRAMS = {
     "/usr/bin/systemctl": SYSTEMCTL,
 }
 """What a bare Debian has."""
+RPM = """\
+#!/bin/sh
+shift
+for name; do
+    case $name in nvidia-vgpu*) echo "package $name is not installed" ;; *) echo "$name" ;; esac
+done
+exit 1
+"""
+GRUBBY = """\
+#!/bin/sh
+case $1 in
+    --info=ALL) printf 'index=0\\nkernel="/boot/vmlinuz-1"\\nargs="ro quiet"\\n' ;;
+    *) echo "grubby $*" >> /fake/done ;;
+esac
+"""
+RED_HATS_PROGRAMS = {
+    "/usr/bin/rpm": RPM,
+    "/usr/sbin/grubby": GRUBBY,
+    "/usr/bin/systemctl": SYSTEMCTL,
+    "/usr/bin/virsh": VIRSH,
+}
+RED_HAT = {"/etc/redhat-release": "Red Hat Enterprise Linux release 10.0 (Coughlan)\n"}
 PACKAGES = {
     **{name: {} for name in ("qemu-system-x86", "libvirt-daemon-system", "ovmf", "swtpm", "swtpm-tools")},
     **{name: {} for name in ("gcc", "make", "dkms", f"linux-headers-{platform.release()}")},

@@ -11,7 +11,7 @@ import pytest
 
 from tests.ansible.bare import Bare
 from tests.ansible.plays import ROOT, Ran
-from tests.ansible.stand_ins import HARDWARE, RUN, RUN_FILE
+from tests.ansible.stand_ins import HARDWARE, RED_HAT, RED_HATS_PROGRAMS, RUN, RUN_FILE
 from tests.ansible.wheelhouse import make_wheelhouse
 
 SITE = ROOT / "ansible/playbooks/site.yml"
@@ -32,6 +32,7 @@ NOT_SEEN_IN_CHECK_MODE = {
     "Start libvirt, now and at each boot",
     "Start libvirt's network, now and at each boot",
     "Put the boot unit and libvirt's hook in place",
+    "Have libvirt see a new hook; running VMs stay",
     "Make the GPUs as host.yaml is to say",
     "Desktops of the pool",
 }
@@ -90,6 +91,22 @@ def test_a_bare_host_has_desktops_after_one_reboot_and_a_second_run_changes_noth
     assert pending(again) == [
         "A reboot is pending: /run/reboot-required is there. These VMs run, so it is yours to do: vdi-001"
     ]
+
+
+def test_on_red_hats_family_rpm_and_grubby_are_asked(tmp_path: Path) -> None:
+    """As far as programs go that stand in here: there is no dnf, so what is missing is only said."""
+    bare = Bare(tmp_path, {**HARDWARE, **RED_HAT}, RED_HATS_PROGRAMS)
+    try:
+        seen = bare.playbook(SITE, "--check", gpu_driver_file="nvidia-vgpu-550.90.05.x86_64.rpm")
+        ran = bare.playbook(SITE, gpu_driver_file="driver.zip")
+        done = bare.text("/fake/done").split("\n")
+    finally:
+        bare.close()
+    assert seen.status == 0, seen.output
+    assert {"Say which driver would be installed", "Give the words to the kernels"} <= names(seen)
+    assert "Say which packages would be installed" not in names(seen)
+    assert "The driver 'driver.zip' cannot be installed" in ran.failed[0].result["msg"]
+    assert {"start virtqemud.socket", "grubby --update-kernel=ALL --args=intel_iommu=on iommu=pt"} <= set(done)
 
 
 def test_a_host_without_an_iommu_is_refused_with_words_before_anything_is_changed(tmp_path: Path) -> None:

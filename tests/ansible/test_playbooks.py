@@ -106,3 +106,21 @@ def test_a_pool_without_a_count_is_refused_before_anything_is_made(site: Site) -
     }
     ran = site.play(task)
     assert "missing required arguments: desktop_pool_count, desktop_pool_image" in ran.failed[0].result["msg"]
+
+
+def test_gpu_host_fails_with_what_is_wrong_and_to_do_unless_that_check_is_accepted(tmp_path: Path) -> None:
+    scenario = tmp_path / "broken.yaml"
+    scenario.write_text("version: 1\niommu: false\ngpus: [{model: A100}]\n")
+    site = Site(tmp_path, {"gpu-1": str(scenario)})
+    wrong = [check["id"] for check in site.vgpuctl("gpu-1", "doctor")["data"]["checks"] if check["verdict"] == "fail"]
+
+    def prepared(**variables: Any) -> Ran:
+        role = {"ansible.builtin.include_role": {"name": "vgpuctl.vgpuctl.gpu_host"}}
+        return site.play(role | {"vars": {"gpu_host_prepare": False, **variables}})
+
+    said = prepared().failed[0].result["msg"]
+    assert "iommu: it is not so that the IOMMU is on (/sys/kernel/iommu_groups is empty" in said
+    assert "Do: enable VT-d (Intel) or AMD-Vi (AMD) in the firmware" in said
+    assert prepared(gpu_host_accepted_checks=wrong).failed == []
+    mistyped = prepared(gpu_host_accepted_checks=["iomu"])
+    assert "names what is no check of vgpuctl doctor: iomu" in mistyped.failed[0].result["msg"]
