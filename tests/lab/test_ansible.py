@@ -53,7 +53,27 @@ def steps(ran: Ran) -> dict[str, list[str]]:
 
 
 @pytest.mark.quick
-@pytest.mark.deadline(900)
+@pytest.mark.deadline(600)
+def test_check_mode_says_what_a_stock_debian_lacks_and_changes_nothing(lab: Lab, site: Callable[..., Ran]) -> None:
+    put_gpu(lab, "vendor-vf")
+    before = leftovers(lab)
+    bare = {"site_install": True, "gpu_host_iommu": False, "vgpuctl_link": ""}
+    checked = site("--check", "--extra-vars", json.dumps(bare))
+    assert checked.status == 0, checked.output
+    assert [task.rpartition(" : ")[2] for _, task in checked.changed] == [
+        "Keep nouveau from being loaded",
+        "Say which packages would be installed",
+        "Say what would be installed",
+    ]
+    assert "python3-packaging python3-venv" in checked.output
+    assert "vgpuctl is not there yet, and check mode installs nothing" in checked.output
+    assert leftovers(lab) == before
+    assert lab.run("ls /etc/modprobe.d").stdout.split() == ["vgpulab.conf"]
+    assert lab.run("ls /opt/vgpuctl").stdout.split() == ["lib", "src"]
+
+
+@pytest.mark.quick
+@pytest.mark.deadline(1200)
 def test_site_shows_what_it_then_does_is_repaired_by_another_run_and_ends_with_nothing_to_change(
     lab: Lab, site: Callable[..., Ran]
 ) -> None:
