@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.ansible.debs import write_repository
 from tests.ansible.plays import Ran, played
-from tests.ansible.stand_ins import PACKAGES, PROGRAMS
+from tests.ansible.stand_ins import PACKAGES, PROGRAMS, PYTHON
 
 SSHD = "/usr/sbin/sshd"
 CPU = "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu vmx\n"
@@ -144,6 +145,8 @@ class Bare:
         fake = {"host_key": (self.place / "host_key").read_text(), "sshd_config": SETTINGS, "cpuinfo": CPU,
                 "authorized_keys": (self.place / "key.pub").read_text(), "boot_id": "boot-0\n",
                 "cmdline": "root=/dev/vda quiet\n"}  # fmt: skip
+        for name in ("packaging", "pkg_resources"):  # a stock Debian has neither
+            shutil.rmtree(self.root / PYTHON.lstrip("/") / name, ignore_errors=True)
         for name, text in fake.items():
             self.write(f"/fake/{name}", text, 0o600)
         for name, text in programs.items():

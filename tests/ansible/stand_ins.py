@@ -7,9 +7,12 @@ NVIDIA's driver in nouveau's place when one is installed. Each program that chan
 
 from __future__ import annotations
 
+import importlib.util
 import platform
+from pathlib import Path
 
 VERSION = "550.90.05"
+PYTHON = "/usr/lib/python3/dist-packages"
 RUN_FILE = f"NVIDIA-Linux-x86_64-{VERSION}-vgpu-kvm.run"
 
 UPDATE_GRUB = """\
@@ -111,7 +114,10 @@ RED_HATS_PROGRAMS = {
     "/usr/bin/virsh": VIRSH,
 }
 RED_HAT = {"/etc/redhat-release": "Red Hat Enterprise Linux release 10.0 (Coughlan)\n"}
+# What Ansible's module pip asks for is the one package with something in it: the tests' own.
+_PACKAGING = Path(str(importlib.util.find_spec("packaging").origin)).parent
 PACKAGES = {
+    "python3-packaging": {f"{PYTHON}/packaging/{path.name}": path.read_text() for path in _PACKAGING.glob("*.py")},
     **{name: {} for name in ("qemu-system-x86", "libvirt-daemon-system", "ovmf", "swtpm", "swtpm-tools")},
     **{name: {} for name in ("gcc", "make", "dkms", f"linux-headers-{platform.release()}")},
     "libvirt-clients": {"/usr/bin/virsh": VIRSH},

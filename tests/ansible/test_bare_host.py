@@ -23,7 +23,11 @@ POOL = {
     "desktop_pool_image": "/srv/images/ubuntu-24.04.qcow2",
 }
 SAID = "Say what a reboot is pending for"
-ONLY_SAID_IN_CHECK_MODE = {"Say which packages would be installed", "Say which driver would be installed"}
+ONLY_SAID_IN_CHECK_MODE = {
+    "Say which packages would be installed",
+    "Say which driver would be installed",
+    "Say what would be installed",
+}
 NOT_SEEN_IN_CHECK_MODE = {
     "Install packages with apt",
     "Make a place for the driver's file",
@@ -31,6 +35,7 @@ NOT_SEEN_IN_CHECK_MODE = {
     "Run the driver's installer",
     "Start libvirt, now and at each boot",
     "Start libvirt's network, now and at each boot",
+    "Install vgpuctl",
     "Put the boot unit and libvirt's hook in place",
     "Have libvirt see a new hook; running VMs stay",
     "Make the GPUs as host.yaml is to say",

@@ -77,6 +77,20 @@ def test_site_makes_desktops_once_drain_brings_them_back_and_the_scheduler_chang
     assert [gpu["cordoned"] for gpu in site.vgpuctl("gpu-1", "list-gpus")["data"]] == [False]
 
 
+def test_check_mode_of_site_shows_what_it_does_to_gpus_on_which_no_desktop_has_room_yet(
+    tmp_path: Path, ansible: Path
+) -> None:
+    site = Site(tmp_path, {"gpu-1": "a100-40"}, ansible)
+    site.vgpuctl("gpu-1", "set-mode", "0000:3b:00.0", "passthrough")
+    checked = run(site, "site.yml", "--check", site_install=False, vgpuctl_host_spec=SPEC, **POOL)
+    assert checked.status == 0, checked.output
+    ((_, task),) = checked.changed
+    (gpus,) = checked.named(task)
+    assert "turn the 16 VFs of 0000:3b:00.0 on (sriov-manage)" in gpus.result["steps"]
+    assert "The GPUs are left as they are: check mode does not set up 0000:3b:00.0" in checked.output
+    assert site.vgpuctl("gpu-1", "list-gpus")["data"][0]["vfs"]["enabled"] == 0
+
+
 def test_doctor_stops_where_something_is_wrong(tmp_path: Path, ansible: Path) -> None:
     scenario = tmp_path / "broken.yaml"
     scenario.write_text("version: 1\niommu: false\ngpus: [{model: A100}]\n")
