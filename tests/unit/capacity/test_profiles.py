@@ -11,7 +11,7 @@ from tests.values import A4C, T2Q, T4Q, a100, claim, promised, snapshot, t4, vm
 from vgpuctl.capacity.profiles import check_combination, find, the_one
 from vgpuctl.errors import InvalidInput, NoCapacity, NotFound, Refused
 from vgpuctl.model.gpu import VgpuType
-from vgpuctl.model.profile_name import parse_name, without_model
+from vgpuctl.model.profile_name import without_model
 from vgpuctl.value import replace
 
 
@@ -123,28 +123,6 @@ def test_a_profile_of_another_board_stays_unknown_on_a_full_gpu():
     mine = promised(gpu, A4C, 0)
     with pytest.raises(NotFound):
         find(snapshot(gpu, claims=[claim(mine, 1)], live={mine.carrier}), (gpu,), "T4-2Q")
-
-
-@pytest.mark.parametrize(
-    ("profile", "board", "series", "exclusive"),
-    [
-        ("A100-4C", "A100", "C", False),
-        ("A100-1-5C", "A100", "C", False),
-        ("A100-1-5CME", "A100", "C", True),
-        ("T4-2B4", "T4", "B", True),
-        ("T4-16A", "T4", "A", True),
-        ("RTX6000-Ada-4Q", "RTX6000-Ada", "Q", False),
-    ],
-)
-def test_the_parts_of_nvidias_names(profile, board, series, exclusive):
-    found = parse_name(profile)
-    assert found is not None
-    assert (found.board, found.series, found.exclusive) == (board, series, exclusive)
-
-
-@pytest.mark.parametrize("profile", ["i915-GVTg_V5_4", "mtty-2", "", "A100"])
-def test_other_makers_names_have_no_parts(profile):
-    assert parse_name(profile) is None
 
 
 @pytest.mark.parametrize(
