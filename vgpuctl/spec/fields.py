@@ -36,7 +36,7 @@ VM_FIELDS: tuple[SpecField, ...] = (
     SpecField(
         "profile",
         "--profile",
-        "vGPU profile, `4C` for that of any model, with :N for several of it; repeat it for several vGPUs in one VM "
+        "vGPU profile (4C: of any model), with :N for several of it; repeat it for several vGPUs in one VM "
         "(at most 16, all or nothing)",
         "A100-4C",
         repeatable=True,

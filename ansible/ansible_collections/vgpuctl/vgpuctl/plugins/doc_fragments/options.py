@@ -14,8 +14,8 @@ options:
     type: list
     elements: str
     description:
-      - 'vGPU profile, with :N for several of it; a list for several vGPUs in one VM (at most 16, all or
-        nothing).'
+      - 'vGPU profile (4C: of any model), with :N for several of it; a list for several vGPUs in one VM (at
+        most 16, all or nothing).'
       - 'For example V(A100-4C).'
   gpu:
     type: raw
