@@ -47,8 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_keepers] = {}
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keeps the tests of the second L2 in one worker: it is as dear to start as the first."""
+    """Keeps the tests of the second L2 in one worker, it is as dear to start as the first; first: xdist reads it."""
     for item in items:
         if "lab_apparmor" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("apparmor"))

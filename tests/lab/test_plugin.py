@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.lab import recipe
+
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.quick
 
 FAKE = """
 import pytest
+
+from tests.lab import recipe
 from tests.lab.errors import LabDied
 runs = []
 
@@ -102,3 +106,24 @@ def test_it(lab):
     result = _run(pytester, body)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*DeadlineExceeded: not done after 1 s*"])
+
+
+def test_tests_of_the_second_host_are_one_workers(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(recipe.HERE.parent.parent))
+    pytester.makepyfile(
+        FAKE
+        + """
+@pytest.fixture
+def lab_apparmor():
+    return None
+
+@pytest.mark.parametrize("number", range(6))
+def test_it(lab_apparmor, number):
+    pass
+"""
+    )
+    words = ("-p", "tests.lab.plugin", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadgroup", "-v")
+    result = pytester.runpytest_subprocess(*words)
+    result.assert_outcomes(passed=6)
+    assert result.stdout.str().count("@apparmor") >= 6
+    assert len({line.split("]")[0] for line in result.outlines if line.startswith("[gw")}) == 1
