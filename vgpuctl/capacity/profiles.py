@@ -136,10 +136,21 @@ def check_combination(profiles: Sequence[str]) -> None:
             hint="A and B series and ME types are exclusive; use C or Q series for several vGPUs",
             profiles=list(profiles),
         )
-    kinds = {(n.board, n.series) if n else (p, "") for p, n in parsed.items()}
-    if len(kinds) > 1:
+    if len({_board_and_series(p) for p in profiles}) > 1:
         raise Refused(
             f"the vGPUs of one VM must be of one board type and series, not {', '.join(sorted(set(profiles)))}",
             hint="choose profiles of the same GPU model and letter",
             profiles=list(profiles),
         )
+
+
+def fitting(found: Mapping[str, VgpuType], beside: Sequence[str]) -> Mapping[str, VgpuType]:
+    """Return those types that can be in one VM with these profiles by board and series; all of them when none can."""
+    kinds = {_board_and_series(profile) for profile in beside}
+    some = {address: known for address, known in found.items() if kinds <= {_board_and_series(known.profile)}}
+    return some or found
+
+
+def _board_and_series(profile: str) -> tuple[str, str]:
+    name = parse_name(profile)
+    return (name.board, name.series) if name is not None else (profile, "")
