@@ -26,9 +26,12 @@ def means(known: VgpuType, text: str) -> bool:
 
 
 def _means(known: VgpuType, one: str) -> bool:
-    return one in (known.profile, known.name, known.type_id) or (
-        one[:1].isdigit() and one == without_model(known.profile)
-    )
+    return one in (known.name, known.type_id) or is_named(known.profile, one)
+
+
+def is_named(profile: str, one: str) -> bool:
+    """Say whether one text names a profile by what no driver need tell: its name, or what is behind the model in it."""
+    return one == profile or (one[:1].isdigit() and one == without_model(profile))
 
 
 def leaves_open(text: str) -> bool:
