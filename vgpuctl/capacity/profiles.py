@@ -85,7 +85,7 @@ def the_one(found: Mapping[str, VgpuType], text: str) -> str:
 
 def _missing(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -> NotFound | NoCapacity:
     hidden = [g for g in gpus if _catalogue_is_partial(g, snapshot.taken_on(g.address))]
-    asked = {name.board for name in map(_as_typed, text.split("|")) if name is not None}
+    asked = {name.board for name in map(typed_name, text.split("|")) if name is not None}
     boards = {b.board for g in hidden for b in _names_seen(g, snapshot.taken_on(g.address))}
     if asked & boards or ("" in asked and boards):
         busy = ", ".join(f"{g.address} ({len(snapshot.taken_on(g.address))} vGPUs)" for g in hidden)
@@ -118,7 +118,7 @@ def _catalogue_is_partial(gpu: Gpu, taken: Sequence[Vgpu]) -> bool:
     return gpu.backend is Backend.VENDOR_VF and bool(taken) and not complete
 
 
-def _as_typed(one: str) -> ProfileName | None:
+def typed_name(one: str) -> ProfileName | None:
     """Return the parts of a typed profile's name; a driver's full name has the short one as its last word."""
     return parse_name(one.rsplit(" ", 1)[-1])
 
