@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
-from vgpuctl.capacity.profiles import lists_all, means
+from vgpuctl.capacity.profiles import lists_all, means, typed_name
 from vgpuctl.model.profile_name import parse_name
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.value import Value
@@ -42,7 +42,8 @@ def not_offered(snapshot: Snapshot, demand: Mapping[str, float], text: str, name
         line = document.position(("placement", "demand", profile), of_key=True).line
         near = difflib.get_close_matches(profile, known, n=3, cutoff=0.5)
         meant = f" (did you mean {', '.join(near)}?)" if near else ""
-        parsed = parse_name(profile.rsplit(" ", 1)[-1])
+        parts = [typed_name(one) for one in profile.split("|")]
+        mistaken = any(parsed is None or parsed.board in boards for parsed in parts)
         told = f"{name}:{line}: placement.demand: no GPU here offers '{profile}', it counts for nothing{meant}"
-        found.append(NotOffered(parsed is None or parsed.board in boards, told))
+        found.append(NotOffered(mistaken, told))
     return tuple(found)

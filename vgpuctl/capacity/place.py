@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from vgpuctl.capacity.closed import why_closed, why_not_allowed
-from vgpuctl.capacity.profiles import check_combination, find, the_one
+from vgpuctl.capacity.profiles import check_combination, find, fitting, the_one
 from vgpuctl.capacity.room import Room, room, why_unknown
 from vgpuctl.capacity.search import Host, Item, Slot, search
 from vgpuctl.capacity.where import Barred, bound, selected, why_barred
@@ -42,10 +42,12 @@ def place(
     exclude: frozenset[str] = frozenset(),
     vm: str | None = None,
     uuid: str | None = None,
+    beside: Sequence[str] = (),
 ) -> tuple[Slot, ...]:
     """Return a slot for every vGPU wanted, in the order asked for.
 
     `vm`: for which host.yaml may reserve a GPU; `uuid`: of the VM, which may be bound to a spread group or a NUMA node.
+    `beside`: the profiles that the VM has and keeps; of what leaves the model open only what can be beside them.
 
     Raises:
         NoCapacity: they do not all fit; facts hold each GPU's numbers and reasons.
@@ -55,7 +57,7 @@ def place(
     where = bound(snapshot, where or ANYWHERE, uuid)
     gpus = tuple(g for g in selected(snapshot, where) if g.address not in exclude)
     barred = {g.address: why for g in gpus if (why := why_barred(snapshot, g, where, uuid)) is not None}
-    found = {text: _meant(snapshot, gpus, barred, text) for text, _ in profiles}
+    found = {text: fitting(_meant(snapshot, gpus, barred, text), beside) for text, _ in profiles}
     if sum(count for _, count in profiles) > 1:
         check_combination([the_one(found[text], text) for text, count in profiles for _ in range(count)])
     items = {text: Item(_allowed(gpus, types), text) for text, types in found.items()}

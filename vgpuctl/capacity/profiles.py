@@ -26,9 +26,12 @@ def means(known: VgpuType, text: str) -> bool:
 
 
 def _means(known: VgpuType, one: str) -> bool:
-    return one in (known.profile, known.name, known.type_id) or (
-        one[:1].isdigit() and one == without_model(known.profile)
-    )
+    return one in (known.name, known.type_id) or is_named(known.profile, one)
+
+
+def is_named(profile: str, one: str) -> bool:
+    """Say whether one text names a profile by what no driver need tell: its name, or what is behind the model in it."""
+    return one == profile or (one[:1].isdigit() and one == without_model(profile))
 
 
 def leaves_open(text: str) -> bool:
@@ -82,7 +85,7 @@ def the_one(found: Mapping[str, VgpuType], text: str) -> str:
 
 def _missing(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -> NotFound | NoCapacity:
     hidden = [g for g in gpus if _catalogue_is_partial(g, snapshot.taken_on(g.address))]
-    asked = {name.board for one in text.split("|") if (name := parse_name(one)) is not None}
+    asked = {name.board for name in map(typed_name, text.split("|")) if name is not None}
     boards = {b.board for g in hidden for b in _names_seen(g, snapshot.taken_on(g.address))}
     if asked & boards or ("" in asked and boards):
         busy = ", ".join(f"{g.address} ({len(snapshot.taken_on(g.address))} vGPUs)" for g in hidden)
@@ -115,6 +118,11 @@ def _catalogue_is_partial(gpu: Gpu, taken: Sequence[Vgpu]) -> bool:
     return gpu.backend is Backend.VENDOR_VF and bool(taken) and not complete
 
 
+def typed_name(one: str) -> ProfileName | None:
+    """Return the parts of a typed profile's name; a driver's full name has the short one as its last word."""
+    return parse_name(one.rsplit(" ", 1)[-1])
+
+
 def _names_seen(gpu: Gpu, taken: Sequence[Vgpu]) -> list[ProfileName]:
     texts = [t.profile for t in gpu.types] + [v.profile for v in taken if v.profile]
     return [n for n in map(parse_name, texts) if n is not None]
@@ -136,10 +144,21 @@ def check_combination(profiles: Sequence[str]) -> None:
             hint="A and B series and ME types are exclusive; use C or Q series for several vGPUs",
             profiles=list(profiles),
         )
-    kinds = {(n.board, n.series) if n else (p, "") for p, n in parsed.items()}
-    if len(kinds) > 1:
+    if len({_board_and_series(p) for p in profiles}) > 1:
         raise Refused(
             f"the vGPUs of one VM must be of one board type and series, not {', '.join(sorted(set(profiles)))}",
             hint="choose profiles of the same GPU model and letter",
             profiles=list(profiles),
         )
+
+
+def fitting(found: Mapping[str, VgpuType], beside: Sequence[str]) -> Mapping[str, VgpuType]:
+    """Return those types that can be in one VM with these profiles by board and series; all of them when none can."""
+    kinds = {_board_and_series(profile) for profile in beside}
+    some = {address: known for address, known in found.items() if kinds <= {_board_and_series(known.profile)}}
+    return some or found
+
+
+def _board_and_series(profile: str) -> tuple[str, str]:
+    name = parse_name(profile)
+    return (name.board, name.series) if name is not None else (profile, "")

@@ -62,9 +62,9 @@ def added(
     """
     vm = snapshot.vm(promise.vm_uuid)
     named = wish if vm is None else replace(wish, name=vm.name)  # it may be called by its uuid
-    chosen = choose(snapshot, named, promise.vm_uuid, exclude)
-    stay = [v for v in promise.vgpus if v not in go]
-    check_combination([v.profile for v in (*stay, *chosen) if v.profile is not None])
+    stay = [v.profile for v in promise.vgpus if v not in go and v.profile is not None]
+    chosen = choose(snapshot, named, promise.vm_uuid, exclude, stay)
+    check_combination([*stay, *(v.profile for v in chosen if v.profile is not None)])
     taken = {v.carrier for v in snapshot.vgpus}
     used = {v.index for v in promise.vgpus}
     free = [n for n in range(MAX_INDEXES) if n not in used and carrier_uuid(promise.vm_uuid, n) not in taken]

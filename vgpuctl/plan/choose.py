@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vgpuctl.backends import of
 from vgpuctl.backends.whole import HARMLESS_DRIVERS, vfs_on_hint
 from vgpuctl.capacity.closed import why_closed
@@ -27,16 +29,22 @@ def vm_name(wish: VmWish, uuid: str) -> str:
 
 
 def choose(
-    snapshot: Snapshot, wish: VmWish, uuid: str, exclude: frozenset[str] = frozenset()
+    snapshot: Snapshot,
+    wish: VmWish,
+    uuid: str,
+    exclude: frozenset[str] = frozenset(),
+    beside: Sequence[str] = (),
 ) -> tuple[PromisedVgpu, ...]:
     """Return the vGPUs a new VM would get, checked against what the host must have.
+
+    `beside`: the profiles of the vGPUs that a VM has and keeps.
 
     Raises:
         NoCapacity, NotFound, InvalidInput, Refused, InUse, HostCannot, Stuck: as the message says.
     """
     refuse_unknown_host_file(snapshot)
     if wish.mode == "vgpu":
-        return _vgpus(snapshot, wish, uuid, exclude)
+        return _vgpus(snapshot, wish, uuid, exclude, beside)
     gpu = _one_gpu(snapshot, wish, vm_name(wish, uuid), uuid)
     if wish.mode == "sriov":
         return _plain_vf(snapshot, gpu)
@@ -79,10 +87,12 @@ def params_text(wish: VmWish) -> str:
     return ",".join(f"{k}={v}" for k, v in wish.vgpu_params)
 
 
-def _vgpus(snapshot: Snapshot, wish: VmWish, uuid: str, exclude: frozenset[str]) -> tuple[PromisedVgpu, ...]:
+def _vgpus(
+    snapshot: Snapshot, wish: VmWish, uuid: str, exclude: frozenset[str], beside: Sequence[str]
+) -> tuple[PromisedVgpu, ...]:
     if not any(g.types for g in selected(snapshot, wish.where)):
         _explain_no_types(snapshot, wish)
-    slots = place(snapshot, wish.profiles, wish.where, exclude, vm_name(wish, uuid), uuid)
+    slots = place(snapshot, wish.profiles, wish.where, exclude, vm_name(wish, uuid), uuid, beside)
     vgpus = []
     for index, slot in enumerate(slots):
         backend = slot.gpu.backend or Backend.PASSTHROUGH

@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 
-from vgpuctl.capacity.profiles import means
+from vgpuctl.capacity.profiles import is_named, means
 from vgpuctl.model.gpu import VgpuType
 from vgpuctl.model.scheduler import Policy
 from vgpuctl.model.snapshot import Snapshot
@@ -70,17 +70,22 @@ def _kept(vm: Vm) -> Side:
 
 
 def _short_name(vm: Vm, kept: Side, text: str) -> str:
-    """Return the profile that a typed text means on this VM: its record says it, or the full name's last word.
+    """Return the profile that a typed text means on this VM: its record says it, its name, or a full name's last word.
 
-    A VM that was made with one full name does not match another one with the same last word.
+    A VM that was made with one full name does not match another one with the same last word. Of several with `|`
+    between them each one counts. A driver that hides types of a GPU in use need not be asked for any of these.
     """
     vgpus = vm.promise.vgpus if vm.promise else ()
     texts = kept.get("profile")
     typed = [str(t) for t in texts] if isinstance(texts, list) and len(texts) == len(vgpus) else [""] * len(vgpus)
     for vgpu, was in zip(vgpus, typed, strict=True):
-        if vgpu.profile and (text in (was, vgpu.profile) or (" " not in was and text.split()[-1:] == [vgpu.profile])):
+        if vgpu.profile and (text == was or any(_says(vgpu.profile, was, one) for one in text.split("|"))):
             return vgpu.profile
     return text
+
+
+def _says(profile: str, was: str, one: str) -> bool:
+    return is_named(profile, one) or (" " not in was and one.split()[-1:] == [profile])
 
 
 def _observed(vm: Vm, kept: Side) -> Side:

@@ -8,15 +8,16 @@ make; and removing is the same backwards. A claim alone is leaked, an entry alon
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 
 from vgpuctl.backends import of
 from vgpuctl.capacity.ownership import backend_of, named_owner
-from vgpuctl.capacity.profiles import means
+from vgpuctl.capacity.profiles import is_named, means
 from vgpuctl.capacity.where import matching, selected
 from vgpuctl.domain.edit import hostdev_xml
 from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NotFound, SpecDiffers
 from vgpuctl.model.address import is_pci
-from vgpuctl.model.gpu import MDEV, Vgpu
+from vgpuctl.model.gpu import MDEV, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import WITHOUT_VM, NamedVgpu, Promise, PromisedVgpu, PromiseState, Vm, VmState
@@ -121,7 +122,7 @@ def refuse_different(snapshot: Snapshot, entry: NamedVgpu, wish: VmWish) -> None
     types = [t for t in gpu.types if t.profile == entry.profile] if gpu is not None else []
     profiles = [text for text, _ in wish.profiles]
     same = {
-        "profile": all(text == entry.profile or any(means(t, text) for t in types) for text in profiles),
+        "profile": all(_same(entry.profile, types, text) for text in profiles),
         "gpu": gpu is None or gpu in selected(snapshot, wish.where),
         "not_gpu": gpu is None or not any(matching((gpu,), text) for text in wish.where.not_gpus),
         "vgpu_params": not wish.vgpu_params or params_text(wish) == entry.params,
@@ -143,6 +144,11 @@ def refuse_different(snapshot: Snapshot, entry: NamedVgpu, wish: VmWish) -> None
             before={field: before[field] for field in changed},
             after={field: after[field] for field in changed},
         )
+
+
+def _same(profile: str, types: Sequence[VgpuType], text: str) -> bool:
+    """Say whether a text means a profile; `types`: what the driver says of it now, nothing where it hides it."""
+    return any(means(known, text) for known in types) or any(is_named(profile, one) for one in text.split("|"))
 
 
 def chosen(snapshot: Snapshot, wish: VmWish, owner: str, exclude: frozenset[str]) -> PromisedVgpu:

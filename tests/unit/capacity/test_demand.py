@@ -22,6 +22,12 @@ def test_each_is_told_with_its_line_and_near_names_and_whether_it_may_be_another
     assert not_offered(snapshot(a100()), {"A100-4C": 1, "GRID A100-5C": 2}, "", "FILE") == ()
 
 
+def test_of_several_one_of_a_model_that_is_here_is_hardly_meant_for_another_host():
+    demand = {"A100-9C|A16-2Q": 1, "A16-2Q|T4-2Q": 1}
+    text = "version: 1\nplacement:\n  demand:\n    A100-9C|A16-2Q: 1\n    A16-2Q|T4-2Q: 1\n"
+    assert [told.mistaken for told in not_offered(snapshot(a100()), demand, text, "FILE")] == [True, False]
+
+
 def test_nothing_is_told_where_a_gpu_may_offer_more_than_it_shows():
     off = t4("0000:5f:00.0", backend=None, vfs_total=16, types=())
     assert not_offered(snapshot(a100(), off), DEMAND, TEXT, "FILE") == ()

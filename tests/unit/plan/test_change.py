@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.values import A4C, MACHINE, T2Q, T4Q, a100, promised, snapshot, t4, vm
+from tests.values import A4C, MACHINE, T2Q, T4Q, a100, promised, snapshot, t4, taken, vm
 from tests.worlds import wish
 from vgpuctl.capacity.ownership import carrier_uuid
 from vgpuctl.errors import NoCapacity, NotFound, Refused
@@ -59,6 +59,18 @@ def test_vgpus_that_cannot_be_together_are_refused() -> None:
     have = promised(CARD, replace(A4C, profile="T4-4Q"))
     with pytest.raises(Refused, match="one board type"):
         change.added(snapshot(CARD, vms=[vm(1, have)]), wish("A100-4C"), own(vm(1, have)))
+
+
+def test_a_profile_of_any_model_is_of_the_model_that_the_vm_has() -> None:
+    other = a100(types=(replace(A4C, name="GRID A100-4Q", profile="A100-4Q"),))
+    card = t4()
+    have = promised(card, T4Q, carrier=carrier_uuid(vm(1).uuid, 0))
+    seen = snapshot(other, card, vms=[vm(1, have)], vgpus=[taken(card, T4Q, carrier=have.carrier)])
+    asked = wish("4Q", 2)
+    asked = replace(asked, where=replace(asked.where, policy="first-fit"))
+    assert [v.profile for v in change.added(seen, asked, own(vm(1, have)))] == ["T4-4Q", "T4-4Q"]
+    with pytest.raises(Refused, match="one board type"):
+        change.added(seen, wish("A100-4Q"), own(vm(1, have)))
 
 
 def test_the_record_keeps_each_text_beside_its_vgpu() -> None:

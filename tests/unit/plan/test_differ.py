@@ -84,6 +84,13 @@ def test_a_profile_of_any_model_is_the_one_that_the_vm_got():
     assert differences(found, by("5C"), types=types)[1]["profile"] == {"5C": 1}
 
 
+def test_a_driver_that_hides_types_of_a_gpu_in_use_makes_no_difference():
+    for made in ("A100-4C", "4C", "468"):
+        for again in ("4C", "T4-4Q|A100-4C", "NVIDIA T4-4Q|GRID A100-4C"):
+            assert differences(existing(by(made)), by(again)) == ({}, {}), (made, again)
+    assert differences(existing(by("A100-4C")), by("5C"))[1]["profile"] == {"5C": 1}
+
+
 def test_two_full_names_with_the_same_last_word_are_two_profiles():
     assert differences(existing(by("GRID A100-4C")), by("NVIDIA A100-4C"))[1]["profile"] == {"NVIDIA A100-4C": 1}
 

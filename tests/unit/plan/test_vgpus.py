@@ -6,9 +6,11 @@ from __future__ import annotations
 import pytest
 
 from tests.values import A4C, T2Q, a100, promised, snapshot, t4
+from tests.worlds import wish
 from vgpuctl.capacity.ownership import named_owner
-from vgpuctl.errors import InvalidInput
-from vgpuctl.plan.vgpus import holder_of, hostdev, refuse_unread, usage
+from vgpuctl.errors import InvalidInput, SpecDiffers
+from vgpuctl.model.vm import NamedVgpu
+from vgpuctl.plan.vgpus import holder_of, hostdev, refuse_different, refuse_unread, usage
 
 UUID = "11111111-2222-4333-8444-555555555555"
 
@@ -37,3 +39,12 @@ def test_without_host_yaml_nobody_decides_whose_a_vgpu_is():
     refuse_unread(snapshot(a100()))
     with pytest.raises(InvalidInput, match="line 2"):
         refuse_unread(snapshot(a100(), host_file_problem="line 2"))
+
+
+def test_a_driver_that_hides_types_of_a_gpu_in_use_makes_no_difference():
+    gpu = a100(types=())
+    entry = NamedVgpu("spare", "A100-4C", gpu.address, gpu.functions[0].address)
+    for text in ("A100-4C", "4C", "T4-4Q|A100-4C"):
+        refuse_different(snapshot(gpu), entry, wish(text))
+    with pytest.raises(SpecDiffers, match="it is A100-4C, not 5C"):
+        refuse_different(snapshot(gpu), entry, wish("5C"))
