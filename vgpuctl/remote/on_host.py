@@ -6,7 +6,8 @@ JSON, the request, then the wheels one after the other. It prints one document, 
 
 Each vgpuctl has an environment of its own, beside the others: DIRECTORY-VERSION-xxxxxx. DIRECTORY is a link to the one
 that counts, and is replaced at the very end. An older one stays while a file or a process names it: a command that
-runs imports its modules late. A lock on the directory above keeps two of these programs apart.
+runs imports its modules late. A lock on a file that root alone can open keeps two of these programs apart: flock(2)
+asks for no right to write, so on /opt any user could hold it.
 
 Size: it is sent as one text.
 """
@@ -118,7 +119,7 @@ def bring(request: Request, stream: BinaryIO, stops: Stops, undone: list[str]) -
     """
     os.umask(0o022)
     above = Path(request["directory"]).parent
-    with _alone(above):
+    with _alone(request):
         for stale in above.glob(f"{WHEELS}*"):
             shutil.rmtree(stale)
         _drop_unused(request)
@@ -222,14 +223,17 @@ def _after(request: Request, was: str | None) -> list[str]:
 
 
 @contextlib.contextmanager
-def _alone(above: Path) -> Iterator[None]:
-    held = os.open(above, os.O_RDONLY | os.O_DIRECTORY)
+def _alone(request: Request) -> Iterator[None]:
+    held = os.open(request["lock"], os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
-            hint = "wait for its end, and run it again"
-            raise Refusal("locked", 75, f"somebody else brings vgpuctl to {above} now", hint) from exc
+            by = os.pread(held, _PIECE, 0).decode(errors="replace") or "another process"
+            message = f"{by} brings vgpuctl to {request['directory']} now"
+            raise Refusal("locked", 75, message, "wait for its end, and run it again", path=request["lock"]) from exc
+        os.ftruncate(held, 0)
+        os.pwrite(held, f"process {os.getpid()}".encode(), 0)
         yield
     finally:
         os.close(held)

@@ -56,9 +56,9 @@ def asked(place: Path, act: str, *wheels: Path, **more: Any) -> bytes:
         for wheel, content in zip(wheels, contents, strict=True)
     ]
     request = {
-        "act": act, "directory": str(place / "opt/vgpuctl"), "link": str(place / "bin/vgpuctl"), "referring": [],
-        "version": "1.0", "digest": "d1", "has_libvirt": True, "words": ["install-host"], "needs_bytes": 1,
-        "wheels": described, "progress": False, **more,
+        "act": act, "directory": str(place / "opt/vgpuctl"), "link": str(place / "bin/vgpuctl"),
+        "lock": str(place / "lock"), "referring": [], "version": "1.0", "digest": "d1", "has_libvirt": True,
+        "words": ["install-host"], "needs_bytes": 1, "wheels": described, "progress": False, **more,
     }  # fmt: skip
     return b"".join([json.dumps(request).encode(), b"\n", *contents])
 
@@ -224,13 +224,37 @@ def test_old_environments_go_unless_something_names_them(place: Path) -> None:
     assert names(place) == ["vgpuctl", "vgpuctl-0.0-x", "vgpuctl-0.1-x", "vgpuctl-0.2-x", "vgpuctl-0.5-abc"]
 
 
-def test_two_do_not_work_at_once(place: Path) -> None:
-    held = os.open(place / "opt", os.O_RDONLY)
+@contextlib.contextmanager
+def open_by_all(directory: Path) -> Iterator[int]:
+    """Open a directory as any user can."""
+    held = os.open(directory, os.O_RDONLY)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert error(asked(place, "bring"))["code"] == "locked"
+        yield held
     finally:
         os.close(held)
+
+
+def test_two_do_not_work_at_once(place: Path) -> None:
+    with open(place / "lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        held.write("process 4242")
+        held.flush()
+        found = error(asked(place, "bring"))
+    assert (found["code"], found["message"]) == ("locked", f"process 4242 brings vgpuctl to {place}/opt/vgpuctl now")
+
+
+def test_no_user_can_hold_the_lock_but_root(place: Path) -> None:
+    """flock(2) asks for no right to write: whoever opens a file or a directory can hold it."""
+    with open_by_all(place / "opt") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert error(asked(place, "bring", needs_bytes=1 << 60))["facts"]["check"] == "space"
+    assert stat.S_IMODE((place / "lock").stat().st_mode) == 0o600
+
+
+def test_a_lock_that_is_a_link_is_not_followed(place: Path) -> None:
+    (place / "lock").symlink_to(place / "elsewhere")
+    assert error(asked(place, "bring"))["facts"]["path"] == f"{place}/lock"
+    assert not (place / "elsewhere").exists()
 
 
 def test_wheels_that_do_not_arrive_whole_are_not_installed(place: Path) -> None:
