@@ -154,10 +154,12 @@ def _bring(
                 _say(request, line)
     finally:
         whole = _counts(directory, made)
+        stay = _drop_unused(request)
         if not whole:
-            undone += [] if _referred(request, made) else [f"make {made}"]
-        _drop_unused(request)
-    if not whole:
+            undone += [] if made.exists() else [f"make {made}"]
+    if whole:
+        found["warnings"] = [*found.get("warnings", []), *stay]
+    else:
         found["error"]["undone"] = [*found["error"]["undone"], *undone]
     return found
 
@@ -343,13 +345,23 @@ def _point(link: Path, target: str, made: Path) -> None:
         raise
 
 
-def _drop_unused(request: Request) -> None:
-    """Remove environments that this program made, do not count, and that nothing names."""
+def _drop_unused(request: Request) -> list[str]:
+    """Remove environments that this program made, do not count, and that nothing names; return those that stay.
+
+    One that the system does not let go is no reason to fail: it hinders nobody, and the next run tries again.
+    """
     directory = Path(request["directory"])
+    stay = []
     for found in directory.parent.glob(f"{directory.name}-*"):
         ours = found.is_dir() and not found.is_symlink() and (found / MARK).is_file()
         if ours and not _counts(directory, found) and not _referred(request, found):
-            shutil.rmtree(found)
+            try:
+                shutil.rmtree(found)
+            except OSError as exc:
+                stay.append(f"{found} is of no use any more, and could not be removed: {exc.strerror}")
+                with contextlib.suppress(OSError):
+                    _mark(found, None, None)
+    return stay
 
 
 def _counts(directory: Path, environment: Path) -> bool:

@@ -225,6 +225,18 @@ def test_old_environments_go_unless_something_names_them(place: Path) -> None:
 
 
 @contextlib.contextmanager
+def kept_by_the_system(directory: Path) -> Iterator[None]:
+    """Let nothing be removed from a directory: something is mounted on a directory in it."""
+    held = directory / "held"
+    held.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", held], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", held], check=True)
+
+
+@contextlib.contextmanager
 def open_by_all(directory: Path) -> Iterator[int]:
     """Open a directory as any user can."""
     held = os.open(directory, os.O_RDONLY)
@@ -298,6 +310,17 @@ def test_it_counts_when_all_is_done_also_where_opt_is_a_link(place: Path) -> Non
     said = subprocess.run([place / "bin/vgpuctl", "--version"], capture_output=True, text=True, check=True)
     assert said.stdout == "vgpuctl 1.0\n"
     assert run(asked(place, "look"))["data"]["present"] is True
+
+
+def test_an_old_environment_that_cannot_be_removed_is_told_and_hinders_nothing(place: Path) -> None:
+    old = old_one(place, mark="{}")
+    with kept_by_the_system(old):
+        found = run(asked(place, "bring", wheel(place, WORKS)))
+        assert (found["changed"], found["data"]["brought"]) == (True, {"version": "1.0", "was": "0.5"})
+        (told,) = found["warnings"]
+        assert told.startswith(f"{old} is of no use any more, and could not be removed: ")
+    error(asked(place, "bring", needs_bytes=1 << 60))
+    assert old.name not in names(place)
 
 
 def test_a_stop_is_handed_on_to_install_host_and_the_old_one_stays(place: Path) -> None:
