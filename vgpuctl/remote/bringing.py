@@ -124,7 +124,7 @@ def _judged(ran: Ran, name: str, *, changes: bool) -> Answer:
 
 
 def _refuse_older(name: str, there: str | None, what: Bring) -> None:
-    newer, ours = wheelhouse.numbers(there or ""), wheelhouse.numbers(what.version)
+    newer, ours = wheelhouse.release(there or ""), wheelhouse.release(what.version)
     if newer is not None and ours is not None and newer > ours:
         raise Refused(
             f"{name}: its vgpuctl {there} is newer than {what.version} of {what.directory}: an older one may not"

@@ -91,6 +91,12 @@ def numbers(version: str) -> tuple[int, ...] | None:
     return tuple(found)
 
 
+def release(version: str) -> tuple[int, ...] | None:
+    """Return the numbers that a version begins with, as 0.2.0rc1 does; None for one that begins with none."""
+    found = _NUMBERS.match(version)
+    return None if found is None else numbers(found[0])
+
+
 def normal(name: str) -> str:
     """Return a name as names are compared."""
     return re.sub(r"[-_.]+", "-", name).lower()
