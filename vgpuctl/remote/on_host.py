@@ -147,6 +147,7 @@ def _bring(
         _install(request, made, wheels, stops)
         made.chmod(0o755)
         _say(request, before[1])
+        _require_idle(directory)  # pip took its time, in which one may have begun
         found = _install_host(request, made, stops)
         if found["ok"]:
             _switch(request, made)
@@ -203,6 +204,11 @@ def _require_room(request: Request) -> None:
         message = f"{above} has {_mib(free)} free, and vgpuctl needs {_mib(request['needs_bytes'])} to be brought"
         facts = {"free_bytes": free, "needs_bytes": request["needs_bytes"]}
         raise Refusal("host-cannot", 6, message, "make room there", check="space", **facts)
+    _require_idle(directory)
+
+
+def _require_idle(directory: Path) -> None:
+    """Raise Refusal when a process runs from an environment that is no link, and so would be exchanged under it."""
     users = [] if directory.is_symlink() else _processes(directory)
     if users:
         hint = "wait for its end: its modules would be exchanged under it"
@@ -309,7 +315,10 @@ def _install_host(request: Request, made: Path, stops: Stops) -> Document:
     except (ValueError, KeyError, TypeError):
         pass
     stops.check()
-    raise Refusal("failed", 1, f"install-host of vgpuctl {request['version']} ended with {status} and no result")
+    message = f"install-host of vgpuctl {request['version']} ended with {status} and no result"
+    refusal = Refusal("partly-applied", 5, message, "run it again: what is in place there stays, and the rest is added")
+    refusal.left = [f"whatever install-host of vgpuctl {request['version']} put in place"]
+    raise refusal
 
 
 def _switch(request: Request, made: Path) -> None:

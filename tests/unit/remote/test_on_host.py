@@ -45,6 +45,15 @@ if "--version" in sys.argv:
 print("waiting", file=sys.stderr, flush=True)
 time.sleep(60)
 """
+DIES = """#!python
+import os, subprocess, sys
+if "--version" in sys.argv:
+    if os.path.exists("BEGINS"):
+        os.symlink("/bin/sleep", "BEGINS/bin/python")
+        subprocess.Popen(["BEGINS/bin/python", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    sys.exit(print("vgpuctl 1.0"))
+os.kill(os.getpid(), 9)
+"""
 OLD = '#!/bin/sh\necho "vgpuctl 0.5"\n'
 
 
@@ -321,6 +330,26 @@ def test_an_old_environment_that_cannot_be_removed_is_told_and_hinders_nothing(p
         assert told.startswith(f"{old} is of no use any more, and could not be removed: ")
     error(asked(place, "bring", needs_bytes=1 << 60))
     assert old.name not in names(place)
+
+
+def test_a_process_that_begins_while_pip_works_keeps_its_environment(place: Path) -> None:
+    old = old_one(place)
+    try:
+        found = error(asked(place, "bring", wheel(place, DIES.replace("BEGINS", str(old)))))
+    finally:
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if (entry / "cmdline").read_bytes().startswith(f"{old}/bin/python".encode()):
+                    os.kill(int(entry.name), signal.SIGKILL)
+    assert (found["code"], len(found["facts"]["pids"]), names(place)) == ("busy", 1, ["vgpuctl"])
+
+
+def test_an_install_host_that_dies_may_have_left_something(place: Path) -> None:
+    old_one(place)
+    found = error(asked(place, "bring", wheel(place, DIES)))
+    assert (found["code"], found["exit_status"], len(found["left"])) == ("partly-applied", 5, 1)
+    assert "ended with -9 and no result" in found["message"]
+    assert names(place) == ["vgpuctl"]
 
 
 def test_a_stop_is_handed_on_to_install_host_and_the_old_one_stays(place: Path) -> None:
