@@ -181,6 +181,7 @@ def _there(request: Request, stops: Stops) -> tuple[str | None, str | None]:
     if os.path.lexists(link) and not link.is_symlink():
         raise Refusal("foreign", 3, f"{link} is a file, and no link to a vgpuctl", f"look at it: file {link}")
     status, out, _ = _run([str(directory / "bin/vgpuctl"), "--version"], stops)
+    stops.check()  # what was stopped is not one that does not run
     words = out.split()
     version = words[1] if status == 0 and len(words) == 2 and words[0] == "vgpuctl" else None
     return version, _marked(directory).get("digest")

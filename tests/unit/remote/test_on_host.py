@@ -163,6 +163,11 @@ def test_one_that_does_not_run_is_none(place: Path) -> None:
     }
 
 
+def test_one_that_was_stopped_while_it_was_asked_is_not_said_to_be_none(place: Path) -> None:
+    (old_one(place) / "bin/vgpuctl").write_text("#!/bin/sh\nkill -INT $PPID\nexec sleep 600\n")
+    assert error(asked(place, "look"))["code"] == "interrupted"
+
+
 def test_what_is_somebody_elses_is_refused(place: Path) -> None:
     (place / "other").mkdir()
     (place / "other/vgpuctl").write_text(OLD)
