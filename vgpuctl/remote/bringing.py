@@ -23,6 +23,8 @@ from vgpuctl.value import Value, replace
 DIRECTORY = "/opt/vgpuctl"
 LINK = "/usr/local/bin/vgpuctl"
 """Where the role of the Ansible collection has both."""
+LOCK = "/run/vgpuctl-bring.lock"
+"""Held there while vgpuctl is brought; /run is root's, and empty after a boot."""
 NEEDS_BYTES = 64 << 20
 NEEDS_TIMES = 6
 """What has to be free: so much for pip and setuptools in an environment, and so many times the wheels. With 15 MiB of
@@ -55,7 +57,7 @@ def bring(
     """Return what is brought. `words` are those of install-host there; `referring` the files that name its Python."""
     wheels = [{"name": one.file, "bytes": len(one.content), "sha256": one.sha256} for one in house.wheels]
     request = {
-        "directory": DIRECTORY, "link": LINK, "referring": referring, "version": house.version,
+        "directory": DIRECTORY, "link": LINK, "lock": LOCK, "referring": referring, "version": house.version,
         "digest": house.digest, "has_libvirt": house.has(wheelhouse.OF_THE_DISTRIBUTION), "words": words,
         "needs_bytes": NEEDS_BYTES + NEEDS_TIMES * house.size_bytes, "wheels": wheels, "progress": told is not None,
     }  # fmt: skip
@@ -122,7 +124,7 @@ def _judged(ran: Ran, name: str, *, changes: bool) -> Answer:
 
 
 def _refuse_older(name: str, there: str | None, what: Bring) -> None:
-    newer, ours = wheelhouse.numbers(there or ""), wheelhouse.numbers(what.version)
+    newer, ours = wheelhouse.release(there or ""), wheelhouse.release(what.version)
     if newer is not None and ours is not None and newer > ours:
         raise Refused(
             f"{name}: its vgpuctl {there} is newer than {what.version} of {what.directory}: an older one may not"

@@ -6,7 +6,8 @@ JSON, the request, then the wheels one after the other. It prints one document, 
 
 Each vgpuctl has an environment of its own, beside the others: DIRECTORY-VERSION-xxxxxx. DIRECTORY is a link to the one
 that counts, and is replaced at the very end. An older one stays while a file or a process names it: a command that
-runs imports its modules late. A lock on the directory above keeps two of these programs apart.
+runs imports its modules late. A lock on a file that root alone can open keeps two of these programs apart: flock(2)
+asks for no right to write, so on /opt any user could hold it.
 
 Size: it is sent as one text.
 """
@@ -118,7 +119,7 @@ def bring(request: Request, stream: BinaryIO, stops: Stops, undone: list[str]) -
     """
     os.umask(0o022)
     above = Path(request["directory"]).parent
-    with _alone(above):
+    with _alone(request):
         for stale in above.glob(f"{WHEELS}*"):
             shutil.rmtree(stale)
         _drop_unused(request)
@@ -146,6 +147,7 @@ def _bring(
         _install(request, made, wheels, stops)
         made.chmod(0o755)
         _say(request, before[1])
+        _require_idle(directory)  # pip took its time, in which one may have begun
         found = _install_host(request, made, stops)
         if found["ok"]:
             _switch(request, made)
@@ -153,10 +155,12 @@ def _bring(
                 _say(request, line)
     finally:
         whole = _counts(directory, made)
+        stay = _drop_unused(request)
         if not whole:
-            undone += [] if _referred(request, made) else [f"make {made}"]
-        _drop_unused(request)
-    if not whole:
+            undone += [] if made.exists() else [f"make {made}"]
+    if whole:
+        found["warnings"] = [*found.get("warnings", []), *stay]
+    else:
         found["error"]["undone"] = [*found["error"]["undone"], *undone]
     return found
 
@@ -177,6 +181,7 @@ def _there(request: Request, stops: Stops) -> tuple[str | None, str | None]:
     if os.path.lexists(link) and not link.is_symlink():
         raise Refusal("foreign", 3, f"{link} is a file, and no link to a vgpuctl", f"look at it: file {link}")
     status, out, _ = _run([str(directory / "bin/vgpuctl"), "--version"], stops)
+    stops.check()  # what was stopped is not one that does not run
     words = out.split()
     version = words[1] if status == 0 and len(words) == 2 and words[0] == "vgpuctl" else None
     return version, _marked(directory).get("digest")
@@ -200,6 +205,11 @@ def _require_room(request: Request) -> None:
         message = f"{above} has {_mib(free)} free, and vgpuctl needs {_mib(request['needs_bytes'])} to be brought"
         facts = {"free_bytes": free, "needs_bytes": request["needs_bytes"]}
         raise Refusal("host-cannot", 6, message, "make room there", check="space", **facts)
+    _require_idle(directory)
+
+
+def _require_idle(directory: Path) -> None:
+    """Raise Refusal when a process runs from an environment that is no link, and so would be exchanged under it."""
     users = [] if directory.is_symlink() else _processes(directory)
     if users:
         hint = "wait for its end: its modules would be exchanged under it"
@@ -222,14 +232,17 @@ def _after(request: Request, was: str | None) -> list[str]:
 
 
 @contextlib.contextmanager
-def _alone(above: Path) -> Iterator[None]:
-    held = os.open(above, os.O_RDONLY | os.O_DIRECTORY)
+def _alone(request: Request) -> Iterator[None]:
+    held = os.open(request["lock"], os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
-            hint = "wait for its end, and run it again"
-            raise Refusal("locked", 75, f"somebody else brings vgpuctl to {above} now", hint) from exc
+            by = os.pread(held, _PIECE, 0).decode(errors="replace") or "another process"
+            message = f"{by} brings vgpuctl to {request['directory']} now"
+            raise Refusal("locked", 75, message, "wait for its end, and run it again", path=request["lock"]) from exc
+        os.ftruncate(held, 0)
+        os.pwrite(held, f"process {os.getpid()}".encode(), 0)
         yield
     finally:
         os.close(held)
@@ -303,7 +316,10 @@ def _install_host(request: Request, made: Path, stops: Stops) -> Document:
     except (ValueError, KeyError, TypeError):
         pass
     stops.check()
-    raise Refusal("failed", 1, f"install-host of vgpuctl {request['version']} ended with {status} and no result")
+    message = f"install-host of vgpuctl {request['version']} ended with {status} and no result"
+    refusal = Refusal("partly-applied", 5, message, "run it again: what is in place there stays, and the rest is added")
+    refusal.left = [f"whatever install-host of vgpuctl {request['version']} put in place"]
+    raise refusal
 
 
 def _switch(request: Request, made: Path) -> None:
@@ -339,13 +355,23 @@ def _point(link: Path, target: str, made: Path) -> None:
         raise
 
 
-def _drop_unused(request: Request) -> None:
-    """Remove environments that this program made, do not count, and that nothing names."""
+def _drop_unused(request: Request) -> list[str]:
+    """Remove environments that this program made, do not count, and that nothing names; return those that stay.
+
+    One that the system does not let go is no reason to fail: it hinders nobody, and the next run tries again.
+    """
     directory = Path(request["directory"])
+    stay = []
     for found in directory.parent.glob(f"{directory.name}-*"):
         ours = found.is_dir() and not found.is_symlink() and (found / MARK).is_file()
         if ours and not _counts(directory, found) and not _referred(request, found):
-            shutil.rmtree(found)
+            try:
+                shutil.rmtree(found)
+            except OSError as exc:
+                stay.append(f"{found} is of no use any more, and could not be removed: {exc.strerror}")
+                with contextlib.suppress(OSError):
+                    _mark(found, None, None)
+    return stay
 
 
 def _counts(directory: Path, environment: Path) -> bool:

@@ -91,6 +91,12 @@ def numbers(version: str) -> tuple[int, ...] | None:
     return tuple(found)
 
 
+def release(version: str) -> tuple[int, ...] | None:
+    """Return the numbers that a version begins with, as 0.2.0rc1 does; None for one that begins with none."""
+    found = _NUMBERS.match(version)
+    return None if found is None else numbers(found[0])
+
+
 def normal(name: str) -> str:
     """Return a name as names are compared."""
     return re.sub(r"[-_.]+", "-", name).lower()
@@ -108,9 +114,9 @@ def _wheels(directory: str) -> list[Wheel]:
             message = f"{directory} has {size >> 20} MiB of wheels, and at most {MOST_BYTES >> 20} MiB are copied"
             raise InvalidInput(message, hint="keep the wheels of vgpuctl and of what it needs alone")
         return [_wheel(directory, name) for name in found]
-    except FileNotFoundError as exc:
-        raise NotFound(f"there is no wheelhouse {exc.filename}", hint=_HOW) from exc
     except OSError as exc:
+        if isinstance(exc, FileNotFoundError) and exc.filename == directory:
+            raise NotFound(f"there is no wheelhouse {directory}", hint=_HOW) from exc
         raise InvalidInput(f"{exc.filename} cannot be read: {exc.strerror}", hint=f"ls -la {directory}") from exc
 
 

@@ -45,6 +45,15 @@ if "--version" in sys.argv:
 print("waiting", file=sys.stderr, flush=True)
 time.sleep(60)
 """
+DIES = """#!python
+import os, subprocess, sys
+if "--version" in sys.argv:
+    if os.path.exists("BEGINS"):
+        os.symlink("/bin/sleep", "BEGINS/bin/python")
+        subprocess.Popen(["BEGINS/bin/python", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    sys.exit(print("vgpuctl 1.0"))
+os.kill(os.getpid(), 9)
+"""
 OLD = '#!/bin/sh\necho "vgpuctl 0.5"\n'
 
 
@@ -56,9 +65,9 @@ def asked(place: Path, act: str, *wheels: Path, **more: Any) -> bytes:
         for wheel, content in zip(wheels, contents, strict=True)
     ]
     request = {
-        "act": act, "directory": str(place / "opt/vgpuctl"), "link": str(place / "bin/vgpuctl"), "referring": [],
-        "version": "1.0", "digest": "d1", "has_libvirt": True, "words": ["install-host"], "needs_bytes": 1,
-        "wheels": described, "progress": False, **more,
+        "act": act, "directory": str(place / "opt/vgpuctl"), "link": str(place / "bin/vgpuctl"),
+        "lock": str(place / "lock"), "referring": [], "version": "1.0", "digest": "d1", "has_libvirt": True,
+        "words": ["install-host"], "needs_bytes": 1, "wheels": described, "progress": False, **more,
     }  # fmt: skip
     return b"".join([json.dumps(request).encode(), b"\n", *contents])
 
@@ -154,6 +163,11 @@ def test_one_that_does_not_run_is_none(place: Path) -> None:
     }
 
 
+def test_one_that_was_stopped_while_it_was_asked_is_not_said_to_be_none(place: Path) -> None:
+    (old_one(place) / "bin/vgpuctl").write_text("#!/bin/sh\nkill -INT $PPID\nexec sleep 600\n")
+    assert error(asked(place, "look"))["code"] == "interrupted"
+
+
 def test_what_is_somebody_elses_is_refused(place: Path) -> None:
     (place / "other").mkdir()
     (place / "other/vgpuctl").write_text(OLD)
@@ -224,13 +238,49 @@ def test_old_environments_go_unless_something_names_them(place: Path) -> None:
     assert names(place) == ["vgpuctl", "vgpuctl-0.0-x", "vgpuctl-0.1-x", "vgpuctl-0.2-x", "vgpuctl-0.5-abc"]
 
 
-def test_two_do_not_work_at_once(place: Path) -> None:
-    held = os.open(place / "opt", os.O_RDONLY)
+@contextlib.contextmanager
+def kept_by_the_system(directory: Path) -> Iterator[None]:
+    """Let nothing be removed from a directory: something is mounted on a directory in it."""
+    held = directory / "held"
+    held.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", held], check=True)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert error(asked(place, "bring"))["code"] == "locked"
+        yield
+    finally:
+        subprocess.run(["umount", held], check=True)
+
+
+@contextlib.contextmanager
+def open_by_all(directory: Path) -> Iterator[int]:
+    """Open a directory as any user can."""
+    held = os.open(directory, os.O_RDONLY)
+    try:
+        yield held
     finally:
         os.close(held)
+
+
+def test_two_do_not_work_at_once(place: Path) -> None:
+    with open(place / "lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        held.write("process 4242")
+        held.flush()
+        found = error(asked(place, "bring"))
+    assert (found["code"], found["message"]) == ("locked", f"process 4242 brings vgpuctl to {place}/opt/vgpuctl now")
+
+
+def test_no_user_can_hold_the_lock_but_root(place: Path) -> None:
+    """flock(2) asks for no right to write: whoever opens a file or a directory can hold it."""
+    with open_by_all(place / "opt") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert error(asked(place, "bring", needs_bytes=1 << 60))["facts"]["check"] == "space"
+    assert stat.S_IMODE((place / "lock").stat().st_mode) == 0o600
+
+
+def test_a_lock_that_is_a_link_is_not_followed(place: Path) -> None:
+    (place / "lock").symlink_to(place / "elsewhere")
+    assert error(asked(place, "bring"))["facts"]["path"] == f"{place}/lock"
+    assert not (place / "elsewhere").exists()
 
 
 def test_wheels_that_do_not_arrive_whole_are_not_installed(place: Path) -> None:
@@ -274,6 +324,37 @@ def test_it_counts_when_all_is_done_also_where_opt_is_a_link(place: Path) -> Non
     said = subprocess.run([place / "bin/vgpuctl", "--version"], capture_output=True, text=True, check=True)
     assert said.stdout == "vgpuctl 1.0\n"
     assert run(asked(place, "look"))["data"]["present"] is True
+
+
+def test_an_old_environment_that_cannot_be_removed_is_told_and_hinders_nothing(place: Path) -> None:
+    old = old_one(place, mark="{}")
+    with kept_by_the_system(old):
+        found = run(asked(place, "bring", wheel(place, WORKS)))
+        assert (found["changed"], found["data"]["brought"]) == (True, {"version": "1.0", "was": "0.5"})
+        (told,) = found["warnings"]
+        assert told.startswith(f"{old} is of no use any more, and could not be removed: ")
+    error(asked(place, "bring", needs_bytes=1 << 60))
+    assert old.name not in names(place)
+
+
+def test_a_process_that_begins_while_pip_works_keeps_its_environment(place: Path) -> None:
+    old = old_one(place)
+    try:
+        found = error(asked(place, "bring", wheel(place, DIES.replace("BEGINS", str(old)))))
+    finally:
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if (entry / "cmdline").read_bytes().startswith(f"{old}/bin/python".encode()):
+                    os.kill(int(entry.name), signal.SIGKILL)
+    assert (found["code"], len(found["facts"]["pids"]), names(place)) == ("busy", 1, ["vgpuctl"])
+
+
+def test_an_install_host_that_dies_may_have_left_something(place: Path) -> None:
+    old_one(place)
+    found = error(asked(place, "bring", wheel(place, DIES)))
+    assert (found["code"], found["exit_status"], len(found["left"])) == ("partly-applied", 5, 1)
+    assert "ended with -9 and no result" in found["message"]
+    assert names(place) == ["vgpuctl"]
 
 
 def test_a_stop_is_handed_on_to_install_host_and_the_old_one_stays(place: Path) -> None:

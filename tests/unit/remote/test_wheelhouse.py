@@ -106,6 +106,13 @@ def test_a_directory_that_is_none_is_told(tmp_path):
         wheelhouse.read(str(tmp_path / "file"))
 
 
+def test_a_link_to_a_wheel_that_is_gone_is_not_a_wheelhouse_that_is(tmp_path):
+    wheel(tmp_path, "vgpuctl", "0.1.0")
+    (tmp_path / "click-8.2.1-py3-none-any.whl").symlink_to("nowhere")
+    with pytest.raises(InvalidInput, match=r"click-8\.2\.1-py3-none-any\.whl cannot be read: No such file"):
+        wheelhouse.read(str(tmp_path))
+
+
 def test_the_documents_download_what_vgpuctl_needs():
     text = re.search(r"pip download (.*?)```", (ROOT / "docs/remote.md").read_text(), re.DOTALL)
     assert text
