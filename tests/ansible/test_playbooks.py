@@ -77,6 +77,15 @@ def test_site_makes_desktops_once_drain_brings_them_back_and_the_scheduler_chang
     assert [gpu["cordoned"] for gpu in site.vgpuctl("gpu-1", "list-gpus")["data"]] == [False]
 
 
+def test_a_no_and_a_number_of_the_command_line_which_are_texts_there_are_taken_as_such(site: Site) -> None:
+    words = ("--extra-vars", "site_install=false desktop_pool_count=3 desktop_pool_batch=2")
+    checked = run(site, "site.yml", "--check", *words, desktop_pool_profile="A100-4C", desktop_pool_image=IMAGE)
+    assert checked.status == 0, checked.output
+    assert checked.named("vgpuctl.vgpuctl.gpu_host : Look at the processor") == []
+    assert "(item=up to 2)" in checked.output
+    assert "(item=up to 3)" in checked.output
+
+
 def test_check_mode_of_site_shows_what_it_does_to_gpus_on_which_no_desktop_has_room_yet(
     tmp_path: Path, ansible: Path
 ) -> None:
