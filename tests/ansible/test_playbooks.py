@@ -86,6 +86,24 @@ def test_a_no_and_a_number_of_the_command_line_which_are_texts_there_are_taken_a
     assert "(item=up to 3)" in checked.output
 
 
+def test_a_host_on_which_a_vm_was_started_since_the_role_began_is_not_rebooted(site: Site) -> None:
+    """On this machine itself Ansible refuses a reboot, so that one which is tried fails."""
+    virsh = site.directory / "bin/virsh"
+    virsh.parent.mkdir()
+    virsh.write_text("#!/bin/sh\necho just-started\n")
+    virsh.chmod(0o755)
+    known = {"gpu_host_virsh": {"stat": {"exists": True}}, "gpu_driver_pending": ["nouveau is loaded"]}
+    known |= {"gpu_host_iommu": False, "gpu_host_files": {"stdout_lines": []}}
+    known["gpu_host_command_line"] = {"stdout": ""}
+    role = {"name": "vgpuctl.vgpuctl.gpu_host", "tasks_from": "reboot"}
+    play = {"hosts": "gpu_hosts", "gather_facts": False, "environment": {"PATH": f"{virsh.parent}:/usr/bin:/bin"}}
+    path = site.directory / "reboot.yml"
+    path.write_text(json.dumps([play | {"tasks": [{"ansible.builtin.include_role": role}]}]))
+    ran = site.playbook(path, ("--limit", "gpu-1", "--extra-vars", json.dumps(known)))
+    assert ran.failed == [], ran.output
+    assert "These VMs run, so it is yours to do: just-started" in ran.output
+
+
 def test_check_mode_of_site_shows_what_it_does_to_gpus_on_which_no_desktop_has_room_yet(
     tmp_path: Path, ansible: Path
 ) -> None:
