@@ -137,6 +137,12 @@ def test_a_pool_without_a_count_is_refused_before_anything_is_made(site: Site) -
     assert "missing required arguments: desktop_pool_count, desktop_pool_image" in ran.failed[0].result["msg"]
 
 
+def test_an_option_of_a_pool_that_there_is_none_of_is_named_and_nothing_is_made(site: Site) -> None:
+    role = {"ansible.builtin.include_role": {"name": "vgpuctl.vgpuctl.desktop_pool"}}
+    ran = site.play(role | {"vars": {**POOL, "desktop_pool_options": {"memroy": "16GiB"}}}, arguments=["--check"])
+    assert ["memroy" in done.result["msg"] for done in ran.failed] == [True, True], ran.output
+
+
 def test_gpu_host_fails_with_what_is_wrong_and_to_do_unless_that_check_is_accepted(tmp_path: Path) -> None:
     scenario = tmp_path / "broken.yaml"
     scenario.write_text("version: 1\niommu: false\ngpus: [{model: A100}]\n")
