@@ -72,7 +72,7 @@ def test_a_bare_host_has_desktops_after_one_reboot_and_a_second_run_changes_noth
     assert seen.status == 0, seen.output
     assert bare.layer() == before
 
-    waiting = bare.playbook(SITE, **wanted, gpu_host_reboot=False)
+    waiting = bare.playbook(SITE, "--extra-vars", "gpu_host_reboot=false", **wanted)
     assert waiting.status == 0, waiting.output
     assert pending(waiting) == [
         "A reboot is pending: the kernel runs without intel_iommu=on iommu=pt; nouveau is loaded;"

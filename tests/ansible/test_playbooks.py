@@ -77,6 +77,33 @@ def test_site_makes_desktops_once_drain_brings_them_back_and_the_scheduler_chang
     assert [gpu["cordoned"] for gpu in site.vgpuctl("gpu-1", "list-gpus")["data"]] == [False]
 
 
+def test_a_no_and_a_number_of_the_command_line_which_are_texts_there_are_taken_as_such(site: Site) -> None:
+    words = ("--extra-vars", "site_install=false desktop_pool_count=3 desktop_pool_batch=2")
+    checked = run(site, "site.yml", "--check", *words, desktop_pool_profile="A100-4C", desktop_pool_image=IMAGE)
+    assert checked.status == 0, checked.output
+    assert checked.named("vgpuctl.vgpuctl.gpu_host : Look at the processor") == []
+    assert "(item=up to 2)" in checked.output
+    assert "(item=up to 3)" in checked.output
+
+
+def test_a_host_on_which_a_vm_was_started_since_the_role_began_is_not_rebooted(site: Site) -> None:
+    """On this machine itself Ansible refuses a reboot, so that one which is tried fails."""
+    virsh = site.directory / "bin/virsh"
+    virsh.parent.mkdir()
+    virsh.write_text("#!/bin/sh\necho just-started\n")
+    virsh.chmod(0o755)
+    known = {"gpu_host_virsh": {"stat": {"exists": True}}, "gpu_driver_pending": ["nouveau is loaded"]}
+    known |= {"gpu_host_iommu": False, "gpu_host_files": {"stdout_lines": []}}
+    known["gpu_host_command_line"] = {"stdout": ""}
+    role = {"name": "vgpuctl.vgpuctl.gpu_host", "tasks_from": "reboot"}
+    play = {"hosts": "gpu_hosts", "gather_facts": False, "environment": {"PATH": f"{virsh.parent}:/usr/bin:/bin"}}
+    path = site.directory / "reboot.yml"
+    path.write_text(json.dumps([play | {"tasks": [{"ansible.builtin.include_role": role}]}]))
+    ran = site.playbook(path, ("--limit", "gpu-1", "--extra-vars", json.dumps(known)))
+    assert ran.failed == [], ran.output
+    assert "These VMs run, so it is yours to do: just-started" in ran.output
+
+
 def test_check_mode_of_site_shows_what_it_does_to_gpus_on_which_no_desktop_has_room_yet(
     tmp_path: Path, ansible: Path
 ) -> None:
@@ -108,6 +135,12 @@ def test_a_pool_without_a_count_is_refused_before_anything_is_made(site: Site) -
     }
     ran = site.play(task)
     assert "missing required arguments: desktop_pool_count, desktop_pool_image" in ran.failed[0].result["msg"]
+
+
+def test_an_option_of_a_pool_that_there_is_none_of_is_named_and_nothing_is_made(site: Site) -> None:
+    role = {"ansible.builtin.include_role": {"name": "vgpuctl.vgpuctl.desktop_pool"}}
+    ran = site.play(role | {"vars": {**POOL, "desktop_pool_options": {"memroy": "16GiB"}}}, arguments=["--check"])
+    assert ["memroy" in done.result["msg"] for done in ran.failed] == [True, True], ran.output
 
 
 def test_gpu_host_fails_with_what_is_wrong_and_to_do_unless_that_check_is_accepted(tmp_path: Path) -> None:

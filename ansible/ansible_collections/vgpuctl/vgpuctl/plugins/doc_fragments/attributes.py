@@ -15,7 +15,7 @@ options:
   executable:
     type: path
     description:
-      - Where vgpuctl is. Without it, the first one of E(PATH) and V(/opt/vgpuctl/bin).
+      - Where vgpuctl is. Without it, the one in V(/opt/vgpuctl/bin), else the first of E(PATH).
   wait:
     type: float
     description:
@@ -39,7 +39,7 @@ options:
   executable:
     type: path
     description:
-      - Where vgpuctl is. Without it, the first one of E(PATH) and V(/opt/vgpuctl/bin).
+      - Where vgpuctl is. Without it, the one in V(/opt/vgpuctl/bin), else the first of E(PATH).
 attributes:
   check_mode:
     support: full
