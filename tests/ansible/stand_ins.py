@@ -36,6 +36,12 @@ if [ -e /fake/nvidia ]; then mkdir -p /sys/module/nvidia && cp /fake/nvidia /sys
 echo reboot >> /fake/done
 echo "boot-$(grep -c reboot /fake/done)" > /proc/sys/kernel/random/boot_id
 """
+MODPROBE = """\
+#!/bin/sh
+if [ -e /fake/console-on-nouveau ]; then echo 'modprobe: FATAL: Module nouveau is in use.' >&2; exit 1; fi
+rm -rf /sys/module/nouveau
+echo "modprobe $*" >> /fake/done
+"""
 MODINFO = "#!/bin/sh\nexec cat /fake/nvidia\n"
 SYSTEMCTL = """\
 #!/bin/sh
@@ -71,6 +77,7 @@ esac
 RUN = f"""\
 #!/bin/sh
 # What NVIDIA's installer does, as far as anybody looks.
+if [ -e /sys/module/nouveau ]; then echo 'ERROR: The Nouveau kernel driver is currently in use' >&2; exit 1; fi
 echo {VERSION} > /fake/nvidia
 echo "run $*" >> /fake/done
 """
@@ -89,6 +96,7 @@ PROGRAMS = {
     "/usr/sbin/update-initramfs": UPDATE_INITRAMFS,
     "/usr/sbin/shutdown": SHUTDOWN,
     "/usr/sbin/modinfo": MODINFO,
+    "/usr/sbin/modprobe": MODPROBE,
     "/usr/bin/systemctl": SYSTEMCTL,
 }
 """What a bare Debian has."""

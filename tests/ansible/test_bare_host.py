@@ -32,6 +32,7 @@ NOT_SEEN_IN_CHECK_MODE = {
     "Install packages with apt",
     "Make a place for the driver's file",
     "Copy the driver's file",
+    "Unload nouveau, beside which NVIDIA's installer gives up",
     "Run the driver's installer",
     "Start libvirt, now and at each boot",
     "Start libvirt's network, now and at each boot",
@@ -72,10 +73,16 @@ def test_a_bare_host_has_desktops_after_one_reboot_and_a_second_run_changes_noth
     assert seen.status == 0, seen.output
     assert bare.layer() == before
 
+    bare.write("/fake/console-on-nouveau", "")
+    refused = bare.playbook(SITE, "--extra-vars", "gpu_host_reboot=false", **wanted)
+    assert "nouveau is in use, by a console or a display: modprobe: FATAL" in refused.failed[0].result["msg"]
+    assert "run --silent" not in bare.text("/fake/done")
+    (bare.root / "fake/console-on-nouveau").unlink()
+
     waiting = bare.playbook(SITE, "--extra-vars", "gpu_host_reboot=false", **wanted)
     assert waiting.status == 0, waiting.output
     assert pending(waiting) == [
-        "A reboot is pending: the kernel runs without intel_iommu=on iommu=pt; nouveau is loaded;"
+        "A reboot is pending: the kernel runs without intel_iommu=on iommu=pt;"
         " nvidia 550.90.05 is installed, and none is loaded. gpu_host_reboot is false, so it is yours to do"
     ]
     assert "reboot" not in bare.text("/fake/done").split("\n")
@@ -86,7 +93,7 @@ def test_a_bare_host_has_desktops_after_one_reboot_and_a_second_run_changes_noth
     assert bare.text("/fake/done").split("\n").count("reboot") == 1
     (made,) = [t for t in first.tasks if t.task.endswith("Desktops of the pool")]
     assert made.changed
-    done = names(waiting) | names(first)
+    done = names(refused) | names(waiting) | names(first)
     assert names(seen) - ONLY_SAID_IN_CHECK_MODE == done - NOT_SEEN_IN_CHECK_MODE
 
     bare.write("/run/reboot-required", "")
