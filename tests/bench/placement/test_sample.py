@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from tests.bench.paired import ROOT
-from tests.bench.placement import page, sample, table, times
-from tests.bench.placement.__main__ import CSV, TIMES
+from tests.bench.placement import needs, page, sample, table, times
+from tests.bench.placement.__main__ import CSV, NEEDS, TIMES
 from tests.bench.placement.runs import ARRIVALS, OURS, Row
 
 
@@ -20,7 +20,7 @@ def test_a_sample_of_the_results_comes_out_as_committed() -> None:
 
 def test_the_page_is_the_one_that_the_results_give() -> None:
     """When it was not made again: `python -m tests.bench.placement --page`."""
-    made = page.page(table.by_key(table.read(CSV)), table.head(CSV), times.read(TIMES))
+    made = page.page(table.by_key(table.read(CSV)), table.head(CSV), times.read(TIMES), needs.read(NEEDS))
     assert (ROOT / "docs" / "placement.md").read_text() == made
 
 
