@@ -52,7 +52,6 @@ def steps(ran: Ran) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_check_mode_says_what_a_stock_debian_lacks_and_changes_nothing(lab: Lab, site: Callable[..., Ran]) -> None:
     put_gpu(lab, "vendor-vf")

@@ -14,14 +14,15 @@ from tests.lab.kills import kill_in
 from tests.lab.machine import Lab
 from tests.lab.vgpuctl_in import IGB, call, leftovers, must, put_gpu, use_defaults
 
-# Restarts libvirtd while six VMs are made one after the other.
+KILLS = 12
+# Restarts libvirtd while ten VMs are made one after the other.
 RESTART = r"""
 import json, subprocess, sys
 answers = []
-for number in range(6):
+for number in range(10):
     child = subprocess.Popen(["vgpuctl", "--json", "create-vm", f"vm-{number}", "--profile", "A100-4C", "--no-start"],
                              stdout=subprocess.PIPE, text=True)
-    if number in (1, 3):
+    if number in (1, 5):
         subprocess.run(["systemctl", "restart", "libvirtd"], check=True)
     out, _ = child.communicate()
     answers.append([child.returncode, json.loads(out)["ok"]])
@@ -34,16 +35,17 @@ print(json.dumps(answers))
 def test_whenever_it_is_killed_reconcile_leaves_nothing_over(lab: Lab) -> None:
     seed = int(os.environ.get("VGPUCTL_SEED") or random.randrange(2**32))
     print(f"VGPUCTL_SEED={seed}")
-    kills = kill_in(lab, "mdev-vf", seed, len(OPERATIONS))
+    kills = kill_in(lab, "mdev-vf", seed, KILLS)
     assert [(k.operation, k.left) for k in kills if k.left] == [], f"seed {seed}"
     assert {k.operation for k in kills} == {o.name for o in OPERATIONS}
+    assert len(kills) == KILLS
     assert any(k.killed for k in kills), "every command ended before its kill, so they prove nothing"
 
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_libvirtd_restarted_while_vms_are_made_leaves_whole_vms_and_nothing_else(lab: Lab) -> None:
-    put_gpu(lab, "vendor-vf")
+    put_gpu(lab, "mdev-pf")
     use_defaults(lab)
     answers = json.loads(lab.run(["python3", "-c", RESTART], timeout=500).stdout)
     assert all(ok == (status == 0) for status, ok in answers)

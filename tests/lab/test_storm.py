@@ -58,6 +58,7 @@ print(json.dumps({"answers": answers, "waits": waits, "took": took, **loops}))
 """
 
 
+@pytest.mark.quick
 @pytest.mark.deadline(900)
 def test_six_plain_starts_at_once_all_get_their_vgpu_and_nobody_waits_long_for_our_lock(lab: Lab) -> None:
     lab.run(INSTALLED)
