@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.bench.placement import kept
 from tests.bench.placement.fleets import BY_NAME, fleet_of
 from tests.bench.placement.requests import arrivals
 from tests.bench.placement.runs import packing_of, placed
@@ -64,15 +64,10 @@ def needs_of(name: str) -> Needs:
 
 def write(path: Path, head: list[str], found: list[Needs]) -> None:
     """Keep what was found."""
-    with path.open("w", newline="") as file:
-        file.write("".join(f"# {line}\n" for line in head))
-        csv.writer(file, lineterminator="\n").writerows([Needs._fields, *found])
+    kept.write(path, head, Needs._fields, found)
 
 
 def read(path: Path) -> list[Needs]:
     """Return what was found; nothing when there is no file."""
-    if not path.is_file():
-        return []
-    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
-    rows = csv.reader(lines[1:])
+    rows = kept.read(path)
     return [Needs(s, int(n), int(refused), found, int(more), int(never)) for s, n, refused, found, more, never in rows]

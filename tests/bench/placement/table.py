@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple
 
+from tests.bench.placement import kept
 from tests.bench.placement.requests import LOADS
 from tests.bench.placement.runs import CHURN, Row, Run
 
@@ -32,13 +33,10 @@ class Difference(NamedTuple):
 
 def read(path: Path) -> list[Row]:
     """Return the rows of a file; none when there is no file."""
-    if not path.is_file():
-        return []
-    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     return [
         Row(r[0], int(r[1]), r[2], int(r[3]), int(r[4]), r[5], r[6], r[7], int(r[8]))
-        for number, r in enumerate(csv.reader(lines))
-        if number and len(r) == len(Row._fields)
+        for r in kept.read(path)
+        if len(r) == len(Row._fields)
     ]
 
 

@@ -6,13 +6,13 @@ It waits for nothing, so that is how long it takes on a machine that has nothing
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from time import process_time
 from typing import NamedTuple
 
+from tests.bench.placement import kept
 from tests.bench.placement.figures import A40
 from tests.bench.placement.fleets import BY_NAME, Setting, fleet_of
 from tests.bench.placement.requests import arrivals
@@ -86,14 +86,9 @@ def _milliseconds(what: Callable[[], None]) -> float:
 
 def write(path: Path, head: list[str], found: list[Timed]) -> None:
     """Keep what was timed."""
-    with path.open("w", newline="") as file:
-        file.write("".join(f"# {line}\n" for line in head))
-        csv.writer(file, lineterminator="\n").writerows([Timed._fields, *found])
+    kept.write(path, head, Timed._fields, found)
 
 
 def read(path: Path) -> list[Timed]:
     """Return what was timed; nothing when there is no file."""
-    if not path.is_file():
-        return []
-    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
-    return [Timed(*row) for row in csv.reader(lines[1:])]
+    return [Timed(*row) for row in kept.read(path)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.placement.test_kinds import GVT, H100_MIG
 from vgpuctl.placement.fleet import Fleet, Group
 from vgpuctl.placement.one_size import OneSize
-from vgpuctl.placement.shifts import Placed, Shift, copied, moved
+from vgpuctl.placement.shifts import Placed, Room, Shift, copied, moved
 from vgpuctl.placement.slots import Slots, Takes
 
 SMALL = OneSize("small", 4096, {"1B": 1024, "2B": 2048, "2Q": 2048}, {"1B": 3, "2B": 2, "2Q": 2})
@@ -96,3 +96,12 @@ def after(fleet: Fleet, placed: Sequence[Placed], shifts: Sequence[Shift]) -> Fl
     for shift in shifts:
         moved(now, placed[shift.which], shift)
     return now
+
+
+def assert_room(fleet: Fleet, placed: Sequence[Placed], found: Room, wanted: Sequence[str]) -> None:
+    """See that a plan moves each vGPU once, can be done in its order, and has a place for all that is wanted."""
+    assert len({s.which for s in found.shifts}) == len(found.shifts)
+    now = after(fleet, placed, found.shifts)
+    assert [p.profile for p in found.places] == list(wanted)
+    for place in found.places:
+        now = with_one(now, place)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.placement.fleets import MIXED, after, every_place, fewest_moves, with_one
+from tests.unit.placement.fleets import MIXED, after, assert_room, every_place, fewest_moves, with_one
 from tests.unit.placement.test_kinds import A40, UNEVEN
 from vgpuctl.placement.cleared import TooManyError, room_by_clearing, sizes_of
 from vgpuctl.placement.fleet import Fleet, Group
@@ -50,11 +50,7 @@ def test_no_plan_of_fewer_moves_makes_room(data: st.DataObject) -> None:
     assert fewest == (None if found is None else len(found.shifts))
     if found is None:
         return
-    assert len({s.which for s in found.shifts}) == len(found.shifts)
-    now = after(fleet, movable, found.shifts)
-    assert [p.profile for p in found.places] == wanted
-    for place in found.places:
-        now = with_one(now, place)
+    assert_room(fleet, movable, found, wanted)
 
 
 def test_a_gpu_is_cleared_by_many_moves_where_no_fewer_make_room() -> None:

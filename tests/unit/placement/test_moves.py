@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.placement.fleets import MIXED, SMALL, after, fewest_moves, filled, fit, with_one
+from tests.unit.placement.fleets import MIXED, SMALL, after, assert_room, fewest_moves, filled, fit
 from tests.unit.placement.test_kinds import A40
 from vgpuctl.placement.fleet import Fleet, Group
 from vgpuctl.placement.moves import in_the_way, moves_for, room_for
@@ -31,11 +31,7 @@ def test_no_plan_of_fewer_moves_makes_room(data: st.DataObject) -> None:
     if found is None:
         return
     assert found.fewest
-    assert len({s.which for s in found.shifts}) == len(found.shifts)
-    now = after(fleet, movable, found.shifts)
-    assert [p.profile for p in found.places] == wanted
-    for place in found.places:
-        now = with_one(now, place)
+    assert_room(fleet, movable, found, wanted)
 
 
 def test_a_gpu_locked_to_another_size_by_one_vgpu_is_cleared_by_moving_it() -> None:

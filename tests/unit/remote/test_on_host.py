@@ -39,11 +39,12 @@ if "--version" in sys.argv:
 print(json.dumps({"schema": "vgpuctl/1", "kind": "install-host", "ok": True, "data": {"steps": ["write hook"]}}))
 """
 WAITS = """#!python
-import sys, time
+import signal, sys
 if "--version" in sys.argv:
     sys.exit(print("vgpuctl 1.0"))
 print("waiting", file=sys.stderr, flush=True)
-time.sleep(60)
+signal.alarm(60)
+signal.pause()
 """
 DIES = """#!python
 import os, subprocess, sys
