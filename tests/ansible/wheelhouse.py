@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import sys
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,7 +19,7 @@ def make_wheelhouse(place: Path) -> Path:
     """Write the wheels of vgpuctl and of all that it needs into a directory, and return it."""
     place.mkdir()
     for name in _needed("vgpuctl"):
-        found = importlib.metadata.distribution(name)
+        found = from_wheel(name)
         files = _of_checkout() if name == "vgpuctl" else _of_environment(found)
         _write(place, found, files)
     return place
@@ -29,11 +30,26 @@ def _needed(name: str) -> set[str]:
     names, due = set[str](), [name]
     while due:
         names.add(one := due.pop())
-        for line in importlib.metadata.requires(one) or ():
+        for line in from_wheel(one).requires or ():
             need = re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0]
             if need not in {*names, OF_THE_DISTRIBUTION} and _is_there(need, line):
                 due.append(need)
     return names
+
+
+def from_wheel(name: str, places: Sequence[str] = tuple(sys.path)) -> importlib.metadata.Distribution:
+    """Return the distribution of a name that says which files are its own.
+
+    Debian's python3-cryptography is there twice, and the half that is an egg-info names no files; which of the two
+    `importlib.metadata.distribution` finds depends on the order in which the directory was written.
+
+    Raises:
+        PackageNotFoundError: there is none, or none that was made from a wheel.
+    """
+    for found in importlib.metadata.distributions(name=name, path=list(places)):
+        if found.read_text("WHEEL"):
+            return found
+    raise importlib.metadata.PackageNotFoundError(name)
 
 
 def _is_there(name: str, line: str) -> bool:
