@@ -7,6 +7,7 @@ Inside the lab VGPUCTL_CONTRACT names the form of the card that was put there; e
 from __future__ import annotations
 
 import os
+import subprocess
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,13 @@ class Site:
         except OSError as error:
             return error.errno
         return None
+
+    def forget_definition(self, domain: str) -> None:
+        """Take away the definition of a running domain, as `virsh undefine` does."""
+        if self.real:
+            subprocess.run(["virsh", "-q", "undefine", domain], check=True)
+        else:
+            self.world.hypervisor.forget_definition(domain)
 
     def remove(self, device: str) -> None:
         """Remove an mdev that nobody holds."""

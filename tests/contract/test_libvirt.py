@@ -134,6 +134,37 @@ def test_start_destroy_and_undefine(site: Site, uuid: str) -> None:
     assert site.world.hypervisor.find_domain(uuid) is None
 
 
+def test_a_running_domain_without_a_definition_is_not_persistent_and_is_gone_when_it_stops(
+    site: Site, uuid: str
+) -> None:
+    define(site, uuid)
+    hypervisor = site.world.hypervisor
+    hypervisor.start(uuid)
+    defined = hypervisor.find_domain(uuid)
+    site.forget_definition(uuid)
+    (left,) = [record for record in hypervisor.domains() if record.uuid == uuid]
+    assert defined is not None
+    assert (defined.persistent, left.persistent, left.state) == (True, False, VmState.RUNNING)
+    assert left == hypervisor.find_domain(uuid)
+    hypervisor.destroy(uuid)
+    assert hypervisor.wait_stopped(uuid, 5)
+    assert hypervisor.find_domain(uuid) is None
+
+
+def test_a_domain_that_is_defined_again_while_it_runs_is_there_when_it_is_off(site: Site, uuid: str) -> None:
+    define(site, uuid)
+    hypervisor = site.world.hypervisor
+    hypervisor.start(uuid)
+    site.forget_definition(uuid)
+    left = hypervisor.find_domain(uuid)
+    assert left is not None
+    assert hypervisor.define(left.xml).persistent
+    hypervisor.destroy(uuid)
+    off = hypervisor.find_domain(uuid)
+    assert off is not None
+    assert (off.state, off.persistent) == (VmState.STOPPED, True)
+
+
 def test_the_default_network_is_active(site: Site) -> None:
     network = site.world.hypervisor.network("default")
     assert network is not None

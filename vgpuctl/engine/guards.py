@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from vgpuctl.model.world import World
 
 
-"""The name under which a GPU that is being set up is claimed as a whole."""
-
-
 def require_writable(world: World) -> None:
     """Refuse a changing command on a host that is only to be looked at.
 

@@ -36,6 +36,7 @@ from vgpuctl.plan.remove import (
 )
 from vgpuctl.plan.report import vm_value
 from vgpuctl.plan.reserve import held
+from vgpuctl.plan.transient import refuse_transient
 from vgpuctl.steps.domain import OFF, StartDomain, StopDomain
 from vgpuctl.value import replace
 
@@ -200,6 +201,7 @@ def shut_down(
     settled(vm, promise)
     if vm.state in OFF:
         return Outcome(False, vm_value(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
+    refuse_transient((vm,))
     stop = StopDomain(vm.name, vm.uuid, force, wait_seconds)
     mine = held(snapshot, vm, promise) if promise.lends else ()
     plan = Plan((stop, *freeing_steps(vm, mine)), undo_on_failure=not mine)

@@ -27,6 +27,7 @@ from vgpuctl.plan.facts import check_files, check_pool
 from vgpuctl.plan.remove import own_promise, refuse_shared_disks
 from vgpuctl.plan.report import vm_value
 from vgpuctl.plan.reserve import held
+from vgpuctl.plan.transient import refuse_transient
 from vgpuctl.steps.domain import OFF, StartDomain, StopDomain
 from vgpuctl.value import Value, replace
 
@@ -99,6 +100,7 @@ def _job(world: World, name: str, image: str) -> Job:
     require_system(snapshot)
     promise = own_promise(vm, "refresh")
     settled(vm, promise)
+    refuse_transient((vm,))
     refuse_stuck(snapshot, [v.gpu for v in promise.vgpus])
     old = plan.system_disk(vm, promise)
     found = world.storage.image(image)

@@ -77,13 +77,17 @@ class HypervisorStatus(Value):
 
 
 class DomainRecord(Value):
-    """One domain: `xml` is the inactive (config) XML; `live_xml` the running one's, None when it is off."""
+    """One domain: `xml` is the inactive (config) XML; `live_xml` the running one's, None when it is off.
+
+    `persistent` False: it runs without a definition, as after `virsh undefine`, and is gone when it stops.
+    """
 
     name: str
     uuid: str
     state: VmState
     xml: str
     live_xml: str | None = None
+    persistent: bool = True
 
 
 class Removed(StrEnum):

@@ -157,6 +157,7 @@ class Vm(Value):
     one's; it is shown and never written over. `memory_nodes`: the NUMA nodes that its memory is bound to, none when it
     may be anywhere. `unreadable_disks`: every file that it names all the same; of such a disk
     only `path` and `base` mean something. `mac_addresses` in document order.
+    `persistent` False: it runs without a definition, as after `virsh undefine`, and is gone when it stops.
     """
 
     name: str
@@ -174,6 +175,7 @@ class Vm(Value):
     unreadable_promise: bool = False
     unreadable_disks: tuple[MadeDisk, ...] = ()
     memory_nodes: frozenset[int] = frozenset()
+    persistent: bool = True
 
     def refers_to(self, carrier: str) -> bool:
         """Say whether its definition gives it this carrier; while it is off, what it lends is only its last place."""

@@ -13,6 +13,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
 from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm
 from vgpuctl.plan.layout import refuse_crashed
+from vgpuctl.plan.transient import refuse_transient
 from vgpuctl.plan.vgpus import promised
 from vgpuctl.steps.domain import OFF
 from vgpuctl.steps.scheduler import LendDevice
@@ -51,6 +52,7 @@ def emptied(
 
     Raises:
         InUse: vGPUs exist on it, and may not be removed meanwhile, or are not vgpuctl's to remove; or a VM crashed.
+        Refused: a VM runs without a definition.
         Busy: a VM on it is half made or half removed.
     """
     lent = _lent(snapshot, gpu, why)
@@ -64,6 +66,7 @@ def emptied(
         )
     stops = {one.vm.uuid: one.vm for one in lent if one.vm is not None and one.vm.state not in OFF}
     refuse_crashed(gpu, stops.values())
+    refuse_transient(stops.values())
     back = lent if mixed_size is None else _placed(snapshot, lent, mixed_size=mixed_size)
     made = [step for one in back for step in one.make()]
     lend = [

@@ -11,6 +11,7 @@ from vgpuctl.layout.sriov import FIXED_HINT
 from vgpuctl.model.gpu import Backend, Gpu, Owner, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm, VmState
+from vgpuctl.plan.transient import refuse_transient
 from vgpuctl.steps.domain import OFF
 
 _VGPU = (Backend.MDEV_PF, Backend.MDEV_VF, Backend.VENDOR_VF)
@@ -124,6 +125,7 @@ def users_to_drain(snapshot: Snapshot, gpu: Gpu, number: int) -> tuple[Vm, ...]:
 
     Raises:
         InUse: something on the GPU would lose its carrier for good, or is not vgpuctl's to drain; or a VM crashed.
+        Refused: a VM runs without a definition.
     """
     taken = snapshot.taken_on(gpu.address)
     if number == gpu.vfs_enabled or not gpu.vfs_enabled:
@@ -142,6 +144,7 @@ def users_to_drain(snapshot: Snapshot, gpu: Gpu, number: int) -> tuple[Vm, ...]:
     off = OFF if snapshot.hypervisor.available else (*OFF, VmState.UNKNOWN)
     vms = {vm.uuid: vm for v in taken if (vm := snapshot.vm(v.vm_uuid or "")) is not None and vm.state not in off}
     refuse_crashed(gpu, vms.values())
+    refuse_transient(vms.values())
     return tuple(sorted(vms.values(), key=lambda vm: vm.name))
 
 

@@ -195,6 +195,8 @@ def why_pinned(vm: Vm) -> str | None:
         return f"its record says {promise.state}"
     if vm.state not in MOVABLE:
         return f"it is {vm.state}"
+    if not vm.persistent:
+        return "it was undefined while it runs, and would be gone"
     if promise.lends:
         return "it has its places only while it runs"
     asked = replace(kept_where(_spec(promise.spec)), policy=None)

@@ -12,7 +12,7 @@ from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import DiskRole, MadeDisk, Promise, PromisedVgpu, PromiseState, Vm, VmState
 from vgpuctl.plan.reserve import homeless
 from vgpuctl.steps.claims import RefuseOthers, ReleaseClaim
-from vgpuctl.steps.domain import SetRecord, StopDomain, UndefineDomain
+from vgpuctl.steps.domain import KeepDefinition, SetRecord, StopDomain, UndefineDomain
 from vgpuctl.steps.storage import RemoveVolume
 from vgpuctl.value import replace
 
@@ -119,7 +119,8 @@ def removal_plan(
     `leave`: carriers whose device stays, because it is not provably ours.
     """
     kept = replace(promise, disks=gone_with(promise, keep_disks=keep_disks))
-    steps: list[Step] = [SetRecord(vm.name, vm.uuid, replace(kept, state=PromiseState.REMOVING), was=vm.promise)]
+    steps: list[Step] = [] if vm.persistent else [KeepDefinition(vm.name, vm.uuid)]
+    steps.append(SetRecord(vm.name, vm.uuid, replace(kept, state=PromiseState.REMOVING), was=vm.promise))
     if promise.lends:
         steps.append(RefuseOthers(vm.name, vm.uuid))
     if vm.state is not VmState.STOPPED:

@@ -142,6 +142,11 @@ class SimHypervisor(Plugging):
                 raise VirError(Code.OPERATION_INVALID, "cannot undefine a running domain here")
             change.add("undefine", uuid)
 
+    def forget_definition(self, uuid: str) -> None:
+        """Do what `virsh undefine` does to a running domain: it runs on, and nothing is left of it when it stops."""
+        with changing(self._core, "undefine", self._name(uuid)) as change:
+            change.add("transient", uuid)
+
     def set_promise(self, uuid: str, xml: str | None) -> None:
         """Set or delete the element of namespace urn:vgpuctl:1 in the config metadata, and in the live copy."""
         with changing(self._core, "set-promise", self._name(uuid)) as change:
@@ -199,11 +204,14 @@ class SimHypervisor(Plugging):
         running = state.running.get(domain.uuid)
         live = running.xml if running else None
         known = self._records.get(domain.uuid)
-        if known is not None and known[0] is domain.xml and known[1] is live:
+        unchanged = known is not None and known[0] is domain.xml and known[1] is live
+        if known is not None and unchanged and known[2].persistent == domain.persistent:
             return known[2]
         power = VmState.RUNNING if running else VmState.STOPPED
         shown = guest.live_xml(running) if running else None
-        record = DomainRecord(domain.name, domain.uuid, power, guest.without_passwords(domain.xml), shown)
+        record = DomainRecord(
+            domain.name, domain.uuid, power, guest.without_passwords(domain.xml), shown, domain.persistent
+        )
         self._records[domain.uuid] = (domain.xml, live, record)
         return record
 

@@ -223,6 +223,9 @@ class State:
         running = self.running[uuid]
         running.xml = running.xml[:start] + text + running.xml[end:]
 
+    def _on_transient(self, uuid: str) -> None:
+        self.domains[uuid].persistent = False
+
     def _on_undefine(self, uuid: str) -> None:
         domain = self.domains.pop(uuid, None)
         if domain is not None:
@@ -248,6 +251,9 @@ class State:
             self.users.pop(carrier, None)
         for address, driver in running.taken.items():
             self._on_driver(address, driver)
+        domain = self.domains.get(uuid)
+        if domain is not None and not domain.persistent:
+            self._on_undefine(uuid)
 
     def _on_plug(self, uuid: str, carrier: str, taken: dict[str, str | None], xml: str) -> None:
         """Add a device to a running domain."""
@@ -323,6 +329,7 @@ class State:
             made.append(["domain", domain.uuid, domain.name, domain.xml])
         for run in self.running.values():
             made.append(["run", run.uuid, run.pid, list(run.carriers), run.taken, run.xml])
+        made += [["transient", domain.uuid] for domain in self.domains.values() if not domain.persistent]
         for pool in self.pools.values():
             made.append(["pool", pool.name, pool.path, pool.active, pool.kind, pool.capacity, pool.used])
         for file in self.files.values():

@@ -21,11 +21,12 @@ class SimMdev:
 
 @dataclass(slots=True)
 class SimDomain:
-    """A defined domain."""
+    """A domain; one that is not persistent is gone when it stops."""
 
     uuid: str
     name: str
     xml: str
+    persistent: bool = True
 
 
 @dataclass(slots=True)

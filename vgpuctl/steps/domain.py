@@ -64,6 +64,29 @@ class DefineDomain(Value):
             undefine.verify(world)
 
 
+class KeepDefinition(Value):
+    """Give a running VM that was undefined a definition again: what is written into it then outlasts its stop."""
+
+    name: str
+    uuid: str
+
+    def describe(self) -> str:
+        """Say what is defined again."""
+        return f"define VM {self.name} again: it runs without a definition"
+
+    def perform(self, world: World) -> None:
+        """Define it as it runs."""
+        world.hypervisor.define(_read(world, self.uuid, self.name).xml)
+
+    def verify(self, world: World) -> None:
+        """See that it is kept now."""
+        if not _read(world, self.uuid, self.name).persistent:
+            raise VerifyFailed(f"the VM {self.name} was defined again and still is not kept", uuid=self.uuid)
+
+    def undo(self, world: World) -> None:
+        """Nothing: a removal is finished by reconcile, not taken back."""
+
+
 class SetRecord(Value):
     """Write the VM's record into its metadata, with `was` only over that; undo puts it back.
 

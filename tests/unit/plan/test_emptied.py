@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.values import A4C, a100, claim, promised, snapshot, taken, vm
-from vgpuctl.errors import Busy, InUse
+from vgpuctl.errors import Busy, InUse, Refused
 from vgpuctl.model.gpu import Owner
 from vgpuctl.model.vm import PromiseState, VmState
 from vgpuctl.plan.emptied import Reason, emptied
@@ -50,6 +50,13 @@ def test_what_is_foreign_or_half_way_stays():
     assert raised.value.hint == "remove it with what made it, or do without"
     with pytest.raises(Busy, match="half-way"):
         emptied(looked(VmState.RUNNING, record=PromiseState.MAKING), GPU, (STEP,), Reason(WHY.because))
+
+
+def test_a_vm_that_would_be_gone_when_it_stops_is_not_drained():
+    seen = looked(VmState.RUNNING)
+    seen = replace(seen, vms=(replace(seen.vms[0], persistent=False),))
+    with pytest.raises(Refused, match="vdi-000: undefined while running"):
+        emptied(seen, GPU, (STEP,), Reason(WHY.because))
 
 
 def test_with_mixed_sizes_those_with_a_place_in_their_record_come_back_first_and_there():

@@ -35,6 +35,10 @@ def test_a_running_vm_is_stopped_for_its_move_and_one_that_is_off_is_not():
         (two(made_vm=False), "vgpuctl did not make it"),
         (two(state=PromiseState.MAKING), None),
         (two(VmState.PAUSED), "it is paused"),
+        (
+            [replace(vm, persistent=False) for vm in two(VmState.RUNNING)],
+            "it was undefined while it runs, and would be gone",
+        ),
         (two(VmState.RUNNING, reserve="running"), "it has its places only while it runs"),
         (two(spec='{"gpu": "A100"}'), "it is bound to a GPU, a NUMA node, a scheduler or a group"),
     ],

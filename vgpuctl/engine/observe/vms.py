@@ -14,6 +14,8 @@ from vgpuctl.value import replace
 def read_vm(world: World, record: DomainRecord) -> Vm:
     """Turn one domain into a Vm; devices of the running domain that its config lacks are added."""
     vm = parse(record.xml, record.state, world.machine_id)
+    if not record.persistent:
+        vm = replace(vm, persistent=False)
     if record.live_xml is None or not refers_to_more(record.live_xml, record.xml):
         return vm
     known = {h.carrier for h in vm.hostdevs}

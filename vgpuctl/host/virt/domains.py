@@ -236,6 +236,7 @@ def _record(domain: virDomain) -> DomainRecord:
         state=numbers.STATES.get(number, VmState.UNKNOWN),
         xml=domain.XMLDesc(numbers.VIR_DOMAIN_XML_INACTIVE),
         live_xml=domain.XMLDesc(0) if active else None,
+        persistent=not active or bool(domain.isPersistent()),
     )
 
 

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A VM whose definition was taken away while it runs: nothing of it is left when it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vgpuctl.errors import Refused
+from vgpuctl.model.vm import Vm
+
+
+def refuse_transient(vms: Iterable[Vm]) -> None:
+    """Refuse to stop VMs that could not be started again.
+
+    Raises:
+        Refused: naming the VMs.
+    """
+    names = sorted(vm.name for vm in vms if not vm.persistent)
+    if names:
+        raise Refused(
+            f"{', '.join(names)}: undefined while running (virsh undefine), so nothing is left of it once it stops",
+            hint=f"to keep it: virsh dumpxml --inactive --security-info {names[0]} > FILE, then virsh define FILE; "
+            f"to be rid of it: vgpuctl delete-vm {names[0]}",
+            vms=names,
+        )
