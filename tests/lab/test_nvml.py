@@ -78,7 +78,7 @@ def test_the_eleventh_is_refused_before_any_write_with_the_library_and_by_the_dr
 
 
 @pytest.mark.deadline(600)
-@pytest.mark.parametrize("form", ["mdev-pf", pytest.param("vendor-vf", marks=pytest.mark.quick)])
+@pytest.mark.parametrize("form", ["mdev-pf", "vendor-vf"])
 def test_nvml_names_the_vm_that_has_a_vgpu(lab: Lab, form: str) -> None:
     put_gpu(lab, form)
     put_nvml(lab)
