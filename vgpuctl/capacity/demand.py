@@ -7,7 +7,6 @@ was hardly meant so.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
 from vgpuctl.capacity.profiles import lists_all, means, typed_name
@@ -32,6 +31,8 @@ def not_offered(snapshot: Snapshot, demand: Mapping[str, float], text: str, name
     missing = [profile for profile in demand if not any(means(known, profile) for known in types)]
     if not missing or not types or not all(lists_all(gpu, snapshot.taken_on(gpu.address)) for gpu in snapshot.gpus):
         return ()
+    import difflib
+
     from vgpuctl.spec.read import load  # the reader is slow to import, and mostly there is nothing to tell
 
     document = load(text, name)

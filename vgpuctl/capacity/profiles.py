@@ -8,7 +8,6 @@ model open says so: `2B` is that of any model, `A40-2B|A16-2B` either of two.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 
 from vgpuctl.errors import InvalidInput, NoCapacity, NotFound, Refused
@@ -97,6 +96,8 @@ def _missing(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -> NotFound | N
         )
     known = sorted({t.profile for g in gpus for t in g.types})
     words = sorted({without_model(profile) for profile in known}) if leaves_open(text) else known
+    import difflib
+
     near = difflib.get_close_matches(text, words, n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(near)}?" if near else "vgpuctl list-profiles shows what this host offers"
     off = [g.address for g in gpus if g.backend is None and g.vfs_total]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from vgpuctl import sim
@@ -52,6 +51,8 @@ def reset(settings: Settings) -> None:
 
 
 def _title(name: str) -> str:
+    from importlib import resources
+
     text = (resources.files("vgpuctl.sim") / "scenarios" / f"{name}.yaml").read_text(encoding="utf-8")
     lines = (line for line in text.splitlines() if line.startswith("title:"))
     return next(lines, "").removeprefix("title:").strip()

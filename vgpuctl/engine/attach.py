@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.ownership import LOST
 from vgpuctl.engine.claim import claim_carriers, claims_of, give_back, on_other_gpus, reclaim
-from vgpuctl.engine.create import done
+from vgpuctl.engine.done import done
 from vgpuctl.engine.guards import find_vm, refuse_stuck, refuse_worked_on, require_system, require_writable
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.power import look_again, settled

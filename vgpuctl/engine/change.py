@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.capacity.where import selected
 from vgpuctl.engine.attach import own_all, want_types
 from vgpuctl.engine.claim import claim_carriers, claims_of, give_back, on_other_gpus
-from vgpuctl.engine.create import done
+from vgpuctl.engine.done import done
 from vgpuctl.engine.guards import find_vm, refuse_stuck, refuse_worked_on, require_system, require_writable
 from vgpuctl.engine.move import definition
 from vgpuctl.engine.observe import Want, observe

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.domain.render import render
 from vgpuctl.engine.claim import claim_carriers, claims_of
+from vgpuctl.engine.done import done
 from vgpuctl.engine.facts import demand_warnings, gather
 from vgpuctl.engine.guards import require_system, require_writable
-from vgpuctl.engine.observe import looked_for, observe, observe_vm
+from vgpuctl.engine.observe import looked_for, observe
 from vgpuctl.engine.run import carry_out
 from vgpuctl.engine.working import working_on
 from vgpuctl.errors import Exists, NoCapacity, VgpuctlError
@@ -22,7 +23,7 @@ from vgpuctl.model.wish import DomainDesign, PlacementSpec, VmWish
 from vgpuctl.plan.choose import choose, vm_name
 from vgpuctl.plan.create import create_plan, make_design, takes_place
 from vgpuctl.plan.facts import Facts, check_facts
-from vgpuctl.plan.report import planned_vgpu, vm_value
+from vgpuctl.plan.report import planned_vgpu
 from vgpuctl.plan.reserve import someday
 from vgpuctl.spec.fields import DEFAULT_PLACEMENT
 from vgpuctl.steps.claims import HoldClaim
@@ -237,27 +238,3 @@ def _planned_disks(design: DomainDesign) -> list[dict[str, object]]:
         }
         for d in design.promise.disks
     ]
-
-
-def done(
-    world: World,
-    last: Mapping[str, object],
-    held: tuple[HoldClaim, ...],
-    plan: Plan,
-    warnings: tuple[str, ...] = (),
-    **more: object,
-) -> Outcome:
-    """Look at the host again and report the VM as it is now; `last` is what was known of it before.
-
-    Everything is done and was read back: a look that fails now is a warning, no failure.
-    """
-    steps = tuple(s.describe() for s in (*held, *plan.steps))
-    uuid = str(last["uuid"])
-    try:
-        snapshot = observe_vm(world, uuid)
-    except VgpuctlError as error:
-        unseen = (f"it is done, but the host could not be looked at again: {error}",)
-        return Outcome(True, {**last, "state": "unknown"} | more, steps, (*warnings, *unseen), plan.notes)
-    vm = snapshot.vm(uuid)
-    data = dict(vm_value(snapshot, vm)) if vm is not None else {"uuid": uuid, "state": "absent"}
-    return Outcome(True, data | more, steps, (*warnings, *snapshot.warnings), plan.notes)

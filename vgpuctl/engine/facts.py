@@ -8,7 +8,6 @@ import re
 from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.demand import not_offered
-from vgpuctl.domain.render import compile_template
 from vgpuctl.domain.templates import builtin_names, builtin_template
 from vgpuctl.engine.observe.host_file import PATH, read_text
 from vgpuctl.errors import FileFailed, NotFound
@@ -26,6 +25,8 @@ TEMPLATE_DIR = "/etc/vgpuctl/templates"
 
 def gather(world: World, wish: VmWish, vgpus: tuple[PromisedVgpu, ...]) -> Facts:
     """Ask libvirt, storage and files once each for what the wish names."""
+    from vgpuctl.domain.render import compile_template  # with jinja2, which only who makes a VM needs
+
     paths = [p for p in (wish.image, wish.cdrom) if p is not None]
     paths += [d.path for d in wish.disks if isinstance(d, ExistingDisk)]
     return Facts(

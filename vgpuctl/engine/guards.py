@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -91,6 +90,8 @@ def find_vm(snapshot: Snapshot, name: str) -> Vm:
     require_libvirt(snapshot)
     vm = snapshot.vm(name)
     if vm is None:
+        import difflib
+
         near = difflib.get_close_matches(name, [v.name for v in snapshot.vms], n=3)
         hint = f"did you mean {', '.join(near)}?" if near else "vgpuctl list-vms shows those there are"
         raise NotFound(f"there is no VM {name.strip() or repr(name)}", hint=hint, vm=name, near=near)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.engine.claim import claim_carriers, claims_of, give_back, reclaim
-from vgpuctl.engine.create import done
+from vgpuctl.engine.done import done
 from vgpuctl.engine.facts import holders_of
 from vgpuctl.engine.guards import refuse_being_set_up, refuse_stuck, refuse_worked_on
 from vgpuctl.engine.observe import looked_for, observe

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from vgpuctl.engine.claim import claims_of, give_back, on_other_gpus, reclaim
-from vgpuctl.engine.create import done
+from vgpuctl.engine.done import done
 from vgpuctl.engine.guards import (
     find_vm,
     refuse_being_set_up,

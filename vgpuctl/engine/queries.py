@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from vgpuctl.capacity.where import select_gpus
 from vgpuctl.engine.guards import find_vm
 from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.scheduler import scheduler_seen, with_logged
 from vgpuctl.model.address import gpu_address
 from vgpuctl.model.outcome import Answer
 from vgpuctl.plan import report
@@ -26,6 +25,8 @@ def list_gpus(world: World, *, everything: bool = False) -> Answer:
 
 def show_gpu(world: World, address: str) -> Answer:
     """Return one GPU with its types, functions and vGPUs."""
+    from vgpuctl.engine.scheduler_seen import scheduler_seen, with_logged
+
     wanted = gpu_address(address)
     snapshot = observe(world, Want(types=True, every_function=True))
     gpu = with_logged(world, select_gpus(snapshot, wanted)[0])
@@ -47,12 +48,12 @@ def list_profiles(world: World, *, gpu: str | None = None, everything: bool = Fa
 def explain(world: World, profile: str) -> Answer:
     """Return for every GPU how many of a profile fit and what stands in the way."""
     from vgpuctl.engine.moves import pinned
-    from vgpuctl.plan import profile_report
+    from vgpuctl.plan.explanation import explain_value
 
     snapshot = observe(world, Want(types=True))
     gpus = tuple(g for g in snapshot.gpus if g.display_class)
     stay = pinned(world, snapshot) if snapshot.hypervisor.available else frozenset()
-    return Answer(profile_report.explain_value(snapshot, gpus, profile, stay), snapshot.warnings)
+    return Answer(explain_value(snapshot, gpus, profile, stay), snapshot.warnings)
 
 
 def list_vms(world: World) -> Answer:

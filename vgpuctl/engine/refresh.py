@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.engine.attach import own_all
-from vgpuctl.engine.create import done
+from vgpuctl.engine.done import done
 from vgpuctl.engine.guards import find_vm, refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.power import leftovers_of, settled

@@ -16,19 +16,17 @@ from vgpuctl.engine.guards import refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.observe.modprobe import driver_version, loaded_parameters, names_in_etc, read_modprobe
 from vgpuctl.engine.setting_up import Task, Work, apply, to_start
-from vgpuctl.errors import Failed, HostCannot, VgpuctlError
+from vgpuctl.errors import HostCannot, VgpuctlError
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import Outcome, Progress
-from vgpuctl.model.scheduler import GpuScheduler, SchedulerSpec
+from vgpuctl.model.scheduler import SchedulerSpec
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
 from vgpuctl.plan.host_diff import as_it_is, sides
 from vgpuctl.plan.modprobe import modprobe_notes, modprobe_steps, next_load_notes, word_for
 from vgpuctl.plan.report import gpu_value
 from vgpuctl.plan.scheduler import AUTO, MODPROBE, NVML, differs, refuse_impossible, scheduler_work, way_of
-from vgpuctl.plan.scheduler_report import scheduler_details
-from vgpuctl.scheduler.kernel_log import WORDS, logged
-from vgpuctl.scheduler.modprobe import ModprobeFile, loaded
+from vgpuctl.scheduler.modprobe import loaded
 from vgpuctl.spec.scheduler import scheduler_value
 from vgpuctl.steps.scheduler import command, words
 from vgpuctl.value import Value, replace
@@ -159,28 +157,3 @@ def _notes(world: World, snapshot: Snapshot, gpu: Gpu, job: SchedulerJob, way: s
     if way == MODPROBE:
         return modprobe_notes(gpu, files, names_in_etc(world))
     return (UNTIL_LOADED, *next_load_notes(gpu, job.wanted, files, driver_version(world, snapshot)))
-
-
-def with_logged(world: World, gpu: Gpu) -> Gpu:
-    """Return a GPU with what the kernel log says of its scheduler, where NVML says nothing."""
-    told = gpu.scheduler is not None and gpu.scheduler.state is not None
-    if told or gpu.driver != "nvidia" or world.kernel_log is None:
-        return gpu
-    state = logged(world.kernel_log.lines(WORDS) or (), gpu.address)
-    return gpu if state is None else replace(gpu, scheduler=replace(gpu.scheduler or GpuScheduler(), state=state))
-
-
-def scheduler_seen(world: World, snapshot: Snapshot, gpu: Gpu) -> tuple[dict[str, object], tuple[str, ...]]:
-    """Return everything that is known of a GPU's scheduler, as JSON values, and why some of it is not."""
-    if gpu.driver != "nvidia":
-        return scheduler_details(snapshot, gpu, None, None, ()), ()
-    warnings: list[str] = []
-    driver: str | None = None
-    params: str | None = None
-    files: tuple[ModprobeFile, ...] = ()
-    try:
-        driver, params = driver_version(world, snapshot), loaded_parameters(world)
-        files = read_modprobe(world)
-    except Failed as error:
-        warnings.append(error.message)
-    return scheduler_details(snapshot, gpu, driver, params, files), tuple(warnings)

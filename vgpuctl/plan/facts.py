@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from vgpuctl.domain.render import Template
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoSpace, NotFound
 from vgpuctl.model.records import HypervisorCapabilities, ImageRecord, NetworkRecord, PoolRecord
 from vgpuctl.model.snapshot import Snapshot
@@ -13,6 +13,9 @@ from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import ExistingDisk, VmWish
 from vgpuctl.plan.windows import WINDOWS_11, check_windows, refuse_bios
 from vgpuctl.value import NOTHING, Value
+
+if TYPE_CHECKING:
+    from vgpuctl.domain.render import Template
 
 DEFAULT_POOL = "default"
 DEFAULT_POOL_PATH = "/var/lib/libvirt/images"

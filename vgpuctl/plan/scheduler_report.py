@@ -10,7 +10,6 @@ from vgpuctl.model.vm import VmState
 from vgpuctl.scheduler.limits import runs_on
 from vgpuctl.scheduler.modprobe import ModprobeFile, in_force, loaded, settings
 from vgpuctl.scheduler.registry import decode, generation
-from vgpuctl.scheduler.share import share
 
 Value = dict[str, object]
 _RUNNING = (VmState.RUNNING, VmState.PAUSED)
@@ -45,6 +44,10 @@ def _shares(snapshot: Snapshot, gpu: Gpu) -> list[Value]:
         return []
     vgpus = [v for v in snapshot.taken_on(gpu.address) if v.profile is not None]
     running = sum(_runs(snapshot, v) for v in vgpus)
+    if not vgpus:
+        return []
+    from vgpuctl.scheduler.share import share  # with fractions, which no other command needs
+
     values: list[Value] = []
     for vgpu in vgpus:
         most = next((t.max_per_gpu for t in gpu.types if t.profile == vgpu.profile), None)

@@ -7,14 +7,12 @@ make; and removing is the same backwards. A claim alone is leaked, an entry alon
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 from vgpuctl.backends import of
 from vgpuctl.capacity.ownership import backend_of, named_owner
 from vgpuctl.capacity.profiles import is_named, means
 from vgpuctl.capacity.where import matching, selected
-from vgpuctl.domain.edit import hostdev_xml
 from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NotFound, SpecDiffers
 from vgpuctl.model.address import is_pci
 from vgpuctl.model.gpu import MDEV, Vgpu, VgpuType
@@ -189,6 +187,8 @@ def find_named(snapshot: Snapshot, name: str) -> tuple[NamedVgpu, Vgpu]:
     """
     entry = next((n for n in snapshot.named if n.name == name), None)
     if entry is None:
+        import difflib
+
         near = difflib.get_close_matches(name, [n.name for n in snapshot.named], n=3)
         hint = f"did you mean {', '.join(near)}?" if near else "vgpuctl list-vgpus shows those there are"
         raise NotFound(f"there is no vGPU {name} in host.yaml", hint=hint, vgpu=name, near=near)
@@ -257,6 +257,8 @@ def refuse_promised(vms: tuple[Vm, ...], entry: NamedVgpu) -> None:
 
 def hostdev(vgpu: PromisedVgpu) -> str:
     """Return the element for a VM's definition, without an alias: libvirt finds one that is free there."""
+    from vgpuctl.domain.edit import hostdev_xml  # with lxml, which a host without such vGPUs spares
+
     return hostdev_xml(replace(of(vgpu.backend).hostdev(vgpu), alias=""), indented=True)
 
 

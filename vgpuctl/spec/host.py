@@ -17,7 +17,6 @@ from vgpuctl.spec import rules
 from vgpuctl.spec.fields import DEFAULTABLE, GPU_MODES
 from vgpuctl.spec.mig import MIG_SCHEMA, mig_spec, mig_value, together
 from vgpuctl.spec.placement import PLACEMENT, placement_spec
-from vgpuctl.spec.read import parse
 from vgpuctl.spec.scheduler import SCHEDULER, scheduler_spec, scheduler_value
 from vgpuctl.spec.shape import Key, Shape, at_least_one, by_name
 from vgpuctl.spec.values import key
@@ -92,6 +91,8 @@ def parse_host_spec(text: str, name: str) -> HostSpec:
     """
     if says_nothing(text):
         return HostSpec(VERSION)
+    from vgpuctl.spec.read import parse  # a YAML reader, which types and defaults do not need
+
     given: dict[str, Any] = parse(text, name, HOST)
     return HostSpec(**given)
 

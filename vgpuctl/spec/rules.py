@@ -8,7 +8,6 @@ where a value came from: whoever calls adds `file:line:column` or the option's n
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 
@@ -64,6 +63,8 @@ class Refused(ValueError):
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)` for the nearest known word, or nothing."""
+    import difflib
+
     near = difflib.get_close_matches(word.lower().replace("-", "_"), list(known), 1, 0.6)
     return f" (did you mean '{near[0]}'?)" if near else ""
 

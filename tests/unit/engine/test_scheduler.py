@@ -240,35 +240,6 @@ def test_a_gpu_that_is_kept_for_passthrough_is_restored_without_its_scheduler(tm
     assert runs(host) == BEST
 
 
-def test_show_gpu_gives_each_vm_its_share(tmp_path):
-    host = with_vms(open_host(tmp_path))
-    shares = {share["vm"]: share["guaranteed_percent"] for share in show_gpu(host.world, A100).data["shares"]}
-    assert shares == {"on": None, "off": None}
-    act(host.world, TWO_MS, drain=True)
-    shares = {share["vm"]: share["guaranteed_percent"] for share in show_gpu(host.world, A100).data["shares"]}
-    assert shares == {"on": 10, "off": 10}
-    act(host.world, SchedulerSpec(EQUAL), drain=True)
-    shares = {share["vm"]: share["guaranteed_percent"] for share in show_gpu(host.world, A100).data["shares"]}
-    assert shares == {"on": 100, "off": None}
-
-
-def test_show_gpu_says_what_it_may_not_see_and_shows_the_rest(tmp_path):
-    host = open_host(tmp_path)
-
-    class Closed:
-        def __getattr__(self, name):
-            return getattr(host.world.sysfs, name)
-
-        def listdir(self, path):
-            if path == "/etc/modprobe.d":
-                raise PermissionError(13, "Permission denied", path)
-            return host.world.sysfs.listdir(path)
-
-    seen = show_gpu(replace(host.world, sysfs=Closed()), A100)
-    assert "/etc/modprobe.d cannot be read: Permission denied" in seen.warnings
-    assert (seen.data["scheduler_next"], seen.data["scheduler"]["running"]["policy"]) == (None, "best_effort")
-
-
 def test_a_vgpu_without_a_vm_is_lent_too_and_comes_back(tmp_path):
     host = with_vms(open_host(tmp_path))
     make(host.world)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from vgpuctl.domain.parse import hostdevs_of, parse, refers_to_more
 from vgpuctl.errors import LibvirtFailed
 from vgpuctl.model.records import DomainRecord
 from vgpuctl.model.vm import Vm
@@ -13,6 +12,8 @@ from vgpuctl.value import replace
 
 def read_vm(world: World, record: DomainRecord) -> Vm:
     """Turn one domain into a Vm; devices of the running domain that its config lacks are added."""
+    from vgpuctl.domain.parse import hostdevs_of, parse, refers_to_more  # with lxml, which a host without VMs spares
+
     vm = parse(record.xml, record.state, world.machine_id)
     if not record.persistent:
         vm = replace(vm, persistent=False)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What explain tells of a profile: how many fit on each GPU, what stands in the way, and what would help."""
+
+from __future__ import annotations
+
+from vgpuctl.capacity.place import joint_free, rooms_for
+from vgpuctl.capacity.profiles import find, the_one
+from vgpuctl.capacity.rule import rule_of
+from vgpuctl.errors import NoCapacity
+from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.plan.moves import in_the_way_of, room_by_moves
+from vgpuctl.plan.report import Value, vgpu_value
+
+
+def explain_value(
+    snapshot: Snapshot, gpus: tuple[Gpu, ...], profile: str, pinned: frozenset[str] = frozenset()
+) -> Value:
+    """Return for every GPU how many of a profile fit, by which rule, and what stands in the way; and what would help.
+
+    `pinned`: VMs that cannot be moved, by uuid.
+    """
+    types = find(snapshot, gpus, profile)
+    owners = [g for g in gpus if g.address in types]
+    name = the_one(types, profile)
+    free = joint_free(snapshot, owners, types)
+    blocking = in_the_way_of(snapshot, gpus, name)
+    return {
+        "profile": name,
+        "free": free,
+        "moves": _moves(snapshot, gpus, profile, pinned) if free == 0 else [],
+        "gpus": [
+            {
+                "address": gpu.address,
+                "model": gpu.model,
+                "free": space.free,
+                "rule": rule_of(gpu),
+                "reasons": list(space.reasons),
+                "in_the_way": _as_list(blocking[gpu.address]) if space.free == 0 else [],
+                "vgpus": [vgpu_value(v) for v in snapshot.taken_on(gpu.address)],
+            }
+            for gpu, space in rooms_for(snapshot, gpus, types)
+        ],
+    }
+
+
+def _as_list(carriers: tuple[str, ...] | None) -> list[str] | None:
+    return None if carriers is None else list(carriers)
+
+
+def _moves(snapshot: Snapshot, gpus: tuple[Gpu, ...], profile: str, pinned: frozenset[str]) -> list[Value] | None:
+    """Return the fewest moves after which one more fits; None when there are none, or that is not known."""
+    if snapshot.host_file_problem is not None:
+        return None
+    try:
+        plan = room_by_moves(snapshot, gpus, [(profile, 1)], pinned)
+    except NoCapacity:
+        return None
+    return [move.value() for move in plan.moves] or None
