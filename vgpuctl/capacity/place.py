@@ -29,8 +29,12 @@ def joint_free(
     snapshot: Snapshot, gpus: Sequence[Gpu], types: Mapping[str, VgpuType], vm: str | None = None
 ) -> int | None:
     """Return how many more of one profile fit on these GPUs together; None when one of them cannot say."""
-    owners = [g for g in gpus if g.address in types]
-    free = [r.free for _, r in rooms_for(snapshot, owners, types, vm)]
+    return free_in(rooms_for(snapshot, [g for g in gpus if g.address in types], types, vm))
+
+
+def free_in(rooms: Sequence[tuple[Gpu, Room]]) -> int | None:
+    """Return how many more fit in these rooms of one profile together; None when one of them cannot say."""
+    free = [space.free for _, space in rooms]
     known = [n for n in free if n is not None]
     return sum(known) if len(known) == len(free) else None
 

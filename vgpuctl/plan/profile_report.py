@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from vgpuctl.capacity.kinds import fleet_of
-from vgpuctl.capacity.place import joint_free, rooms_for
+from vgpuctl.capacity.place import free_in, rooms_for
 from vgpuctl.capacity.room import most_on
 from vgpuctl.model.gpu import Gpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
@@ -21,27 +21,25 @@ def profile_values(snapshot: Snapshot, gpus: tuple[Gpu, ...], *, everything: boo
     for gpu in gpus:
         for known in gpu.types:
             by_name.setdefault(known.name, {})[gpu.address] = known
-    values: list[Value] = []
-    joint = {name: joint_free(snapshot, gpus, types) for name, types in by_name.items()}
+    rooms = {name: rooms_for(snapshot, [g for g in gpus if g.address in t], t) for name, t in by_name.items()}
+    joint = {name: free_in(found) for name, found in rooms.items()}
     excluded = _excluded(snapshot, gpus, by_name, joint)
-    for types in by_name.values():
-        first = next(iter(types.values()))
-        owners = [g for g in gpus if g.address in types]
-        free = joint[first.name]
-        if free == 0 and not everything:
+    values: list[Value] = []
+    for name, types in by_name.items():
+        if joint[name] == 0 and not everything:
             continue
-        rooms = rooms_for(snapshot, owners, types)
+        first = next(iter(types.values()))
         ids = sorted({t.type_id for t in types.values()})
         values.append(
             {
                 "profile": first.profile,
-                "name": first.name,
+                "name": name,
                 "type_id": ids[0] if len(ids) == 1 else None,
                 "framebuffer_mib": first.framebuffer_mib,
-                "max_per_gpu": _joint_most(owners, types),
-                "free": free,
-                "excludes": excluded[first.name],
-                "gpus": [{"address": g.address, "free": r.free} for g, r in rooms if everything or r.free != 0],
+                "max_per_gpu": _joint_most([g for g, _ in rooms[name]], types),
+                "free": joint[name],
+                "excludes": excluded[name],
+                "gpus": [{"address": g.address, "free": r.free} for g, r in rooms[name] if everything or r.free != 0],
             }
         )
     return sorted(values, key=_profile_key)
