@@ -61,12 +61,13 @@ class Ran:
 class Site:
     """Simulated hosts with names, as an inventory has them; `directory` is all that they leave.
 
-    `ansible` is where the programs of the Ansible are that works on them.
+    `ansible` is where the programs of the Ansible are that works on them, `program` the vgpuctl of the hosts.
     """
 
     directory: Path
     hosts: Mapping[str, str]
     ansible: Path = ANSIBLE
+    program: Path = PROGRAMS / "vgpuctl"
 
     def environment(self, host: str) -> dict[str, str]:
         """Return what makes vgpuctl work on that host."""
@@ -83,7 +84,7 @@ class Site:
     def vgpuctl(self, host: str, *words: str) -> dict[str, Any]:
         """Run vgpuctl on a host and return its document."""
         ran = subprocess.run(
-            [PROGRAMS / "vgpuctl", "--json", "--yes", *words],
+            [self.program, "--json", "--yes", *words],
             env={**os.environ, **self.environment(host)},
             capture_output=True,
             text=True,
@@ -97,7 +98,7 @@ class Site:
             "hosts": "gpu_hosts",
             "gather_facts": False,
             "environment": "{{ vgpuctl_environment }}",
-            "module_defaults": {"group/vgpuctl.vgpuctl.vgpuctl": {"executable": str(PROGRAMS / "vgpuctl")}},
+            "module_defaults": {"group/vgpuctl.vgpuctl.vgpuctl": {"executable": str(self.program)}},
             "tasks": list(tasks),
         }
         path = self.directory / "play.yml"

@@ -4,9 +4,7 @@ The simulated kernel takes no time to make a vGPU, so the first ratio has nothin
 the driver's own time is printed as well: twenty times that is the driver's time from which on we add less than 5 %.
 Seconds are of CPU: nothing is waited for, and a busy machine does not count.
 
-In the second one each write that makes a vGPU takes as long as a driver's. No maker says how long that is, and no
-measurement is published. DRIVER_SECONDS is the shortest creation that we have seen timed: an mdev of a stand-in for a
-driver, through libvirt's nodeDeviceCreateXML. A stand-in has no GPU to talk to; NVIDIA's driver has.
+In the second one each write that makes a vGPU takes as long as a driver's, see `slow_driver`.
 """
 
 from __future__ import annotations
@@ -14,10 +12,10 @@ from __future__ import annotations
 import statistics
 import time
 from pathlib import Path
-from typing import Any
 
 from tests.bench.conftest import Tell
 from tests.bench.paired import paired, runs
+from tests.bench.slow_driver import DRIVER_SECONDS, SlowDriver
 from tests.worlds import Host, Silent, create, open_host, wish
 from vgpuctl.engine.restore import restore_host
 from vgpuctl.spec.host import parse_host_spec
@@ -25,7 +23,6 @@ from vgpuctl.value import replace
 
 VGPUS = 64
 RATIO_LIMIT, ADDED_LIMIT_MS = 1.05, 10.0
-DRIVER_SECONDS = 0.2
 SPEC = parse_host_spec("version: 1\n", "host.yaml")
 
 
@@ -61,25 +58,6 @@ def test_what_a_restore_adds_to_the_kernels_own_time(tmp_path: Path, bench: Tell
     value = statistics.median(added)
     details = f"at most 5 % from {value * 20:.0f} ms of the driver's own for each, {len(added)} runs"
     bench(f"restore of {VGPUS} vGPUs adds to each", value, ADDED_LIMIT_MS, details, " ms")
-
-
-class SlowDriver:
-    """The files of a host on which the write that makes a vGPU takes a driver's time; `waited` is the sum of it."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self.waited = 0.0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def write(self, path: str, text: str) -> None:
-        """Write, and take the time."""
-        self._inner.write(path, text)
-        if path.endswith("/current_vgpu_type"):
-            begun = time.perf_counter()
-            time.sleep(DRIVER_SECONDS)
-            self.waited += time.perf_counter() - begun
 
 
 def test_what_a_restore_takes_beside_the_time_of_a_driver(tmp_path: Path, bench: Tell) -> None:
