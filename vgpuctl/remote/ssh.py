@@ -105,9 +105,11 @@ class SshHosts:
             return self._through(target, found, until, opened, hops)
         try:
             way = socket.create_connection((found.host, found.port), timeout=_left(found, until))
+            opened.append(way)
+            # As ssh does: else a short message waits for the other side's delayed ACK, 40 ms each time.
+            way.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as exc:
             raise _no_answer(target, found, exc) from exc
-        opened.append(way)
         return way
 
     def _through(self, target: Target, found: Login, until: float, opened: list[Any], hops: int) -> Any:

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from vgpuctl.errors import Unreachable
+from vgpuctl.remote.login import login
 from vgpuctl.remote.ssh import SshHosts
 from vgpuctl.remote.target import Target
 
@@ -33,3 +34,11 @@ def test_a_server_that_never_agrees_on_a_session_cannot_be_reached(greeting):
         finally:
             over.set()
     assert "gpu-01: 127.0.0.1 port" in failed.value.message
+
+
+def test_short_messages_are_sent_at_once():
+    """Without TCP_NODELAY each waits until the server's delayed acknowledgement of the one before it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        target = Target("gpu-01", "127.0.0.1", server.getsockname()[1], "root")
+        with SshHosts()._socket(target, login(target, {}), time.monotonic() + 60, [], 1) as way:
+            assert way.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
