@@ -195,7 +195,8 @@ def _held(
 
 def _promised(vm: Vm, promise: Promise, present: Mapping[str, Vgpu]) -> dict[str, Vgpu]:
     found = {}
-    for promised in promise.vgpus:
+    going = () if promise.exchange is None else (promise.exchange.vgpu,)
+    for promised in (*promise.vgpus, *going):
         device = present.get(promised.carrier)
         awaited = device is None and promise.state is PromiseState.READY and promised.backend not in WHOLE
         found[promised.carrier] = _of_vm(vm, promised, device, device or promised, awaited=awaited)

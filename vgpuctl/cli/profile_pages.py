@@ -50,16 +50,23 @@ def _explain(data: Data) -> Page:
     if data["moves"]:
         command = f"vgpuctl plan-moves --profile {data['profile']}"
         blocks += ["", f"one more fits after {_number(data['moves'], 'move')} ({command}):"]
-        blocks += [f"  {move_line(move)}" for move in data["moves"]]
+        blocks += [f"  {line}" for line in move_lines(data["moves"])]
     elif free == 0 and data["moves"] is None:
         blocks += ["", "no moves of VMs that vgpuctl may move make room for one more, or that is not known"]
     return Page(blocks)
 
 
-def move_line(move: Data) -> str:
-    """Return one move as people read it."""
+def move_lines(moves: Sequence[Data]) -> list[str]:
+    """Return the moves as people read them, and at those of one round how many go at once."""
+    rounds = Counter(move["round"] for move in moves)
+    return [_move_line(move, rounds[move["round"]]) for move in moves]
+
+
+def _move_line(move: Data, at_once: int) -> str:
     how = "stop, move and start" if move["state"] == "running" else "move"
-    return f"{how} VM {move['vm']}: {move['profile']}, {_place(move, 'from')} -> {_place(move, 'to')}"
+    where = f"{move['profile']}, {_place(move, 'from')} -> {_place(move, 'to')}"
+    together = f" (round {move['round']}: {at_once} at once)" if at_once > 1 else ""
+    return f"{how} VM {move['vm']}: {where}{together}"
 
 
 def _place(move: Data, end: str) -> str:
@@ -109,7 +116,7 @@ def _moves(data: Data) -> Page:
     done = "would be moved" if data["dry_run"] else "moved"
     fewest = "" if data["fewest"] or not data["places"] else "; fewer may do"
     blocks: list[Block] = [f"{_number({move['uuid'] for move in data['moves']}, 'VM')} {done}{fewest}:"]
-    blocks += [f"  {number}  {move_line(move)}" for number, move in enumerate(data["moves"], 1)]
+    blocks += [f"  {number}  {line}" for number, line in enumerate(move_lines(data["moves"]), 1)]
     if data["places"]:
         blocks.append("room then:")
         for gpu in dict.fromkeys(place["gpu"] for place in data["places"]):

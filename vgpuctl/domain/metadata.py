@@ -16,6 +16,7 @@ declares the same one ("failed to create a new XML namespace", libvirt 9.0). So 
 inside the XML that is defined, and as a new record of a defined domain.
 A vGPU's `placement-id` says where it is on a mixed-size GPU.
 A disk's `role` says what it is where it is no disk with somebody's work: a seed, or a spare of refresh-vm.
+`exchange` says where a vGPU goes together with those of other VMs; only an exchange that was interrupted leaves one.
 `made-vm="no"` marks a VM that somebody else made and that only has vGPUs from here.
 Attributes and elements that this version does not know are passed over, so a later one may add some. What is
 None has no attribute.
@@ -30,7 +31,7 @@ from lxml import etree
 
 from vgpuctl.domain.record import NAMESPACE, ROOT_TAG, promise_of
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.vm import DiskRole, Promise
+from vgpuctl.model.vm import DiskRole, Promise, PromisedVgpu
 
 _NOT_XML = re.compile("[\x00-\x1f\ud800-\udfff\ufffe\uffff]")
 
@@ -53,20 +54,12 @@ def promise_to_xml(promise: Promise) -> str:
         },
     )
     for vgpu in promise.vgpus:
-        _set(
-            etree.SubElement(root, f"{{{NAMESPACE}}}vgpu"),
-            {
-                "index": _digits(vgpu.index),
-                "backend": vgpu.backend.value,
-                "gpu": vgpu.gpu,
-                "function": vgpu.function,
-                "carrier": vgpu.carrier,
-                "profile": vgpu.profile,
-                "framebuffer-mib": _digits(vgpu.framebuffer_mib),
-                "params": vgpu.params or None,
-                "placement-id": _digits(vgpu.placement_id),
-            },
-        )
+        _add_vgpu(root, vgpu)
+    if promise.exchange is not None:
+        going = etree.SubElement(root, f"{{{NAMESPACE}}}exchange")
+        note = promise.exchange
+        _set(going, {"carrier": note.carrier, "with-vm": note.with_vm, "with-carrier": note.with_carrier})
+        _add_vgpu(going, note.vgpu)
     for disk in promise.disks:
         _set(
             etree.SubElement(root, f"{{{NAMESPACE}}}disk"),
@@ -82,6 +75,23 @@ def promise_to_xml(promise: Promise) -> str:
         )
     etree.SubElement(root, f"{{{NAMESPACE}}}spec").text = _kept("spec", promise.spec) or None
     return etree.tostring(root, encoding="unicode")
+
+
+def _add_vgpu(parent: etree._Element, vgpu: PromisedVgpu) -> None:
+    _set(
+        etree.SubElement(parent, f"{{{NAMESPACE}}}vgpu"),
+        {
+            "index": _digits(vgpu.index),
+            "backend": vgpu.backend.value,
+            "gpu": vgpu.gpu,
+            "function": vgpu.function,
+            "carrier": vgpu.carrier,
+            "profile": vgpu.profile,
+            "framebuffer-mib": _digits(vgpu.framebuffer_mib),
+            "params": vgpu.params or None,
+            "placement-id": _digits(vgpu.placement_id),
+        },
+    )
 
 
 def promise_from_xml(text: str) -> Promise:

@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from vgpuctl.model.gpu import Backend
-from vgpuctl.model.vm import DiskRole, MadeDisk, Promise, PromisedVgpu, PromiseState
+from vgpuctl.model.vm import DiskRole, Exchange, MadeDisk, Promise, PromisedVgpu, PromiseState
 
 NAMESPACE = "urn:vgpuctl:1"
 ROOT_TAG = f"{{{NAMESPACE}}}vm"
@@ -41,6 +41,7 @@ def promise_of(root: Element) -> Promise:
         spec=next((child.text or "" for child in children if child.tag == f"{space}spec"), ""),
         reserve=_need(root, "reserve"),
         made_vm=root.get("made-vm") != "no",
+        exchange=next((_exchange(child, space) for child in children if child.tag == f"{space}exchange"), None),
     )
 
 
@@ -73,6 +74,13 @@ def _vgpu(element: Element) -> PromisedVgpu:
         params=_text(element, "params") or "",
         placement_id=None if placement is None else _number(element, "placement-id"),
     )
+
+
+def _exchange(element: Element, space: str) -> Exchange:
+    vgpus = [_vgpu(child) for child in element if child.tag == f"{space}vgpu"]
+    if len(vgpus) != 1:
+        raise ValueError("the record's exchange has no place")
+    return Exchange(_need(element, "carrier"), vgpus[0], _need(element, "with-vm"), _need(element, "with-carrier"))
 
 
 def _disk(element: Element) -> MadeDisk:

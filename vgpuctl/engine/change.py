@@ -110,7 +110,12 @@ def move_vgpu(world: World, name: str, carrier: str, goal: Goal, *, wait_seconds
     """
     require_writable(world)
     want = Want(types=True)
-    snapshot = observe(world, want)
+    job = moving(world, observe(world, want), name, carrier, goal)
+    return _done(world, job, want, frozenset(), dry_run=False, wait_seconds=wait_seconds, progress=progress)
+
+
+def moving(world: World, snapshot: Snapshot, name: str, carrier: str, goal: Goal) -> Job:
+    """Return the move of a vGPU of a stopped VM as the change that it is, checked; nothing is placed yet."""
     vm, promise = _changeable(snapshot, name, "place")
     old = next((v for v in promise.vgpus if v.carrier == carrier), None)
     if old is None or old.profile is None:
@@ -121,8 +126,7 @@ def move_vgpu(world: World, name: str, carrier: str, goal: Goal, *, wait_seconds
     asked = replace(wish_for(vm, promise, (old,)), where=Where(gpus=(goal.gpu,)))
     wish = _placed(asked, promise, exchange)
     xml = definition(world, vm, dry_run=False)
-    job = Job(snapshot, vm, promise, wish, frozenset({"profile"}), exchange, xml, promise.reserve, (), goal)
-    return _done(world, job, want, frozenset(), dry_run=False, wait_seconds=wait_seconds, progress=progress)
+    return Job(snapshot, vm, promise, wish, frozenset({"profile"}), exchange, xml, promise.reserve, (), goal)
 
 
 def _done(

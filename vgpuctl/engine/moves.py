@@ -7,12 +7,13 @@ or a crash the VMs moved before stay where they are, and the same command plans 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.fits import Fit, Spot, fit
 from vgpuctl.capacity.where import select_gpus
 from vgpuctl.engine.change import move_vgpu
+from vgpuctl.engine.exchange import exchange
 from vgpuctl.engine.guards import require_system, require_writable
 from vgpuctl.engine.move import deleted_meanwhile
 from vgpuctl.engine.observe import Want, observe
@@ -22,9 +23,18 @@ from vgpuctl.errors import Busy, NotFound, VgpuctlError
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import Answer, Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import Vm
 from vgpuctl.plan.choose import refuse_unknown_host_file
 from vgpuctl.plan.in_place import Goal
-from vgpuctl.plan.moves import MovesPlan, VmMove, better_by_moves, refuse_no_room, room_by_moves, why_pinned
+from vgpuctl.plan.moves import (
+    MovesPlan,
+    Round,
+    better_by_moves,
+    describe_round,
+    refuse_no_room,
+    room_by_moves,
+    why_pinned,
+)
 from vgpuctl.steps.domain import OFF
 
 if TYPE_CHECKING:
@@ -128,16 +138,16 @@ def _outcome(
     wait_seconds: float,
     progress: Progress,
 ) -> Outcome:
-    steps = tuple(move.describe() for move in plan.moves)
+    steps = tuple(describe_round(moves) for moves in plan.rounds)
     data: dict[str, object] = {
-        "moves": [move.value() for move in plan.moves],
+        "moves": plan.values(),
         "places": [_spot_value(spot) for spot in plan.spots],
         "fewest": plan.fewest,
     }
     if not yes or not plan.moves:
         notes = ("--yes carries it out",) if plan.moves else ()
         return Outcome(bool(plan.moves), data, steps, snapshot.warnings, notes, dry_run=not yes)
-    _carry_out(world, plan.moves, wait_seconds, progress)
+    move_all(world, plan.rounds, wait_seconds, progress)
     return Outcome(True, data, steps, (*snapshot.warnings, *_room_now(world, profiles)))
 
 
@@ -153,40 +163,61 @@ def _room_now(world: World, profiles: Profiles) -> tuple[str, ...]:
     return () if there else ("the room that was made is taken already: somebody was faster",)
 
 
-def _carry_out(world: World, moves: Sequence[VmMove], wait_seconds: float, progress: Progress) -> None:
-    """Make one move after the other, each only when those before it are made."""
-    for number, move in enumerate(moves):
+def move_all(world: World, rounds: Sequence[Round], wait_seconds: float, progress: Progress) -> None:
+    """Make one round after the other, each only when those before it are made."""
+    for number, moves in enumerate(rounds):
         try:
-            _move(world, move, wait_seconds, progress)
+            _move(world, moves, wait_seconds, progress)
         except VgpuctlError as error:
             error.changed = error.changed or number > 0
-            error.left += [f"{later.describe()}: not done" for later in moves[number + 1 :]]
+            error.left += [f"{describe_round(later)}: not done" for later in rounds[number + 1 :]]
             again = "the same command again plans from what is there then"
             error.hint = "; ".join(filter(None, (error.hint, again)))
             raise
 
 
-def _move(world: World, move: VmMove, wait_seconds: float, progress: Progress) -> None:
-    """Look whether the VM runs now, and move it: it may have been started or stopped since the plan.
+def _move(world: World, moves: Round, wait_seconds: float, progress: Progress) -> None:
+    """Look whether the VMs run now, and move them: they may have been started or stopped since the plan.
 
     Raises:
-        NotFound: it was deleted meanwhile.
-        Busy: it may not be moved any more.
-        NoCapacity: its new place is gone already; it was not shut down for it.
+        NotFound: one was deleted meanwhile.
+        Busy: one may not be moved any more.
+        NoCapacity: a new place is gone already; none was shut down for it.
         VgpuctlError: as `while_off`.
     """
     snapshot = observe(world, Want(types=True, models=False))
-    seen = snapshot.vm(move.vm.uuid)
-    if seen is None:
-        raise deleted_meanwhile(move.vm)
-    stays = why_pinned(seen)
-    if stays is not None:
-        raise Busy(f"VM {seen.name} is not moved: {stays} now", vm=seen.name, state=str(seen.state))
-    refuse_no_room(snapshot, seen, move)
-    goal = Goal(move.gpu, move.placement_id)
+    vms = []
+    for move in moves:
+        seen = snapshot.vm(move.vm.uuid)
+        if seen is None:
+            raise deleted_meanwhile(move.vm)
+        stays = why_pinned(seen)
+        if stays is not None:
+            raise Busy(f"VM {seen.name} is not moved: {stays} now", vm=seen.name, state=str(seen.state))
+        vms.append(seen)
+    refuse_no_room(snapshot, tuple(zip(vms, moves, strict=True)))
 
-    def act() -> Outcome:
-        carrier = move.vgpu.carrier
-        return move_vgpu(world, move.vm.uuid, carrier, goal, wait_seconds=wait_seconds, progress=progress)
+    def act() -> None:
+        if len(moves) > 1:
+            exchange(world, moves, wait_seconds=wait_seconds, progress=progress)
+            return
+        (move,) = moves
+        goal, carrier = Goal(move.gpu, move.placement_id), move.vgpu.carrier
+        move_vgpu(world, move.vm.uuid, carrier, goal, wait_seconds=wait_seconds, progress=progress)
 
-    while_off(world, seen, act, "moved", wait_seconds, progress)
+    _while_all_off(world, vms, act, wait_seconds, progress)
+
+
+def _while_all_off(
+    world: World, vms: Sequence[Vm], act: Callable[[], None], wait_seconds: float, progress: Progress
+) -> None:
+    """Do it while all of them are off; those that ran run again after it."""
+    if not vms:
+        act()
+        return
+    vm, *others = vms
+
+    def rest() -> None:
+        _while_all_off(world, others, act, wait_seconds, progress)
+
+    while_off(world, vm, rest, "moved", wait_seconds, progress)

@@ -42,11 +42,17 @@ from vgpuctl.value import replace
 
 
 def settled(vm: Vm, promise: Promise) -> None:
-    """Refuse a VM that is half made or half removed.
+    """Refuse a VM that is half made, half removed or half exchanged.
 
     Raises:
         Busy: reconcile finishes it.
     """
+    if promise.exchange is not None:
+        raise Busy(
+            f"{vm.name} is half-way: its place is being exchanged",
+            hint="if no vgpuctl works on it any more: vgpuctl reconcile",
+            vm=vm.name,
+        )
     if promise.state is not PromiseState.READY:
         raise Busy(
             f"{vm.name} is half-way: its record says {promise.state}",

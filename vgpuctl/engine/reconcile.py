@@ -23,8 +23,9 @@ from vgpuctl.model.gpu import Owner, Vgpu
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan
-from vgpuctl.model.vm import SETTING_UP, Claim, NamedVgpu, Promise, PromiseState, Vm
+from vgpuctl.model.vm import SETTING_UP, Claim, Exchange, NamedVgpu, Promise, PromiseState, Vm
 from vgpuctl.plan.change import ADOPTED, detach_steps, unreferenced
+from vgpuctl.plan.exchange import abandoning_steps, decided, finishing_steps
 from vgpuctl.plan.refresh import dropping
 from vgpuctl.plan.remove import (
     as_promised,
@@ -166,6 +167,8 @@ def _of_vm(world: World, snapshot: Snapshot, vm: Vm) -> list[Finding]:
         return []
     if vm.promise.state is not PromiseState.READY:
         return _half_way(world, snapshot, vm, vm.promise, own, claims)
+    if vm.promise.exchange is not None:
+        return [_half_exchanged(world, snapshot, vm, vm.promise, vm.promise.exchange)]
     if vm.promise.spares():
         return _half_refreshed(snapshot, vm, vm.promise, claims)
     return _incomplete(world, snapshot, vm, vm.promise, own, claims)
@@ -227,6 +230,20 @@ def _not_needed(world: World, vm: Vm, own: Promise, claims: tuple[Claim, ...]) -
     text = f"VM {vm.name} is off and still has {', '.join(v.carrier for v in own.vgpus)}, which it reserves only to run"
     plan = Plan(freeing_steps(vm, own.vgpus), undo_on_failure=False)
     return [Finding("not-needed", text, "; ".join(s.describe() for s in plan.steps), plan, claims, vm)]
+
+
+def _half_exchanged(world: World, snapshot: Snapshot, vm: Vm, promise: Promise, note: Exchange) -> Finding:
+    """Return what an exchange of places left: it is finished where it counts already, else forgotten."""
+    text = f"VM {vm.name} was to go from {note.carrier} to {note.vgpu.carrier} together with others"
+    claims = claims_of(world, vm.name, promise)
+    news = claims_of(world, vm.name, replace(promise, vgpus=(note.vgpu,)))
+    if decided(snapshot, note):
+        olds = tuple(c for c in claims if c.carrier == note.carrier)
+        steps, claims = finishing_steps(snapshot, vm, promise, note, olds), (*claims, *news)
+    else:
+        steps = abandoning_steps(snapshot, vm, promise, note, news)
+    plan = Plan(steps, undo_on_failure=False)
+    return Finding("half-exchanged", text, "; ".join(s.describe() for s in plan.steps), plan, claims, vm)
 
 
 def _half_refreshed(snapshot: Snapshot, vm: Vm, promise: Promise, claims: tuple[Claim, ...]) -> list[Finding]:
@@ -316,6 +333,9 @@ def _strays(snapshot: Snapshot) -> list[tuple[Vgpu, Vm]]:
         if vm.unreadable_promise:
             continue
         names = {v.carrier for v in vm.promise.vgpus} if vm.promise else set()
+        note = vm.promise.exchange if vm.promise else None
+        if note is not None:
+            names.add(note.vgpu.carrier)
         if claim.carrier not in names | {h.carrier for h in vm.hostdevs}:
             found += [(v, vm) for v in snapshot.vgpus if v.carrier == claim.carrier]
     return found

@@ -87,6 +87,18 @@ class MadeDisk(Value):
     role: DiskRole = DiskRole.DISK
 
 
+class Exchange(Value):
+    """Where one of a VM's vGPUs goes together with those of other VMs: from `carrier` to what `vgpu` says.
+
+    It is so from the moment on in which the record of `with_vm`, a uuid, names `with_carrier`.
+    """
+
+    carrier: str
+    vgpu: PromisedVgpu
+    with_vm: str
+    with_carrier: str
+
+
 class Promise(Value):
     """The record in a domain's own metadata (namespace urn:vgpuctl:1).
 
@@ -94,6 +106,7 @@ class Promise(Value):
     cloned or restored elsewhere differs, is shown and never acted on. `spec` keeps, as JSON, what was asked for and
     no domain shows. `made_vm` False: vgpuctl only gave vGPUs to a VM that somebody else made, and never removes it.
     `reserve`: "always" keeps the places of its vGPUs also while the VM is off, "running" only while it runs.
+    `exchange`: its place is being exchanged; on an idle host that is work for reconcile.
     """
 
     state: PromiseState
@@ -104,6 +117,7 @@ class Promise(Value):
     spec: str
     reserve: str = "always"
     made_vm: bool = True
+    exchange: Exchange | None = None
 
     @property
     def spread_group(self) -> str | None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from vgpuctl.placement.fleet import Fleet
 from vgpuctl.placement.joint import total_left
 from vgpuctl.placement.moves import room_for, size_of
-from vgpuctl.placement.shifts import Placed, Room, Shift, copied, moved
+from vgpuctl.placement.shifts import Placed, Room, Round, copied, moved, renumbered
 
 STEP = 4
 """The most moves of one step: what needs more is left as it is."""
@@ -33,21 +33,20 @@ def by_size(fleet: Fleet) -> list[str]:
 
 def improvement(
     fleet: Fleet, placed: Sequence[Placed], most: int | None = None, fixed: frozenset[int] = frozenset()
-) -> tuple[Shift, ...]:
+) -> tuple[Round, ...]:
     """Return moves after which the fleet is better, no more than `most`; none when no step makes it better."""
     now, there = copied(fleet), list(placed)
-    still = list(range(len(placed)))
-    shifts: list[Shift] = []
+    rounds: list[Round] = []
     while True:
-        left = STEP if most is None else min(STEP, most - len(shifts))
+        done = {shift.which for one in rounds for shift in one}
+        still = [n for n in range(len(placed)) if n not in done]
+        left = STEP if most is None else min(STEP, most - len(done))
         found = _step(now, [there[n] for n in still], left, fixed)
         if found is None:
-            return tuple(shifts)
-        for shift in found.shifts:
-            which = still[shift.which]
-            there[which] = moved(now, there[which], shift)
-            shifts.append(Shift(which, shift.gpu, shift.place))
-        still = [n for n in still if n not in {s.which for s in shifts}]
+            return tuple(rounds)
+        for one in renumbered(found.rounds, still):
+            moved(now, there, one)
+            rounds.append(one)
 
 
 def _step(fleet: Fleet, placed: Sequence[Placed], most: int, fixed: frozenset[int]) -> Room | None:
@@ -59,6 +58,6 @@ def _step(fleet: Fleet, placed: Sequence[Placed], most: int, fixed: frozenset[in
 
     for profile in by_size(fleet):
         found = room_for(fleet, placed, (profile,), most, tries=TRIES, fixed=fixed, better=better)
-        if found is not None and found.shifts:
+        if found is not None and found.rounds:
             return found
     return None

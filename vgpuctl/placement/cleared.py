@@ -3,7 +3,8 @@
 
 There it does not matter where on a GPU a vGPU is, nor which of its size goes. To move some of a GPU's vGPUs to others
 of their size wins nothing; only a GPU that is cleared altogether can take another size. So what is tried are sets of
-GPUs to clear, those with the fewest vGPUs on them first: thirty moves cost hardly more tries than two.
+GPUs to clear, those with the fewest vGPUs on them first: thirty moves cost hardly more tries than two. What is on GPUs
+that wait for each other to be cleared goes at once.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
-from itertools import chain
+from itertools import groupby
 from typing import NamedTuple
 
 from vgpuctl.placement.fleet import Fleet
 from vgpuctl.placement.one_size import OneSize
-from vgpuctl.placement.shifts import Placed, Room, Shift
+from vgpuctl.placement.shifts import Placed, Room, Round, Shift
 
 PLACE = 0
 """What `OneSize.moves` calls every place."""
@@ -55,6 +56,18 @@ class _Gpu(NamedTuple):
         return self.there, self.kind, self.size
 
 
+class _Order(NamedTuple):
+    """GPUs that are cleared and empty ones that take a size, one after the other; then those that are cleared together.
+
+    `takes`: what those take then; `at_once`: how many vGPUs find no room before that, and so go at once.
+    """
+
+    acts: tuple[_Gpu | Takes, ...]
+    together: tuple[_Gpu, ...] = ()
+    takes: tuple[Takes, ...] = ()
+    at_once: int = 0
+
+
 def sizes_of(fleet: Fleet, profiles: Iterable[str]) -> Sizes | None:
     """Return the sizes of these profiles; None where GPUs are divided otherwise, or two of a size differ in number."""
     kinds = [kind for kind in fleet.kinds if isinstance(kind, OneSize)]
@@ -79,6 +92,8 @@ def room_by_clearing(
 ) -> Room | None:
     """Return the fewest moves after which all that is wanted fits together; None: there are none within `most`.
 
+    Of those that were tried, one in which the fewest vGPUs go at once.
+
     Raises:
         TooManyError: that would take more than so many tries.
     """
@@ -86,14 +101,10 @@ def room_by_clearing(
     everything = search.clearable
     if not any(True for _ in search.covers(everything)):
         return None
-    for cleared in _cheapest_first(everything, most):
-        search.count()
-        enough = search.covers(cleared)
-        first = next(enough, None)
-        for takes in chain((first,), enough, (None,)) if first is not None else ():
-            order = search.order(cleared, takes)
-            if order is not None:
-                return search.room(order, wanted)
+    for _, alike in groupby(_cheapest_first(everything, most), key=lambda gpus: sum(gpu.there for gpu in gpus)):
+        best = search.best(alike)
+        if best is not None:
+            return search.room(best, wanted)
     return None
 
 
@@ -190,30 +201,81 @@ class _Search:
                 room[gpu.size] += gpu.free
         return room
 
-    def order(self, cleared: Sequence[_Gpu], takes: Counter[Takes] | None) -> tuple[_Gpu | Takes, ...] | None:
-        """Return an order in which each GPU is cleared while there is room for what is on it, and others take that.
+    def best(self, sets: Iterable[Sequence[_Gpu]]) -> _Order | None:
+        """Return an order for one of these sets of GPUs; of those that were tried one with the fewest at once.
 
-        `takes`: what empty GPUs take; None: anything, as one more may have to hold what comes from others first.
+        Raises:
+            TooManyError: none was found before too many were tried.
+        """
+        found: _Order | None = None
+        try:
+            for cleared in sets:
+                self.count()
+                for order in self._orders(cleared):
+                    found = order if found is None or order.at_once < found.at_once else found
+                    if not found.at_once:
+                        return found
+        except TooManyError:
+            if found is None:
+                raise
+        return found
+
+    def _orders(self, cleared: Sequence[_Gpu]) -> Iterator[_Order]:
+        """Yield for everything that empty GPUs may take an order in which these are cleared.
+
+        Last one in which nothing goes at once and one GPU more may hold what comes from others first, if there is one.
+        """
+        enough = False
+        for takes in self.covers(cleared):
+            enough = True
+            yield from self._order(cleared, takes)
+        if enough:
+            yield from self._order(cleared, None)
+
+    def _order(self, cleared: Sequence[_Gpu], takes: Counter[Takes] | None) -> Iterator[_Order]:
+        """Yield orders in which each GPU is cleared while there is room for what is on it, and others take that.
+
+        `takes`: what empty GPUs take, None: anything. Before the whole search there is one with all of them together;
+        after it the one with the fewest vGPUs at once.
         """
         dead: set[tuple[frozenset[int], frozenset[tuple[Takes, int]]]] = set()
+        best = self._rest((), cleared, takes, self._room(cleared)) if takes is not None else None
 
-        def go(done: tuple[_Gpu | Takes, ...], room: Counter[int]) -> tuple[_Gpu | Takes, ...] | None:
+        def go(done: tuple[_Gpu | Takes, ...], room: Counter[int]) -> None:
+            nonlocal best
             given = Counter(one for one in done if not isinstance(one, _Gpu))
             left = [gpu for gpu in cleared if gpu not in done]
             if not left and all(n >= 0 for n in room.values()):
-                return done
+                best = _Order(done)
+                return
             key = (frozenset(gpu.number for gpu in left), frozenset(given.items()))
             if key in dead:
-                return None
+                return
             self.count()
-            for one, after in self._next(cleared, left, given, takes, room):
-                found = go((*done, one), after)
-                if found is not None:
-                    return found
             dead.add(key)
-            return None
+            if takes is not None and best is not None:
+                rest = self._rest(done, left, takes - given, room)
+                best = rest if rest.at_once < best.at_once else best
+            for one, after in self._next(cleared, left, given, takes, room):
+                go((*done, one), after)
+                if best is not None and not best.at_once:
+                    return
 
-        return go((), self._room(cleared))
+        if best is not None:
+            yield best
+        go((), self._room(cleared))
+        if best is not None:
+            yield best
+
+    def _rest(
+        self, done: tuple[_Gpu | Takes, ...], left: Sequence[_Gpu], takes: Counter[Takes], room: Counter[int]
+    ) -> _Order:
+        """Return an order that ends with all GPUs that are left cleared together."""
+        there = Counter[int]()
+        for gpu in left:
+            there[gpu.size] += gpu.there
+        at_once = sum(max(0, n - max(0, room[size] + self._wanted[size])) for size, n in there.items())
+        return _Order(done, tuple(left), tuple(sorted(takes.elements())), max(1, at_once))
 
     def _next(
         self,
@@ -234,29 +296,58 @@ class _Search:
                 if takes is None or given[kind, size] < takes[kind, size]:
                     yield (kind, size), _less(room, size, -number)
 
-    def room(self, order: Sequence[_Gpu | Takes], wanted: Sequence[str]) -> Room:
+    def room(self, order: _Order, wanted: Sequence[str]) -> Room:
         """Return the moves of an order, each vGPU to the fullest GPU that is open to it, and where the rest goes."""
-        gone = {one.number for one in order if isinstance(one, _Gpu)}
-        ready = [list(empty) for empty in self._empty]
-        open_ones: dict[int, list[list[int]]] = {}
-        for gpu in sorted(self._gpus, key=lambda g: (g.free, g.number)):
-            if gpu.number not in gone:
-                open_ones.setdefault(gpu.size, []).append([gpu.number, gpu.free])
-
-        def place(profile: str) -> int:
-            there = next(one for one in open_ones[self._sizes.of[profile]] if one[1])
-            there[1] -= 1
-            return there[0]
-
-        shifts: list[Shift] = []
-        for one in order:
+        gone = {one.number for one in (*order.acts, *order.together) if isinstance(one, _Gpu)}
+        now = _Open(self._sizes, self._empty, [gpu for gpu in self._gpus if gpu.number not in gone])
+        rounds: list[Round] = []
+        for one in order.acts:
             if isinstance(one, _Gpu):
-                shifts += [Shift(which, place(self._placed[which].profile), PLACE) for which in one.movable]
-                ready[one.kind].append(one.number)
+                rounds += [(self._away(now, which),) for which in one.movable]
+                now.ready[one.kind].append(one.number)
             else:
-                kind, size = one
-                open_ones.setdefault(size, []).append([ready[kind].pop(0), self._sizes.most[kind][size]])
-        return Room(tuple(shifts), tuple(Placed(place(profile), profile, PLACE) for profile in wanted))
+                now.take(*one)
+        rest: list[int] = []
+        for which in (which for gpu in order.together for which in gpu.movable):
+            if now.some(self._placed[which].profile):
+                rounds.append((self._away(now, which),))
+            else:
+                rest.append(which)
+        for gpu in order.together:
+            now.ready[gpu.kind].append(gpu.number)
+        for one in order.takes:
+            now.take(*one)
+        if rest:
+            rounds.append(tuple(self._away(now, which) for which in rest))
+        return Room(tuple(rounds), tuple(Placed(now.place(profile), profile, PLACE) for profile in wanted))
+
+    def _away(self, now: _Open, which: int) -> Shift:
+        return Shift(which, now.place(self._placed[which].profile), PLACE)
+
+
+class _Open:
+    """GPUs that have room while an order is carried out, and those that are empty, by kind."""
+
+    def __init__(self, sizes: Sizes, empty: Sequence[Sequence[int]], gpus: Sequence[_Gpu]) -> None:
+        self.ready = [list(numbers) for numbers in empty]
+        self._sizes = sizes
+        self._open: dict[int, list[list[int]]] = {}
+        for gpu in sorted(gpus, key=lambda g: (g.free, g.number)):
+            self._open.setdefault(gpu.size, []).append([gpu.number, gpu.free])
+
+    def take(self, kind: int, size: int) -> None:
+        """Give a size to an empty GPU."""
+        self._open.setdefault(size, []).append([self.ready[kind].pop(0), self._sizes.most[kind][size]])
+
+    def some(self, profile: str) -> bool:
+        """Say whether there is room for one of the profile."""
+        return any(free for _, free in self._open.get(self._sizes.of[profile], ()))
+
+    def place(self, profile: str) -> int:
+        """Place one of the profile; returns the GPU."""
+        there = next(one for one in self._open[self._sizes.of[profile]] if one[1])
+        there[1] -= 1
+        return there[0]
 
 
 def _less(room: Counter[int], size: int, number: int) -> Counter[int]:

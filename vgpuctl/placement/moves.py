@@ -2,7 +2,7 @@
 """The fewest vGPUs that have to be somewhere else so that more fit, and in which order they go.
 
 What is wanted is placed first, and what is in its way there is placed after that, and so on. A vGPU moves at most once:
-whoever works in it is interrupted once. Each goes when its new place is free; two that wait for each other are no plan.
+whoever works in it is interrupted once. Each goes when its new place is free; those that wait for others go at once.
 Exact up to a number of tries, and for GPUs that are alike only the first is tried.
 
 Size: one search; its steps share what they have tried.
@@ -12,15 +12,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, combinations
 from typing import NamedTuple
 
 from vgpuctl.placement.cleared import TooManyError, room_by_clearing, sizes_of
 from vgpuctl.placement.fleet import Fleet
 from vgpuctl.placement.kind import Kind, State
-from vgpuctl.placement.shifts import Placed, Room, Shift, copied, move_to, moved, put
+from vgpuctl.placement.shifts import Placed, Room, Round, Shift, copied, move_to, moved, put, renumbered
 
 TRIES = 50_000
 """The most places that one answer tries: a second or two."""
+FURTHER = 1_000
+"""How many more are tried for a plan of as few moves in which fewer go at once."""
+PAIRS = 2
+"""The most pairs that one order exchanges; where that is not enough all go at once."""
 
 
 class _Gpu(NamedTuple):
@@ -52,13 +57,13 @@ class _Option(NamedTuple):
     after: _Gpu
 
 
-def moves_for(fleet: Fleet, placed: Sequence[Placed], profile: str, most: int = 2) -> tuple[Shift, ...] | None:
+def moves_for(fleet: Fleet, placed: Sequence[Placed], profile: str, most: int = 2) -> tuple[Round, ...] | None:
     """Return the fewest moves, and no more than `most`, after which one more of the profile fits; None: there are none.
 
     Empty when it fits as it is. `placed` are the vGPUs of the fleet that may be moved; nothing is changed.
     """
     found = room_for(fleet, placed, (profile,), most)
-    return None if found is None else found.shifts
+    return None if found is None else found.rounds
 
 
 def room_for(
@@ -100,22 +105,21 @@ def _one_by_one(
 ) -> Room | None:
     """Make room for one after the other, the largest first; none of them gives way to a later one."""
     now, there = copied(fleet), list(placed)
-    still = list(range(len(placed)))
-    shifts: list[Shift] = []
+    rounds: list[Round] = []
     places: dict[int, Placed] = {}
     for number in sorted(range(len(wanted)), key=lambda n: (-size_of(fleet, wanted[n]), n)):
-        left = most - len(shifts)
+        done = {shift.which for one in rounds for shift in one}
+        still = [n for n in range(len(placed)) if n not in done]
+        left = most - len(done)
         found = room_for(now, [there[n] for n in still], (wanted[number],), left, tries=tries, fixed=fixed)
         if found is None:
             return None
-        for shift in found.shifts:
-            which = still[shift.which]
-            there[which] = moved(now, there[which], shift)
-            shifts.append(Shift(which, shift.gpu, shift.place))
-        still = [n for n in still if n not in {s.which for s in shifts}]
+        for one in renumbered(found.rounds, still):
+            moved(now, there, one)
+            rounds.append(one)
         (places[number],) = found.places
         put(now, places[number])
-    return Room(tuple(shifts), tuple(places[n] for n in range(len(wanted))), fewest=False)
+    return Room(tuple(rounds), tuple(places[n] for n in range(len(wanted))), fewest=False)
 
 
 def in_the_way(fleet: Fleet, there: Sequence[Placed], gpu: int, profile: str) -> tuple[int, ...] | None:
@@ -166,15 +170,19 @@ class _Search:
         self._gpus = tuple(_Gpu(g.kind, g.state, tuple(sorted(old.get(n, ())))) for n, g in enumerate(groups))
 
     def find(self, wanted: Sequence[str], number: int) -> Room | None:
-        """Return a plan with exactly so many moves."""
+        """Return a plan with exactly so many moves; of those that were tried one with the fewest at once."""
         waiting = tuple(_Waiting(profile, n) for n, profile in enumerate(wanted))
+        best: Room | None = None
         for goes in self._plans(self._gpus, self._in_order(waiting), number):
             self._leaves += 1
             shifts = [one for one in goes if one.what.here is not None]
             room = self._room(shifts, goes) if len(shifts) == number else None
-            if room is not None:
-                return room
-        return None
+            if room is not None and (best is None or room.at_once < best.at_once):
+                self._tries = min(self._tries, self._tried + FURTHER) if best is None else self._tries
+                best = room
+            if best is not None and best.at_once < 2:
+                break
+        return best
 
     def fewest_gone(self, gpu: int, profile: str) -> tuple[tuple[str, int], ...] | None:
         """Return the fewest that have to leave one GPU so that one more fits on it; None when that is not enough."""
@@ -252,26 +260,21 @@ class _Search:
                     break
 
     def _room(self, shifts: list[_Goes], goes: tuple[_Goes, ...]) -> Room | None:
-        """Return the plan with its vGPUs by number, if it can be done in some order and what it leads to is better."""
+        """Return the plan with its vGPUs by number, if what it leads to is better."""
         numbers: dict[Placed, list[int]] = {}
         for number, vgpu in enumerate(self._placed):
             numbers.setdefault(vgpu, []).append(number)
         which = {n: numbers[one.what.here].pop(0) for n, one in enumerate(shifts) if one.what.here is not None}
-        order = _order(self._fleet, shifts)
-        if order is None:
-            return None
+        order = _rounds(self._fleet, shifts)
+        rounds = tuple(tuple(Shift(which[n], shifts[n].to.gpu, shifts[n].to.place) for n in one) for one in order)
         if self._better is not None:
-            after = copied(self._fleet)
-            for n in order:
-                to = shifts[n].to
-                moved(after, self._placed[which[n]], Shift(0, to.gpu, to.place))
+            after, there = copied(self._fleet), list(self._placed)
+            for one in rounds:
+                moved(after, there, one)
             if not self._better(after):
                 return None
         places = {one.what.number: one.to for one in goes if one.what.here is None}
-        return Room(
-            tuple(Shift(which[n], shifts[n].to.gpu, shifts[n].to.place) for n in order),
-            tuple(places[n] for n in range(len(places))),
-        )
+        return Room(rounds, tuple(places[n] for n in range(len(places))))
 
 
 def _without(kind: Kind, state: State, vgpus: Sequence[tuple[str, int]]) -> State:
@@ -298,31 +301,43 @@ def _subsets(vgpus: tuple[tuple[str, int], ...], number: int) -> Iterator[tuple[
             yield (first, *others)
 
 
-def _order(fleet: Fleet, shifts: Sequence[_Goes]) -> tuple[int, ...] | None:
-    """Return an order in which every move finds its place free, or None."""
-    states = {gpu: fleet.group_of(gpu).state for one in shifts for gpu in (one.to.gpu, _from(one).gpu)}
-    dead: set[frozenset[int]] = set()
+def _rounds(fleet: Fleet, shifts: Sequence[_Goes]) -> tuple[tuple[int, ...], ...]:
+    """Return an order in which each vGPU finds its place free: alone or with one other as far as that goes.
 
-    def go(states: dict[int, State], done: tuple[int, ...]) -> tuple[int, ...] | None:
+    All of them at once always can: together they are a fleet that there may be.
+    """
+    states = {gpu: fleet.group_of(gpu).state for one in shifts for gpu in (one.to.gpu, _from(one).gpu)}
+    dead: set[tuple[frozenset[int], int]] = set()
+
+    def after(states: dict[int, State], numbers: Sequence[int]) -> dict[int, State] | None:
+        now = dict(states)
+        for number in numbers:
+            here = _from(shifts[number])
+            now[here.gpu] = fleet.kind(fleet.group_of(here.gpu)).without(now[here.gpu], here.profile, here.place)
+        for number in numbers:
+            to = shifts[number].to
+            move = move_to(fleet.kind(fleet.group_of(to.gpu)), now[to.gpu], to.profile, to.place)
+            if move is None:
+                return None
+            now[to.gpu] = move.after
+        return now
+
+    def go(states: dict[int, State], done: frozenset[int], pairs: int) -> tuple[tuple[int, ...], ...] | None:
         if len(done) == len(shifts):
-            return done
-        if frozenset(done) in dead:
+            return ()
+        if (done, pairs) in dead:
             return None
-        for number, one in enumerate(shifts):
-            if number in done:
-                continue
-            here = _from(one)
-            kind = fleet.kind(fleet.group_of(here.gpu))
-            now = {**states, here.gpu: kind.without(states[here.gpu], here.profile, here.place)}
-            target = fleet.kind(fleet.group_of(one.to.gpu))
-            move = move_to(target, now[one.to.gpu], one.to.profile, one.to.place)
-            found = go({**now, one.to.gpu: move.after}, (*done, number)) if move is not None else None
-            if found is not None:
-                return found
-        dead.add(frozenset(done))
+        waiting = [n for n in range(len(shifts)) if n not in done]
+        for one in chain(combinations(waiting, 1), combinations(waiting, 2) if pairs else ()):
+            now = after(states, one)
+            rest = go(now, done.union(one), pairs + 1 - len(one)) if now is not None else None
+            if rest is not None:
+                return (one, *rest)
+        dead.add((done, pairs))
         return None
 
-    return go(states, ())
+    found = (go(states, frozenset(), pairs) for pairs in range(min(PAIRS, len(shifts) // 2) + 1))
+    return next((order for order in found if order is not None), None) or (tuple(range(len(shifts))),)
 
 
 def _from(one: _Goes) -> Placed:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vGPUs that are there and may be moved, and one stop and start after the other."""
+"""vGPUs that are there and may be moved, and one stop and start after the other, or several at once."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from vgpuctl.placement.fleet import Fleet
@@ -25,15 +26,29 @@ class Shift(NamedTuple):
     place: int
 
 
-class Room(NamedTuple):
-    """`shifts`: in the order in which they can be done. `places`: where what is wanted goes then, in its order.
+Round = tuple[Shift, ...]
+"""One shift; or more, of vGPUs that wait for each other: all are taken away, and then each is put at its place."""
 
-    `fewest`: whether it is known that no fewer would do.
+
+class Room(NamedTuple):
+    """`rounds`: in the order in which they can be done. `places`: where what is wanted goes then, in its order.
+
+    `fewest`: whether it is known that no fewer shifts would do.
     """
 
-    shifts: tuple[Shift, ...]
+    rounds: tuple[Round, ...]
     places: tuple[Placed, ...]
     fewest: bool = True
+
+    @property
+    def at_once(self) -> int:
+        """How many go together in the largest round."""
+        return max((len(one) for one in self.rounds), default=0)
+
+    @property
+    def shifts(self) -> tuple[Shift, ...]:
+        """All of them in their order."""
+        return tuple(shift for one in self.rounds for shift in one)
 
 
 def copied(fleet: Fleet) -> Fleet:
@@ -42,12 +57,19 @@ def copied(fleet: Fleet) -> Fleet:
     return Fleet(fleet.kinds, [fleet.group_of(gpu) for gpu in gpus], [fleet.vgpus(gpu) for gpu in gpus])
 
 
-def moved(fleet: Fleet, vgpu: Placed, shift: Shift) -> Placed:
-    """Take a vGPU from its place and put it where a move says; returns where it is then."""
-    fleet.take(vgpu.gpu, vgpu.profile, vgpu.place)
-    there = Placed(shift.gpu, vgpu.profile, shift.place)
-    put(fleet, there)
-    return there
+def moved(fleet: Fleet, there: list[Placed], one: Round) -> None:
+    """Take the vGPUs of a round from their places, and put each where it says; `there` is where all are, then too."""
+    for shift in one:
+        vgpu = there[shift.which]
+        fleet.take(vgpu.gpu, vgpu.profile, vgpu.place)
+    for shift in one:
+        there[shift.which] = Placed(shift.gpu, there[shift.which].profile, shift.place)
+        put(fleet, there[shift.which])
+
+
+def renumbered(rounds: Sequence[Round], which: Sequence[int]) -> tuple[Round, ...]:
+    """Return rounds of some vGPUs with the numbers that these have among all."""
+    return tuple(tuple(shift._replace(which=which[shift.which]) for shift in one) for one in rounds)
 
 
 def put(fleet: Fleet, vgpu: Placed) -> None:

@@ -56,4 +56,4 @@ def _moves(snapshot: Snapshot, gpus: tuple[Gpu, ...], profile: str, pinned: froz
         plan = room_by_moves(snapshot, gpus, [(profile, 1)], pinned)
     except NoCapacity:
         return None
-    return [move.value() for move in plan.moves] or None
+    return plan.values() or None

@@ -69,7 +69,7 @@ def chosen(seen: Snapshot, job: Job, exclude: frozenset[str]) -> tuple[PromisedV
     seen = beside(seen, job.vm, stay)
     go = job.swap.go
     try:
-        return (*placed, *_at_goal(seen, job, added(seen, job.wish, job.promise, exclude, go)))
+        return (*placed, *_moved(seen, job, added(seen, job.wish, job.promise, exclude, go)))
     except NoCapacity:
         if not job.takes:
             return added(beside(emptied(seen), job.vm, stay), job.wish, job.promise, go=go)
@@ -77,38 +77,53 @@ def chosen(seen: Snapshot, job: Job, exclude: frozenset[str]) -> tuple[PromisedV
             raise
         own = [v for v in go if v in job.has]
         gone = without(seen, own)
-        return (*placed, *_at_goal(gone, job, added(gone, job.wish, job.promise, exclude, go)))
+        return (*placed, *_moved(gone, job, added(gone, job.wish, job.promise, exclude, go)))
 
 
-def _at_goal(seen: Snapshot, job: Job, come: tuple[PromisedVgpu, ...]) -> tuple[PromisedVgpu, ...]:
-    """Return what comes, and what is moved at the placement that was chosen for it and with its own parameters.
+def _moved(seen: Snapshot, job: Job, come: tuple[PromisedVgpu, ...]) -> tuple[PromisedVgpu, ...]:
+    return come if job.goal is None else at_goal(seen, job.goal, job.swap.go[0], come)
+
+
+def at_goal(seen: Snapshot, goal: Goal, old: PromisedVgpu, come: tuple[PromisedVgpu, ...]) -> tuple[PromisedVgpu, ...]:
+    """Return what is moved at the placement that was chosen for it and with its own parameters.
 
     Raises:
         NoCapacity: that placement is not free.
     """
-    if job.goal is None:
-        return come
-    gpu, place = seen.gpu(job.goal.gpu), job.goal.placement_id
+    gpu, place = seen.gpu(goal.gpu), goal.placement_id
     known = next((t for t in gpu.types if t.profile == come[0].profile), None) if gpu is not None else None
     if place is None or gpu is None or known is None:
-        return (replace(come[0], params=job.swap.go[0].params),)
+        return (replace(come[0], params=old.params),)
     if not is_free(gpu, seen.taken_on(gpu.address), known, place):
         raise NoCapacity(
             f"placement {place} of {gpu.address} is not free any more", hint="run the command again", gpu=gpu.address
         )
-    return (replace(come[0], params=job.swap.go[0].params, placement_id=place),)
+    return (replace(come[0], params=old.params, placement_id=place),)
 
 
 def steps_of(seen: Snapshot, job: Job, new: tuple[PromisedVgpu, ...], olds: tuple[Claim, ...]) -> tuple[Step, ...]:
     """Return the steps after the claims; `olds` are the claims on what goes."""
-    vm, go = job.vm, job.swap.go
-    leave = not_provably_ours(job.snapshot, vm, job.promise)
-    types = {v.carrier: v.type_id for v in job.snapshot.vgpus if v.present}
-    gone = [(v, of(v.backend)) for v in reversed((*job.free, *go)) if v.carrier in types.keys() - leave]
-    steps: list[Step] = [TakeOut(kind.remove(v), kind.make(v, types[v.carrier])) for v, kind in gone]
-    cleared = without(seen, [v for v in go if v.carrier not in leave])
+    leave = not_provably_ours(job.snapshot, job.vm, job.promise)
+    cleared = without(seen, [v for v in job.swap.go if v.carrier not in leave])
+    steps: list[Step] = [*taken_out(job)]
     for vgpu in new if job.takes else ():
         steps += make_steps(cleared, vgpu)
+    steps.append(redefined(job, new))
+    steps += [DropClaim(c) for c in olds]
+    return tuple(steps)
+
+
+def taken_out(job: Job) -> tuple[Step, ...]:
+    """Return the steps that remove the devices of what goes, where they are provably ours."""
+    leave = not_provably_ours(job.snapshot, job.vm, job.promise)
+    types = {v.carrier: v.type_id for v in job.snapshot.vgpus if v.present}
+    gone = [(v, of(v.backend)) for v in reversed((*job.free, *job.swap.go)) if v.carrier in types.keys() - leave]
+    return tuple(TakeOut(kind.remove(v), kind.make(v, types[v.carrier])) for v, kind in gone)
+
+
+def redefined(job: Job, new: tuple[PromisedVgpu, ...]) -> Step:
+    """Return the step that switches the VM over, its record with it."""
+    vm, go = job.vm, job.swap.go
     placed, come = _parted(job, new)
     after = promised(job.promise, (*job.swap.stay, *come), typed_profiles(job.wish) if come else ())
     stay = tuple(placed.get(v.index, v) for v in job.swap.stay)
@@ -124,9 +139,7 @@ def steps_of(seen: Snapshot, job: Job, new: tuple[PromisedVgpu, ...], olds: tupl
         exchange=(*zip(there, news, strict=True), *((v.carrier, hostdev(m, job.promise)) for v, m in moved)),
         promise=after if pairs or "reserve" in job.fields else None,
     )
-    steps.append(Redefine(vm.name, vm.uuid, edited(job.xml, edit), job.xml, _words(job, new)))
-    steps += [DropClaim(c) for c in olds]
-    return tuple(steps)
+    return Redefine(vm.name, vm.uuid, edited(job.xml, edit), job.xml, _words(job, new))
 
 
 def _parted(job: Job, new: tuple[PromisedVgpu, ...]) -> tuple[dict[int, PromisedVgpu], tuple[PromisedVgpu, ...]]:

@@ -7,6 +7,7 @@ Only VMs that vgpuctl made are moved, each vGPU at most once. A GPU that host.ya
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from vgpuctl.capacity.fits import Spot, fit
@@ -22,6 +23,8 @@ from vgpuctl.placement.moves import in_the_way, room_for
 from vgpuctl.placement.shifts import Placed, Room, Shift
 from vgpuctl.plan.change import added, without
 from vgpuctl.plan.differ import kept_where
+from vgpuctl.plan.exchange import Going, places_at_once
+from vgpuctl.plan.in_place import Goal
 from vgpuctl.plan.reserve import wish_for
 from vgpuctl.value import Value, replace
 
@@ -59,12 +62,32 @@ class VmMove(Value):
         }
 
 
-class MovesPlan(Value):
-    """The moves in their order, and where what is asked for has room then; `fewest`: whether fewer would not do."""
+Round = tuple[VmMove, ...]
+"""One move; or more at once, of VMs that wait for each other's places."""
 
-    moves: tuple[VmMove, ...]
+
+def describe_round(moves: Round) -> str:
+    """Say which VMs are moved, and that several are at once."""
+    if len(moves) == 1:
+        return moves[0].describe()
+    return f"{len(moves)} at once, as each needs the place of another: {'; '.join(move.describe() for move in moves)}"
+
+
+class MovesPlan(Value):
+    """The rounds in their order, and where what is asked for has room then; `fewest`: whether fewer would not do."""
+
+    rounds: tuple[Round, ...]
     spots: tuple[Spot, ...] = ()
     fewest: bool = True
+
+    @property
+    def moves(self) -> tuple[VmMove, ...]:
+        """All moves in their order."""
+        return tuple(move for one in self.rounds for move in one)
+
+    def values(self) -> list[dict[str, object]]:
+        """Return what programs are told of the moves; those of one `round` are made at once."""
+        return [{**move.value(), "round": number} for number, one in enumerate(self.rounds, 1) for move in one]
 
 
 class _Host(Value):
@@ -78,7 +101,12 @@ class _Host(Value):
     def plan(self, room: Room) -> MovesPlan:
         """Return what was found, with VMs and addresses in the place of numbers."""
         spots = tuple(self._spot(one) for one in room.places)
-        return MovesPlan(tuple(self._move(shift) for shift in room.shifts), spots, room.fewest)
+        return MovesPlan(tuple(tuple(self._move(s) for s in one) for one in room.rounds), spots, room.fewest)
+
+    def twice(self, rounds: Sequence[tuple[Shift, ...]]) -> frozenset[str]:
+        """Return the VMs, by uuid, of which a round moves more than one vGPU: that is not done."""
+        uuids = [Counter(self.whose[shift.which][0].uuid for shift in one) for one in rounds]
+        return frozenset(uuid for counts in uuids for uuid, number in counts.items() if number > 1)
 
     def _move(self, shift: Shift) -> VmMove:
         vm, vgpu = self.whose[shift.which]
@@ -118,6 +146,9 @@ def room_by_moves(
     found = room_for(host.numbers.fleet, host.placed, wanted, most, fixed=host.fixed)
     if found is None:
         raise _no_room(snapshot, gpus, profiles, host, most)
+    twice = host.twice(found.rounds)
+    if twice:
+        return replace(room_by_moves(snapshot, gpus, profiles, pinned | twice, most), fewest=False)
     return host.plan(found)
 
 
@@ -126,8 +157,11 @@ def better_by_moves(
 ) -> MovesPlan:
     """Return moves, no more than `most`, after which more of the largest profiles fit; none when there are none."""
     host = _host(snapshot, gpus, pinned)
-    shifts = improvement(host.numbers.fleet, host.placed, most, host.fixed)
-    return host.plan(Room(shifts, (), fewest=False))
+    rounds = improvement(host.numbers.fleet, host.placed, most, host.fixed)
+    twice = host.twice(rounds)
+    if twice:
+        return better_by_moves(snapshot, gpus, pinned | twice, most)
+    return host.plan(Room(rounds, (), fewest=False))
 
 
 def in_the_way_of(snapshot: Snapshot, gpus: Sequence[Gpu], profile: str) -> Mapping[str, tuple[str, ...] | None]:
@@ -170,20 +204,27 @@ def _owner(snapshot: Snapshot, vgpu: Vgpu) -> tuple[Vm, PromisedVgpu] | None:
     return (vm, mine) if mine is not None else None
 
 
-def refuse_no_room(snapshot: Snapshot, vm: Vm, move: VmMove) -> None:
-    """Refuse a move whose new place is not free, or not open to the VM, before the VM is shut down for it.
+def refuse_no_room(snapshot: Snapshot, moves: Sequence[tuple[Vm, VmMove]]) -> None:
+    """Refuse a round whose new places are not free, or not open to the VMs, before a VM is shut down for it.
 
     Raises:
-        Busy: the VM has no such vGPU any more.
+        Busy: a VM has no such vGPU any more.
         VgpuctlError: as `choose`.
     """
-    promise = vm.promise
-    old = next((v for v in promise.vgpus if v.carrier == move.vgpu.carrier), None) if promise is not None else None
-    if promise is None or old is None:
-        raise Busy(f"{vm.name} does not have {move.vgpu.carrier} any more", vm=vm.name)
-    seen = without(snapshot, (old,)) if old.gpu == move.gpu else snapshot
-    asked = replace(wish_for(vm, promise, (old,)), where=Where(gpus=(move.gpu,)))
-    added(seen, asked, promise, go=(old,))
+    going = []
+    for vm, move in moves:
+        promise = vm.promise
+        old = next((v for v in promise.vgpus if v.carrier == move.vgpu.carrier), None) if promise is not None else None
+        if promise is None or old is None:
+            raise Busy(f"{vm.name} does not have {move.vgpu.carrier} any more", vm=vm.name)
+        asked = replace(wish_for(vm, promise, (old,)), where=Where(gpus=(move.gpu,)))
+        going.append(Going(vm, promise, asked, old, Goal(move.gpu, move.placement_id)))
+    if len(going) > 1:
+        places_at_once(snapshot, going)
+        return
+    (one,) = going
+    seen = without(snapshot, (one.old,)) if one.old.gpu == one.goal.gpu else snapshot
+    added(seen, one.wish, one.promise, go=(one.old,))
 
 
 def why_pinned(vm: Vm) -> str | None:
@@ -197,6 +238,8 @@ def why_pinned(vm: Vm) -> str | None:
         return f"it is {vm.state}"
     if not vm.persistent:
         return "it was undefined while it runs, and would be gone"
+    if promise.exchange is not None:
+        return "its place is being exchanged"
     if promise.lends:
         return "it has its places only while it runs"
     asked = replace(kept_where(_spec(promise.spec)), policy=None)

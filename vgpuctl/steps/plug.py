@@ -14,6 +14,7 @@ from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused, VerifyFailed
 from vgpuctl.model.records import DomainRecord, Removed
 from vgpuctl.model.step import Step
 from vgpuctl.model.vm import Claim, HostdevRef, Promise, Vm
+from vgpuctl.model.wish import DesignHostdev
 from vgpuctl.steps.claims import HoldClaim, ReleaseClaim
 from vgpuctl.value import Value
 
@@ -326,3 +327,47 @@ class Redefine(Value):
     def _parsed(self, world: World, xml: str) -> Vm:
         record = _read(world, self.uuid, self.name)
         return parse(xml, record.state, world.machine_id)
+
+
+class SwitchOver(Value):
+    """Give a VM that is off what its record says of an exchange: the device, and the record after it, in one call."""
+
+    name: str
+    uuid: str
+    carrier: str
+    device: DesignHostdev
+    promise: Promise
+    was: Promise
+
+    def describe(self) -> str:
+        """Say what it has then."""
+        return f"change VM {self.name}: {self.carrier} -> {self.device.carrier}"
+
+    def perform(self, world: World) -> None:
+        """Define it over the existing one; one that has it already is no error.
+
+        Raises:
+            Busy: somebody else changed the record since it was read; nothing was changed.
+        """
+        from vgpuctl.domain.edit import Edit, edited  # with lxml, which libvirt's hook does without
+
+        now = self._promise(world)
+        if now == self.promise:
+            return
+        if now != self.was:
+            raise Busy(f"the record of {self.name} was changed just now", hint="run the command again", vm=self.name)
+        edit = Edit(exchange=((self.carrier, self.device),), promise=self.promise)
+        world.hypervisor.redefine(self.uuid, edited(world.hypervisor.definition(self.uuid), edit))
+
+    def verify(self, world: World) -> None:
+        """Read record and device back."""
+        record = _read(world, self.uuid, self.name)
+        if self._promise(world) != self.promise or _device(record.xml, self.device.carrier) is None:
+            raise VerifyFailed(f"libvirt did not keep the changed definition of {self.name}", vm=self.name)
+
+    def undo(self, world: World) -> None:
+        """Nothing: an exchange that was decided is finished, not taken back."""
+
+    def _promise(self, world: World) -> Promise | None:
+        record = _read(world, self.uuid, self.name)
+        return parse(record.xml, record.state, world.machine_id).promise

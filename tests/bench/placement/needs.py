@@ -56,8 +56,9 @@ def needs_of(name: str) -> Needs:
             if not packing.fits([counts[p] for p in packing.profiles]):
                 never += 1
                 continue
-            shifts = moves_for(fleet, there, profile, UP_TO[-1])
-            counted[None if shifts is None else next(most for most in UP_TO if len(shifts) <= most)] += 1
+            rounds = moves_for(fleet, there, profile, UP_TO[-1])
+            moves = None if rounds is None else sum(len(one) for one in rounds)
+            counted[None if moves is None else next(most for most in UP_TO if moves <= most)] += 1
     found = " ".join(str(counted[most]) for most in UP_TO)
     return Needs(name, requests, sum(counted.values()) + never, found, counted[None], never)
 

@@ -138,15 +138,15 @@ def _with_moves(
     there: list[Placed] = []
     moves, admitted = [], []
     for number, profile in enumerate(profiles, 1):
-        where, shifts = placed(fleet, policy, profile), ()
+        where, rounds = placed(fleet, policy, profile), ()
         if where is None:
-            shifts = moves_for(fleet, there, profile, most(number, sum(moves))) or ()
-            for shift in shifts:
-                there[shift.which] = moved(fleet, there[shift.which], shift)
-            where = placed(fleet, policy, profile) if shifts else None
+            rounds = moves_for(fleet, there, profile, most(number, sum(moves))) or ()
+            for one in rounds:
+                moved(fleet, there, one)
+            where = placed(fleet, policy, profile) if rounds else None
         if where is not None:
             there.append(Placed(where[0], profile, where[1]))
-        moves.append(len(shifts))
+        moves.append(sum(len(one) for one in rounds))
         admitted.append(where is not None)
     return moves, admitted
 

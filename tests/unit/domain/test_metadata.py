@@ -43,7 +43,7 @@ def test_a_record_says_when_somebody_else_made_the_vm_and_one_that_says_nothing_
     adopted = replace(vendor_vf().promise, made_vm=False)
     assert promise_from_xml(promise_to_xml(adopted)) == adopted
     assert set(field_names(Promise)) == {
-        "state", "vm_uuid", "machine_id", "vgpus", "disks", "spec", "reserve", "made_vm",
+        "state", "vm_uuid", "machine_id", "vgpus", "disks", "spec", "reserve", "made_vm", "exchange",
     }, "a new field must be written and read too"  # fmt: skip
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 
 from hypothesis import strategies as st
 
 from tests.unit.placement.test_kinds import GVT, H100_MIG
 from vgpuctl.placement.fleet import Fleet, Group
 from vgpuctl.placement.one_size import OneSize
-from vgpuctl.placement.shifts import Placed, Room, Shift, copied, moved
+from vgpuctl.placement.shifts import Placed, Room, Round, copied, moved
 from vgpuctl.placement.slots import Slots, Takes
 
 SMALL = OneSize("small", 4096, {"1B": 1024, "2B": 2048, "2Q": 2048}, {"1B": 3, "2B": 2, "2Q": 2})
@@ -67,22 +68,14 @@ def fit(fleet: Fleet, wanted: Counter[str]) -> bool:
 
 
 def fewest_moves(fleet: Fleet, placed: Sequence[Placed], wanted: Counter[str], most: int) -> int | None:
-    """Return the fewest moves after which all fit, by trying every order of every move; each vGPU moves once."""
-    states = {(tuple(placed), frozenset[int]()): fleet}
-    for number in range(most + 1):
-        if any(fit(now, wanted) for now in states.values()):
-            return number
-        after = {}
-        for (where, done), now in states.items():
-            for which in (n for n in range(len(placed)) if n not in done):
-                bare = copied(now)
-                bare.take(*_taken(where[which]))
-                for place in every_place(bare, where[which].profile):
-                    moved_to = (*where[:which], place, *where[which + 1 :])
-                    key = (moved_to, done | {which})
-                    if key not in after:
-                        after[key] = with_one(bare, place)
-        states = after
+    """Return how few vGPUs can be taken away so that they and all that is wanted fit, by trying all of them."""
+    for number in range(min(most, len(placed)) + 1):
+        for gone in combinations(placed, number):
+            bare = copied(fleet)
+            for vgpu in gone:
+                bare.take(*_taken(vgpu))
+            if fit(bare, wanted + Counter(vgpu.profile for vgpu in gone)):
+                return number
     return None
 
 
@@ -90,18 +83,18 @@ def _taken(vgpu: Placed) -> tuple[int, str, int]:
     return vgpu.gpu, vgpu.profile, vgpu.place
 
 
-def after(fleet: Fleet, placed: Sequence[Placed], shifts: Sequence[Shift]) -> Fleet:
-    """Return the fleet after these moves, one after the other; a place that is not free raises."""
-    now = copied(fleet)
-    for shift in shifts:
-        moved(now, placed[shift.which], shift)
+def after(fleet: Fleet, placed: Sequence[Placed], rounds: Sequence[Round]) -> Fleet:
+    """Return the fleet after these rounds, one after the other; a place that is not free raises."""
+    now, there = copied(fleet), list(placed)
+    for one in rounds:
+        moved(now, there, one)
     return now
 
 
 def assert_room(fleet: Fleet, placed: Sequence[Placed], found: Room, wanted: Sequence[str]) -> None:
     """See that a plan moves each vGPU once, can be done in its order, and has a place for all that is wanted."""
     assert len({s.which for s in found.shifts}) == len(found.shifts)
-    now = after(fleet, placed, found.shifts)
+    now = after(fleet, placed, found.rounds)
     assert [p.profile for p in found.places] == list(wanted)
     for place in found.places:
         now = with_one(now, place)

@@ -61,7 +61,7 @@ def test_a_gpu_is_cleared_by_many_moves_where_no_fewer_make_room() -> None:
     assert found is not None
     assert (len(found.shifts), found.fewest) == (12 + 13, True)
     assert {placed[s.which].gpu for s in found.shifts} == {0, 1}
-    now = after(fleet, placed, found.shifts)
+    now = after(fleet, placed, found.rounds)
     assert [now.group_of(gpu).state for gpu in (0, 1)] == [(0, 0)] * 2
     assert room_for(fleet, placed, ["8Q"] * 7, 24) is None
 

@@ -50,7 +50,10 @@ class FitsShape(TypedDict):
 
 
 class MoveShape(TypedDict):
-    """A vGPU of a VM that goes to another place; `state` is the VM's before: one that runs is stopped and started."""
+    """A vGPU of a VM that goes to another place; `state` is the VM's before: one that runs is stopped and started.
+
+    Those of one `round` go at once, as each needs the place of another: all are stopped before the first is started.
+    """
 
     vm: str
     uuid: str
@@ -61,6 +64,7 @@ class MoveShape(TypedDict):
     from_placement_id: int | None
     to_gpu: str
     to_placement_id: int | None
+    round: int
 
 
 class MovesShape(WorkShape):

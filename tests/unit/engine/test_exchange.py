@@ -1,0 +1,177 @@
+"""VMs that take each other's places at once; on simulated hosts."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.faults import CHANGING, Trial, counted, failing, outcome
+from tests.lent import carriers, vm_of
+from tests.mixed_sizes import mixed, overlapping, placed
+from tests.unit.engine.test_faults import spawn
+from tests.worlds import WAIT_SECONDS, Host, Silent, create, delete, mend, open_host, picture, start, stop, wish
+from vgpuctl.engine.change import move_vgpu
+from vgpuctl.engine.moves import make_room, move_all
+from vgpuctl.engine.observe import Want, observe
+from vgpuctl.errors import Busy, NoCapacity, NotFound
+from vgpuctl.model.vm import VmState
+from vgpuctl.model.world import World
+from vgpuctl.plan.in_place import Goal
+from vgpuctl.plan.moves import VmMove
+
+__all__ = ["spawn"]
+TWO = {
+    "vendor-vf": ("{model: A100, vfs: {total: 4, enabled: 4}, profiles: [A100-20C, A100-40C]}", "A100-20C", "A100-40C"),
+    "mdev-pf": ("{model: T4, profiles: [T4-8Q, T4-16Q]}", "T4-8Q", "T4-16Q"),
+    "mdev-vf": ("{model: A16, vfs: {total: 4, enabled: 4}, profiles: [A16-8Q, A16-16Q]}", "A16-8Q", "A16-16Q"),
+}
+NAMES = ("first", "second", "third")
+
+
+def opposite(directory: Path, kind: str, *, running: bool) -> Host:
+    """Return a host with two GPUs that lock each other out: two small vGPUs on one, a large one on the other."""
+    gpu, small, large = TWO[kind]
+    kernel = 'kernel: "5.14.0"\n' if kind == "mdev-vf" else ""
+    host = open_host(directory, text=f"version: 1\n{kernel}gpus:\n  - {gpu}\n  - {gpu}\n")
+    for name, profile in zip(NAMES, (small, large, small), strict=True):
+        create(host.world, wish(profile, name=name), start=running)
+    return host.again()
+
+
+def gpu_of(host: Host, name: str) -> str:
+    promise = vm_of(host, name).promise
+    assert promise is not None
+    (vgpu,) = promise.vgpus
+    return vgpu.gpu
+
+
+def swap(world: World, first: str) -> tuple[VmMove, ...]:
+    """Return the moves of each VM to the other GPU; `first` leads."""
+    snapshot = observe(world, Want(types=True))
+    one, other = (gpu.address for gpu in snapshot.gpus)
+    moves = []
+    for vm in sorted((vm for vm in snapshot.vms if vm.name in NAMES), key=lambda vm: (vm.name != first, vm.name)):
+        assert vm.promise is not None
+        (vgpu,) = vm.promise.vgpus
+        moves.append(VmMove(vm, vgpu, other if vgpu.gpu == one else one))
+    return tuple(moves)
+
+
+def turned(world: World, first: str = "first") -> None:
+    """Put each VM on the other GPU, all at once."""
+    move_all(world, [swap(world, first)], WAIT_SECONDS, Silent())
+
+
+@pytest.mark.parametrize("leader", NAMES[:2])
+@pytest.mark.parametrize("running", [True, False], ids=["running", "off"])
+@pytest.mark.parametrize("kind", TWO)
+def test_each_vm_is_as_it_was_at_the_others_place(tmp_path: Path, kind: str, running: bool, leader: str) -> None:
+    host = opposite(tmp_path, kind, running=running)
+    before = {name: gpu_of(host, name) for name in NAMES}
+    assert before["first"] == before["third"] != before["second"]
+    turned(host.world, leader)
+    assert gpu_of(host, "first") == gpu_of(host, "third") == before["second"]
+    assert gpu_of(host, "second") == before["first"]
+    for name in NAMES:
+        assert vm_of(host, name).state is (VmState.RUNNING if running else VmState.STOPPED)
+    whole(host, "done")
+
+
+def whole(host: Host, where: str) -> None:
+    """See that each VM is there and starts, that no two are in each other's way, and that nothing is left over."""
+    assert not mend(host.world, dry_run=True).data["findings"], where
+    now = picture(host)
+    assert {*now.types, *now.mdevs} <= set(now.claims), where
+    assert (gpu_of(host, "first") == gpu_of(host, "third")) != (gpu_of(host, "first") == gpu_of(host, "second")), where
+    for name in NAMES:
+        start(host.world, name)
+    now = picture(host)
+    held = sorted(carrier for running in now.running.values() for carrier in running)
+    assert len(held) == 3, where
+    assert held == sorted(now.claims) == sorted({*now.types, *now.mdevs}), where
+    assert sorted(held) == sorted(carrier for name in NAMES for carrier in carriers(host, name)), where
+
+
+def trial_of(directory: Path, kind: str, *, running: bool) -> Trial:
+    return Trial(directory, partial(opposite, kind=kind, running=running), turned, whole)
+
+
+@pytest.mark.parametrize("kind", TWO)
+def test_whatever_call_fails_it_is_undone_or_reconcile_makes_it_whole(tmp_path: Path, kind: str) -> None:
+    trial = trial_of(tmp_path, kind, running=False)
+    calls = trial.calls()
+    assert len(set(calls) & CHANGING) >= 4
+    assert trial.failures(calls) >= 5
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["running", "off"])
+@pytest.mark.parametrize("kind", TWO)
+def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(
+    tmp_path: Path, kind: str, spawn, running: bool
+) -> None:
+    trial = trial_of(tmp_path, kind, running=running)
+    assert trial.deaths(trial.calls(), spawn) >= 4
+
+
+STANDS = {"a": ("DC-24Q", 24), "b": ("DC-24Q", 72), "c": ("DC-16Q", 0), "d": ("DC-12Q", 60)}
+"""The vGPUs of a mixed-size GPU: 8 and 12 GiB are free, and only between 36 and 60 could 16 be, in one way."""
+
+
+def crowded(directory: Path) -> Host:
+    host = mixed(directory)
+    for name, (profile, place) in STANDS.items():
+        create(host.world, wish(profile, name=name))
+        if placed(host)[name] != place:
+            stop(host.world, name)
+            goal = Goal(gpu_of(host, name), place)
+            move_vgpu(host.world, name, *carriers(host, name), goal, wait_seconds=WAIT_SECONDS, progress=Silent())
+            start(host.world, name)
+    assert placed(host) == {name: place for name, (_, place) in STANDS.items()}
+    return host.again()
+
+
+def test_a_plan_says_who_goes_at_once_and_carries_it_out(tmp_path: Path) -> None:
+    host = crowded(tmp_path)
+    with pytest.raises(NoCapacity, match="with 1 moves or fewer"):
+        make_room(host.world, [("DC-16Q", 1)], most=1, yes=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    shown = make_room(host.world, [("DC-16Q", 1)], most=None, yes=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    assert [(m["vm"], m["round"]) for m in shown.data["moves"]] in ([("a", 1), ("d", 1)], [("d", 1), ("a", 1)])
+    assert [step.partition(":")[0] for step in shown.steps] == ["2 at once, as each needs the place of another"]
+    make_room(host.world, [("DC-16Q", 1)], most=None, yes=True, wait_seconds=WAIT_SECONDS, progress=Silent())
+    to = {m["vm"]: m["to_placement_id"] for m in shown.data["moves"]}
+    assert placed(host) == {name: place for name, (_, place) in STANDS.items()} | to
+    assert all(vm_of(host, name).state is VmState.RUNNING for name in STANDS)
+    create(host.world, wish("DC-16Q", name="large"))
+    assert overlapping(host) == []
+    assert not mend(host.again().world, dry_run=True).data["findings"]
+
+
+def test_a_vm_that_may_not_be_moved_any_more_is_told_before_any_is_shut_down(tmp_path: Path) -> None:
+    host = opposite(tmp_path, "vendor-vf", running=True)
+    moves = swap(host.world, "first")
+    delete(host.world, "second")
+    before = picture(host)
+    with pytest.raises(NotFound, match="second"):
+        move_all(host.world, [moves], WAIT_SECONDS, Silent())
+    create(host.world, wish("A100-40C", name="other"))
+    assert len(picture(host).running) == len(before.running) + 1
+
+
+def test_until_reconcile_has_run_a_vm_whose_exchange_was_interrupted_is_left_alone(tmp_path: Path) -> None:
+    host = opposite(tmp_path, "vendor-vf", running=False)
+    calls = counted(host.world, turned)
+    last = max(n for n, call in enumerate(calls, 1) if call == "hypervisor.redefine")
+    host = opposite(tmp_path / "again", "vendor-vf", running=False)
+    error = outcome(partial(turned, failing(host.world, last, for_good=True)))
+    assert error is not None
+    assert error.code == "partly-applied"
+    later = host.again()
+    half = [name for name in NAMES if vm_of(later, name).promise.exchange is not None]
+    assert half == ["third"]
+    with pytest.raises(Busy, match="its place is being exchanged"):
+        start(later.world, "third")
+    kinds = {finding["kind"] for finding in mend(later.world).data["findings"]}
+    assert "half-exchanged" in kinds
+    whole(later, "mended")
