@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.engine.claim import claim_carriers, claims_of, give_back, narrow, on_other_gpus, reclaim
-from vgpuctl.engine.guards import refuse_being_set_up, refuse_leaving, refuse_worked_on
+from vgpuctl.engine.guards import refuse_being_set_up, refuse_half_exchanged, refuse_leaving, refuse_worked_on
 from vgpuctl.engine.observe import Want, claimed_gpus, looked_for, observe_devices
 from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import Busy
@@ -59,9 +59,10 @@ def lacks_devices(snapshot: Snapshot, vm: Vm, promise: Promise) -> bool:
     Reads no catalogue of types, for this is the common case: a device's type is compared with what its claim says.
 
     Raises:
-        Busy: a process is setting one of its GPUs up, or takes vGPUs from the VM.
+        Busy: a process is setting one of its GPUs up, or takes vGPUs from the VM; or its place is being exchanged.
     """
     refuse_leaving(snapshot, vm)
+    refuse_half_exchanged(vm, promise)
     carriers = frozenset(v.carrier for v in promise.vgpus)
     refuse_being_set_up(snapshot, frozenset(v.gpu for v in held(snapshot, vm, promise)))
     claimed = {c.carrier: c.type_id for c in snapshot.claims if c.vm_uuid == vm.uuid}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.capacity.place import stuck_error
 from vgpuctl.errors import Busy, FileFailed, HostCannot, InvalidInput, NotFound
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import SETTING_UP, Vm
+from vgpuctl.model.vm import SETTING_UP, Promise, Vm
 from vgpuctl.steps.claims import refuse_others
 
 if TYPE_CHECKING:
@@ -129,6 +129,20 @@ def refuse_leaving(snapshot: Snapshot, vm: Vm) -> None:
                 pid=claim.process.pid,
                 vm=vm.name,
             )
+
+
+def refuse_half_exchanged(vm: Vm, promise: Promise) -> None:
+    """Refuse a VM whose place is being exchanged: another VM may be where its record still says that it is.
+
+    Raises:
+        Busy: reconcile finishes it, or takes it back.
+    """
+    if promise.exchange is not None:
+        raise Busy(
+            f"{vm.name} is half-way: its place is being exchanged",
+            hint="if no vgpuctl works on it any more: vgpuctl reconcile",
+            vm=vm.name,
+        )
 
 
 def refuse_worked_on(world: World, vm: Vm) -> None:

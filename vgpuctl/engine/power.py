@@ -8,6 +8,7 @@ from vgpuctl.engine.done import done
 from vgpuctl.engine.guards import (
     find_vm,
     refuse_being_set_up,
+    refuse_half_exchanged,
     refuse_stuck,
     refuse_worked_on,
     require_system,
@@ -47,12 +48,7 @@ def settled(vm: Vm, promise: Promise) -> None:
     Raises:
         Busy: reconcile finishes it.
     """
-    if promise.exchange is not None:
-        raise Busy(
-            f"{vm.name} is half-way: its place is being exchanged",
-            hint="if no vgpuctl works on it any more: vgpuctl reconcile",
-            vm=vm.name,
-        )
+    refuse_half_exchanged(vm, promise)
     if promise.state is not PromiseState.READY:
         raise Busy(
             f"{vm.name} is half-way: its record says {promise.state}",

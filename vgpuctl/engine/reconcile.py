@@ -39,6 +39,7 @@ from vgpuctl.plan.reserve import held
 from vgpuctl.plan.vgpus import holder_of, promised, refuse_unread
 from vgpuctl.steps.claims import HoldClaim, ReleaseClaim
 from vgpuctl.steps.domain import OFF, SetRecord
+from vgpuctl.steps.plug import SwitchOver
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _mend(world: World, finding: Finding, wait_seconds: float, progress: Progres
             start_vm(world, finding.vm.uuid, dry_run=False, wait_seconds=wait_seconds, progress=progress)
             return None
         plan = finding.plan or Plan(())
-        removes = any(isinstance(step, ReleaseClaim) for step in plan.steps)
+        removes = any(isinstance(step, ReleaseClaim | SwitchOver) for step in plan.steps)
         reclaim(world, finding.claims, wait_seconds, lost=finding.vm is not None, leaving=removes)
         if not _still(world, finding, removes=removes):
             return None
@@ -242,6 +243,8 @@ def _half_exchanged(world: World, snapshot: Snapshot, vm: Vm, promise: Promise, 
         steps, claims = finishing_steps(snapshot, vm, promise, note, olds), (*claims, *news)
     else:
         steps = abandoning_steps(snapshot, vm, promise, note, news)
+    if vm.state not in OFF and decided(snapshot, note):
+        return Finding("half-exchanged", text, f"nothing while VM {vm.name} runs where it was: stop it first")
     plan = Plan(steps, undo_on_failure=False)
     return Finding("half-exchanged", text, "; ".join(s.describe() for s in plan.steps), plan, claims, vm)
 

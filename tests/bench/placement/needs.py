@@ -23,8 +23,8 @@ UP_TO = (2, 5, 10, 20, 40)
 class Needs(NamedTuple):
     """Of a fleet: requests, how many are refused, and of those how many by the moves that each would need.
 
-    `found` is in the order of `UP_TO`. `more`: no order was found in which moves make room, but it fits when everything
-    may be moved at once. `never`: it does not fit then either.
+    `found` is in the order of `UP_TO`. `more`: no moves were found that make room, but it fits when everything may be
+    moved. `never`: it does not fit then either.
     """
 
     setting: str

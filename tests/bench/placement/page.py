@@ -161,12 +161,12 @@ def _needs(needs: Sequence[Needs]) -> Iterator[str]:
     yield f"The requests that least-waste alone refuses on {GPUS} GPUs at {LOAD} %, by the fewest moves that would"
     yield "make room, each by itself in the state in which it came. Where a GPU has one size at a time it is"
     yield "cleared of all that is on it or of nothing: two moves for one request win little, however well they are"
-    yield "chosen, but a GPU that is cleared has room for many. *No order*: it fits when everything may be moved at"
-    yield "once, but no moves were found of which each has a free place to go to; on a full fleet two vGPUs that"
-    yield "would have to change places never do. *Never*: it does not fit anyhow."
+    yield "chosen, but a GPU that is cleared has room for many. vGPUs that wait for each other's places go at once."
+    yield f"*Not found*: it fits when everything may be moved, but no {UP_TO[-1]} moves that were tried make room."
+    yield "*Never*: it does not fit anyhow."
     yield ""
     columns = [f"{first + 1} to {last}" for first, last in zip((0, *UP_TO), UP_TO, strict=False)]
-    yield f"| fleet | requests | refused | {' | '.join(f'{c} moves' for c in columns)} | no order | never |"
+    yield f"| fleet | requests | refused | {' | '.join(f'{c} moves' for c in columns)} | not found | never |"
     yield "|---" * (len(columns) + 5) + "|"
     for one in needs:
         found = " | ".join(one.found.split())

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from vgpuctl.model.gpu import Backend
-from vgpuctl.model.vm import DiskRole, MadeDisk, Promise, PromisedVgpu, PromiseState
+from vgpuctl.model.vm import DiskRole, Exchange, MadeDisk, Promise, PromisedVgpu, PromiseState
 from vgpuctl.model.wish import DesignDisk, DesignHostdev, DomainDesign
 from vgpuctl.value import replace
 
@@ -136,6 +136,7 @@ promises = st.builds(
     disks=st.lists(made, max_size=3).map(tuple),
     spec=text,
     reserve=text,
+    exchange=st.none() | st.builds(Exchange, carrier=text, vgpu=promised, with_vm=text, with_carrier=text),
 )
 
 

@@ -13,13 +13,16 @@ from tests.mixed_sizes import mixed, overlapping, placed
 from tests.unit.engine.test_faults import spawn
 from tests.worlds import WAIT_SECONDS, Host, Silent, create, delete, mend, open_host, picture, start, stop, wish
 from vgpuctl.engine.change import move_vgpu
+from vgpuctl.engine.devices import missing_devices
 from vgpuctl.engine.moves import make_room, move_all
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.errors import Busy, NoCapacity, NotFound
+from vgpuctl.model.records import DomainRecord
 from vgpuctl.model.vm import VmState
 from vgpuctl.model.world import World
 from vgpuctl.plan.in_place import Goal
 from vgpuctl.plan.moves import VmMove
+from vgpuctl.value import replace
 
 __all__ = ["spawn"]
 TWO = {
@@ -159,19 +162,79 @@ def test_a_vm_that_may_not_be_moved_any_more_is_told_before_any_is_shut_down(tmp
     assert len(picture(host).running) == len(before.running) + 1
 
 
-def test_until_reconcile_has_run_a_vm_whose_exchange_was_interrupted_is_left_alone(tmp_path: Path) -> None:
-    host = opposite(tmp_path, "vendor-vf", running=False)
-    calls = counted(host.world, turned)
-    last = max(n for n, call in enumerate(calls, 1) if call == "hypervisor.redefine")
-    host = opposite(tmp_path / "again", "vendor-vf", running=False)
-    error = outcome(partial(turned, failing(host.world, last, for_good=True)))
+def interrupted(directory: Path, *, decided: bool) -> Host:
+    """Return a host on which an exchange was broken off after VMs were switched over, or before any was."""
+    calls = counted(opposite(directory / "dry", "vendor-vf", running=False).world, turned)
+    redefined = [n for n, call in enumerate(calls, 1) if call == "hypervisor.redefine"]
+    at = redefined[-1] if decided else redefined[0]
+    host = opposite(directory, "vendor-vf", running=False)
+    error = outcome(partial(turned, failing(host.world, at, done=not decided, for_good=True)))
     assert error is not None
     assert error.code == "partly-applied"
-    later = host.again()
-    half = [name for name in NAMES if vm_of(later, name).promise.exchange is not None]
-    assert half == ["third"]
+    return host.again()
+
+
+def half(host: Host) -> list[str]:
+    promises = {name: vm_of(host, name).promise for name in NAMES}
+    return [name for name, promise in promises.items() if promise is not None and promise.exchange is not None]
+
+
+def test_until_reconcile_has_run_a_vm_whose_exchange_was_interrupted_is_left_alone(tmp_path: Path) -> None:
+    host = interrupted(tmp_path, decided=True)
+    assert half(host) == ["third"]
+    for refused in (partial(start, host.world, "third"), partial(turned, host.world)):
+        with pytest.raises(Busy, match="its place is being exchanged"):
+            refused()
+    vm = vm_of(host, "third")
     with pytest.raises(Busy, match="its place is being exchanged"):
-        start(later.world, "third")
-    kinds = {finding["kind"] for finding in mend(later.world).data["findings"]}
-    assert "half-exchanged" in kinds
-    whole(later, "mended")
+        missing_devices(host.world, vm, vm.promise)
+    assert "half-exchanged" in {finding["kind"] for finding in mend(host.world).data["findings"]}
+    whole(host, "mended")
+
+
+def test_an_exchange_is_finished_after_a_boot_too(tmp_path: Path) -> None:
+    host = interrupted(tmp_path, decided=True)
+    before = {name: gpu_of(host, name) for name in NAMES}
+    assert before["third"] != before["first"]
+    host.sim.reboot()
+    host = host.again()
+    mend(host.world)
+    assert gpu_of(host, "third") == gpu_of(host, "first") == before["first"]
+    whole(host.again(), "booted")
+
+
+def test_nobody_gets_the_place_that_a_vm_goes_to_before_it_is_there(tmp_path: Path) -> None:
+    host = interrupted(tmp_path, decided=True)
+    host.sim.reboot()
+    host = host.again()
+    with pytest.raises(NoCapacity):
+        create(host.world, wish("A100-40C", name="faster"))
+
+
+def test_where_the_deciding_vm_was_not_put_back_the_exchange_counts(tmp_path: Path) -> None:
+    host = interrupted(tmp_path, decided=False)
+    assert half(host) == ["second", "third"]
+    mend(host.world)
+    assert half(host) == []
+    whole(host, "mended")
+
+
+def test_a_vm_that_runs_where_it_was_keeps_that_place(tmp_path: Path) -> None:
+    host = interrupted(tmp_path, decided=True)
+
+    class Runs:
+        """A hypervisor on which the VM was started behind vgpuctl's back."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(host.world.hypervisor, name)
+
+        def domains(self) -> tuple[DomainRecord, ...]:
+            found = host.world.hypervisor.domains()
+            return tuple(replace(r, state=VmState.RUNNING) if r.name == "third" else r for r in found)
+
+    before = picture(host)
+    seen = mend(replace(host.world, hypervisor=Runs()), dry_run=True).data["findings"]
+    assert [f["action"] for f in seen if f["kind"] == "half-exchanged"] == [
+        "nothing while VM third runs where it was: stop it first"
+    ]
+    assert picture(host) == before
