@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
 from tests.faults import CHANGING, Trial, counted, failing, outcome
 from tests.lent import carriers, vm_of
-from tests.mixed_sizes import mixed, overlapping, placed
+from tests.mixed_sizes import PRO, mixed, overlapping, placed
 from tests.unit.engine.test_faults import spawn
 from tests.worlds import WAIT_SECONDS, Host, Silent, create, delete, mend, open_host, picture, start, stop, wish
+from vgpuctl.engine.attach import attach
 from vgpuctl.engine.change import move_vgpu
 from vgpuctl.engine.devices import missing_devices
 from vgpuctl.engine.moves import make_room, move_all
@@ -122,17 +124,77 @@ STANDS = {"a": ("DC-24Q", 24), "b": ("DC-24Q", 72), "c": ("DC-16Q", 0), "d": ("D
 """The vGPUs of a mixed-size GPU: 8 and 12 GiB are free, and only between 36 and 60 could 16 be, in one way."""
 
 
-def crowded(directory: Path) -> Host:
+def crowded(directory: Path, names: str = "abcd") -> Host:
     host = mixed(directory)
-    for name, (profile, place) in STANDS.items():
+    for name in names:
+        profile, place = STANDS[name]
         create(host.world, wish(profile, name=name))
         if placed(host)[name] != place:
             stop(host.world, name)
             goal = Goal(gpu_of(host, name), place)
             move_vgpu(host.world, name, *carriers(host, name), goal, wait_seconds=WAIT_SECONDS, progress=Silent())
             start(host.world, name)
-    assert placed(host) == {name: place for name, (_, place) in STANDS.items()}
+    assert placed(host) == {name: STANDS[name][1] for name in names}
     return host.again()
+
+
+def two_off(directory: Path) -> Host:
+    """Return a host with a mixed-size GPU and two VMs on it that are off."""
+    host = crowded(directory, "ad")
+    for name in "ad":
+        stop(host.world, name)
+    return host.again()
+
+
+def overlapped(world: World) -> None:
+    """Put each of the two where the other one is in its way."""
+    snapshot = observe(world, Want(types=True))
+    moves = []
+    for name, place in (("a", 48), ("d", 36)):
+        vm = next(vm for vm in snapshot.vms if vm.name == name)
+        assert vm.promise is not None
+        (vgpu,) = vm.promise.vgpus
+        moves.append(VmMove(vm, vgpu, vgpu.gpu, place))
+    move_all(world, [tuple(moves)], WAIT_SECONDS, Silent())
+
+
+def apart(host: Host, where: str) -> None:
+    """See that both VMs start, each at its place, and that nothing is left over."""
+    assert not mend(host.world, dry_run=True).data["findings"], where
+    for name in "ad":
+        start(host.world, name)
+    assert placed(host) in ({"a": 24, "d": 60}, {"a": 48, "d": 36}), where
+    assert overlapping(host) == [], where
+    now = picture(host)
+    assert sorted(now.claims) == sorted({*now.types, *now.mdevs}), where
+    assert len(now.claims) == 2, where
+
+
+def again(directory: Path, made: Path) -> Host:
+    """Return a host as it was made elsewhere: to make it anew for each call takes long."""
+    copytree(made, directory)
+    return open_host(directory, PRO, later=9)
+
+
+def test_on_a_mixed_size_gpu_whatever_call_a_process_dies_in_reconcile_makes_it_whole(tmp_path: Path, spawn) -> None:
+    two_off(tmp_path / "made").sim.close()
+    trial = Trial(tmp_path, partial(again, made=tmp_path / "made"), overlapped, apart)
+    assert trial.deaths(trial.calls(), spawn) >= 4
+
+
+def test_two_vgpus_of_one_vm_do_not_go_at_once(tmp_path: Path) -> None:
+    """Two VMs could make that room, as the next test shows; one that has both vGPUs cannot."""
+    host = crowded(tmp_path, "abc")
+    stop(host.world, "a")
+    attach(host.world, wish("DC-12Q", name="a"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    promise = vm_of(host, "a").promise
+    assert promise is not None
+    _, vgpu = promise.vgpus
+    if vgpu.placement_id != 60:
+        goal = Goal(vgpu.gpu, 60)
+        move_vgpu(host.world, "a", vgpu.carrier, goal, wait_seconds=WAIT_SECONDS, progress=Silent())
+    with pytest.raises(NoCapacity, match="moving the"):
+        make_room(host.world, [("DC-16Q", 1)], most=2, yes=False, wait_seconds=WAIT_SECONDS, progress=Silent())
 
 
 def test_a_plan_says_who_goes_at_once_and_carries_it_out(tmp_path: Path) -> None:
