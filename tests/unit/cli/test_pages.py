@@ -114,6 +114,20 @@ def test_explain_shortens_long_lists() -> None:
     )
 
 
+def test_moves_of_one_round_say_how_many_go_at_once() -> None:
+    move = {
+        "state": "running", "profile": "DC-24Q", "from_gpu": "a", "from_placement_id": 24, "to_gpu": "a",
+        "to_placement_id": 48,
+    }  # fmt: skip
+    moves = [{"vm": f"vdi-{n}", "uuid": str(n), **move, "round": max(1, n - 1)} for n in (1, 2, 3)]
+    assert text("plan-moves", {"moves": moves, "places": [], "fewest": True, "dry_run": True}) == (
+        "3 VMs would be moved:\n"
+        "  1  stop, move and start VM vdi-1: DC-24Q, a placement 24 -> a placement 48 (round 1: 2 at once)\n"
+        "  2  stop, move and start VM vdi-2: DC-24Q, a placement 24 -> a placement 48 (round 1: 2 at once)\n"
+        "  3  stop, move and start VM vdi-3: DC-24Q, a placement 24 -> a placement 48\n"
+    )
+
+
 def test_vms() -> None:
     assert text("list-vms", [VM, {**VM, "name": "other", "owner": "foreign", "vgpus": []}]) == (
         "NAME     STATE    OWNER    VGPUS                    UUID\n"

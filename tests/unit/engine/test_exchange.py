@@ -35,11 +35,11 @@ TWO = {
 NAMES = ("first", "second", "third")
 
 
-def opposite(directory: Path, kind: str, *, running: bool) -> Host:
+def opposite(directory: Path, kind: str, *, running: bool, more: str = "") -> Host:
     """Return a host with two GPUs that lock each other out: two small vGPUs on one, a large one on the other."""
     gpu, small, large = TWO[kind]
     kernel = 'kernel: "5.14.0"\n' if kind == "mdev-vf" else ""
-    host = open_host(directory, text=f"version: 1\n{kernel}gpus:\n  - {gpu}\n  - {gpu}\n")
+    host = open_host(directory, text=f"version: 1\n{kernel}{more}gpus:\n  - {gpu}\n  - {gpu}\n")
     for name, profile in zip(NAMES, (small, large, small), strict=True):
         create(host.world, wish(profile, name=name), start=running)
     return host.again()
@@ -211,6 +211,14 @@ def test_a_plan_says_who_goes_at_once_and_carries_it_out(tmp_path: Path) -> None
     create(host.world, wish("DC-16Q", name="large"))
     assert overlapping(host) == []
     assert not mend(host.again().world, dry_run=True).data["findings"]
+
+
+def test_where_one_guest_does_not_shut_down_all_run_again_where_they_were(tmp_path: Path) -> None:
+    host = opposite(tmp_path, "vendor-vf", running=True, more="faults: [{on: shutdown, match: third, kind: lost}]\n")
+    before = picture(host)
+    with pytest.raises(Busy, match="third did not shut down within"):
+        turned(host.world)
+    assert picture(host) == before
 
 
 def test_a_vm_that_may_not_be_moved_any_more_is_told_before_any_is_shut_down(tmp_path: Path) -> None:
