@@ -5,6 +5,8 @@ There it does not matter where on a GPU a vGPU is, nor which of its size goes. T
 of their size wins nothing; only a GPU that is cleared altogether can take another size. So what is tried are sets of
 GPUs to clear, those with the fewest vGPUs on them first: thirty moves cost hardly more tries than two. What is on GPUs
 that wait for each other to be cleared goes at once.
+
+Size: one search; its steps share what they have tried.
 """
 
 from __future__ import annotations
