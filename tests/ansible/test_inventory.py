@@ -17,6 +17,7 @@ SSH = """#!/bin/sh
 # What ssh does, for hosts that are simulated here.
 for host; do [ "$previous" = -- ] && break; previous=$host; done
 [ "$host" = dead ] && { echo "ssh: connect to host dead port 22: No route to host" >&2; exit 255; }
+[ "$host" = late ] && [ -e "$STATE/late-is-off" ] && { echo "ssh: no route" >&2; exit 255; }
 [ "$host" = bytes ] && { printf '\\377'; exit 0; }
 [ "$host" = number ] && { echo 5; exit 0; }
 for command; do :; done
@@ -94,6 +95,26 @@ def test_the_cache_answers_until_it_is_flushed(site: Site) -> None:
     site.vgpuctl("gpu-1", "delete-vm", "vdi-001")
     assert list(listed(site, config)[0]["_meta"]["hostvars"]) == ["vdi-001"]
     assert listed(site, {**config, "cache": False})[0]["_meta"]["hostvars"] == {}
+
+
+def test_an_answer_in_which_a_host_was_silent_is_not_kept(site: Site) -> None:
+    config = {
+        "hosts": ["gpu-1", "late"],
+        "cache": True,
+        "cache_plugin": "ansible.builtin.jsonfile",
+        "cache_connection": str(site.directory / "cache"),
+    }
+    off = site.directory / "state/late-is-off"
+    off.touch()
+    found, said = listed(site, config)
+    assert (list(found["_meta"]["hostvars"]), "late: list-vms printed no JSON" in said) == (["vdi-001"], True)
+    off.unlink()
+    late = site.directory / "state/late"
+    assert listed(site, config)[1] == "", "both are asked again"
+    assert late.is_dir()
+    site.vgpuctl("gpu-1", "delete-vm", "vdi-001")
+    assert list(listed(site, config)[0]["_meta"]["hostvars"]) == ["vdi-001"], "a whole answer is kept"
+    assert listed(site, {**config, "hosts": ["gpu-1"]})[0]["_meta"]["hostvars"] == {}, "other hosts are asked"
 
 
 def test_a_host_that_answers_anything_else_is_warned_of_and_stops_no_other(site: Site) -> None:

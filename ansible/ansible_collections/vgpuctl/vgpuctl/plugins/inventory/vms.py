@@ -19,6 +19,7 @@ description:
     C(list-gpus) says of the GPUs that its vGPUs are on, without their vGPUs.
   - A C({) in a VM's name is an underscore in the inventory's, so that no name is a template.
   - A GPU host that does not answer is warned of, and stops no other one. 32 are asked at a time.
+  - The cache keeps an answer in which no host was silent; otherwise all are asked again the next time.
 extends_documentation_fragment:
   - constructed
   - inventory_cache
@@ -104,11 +105,12 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self.load_cache_plugin()
         key = self.get_cache_key(path)
         wanted = self.get_option("cache")
+        hosts = set(self.get_option("hosts"))
         found = self._cache.get(key) if wanted and cache else None
-        if found is None:
+        if found is None or set(found) != hosts:
             found = self._asked()
             if wanted:
-                self._cache[key] = found
+                self._cache[key] = found if set(found) == hosts else None
         for host, said in found.items():
             for vm in said["vms"]:
                 if vm["owner"] != "foreign" or self.get_option("foreign"):
