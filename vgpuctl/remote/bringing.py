@@ -58,7 +58,8 @@ def bring(
     wheels = [{"name": one.file, "bytes": len(one.content), "sha256": one.sha256} for one in house.wheels]
     request = {
         "directory": DIRECTORY, "link": LINK, "lock": LOCK, "referring": referring, "version": house.version,
-        "digest": house.digest, "has_libvirt": house.has(wheelhouse.OF_THE_DISTRIBUTION), "words": words,
+        "digest": house.digest, "oldest_python": house.oldest_python, "words": words,
+        "has_libvirt": house.has(wheelhouse.OF_THE_DISTRIBUTION),
         "needs_bytes": NEEDS_BYTES + NEEDS_TIMES * house.size_bytes, "wheels": wheels, "progress": told is not None,
     }  # fmt: skip
     program = Path(__file__).with_name("on_host.py").read_bytes()
@@ -124,7 +125,7 @@ def _judged(ran: Ran, name: str, *, changes: bool) -> Answer:
 
 
 def _refuse_older(name: str, there: str | None, what: Bring) -> None:
-    newer, ours = wheelhouse.release(there or ""), wheelhouse.release(what.version)
+    newer, ours = wheelhouse.order(there or ""), wheelhouse.order(what.version)
     if newer is not None and ours is not None and newer > ours:
         raise Refused(
             f"{name}: its vgpuctl {there} is newer than {what.version} of {what.directory}: an older one may not"

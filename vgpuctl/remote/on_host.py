@@ -15,6 +15,7 @@ Size: it is sent as one text.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -35,6 +36,11 @@ from typing import Any, BinaryIO
 MARK = "brought-by-vgpuctl.json"
 """The file that makes an environment ours to remove; it holds version and digest of the wheelhouse."""
 WHEELS = ".vgpuctl-wheels-"
+BEFORE = "-before"
+"""What the name of an environment that was no link ends with, beside the one that took its place."""
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+"""Both are of linux/fcntl.h and linux/fs.h."""
 _PIECE = 1 << 20
 _LINES = 8
 
@@ -122,6 +128,8 @@ def bring(request: Request, stream: BinaryIO, stops: Stops, undone: list[str]) -
     with _alone(request):
         for stale in above.glob(f"{WHEELS}*"):
             shutil.rmtree(stale)
+        for dangling in _halves(request):
+            dangling.unlink()
         _drop_unused(request)
         was, _ = _there(request, stops)
         _require_room(request)
@@ -141,9 +149,8 @@ def _bring(
     request: Request, wheels: Path, before: Sequence[str], after: Sequence[str], stops: Stops, undone: list[str]
 ) -> Document:
     directory = Path(request["directory"])
-    made = Path(tempfile.mkdtemp(prefix=f"{directory.name}-{request['version']}-", dir=directory.parent))
+    made = _made(request, wheels)
     try:
-        _mark(made, request["version"], request["digest"])
         _install(request, made, wheels, stops)
         made.chmod(0o755)
         _say(request, before[1])
@@ -163,6 +170,14 @@ def _bring(
     else:
         found["error"]["undone"] = [*found["error"]["undone"], *undone]
     return found
+
+
+def _made(request: Request, wheels: Path) -> Path:
+    """Make the environment's directory. It is marked before it has its name, so that no instant leaves one unmarked."""
+    directory = Path(request["directory"])
+    begun = Path(tempfile.mkdtemp(prefix=f"{directory.name}-{request['version']}-", dir=wheels))
+    _mark(begun, request["version"], request["digest"])
+    return begun.rename(directory.with_name(begun.name))
 
 
 def _there(request: Request, stops: Stops) -> tuple[str | None, str | None]:
@@ -192,6 +207,10 @@ def _require_room(request: Request) -> None:
     directory = Path(request["directory"])
     above = directory.parent
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if sys.version_info[:2] < tuple(request["oldest_python"]):
+        oldest = ".".join(str(number) for number in request["oldest_python"])
+        message = f"{sys.executable} is Python {version}, and vgpuctl {request['version']} needs {oldest} or newer"
+        raise Refusal("host-cannot", 6, message, "take a wheelhouse with a vgpuctl for it", check="python")
     if any(importlib.util.find_spec(name) is None for name in ("venv", "ensurepip")):
         hint = f"install its package there: apt install python3-venv; without it: python{version}-venv"
         raise Refusal("host-cannot", 6, f"{sys.executable} makes no environments", hint, check="python3-venv")
@@ -332,27 +351,49 @@ def _switch(request: Request, made: Path) -> None:
     try:
         if not link.is_symlink() or os.readlink(link) != target:
             link.parent.mkdir(parents=True, exist_ok=True)
-            _point(link, target, made)
-        _point(directory, made.name, made)
+            _point(link, target, link.with_name(f".{link.name}-{made.name}"))
+        _point(directory, made.name, directory.with_name(f"{made.name}{BEFORE}"))
     except OSError as exc:
         refusal = Refusal("partly-applied", 5, f"{exc.filename}: {exc.strerror}", "mend it, and run it again")
         refusal.left = [f"what install-host of vgpuctl {request['version']} put in place"]
         raise refusal from exc
 
 
-def _point(link: Path, target: str, made: Path) -> None:
-    new, aside = link.with_name(f".{link.name}-{made.name}"), link.with_name(f"{made.name}-before")
+def _point(link: Path, target: str, new: Path) -> None:
+    """Put a link in the place of what is there, by one call of the kernel: there is no instant without any.
+
+    An environment that is no link becomes `new`, which is a name that the next look removes.
+    """
     os.symlink(target, new)
     try:
         if link.is_dir() and not link.is_symlink():
             _mark(link, None, None)
-            os.rename(link, aside)
-        os.replace(new, link)
+            _exchange(new, link)
+        else:
+            os.replace(new, link)
     except OSError:
         new.unlink()
-        if aside.exists() and not os.path.lexists(link):
-            os.rename(aside, link)
         raise
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Let two names change places: renameat2(2) with RENAME_EXCHANGE, which glibc has since 2.28."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    words = (_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
+    if call is None or call(*words):
+        number = ctypes.get_errno() if call is not None else errno.ENOSYS
+        why = f"{os.strerror(number)}: the filesystem does not exchange it for a link; move it aside by hand"
+        raise OSError(number, why if number in (errno.EINVAL, errno.ENOSYS) else os.strerror(number), str(other))
+
+
+def _halves(request: Request) -> list[Path]:
+    """Return the links that one of these programs made and was killed before they had their names."""
+    directory, link = Path(request["directory"]), Path(request["link"])
+    found = [
+        *directory.parent.glob(f"{directory.name}-*{BEFORE}"),
+        *link.parent.glob(f".{link.name}-{directory.name}-*"),
+    ]
+    return [path for path in found if path.is_symlink()]
 
 
 def _drop_unused(request: Request) -> list[str]:

@@ -14,6 +14,7 @@ import os
 import re
 import zipfile
 from collections.abc import Sequence
+from email.message import Message
 
 from vgpuctl.errors import InvalidInput, NotFound
 from vgpuctl.value import Value
@@ -24,7 +25,15 @@ OF_THE_DISTRIBUTION = "libvirt-python"
 MOST_BYTES = 512 << 20
 _HOW = "docs/remote.md tells how a wheelhouse is made"
 _WHEEL = re.compile(r"(?P<name>[A-Za-z0-9_.]+)-(?P<version>[A-Za-z0-9_.!+]+)(-[0-9][^-]*)?(-[^-]+){3}\.whl", re.ASCII)
-_NUMBERS = re.compile(r"[0-9]+(\.[0-9]+)*", re.ASCII)
+_VERSION = re.compile(
+    r"v?((?P<epoch>[0-9]+)!)?(?P<release>[0-9]+(\.[0-9]+)*)"
+    r"([-_.]?(?P<pre>alpha|a|beta|b|preview|pre|rc|c)[-_.]?(?P<pre_number>[0-9]*))?"
+    r"((?P<post>-[0-9]+|[-_.]?(post|rev|r)[-_.]?[0-9]*))?([-_.]?(?P<dev>dev[-_.]?[0-9]*))?(\+[a-z0-9._-]+)?",
+    re.ASCII | re.IGNORECASE,
+)
+_STAGES = {"alpha": 0, "a": 0, "beta": 1, "b": 1, "preview": 2, "pre": 2, "rc": 2, "c": 2}
+_DEV, _FINAL = -1, 3
+_OLDEST_PYTHON = re.compile(r">=\s*([0-9]+)\.([0-9]+)", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 
 
@@ -43,12 +52,16 @@ class Wheel(Value):
 
 
 class Wheelhouse(Value):
-    """The wheels that a host gets, and the version of vgpuctl among them. `digest` tells wheelhouses apart."""
+    """The wheels that a host gets, and the version of vgpuctl among them, with the oldest Python that it runs on.
+
+    `digest` tells wheelhouses apart.
+    """
 
     directory: str
     version: str
     wheels: tuple[Wheel, ...]
     digest: str
+    oldest_python: tuple[int, int] = (0, 0)
 
     @property
     def size_bytes(self) -> int:
@@ -66,35 +79,53 @@ def read(directory: str) -> Wheelhouse:
     Raises:
         NotFound, InvalidInput: it is none; the message says what is there instead.
     """
+    if not directory:
+        raise InvalidInput("the wheelhouse has no name: --wheelhouse was given an empty text", hint=_HOW)
     wheels = _wheels(directory)
     own = [wheel for wheel in wheels if wheel.name == PROGRAM]
     if not own:
         raise InvalidInput(f"{directory} has no wheel of {PROGRAM} among its {len(wheels)}", hint=_HOW)
     program = _newest(directory, own)
-    missing = sorted(_needed(directory, program) - {wheel.name for wheel in wheels})
+    about = _metadata(directory, program)
+    missing = sorted(_needed(about) - {wheel.name for wheel in wheels})
     if missing:
         raise InvalidInput(
             f"{directory} has no wheel of {', '.join(missing)}, which {program.file} needs", hint=_HOW, missing=missing
         )
     kept = tuple(wheel for wheel in wheels if wheel.name != PROGRAM or wheel is program)
     digest = hashlib.sha256("".join(f"{wheel.file} {wheel.sha256}\n" for wheel in kept).encode()).hexdigest()
-    return Wheelhouse(directory, program.version, kept, digest)
+    oldest = _OLDEST_PYTHON.search(about.get("Requires-Python", ""))
+    python = (int(oldest[1]), int(oldest[2])) if oldest else (0, 0)
+    return Wheelhouse(directory, program.version, kept, digest, python)
 
 
-def numbers(version: str) -> tuple[int, ...] | None:
-    """Return a version's numbers, without zeros at the end; None for one that is not numbers alone."""
-    if not _NUMBERS.fullmatch(version):
+def order(version: str) -> tuple[tuple[int, ...], ...] | None:
+    """Return what versions are compared by; None for one that is none.
+
+    PEP 440, "Summary of permitted suffixes and relative ordering": 1.0.dev1, 1.0a1, 1.0b1, 1.0rc1, 1.0, 1.0.post1;
+    zeros at the end of the numbers do not count. Here a local label (+ubuntu1) does not count either.
+    """
+    found = _VERSION.fullmatch(version)
+    if found is None:
         return None
-    found = [int(part) for part in version.split(".")]
-    while found and found[-1] == 0:
-        found.pop()
-    return tuple(found)
+    numbers = [int(part) for part in found["release"].split(".")]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    plain = found["pre"] is None and found["post"] is None
+    stage = _STAGES[found["pre"].lower()] if found["pre"] else _DEV if plain and found["dev"] else _FINAL
+    post, dev = _trailing(found["post"]), _trailing(found["dev"])
+    return (
+        (int(found["epoch"] or 0),),
+        tuple(numbers),
+        (stage, int(found["pre_number"] or 0)),
+        (-1 if post is None else post,),
+        (1, 0) if dev is None else (0, dev),
+    )
 
 
-def release(version: str) -> tuple[int, ...] | None:
-    """Return the numbers that a version begins with, as 0.2.0rc1 does; None for one that begins with none."""
-    found = _NUMBERS.match(version)
-    return None if found is None else numbers(found[0])
+def _trailing(part: str | None) -> int | None:
+    """Return the number at the end of a suffix, 0 when it has none; None for no suffix."""
+    return None if part is None else int(re.sub(r"^.*?([0-9]*)$", r"\1", part) or 0)
 
 
 def normal(name: str) -> str:
@@ -134,16 +165,18 @@ def _wheel(directory: str, file: str) -> Wheel:
 
 def _newest(directory: str, own: Sequence[Wheel]) -> Wheel:
     """Return the newest, where that can be told."""
-    ordered = sorted(own, key=lambda wheel: numbers(wheel.version) or ())
-    versions = [numbers(wheel.version) for wheel in ordered]
-    if len(own) > 1 and (None in versions or versions[-1] == versions[-2]):
+    if len(own) == 1:
+        return own[0]
+    ordered = sorted(own, key=lambda wheel: order(wheel.version) or ())
+    orders = [order(wheel.version) for wheel in ordered]
+    if None in orders or orders[-1] == orders[-2]:
         files = ", ".join(wheel.file for wheel in own)
         raise InvalidInput(f"{directory} has several wheels of {PROGRAM}: {files}", hint="leave one there")
     return ordered[-1]
 
 
-def _needed(directory: str, program: Wheel) -> set[str]:
-    """Return the names of what vgpuctl needs itself, without its extras and what comes from the distribution."""
+def _metadata(directory: str, program: Wheel) -> Message:
+    """Return what a wheel says of itself."""
     path = f"{PROGRAM}-{program.version}.dist-info/METADATA"
     try:
         with zipfile.ZipFile(io.BytesIO(program.content)) as opened:
@@ -151,8 +184,13 @@ def _needed(directory: str, program: Wheel) -> set[str]:
     except (KeyError, ValueError, zipfile.BadZipFile) as exc:
         message = f"{os.path.join(directory, program.file)} is no wheel of {PROGRAM}: its {path} cannot be read"
         raise InvalidInput(message, hint=_HOW) from exc
+    return email.parser.HeaderParser().parsestr(text)
+
+
+def _needed(about: Message) -> set[str]:
+    """Return the names of what vgpuctl needs itself, without its extras and what comes from the distribution."""
     found = set()
-    for line in email.parser.HeaderParser().parsestr(text).get_all("Requires-Dist", []):
+    for line in about.get_all("Requires-Dist", []):
         requirement, _, marker = line.partition(";")
         name = _NAME.match(requirement.strip())
         if name is not None and "extra" not in marker:

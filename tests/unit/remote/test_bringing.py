@@ -93,6 +93,7 @@ def test_it_is_told_in_quarters_how_much_is_sent():
     ("host", "raised", "said"),
     [
         (Host(looked("1.0.1")), Refused, "its vgpuctl 1.0.1 is newer than 1.0 of wheels"),
+        (Host(looked("1.0.post1")), Refused, "its vgpuctl 1.0.post1 is newer than 1.0 of wheels"),
         (Host(looked("1.1rc1")), Refused, "its vgpuctl 1.1rc1 is newer than 1.0 of wheels"),
         (Host(Ran(127, "", "/usr/bin/python3 is Python 3.9.2", "")), HostCannot, "no Python 3.11 or newer: /usr/bin"),
         (Host(BROKE), Unreachable, "the connection broke"),

@@ -68,7 +68,8 @@ def asked(place: Path, act: str, *wheels: Path, **more: Any) -> bytes:
     request = {
         "act": act, "directory": str(place / "opt/vgpuctl"), "link": str(place / "bin/vgpuctl"),
         "lock": str(place / "lock"), "referring": [], "version": "1.0", "digest": "d1", "has_libvirt": True,
-        "words": ["install-host"], "needs_bytes": 1, "wheels": described, "progress": False, **more,
+        "oldest_python": [3, 11], "words": ["install-host"], "needs_bytes": 1,
+        "wheels": described, "progress": False, **more,
     }  # fmt: skip
     return b"".join([json.dumps(request).encode(), b"\n", *contents])
 
@@ -184,6 +185,12 @@ def test_too_little_room_is_told_before_anything_is_copied(place: Path) -> None:
     found = error(asked(place, "bring", needs_bytes=1 << 60))
     assert (found["facts"]["check"], found["facts"]["needs_bytes"], found["exit_status"]) == ("space", 1 << 60, 6)
     assert names(place) == []
+
+
+def test_a_python_that_the_wheels_vgpuctl_is_too_new_for_is_told_before_anything_is_copied(place: Path) -> None:
+    found = error(asked(place, "look", oldest_python=[3, 99]))
+    assert (found["facts"]["check"], found["exit_status"]) == ("python", 6)
+    assert found["message"].endswith("and vgpuctl 1.0 needs 3.99 or newer")
 
 
 @pytest.mark.parametrize("lacks", ["ensurepip", "venv"])

@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from vgpuctl.errors import InvalidInput, NotFound
 from vgpuctl.remote import wheelhouse
@@ -37,6 +38,32 @@ def test_the_newest_vgpuctl_is_taken_and_all_else_that_is_a_wheel(tmp_path):
     assert [one.name for one in found.wheels] == ["click", "ruamel-yaml", "vgpuctl"]
     assert found.size_bytes == sum(len(one.content) for one in found.wheels)
     assert not found.has("libvirt-python")
+
+
+def test_a_release_is_newer_than_what_was_tried_before_it(tmp_path):
+    for version in ("0.2.0rc1", "0.2.0", "0.2.0.dev3"):
+        wheel(tmp_path, "vgpuctl", version)
+    assert wheelhouse.read(str(tmp_path)).version == "0.2.0"
+
+
+def test_versions_are_in_the_order_of_the_specification():
+    rising = [
+        "0.9", "1.0.dev1", "1.0.dev2", "1.0a1.dev1", "1.0a1", "1.0-alpha.2", "1.0b1", "1.0rc1.dev1", "1.0rc1", "1.0.c2",
+        "1.0rc10", "1.0", "1.0.post1.dev1", "1.0.post1", "1.0-2", "1.0.1", "1.1a1", "1.1", "1.10", "2", "1!0.1",
+    ]  # fmt: skip
+    assert sorted(reversed(rising), key=wheelhouse.order) == rising == sorted(rising, key=Version)
+    assert wheelhouse.order("1.0") == wheelhouse.order("1") == wheelhouse.order("v1.0.0+ubuntu1")
+    assert wheelhouse.order("1.0_other") is wheelhouse.order("") is None
+
+
+def test_the_oldest_python_is_what_the_wheel_says(tmp_path):
+    wheel(tmp_path, "vgpuctl", "0.1.0", "Requires-Python: >=3.13\n")
+    assert wheelhouse.read(str(tmp_path)).oldest_python == (3, 13)
+
+
+def test_a_wheelhouse_without_a_name_is_not_one_that_is_gone():
+    with pytest.raises(InvalidInput, match="the wheelhouse has no name: --wheelhouse was given an empty text"):
+        wheelhouse.read("")
 
 
 def test_another_wheel_makes_another_wheelhouse(tmp_path):
@@ -73,7 +100,7 @@ def test_what_is_no_wheelhouse_is_refused(tmp_path, names, said):
     ("versions", "said"),
     [
         ((), "has no wheel of vgpuctl among its 1"),
-        (("0.2.0", "0.2.0rc1"), "has several wheels of vgpuctl"),
+        (("0.2.0", "0.2.0_other"), "has several wheels of vgpuctl"),
         (("0.2", "0.2.0"), "has several wheels of vgpuctl"),
     ],
 )
