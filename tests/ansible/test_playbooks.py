@@ -20,6 +20,7 @@ POOL = {
     "desktop_pool_profile": "A100-4C",
     "desktop_pool_image": IMAGE,
 }
+NOTE = "{{ playbook_dir }}/drain-{{ inventory_hostname }}.json"
 
 
 @pytest.fixture
@@ -67,7 +68,8 @@ def test_site_makes_desktops_once_drain_brings_them_back_and_the_scheduler_chang
 
     inside = site.directory / "inside.yml"
     inside.write_text("- name: look\n  vgpuctl.vgpuctl.vm_info:\n- name: look at GPUs\n  vgpuctl.vgpuctl.gpu_info:\n")
-    drained = run(site, "drain.yml", drain_tasks=str(inside))
+    drained = run(site, "drain.yml", drain_tasks=str(inside), drain_note=NOTE)
+    assert not list(site.directory.glob("drain-*")), "what is brought back is forgotten"
     assert drained.status == 0, drained.output
     assert {vm["state"] for done in drained.named("look") for vm in done.result["vms"]} == {"stopped"}
     assert {gpu["cordoned"] for done in drained.named("look at GPUs") for gpu in done.result["gpus"]} == {True}
@@ -75,6 +77,53 @@ def test_site_makes_desktops_once_drain_brings_them_back_and_the_scheduler_chang
     assert hosts == sorted(hosts), "one host at a time"
     assert states(site, "gpu-1") == states(site, "gpu-2") == there
     assert [gpu["cordoned"] for gpu in site.vgpuctl("gpu-1", "list-gpus")["data"]] == [False]
+
+
+def test_a_drain_that_fails_says_what_is_left_and_brings_it_back_when_it_is_run_again(
+    tmp_path: Path, ansible: Path
+) -> None:
+    scenario = tmp_path / "second-start.yaml"
+    fault = "{on: start, match: vdi-002, nth: 2, code: 38, message: the second start fails}"
+    scenario.write_text(f"version: 1\ngpus: [{{model: A100}}]\nfaults: [{fault}]\n")
+    site = Site(tmp_path, {"gpu-1": str(scenario), "gpu-2": "a100-40"}, ansible)
+    for host in site.hosts:
+        site.vgpuctl(host, "create-vm", "vdi-{:03}", "--count", "2", "--profile", "A100-4C")
+    running = {"vdi-001": "running", "vdi-002": "running"}
+
+    for failing, off in (("drain_tasks", "vdi-001, vdi-002"), ("start", "vdi-002")):
+        tasks = tmp_path / "tasks.yml"
+        tasks.write_text(f"- ansible.builtin.fail: {{msg: no power}}\n  when: {failing == 'drain_tasks'}\n")
+        broken = run(site, "drain.yml", drain_tasks=str(tasks), drain_note=NOTE)
+        said = broken.failed[-1].result["msg"]
+        cordoned = "0000:3b:00.0" if failing == "drain_tasks" else "no GPU"
+        assert f"gpu-1 stays as it is. Still cordoned: {cordoned}. Still off: {off}." in said, broken.output
+        assert ("no power" if failing == "drain_tasks" else "the second start fails") in said
+        assert "run this again with --limit gpu-1" in said
+        assert f"vgpuctl start-vm vdi-002; rm {tmp_path}/drain-gpu-1.json" in said
+        assert states(site, "gpu-2") == running, "the next host is not begun"
+
+    mended = run(site, "drain.yml", drain_tasks=str(tasks), drain_note=NOTE)
+    assert mended.failed == [], mended.output
+    assert states(site, "gpu-1") == running
+    assert [gpu["cordoned"] for gpu in site.vgpuctl("gpu-1", "list-gpus")["data"]] == [False]
+    assert not list(tmp_path.glob("drain-*"))
+
+
+def test_a_drain_names_vms_that_it_may_not_stop_and_leaves_those_that_are_accepted(
+    tmp_path: Path, ansible: Path
+) -> None:
+    scenario = tmp_path / "shared.yaml"
+    scenario.write_text("version: 1\ngpus: [{model: T4, vgpus: [{profile: T4-4Q, vm: old-desktop}]}]\n")
+    site = Site(tmp_path, {"gpu-1": str(scenario)}, ansible)
+    site.vgpuctl("gpu-1", "create-vm", "vdi-001", "--profile", "T4-4Q")
+    refused = run(site, "drain.yml", drain_note=NOTE)
+    assert refused.failed[0].result["msg"].startswith("old-desktop: each has a GPU, and is not vgpuctl's to stop")
+    assert (refused.changed, states(site, "gpu-1")["vdi-001"]) == ([], "running")
+    text = run(site, "drain.yml", drain_note=NOTE, drain_accepted_vms="['old-desktop']")
+    assert "drain_accepted_vms is a text" in text.failed[0].result["msg"]
+    drained = run(site, "drain.yml", drain_note=NOTE, drain_accepted_vms=["old-desktop"])
+    assert drained.failed == [], drained.output
+    assert states(site, "gpu-1") == {"old-desktop": "running", "vdi-001": "running"}
 
 
 def test_a_no_and_a_number_of_the_command_line_which_are_texts_there_are_taken_as_such(site: Site) -> None:
