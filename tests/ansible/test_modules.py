@@ -175,6 +175,11 @@ def test_an_address_of_which_yaml_made_a_number_is_named(site: Site) -> None:
     assert all("Quote the PCI address" in done.result["msg"] for done in failed)
 
 
+def test_a_list_of_gpus_is_told_from_a_number_that_yaml_made(site: Site) -> None:
+    (done,) = site.play({"vgpuctl.vgpuctl.host": {"spec": {"version": 1, "gpus": [{"A100": {"mode": "vgpu"}}]}}}).failed
+    assert done.result["msg"].startswith("spec.gpus: each GPU is a key, and its keys and values are below it, as in")
+
+
 def test_where_a_vgpu_goes_is_handed_on_by_both_modules(site: Site) -> None:
     where = {"gpu": ["A100", "0000:3b:00.0"], "numa_node": 0, "placement": "depth"}
     made = site.play(

@@ -43,10 +43,27 @@ def text_of(module: AnsibleModule, option: str, value: Any) -> Any:
         return value
     if isinstance(value, list):
         return [text_of(module, option, one) for one in value]
+    if isinstance(value, dict):
+        module.fail_json(
+            msg=f"{option}: a GPU's address or model is due here, and there are keys and values: {value}",
+            code="invalid-input",
+        )
     return module.fail_json(
         msg=f"{option}: YAML made the number {value} of it. Quote the PCI address: {option}: '0000:41:00.0'",
         code="unquoted-address",
         facts={"option": option, "value": value},
+    )
+
+
+def mapping_of(module: AnsibleModule, option: str, value: Any) -> dict[Any, Any]:
+    """Return what says something of each GPU; the module ends here when it is no mapping."""
+    if isinstance(value, dict):
+        return value
+    return module.fail_json(
+        msg=f"{option}: each GPU is a key, and its keys and values are below it, as in {{A16: {{mode: vgpu}}}};"
+        f" there is {'a list' if isinstance(value, list) else repr(value)}",
+        code="invalid-input",
+        facts={"option": option},
     )
 
 

@@ -78,7 +78,13 @@ notes:
 import json
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.vgpuctl import COMMON, change, flags, text_of
+from ansible_collections.vgpuctl.vgpuctl.plugins.module_utils.vgpuctl import (
+    COMMON,
+    change,
+    flags,
+    mapping_of,
+    text_of,
+)
 
 
 def main() -> None:
@@ -99,7 +105,7 @@ def main() -> None:
         if not isinstance(keys, dict):
             module.fail_json(msg=f"gpus: {gpu}: keys and values are due here: {{mode: vgpu}}", code="invalid-input")
     named = {text_of(module, "gpus", gpu): keys for gpu, keys in parts.items()}
-    for gpu in (spec or {}).get("gpus") or {}:
+    for gpu in mapping_of(module, "spec.gpus", (spec or {}).get("gpus") or {}):
         text_of(module, "spec.gpus", gpu)
     file = ["--file", src or "-"] if spec is not None or src is not None else []
     sets = [f"gpus[{gpu}].{key}={json.dumps(value)}" for gpu, keys in named.items() for key, value in keys.items()]

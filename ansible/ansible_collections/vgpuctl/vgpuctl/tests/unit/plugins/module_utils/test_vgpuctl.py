@@ -61,7 +61,7 @@ def test_what_names_a_gpu_is_handed_on(value):
     assert vgpuctl.text_of(Module(), "gpu", value) == value
 
 
-@pytest.mark.parametrize("value", [2460.0, 60, "2460.0", ["A100", 3660.0], True, {"A100": None}])
+@pytest.mark.parametrize("value", [2460.0, 60, "2460.0", ["A100", 3660.0], True])
 def test_a_number_that_yaml_made_of_an_address_ends_the_module(value):
     with pytest.raises(Ended) as ended:
         vgpuctl.text_of(Module(), "gpu", value)
@@ -69,6 +69,24 @@ def test_a_number_that_yaml_made_of_an_address_ends_the_module(value):
     assert told["code"] == "unquoted-address"
     assert told["msg"].startswith("gpu: YAML made the number ")
     assert told["msg"].endswith("Quote the PCI address: gpu: '0000:41:00.0'")
+
+
+@pytest.mark.parametrize("value", [{"A100": None}, [{"A100": {"mode": "vgpu"}}]])
+def test_keys_and_values_in_the_place_of_a_gpu_are_not_said_to_be_a_number(value):
+    with pytest.raises(Ended) as ended:
+        vgpuctl.text_of(Module(), "gpu", value)
+    assert ended.value.values["msg"].startswith("gpu: a GPU's address or model is due here, and there are keys and")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [([{"A100": {"mode": "vgpu"}}], "there is a list"), ("A100", "there is 'A100'")]
+)
+def test_what_is_no_mapping_of_gpus_is_told_with_one_that_is(value, said):
+    with pytest.raises(Ended) as ended:
+        vgpuctl.mapping_of(Module(), "spec.gpus", value)
+    told = ended.value.values
+    assert (told["code"], told["msg"].startswith("spec.gpus: each GPU is a key")) == ("invalid-input", True)
+    assert told["msg"].endswith(f"as in {{A16: {{mode: vgpu}}}}; {said}")
 
 
 ERROR = {
