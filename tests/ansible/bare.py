@@ -157,6 +157,7 @@ class Bare:
         (self.root / "etc/modprobe.d").mkdir(exist_ok=True)
         for old in (self.root / "etc/apt/sources.list.d").iterdir():
             old.unlink()
+        self.write("/etc/pip.conf", "")
         self.write("/etc/apt/sources.list", "deb [trusted=yes] file:/srv/repo ./\n")
 
     def _await(self, word: str) -> None:

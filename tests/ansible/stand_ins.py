@@ -110,10 +110,20 @@ exit 1
 """
 GRUBBY = """\
 #!/bin/sh
-case $1 in
-    --info=ALL) printf 'index=0\\nkernel="/boot/vmlinuz-1"\\nargs="ro quiet"\\n' ;;
-    *) echo "grubby $*" >> /fake/done ;;
-esac
+words=$(cat /fake/args 2>/dev/null || echo ro quiet)
+if [ "$1" = --info=ALL ]; then
+    printf 'index=0\\nkernel="/boot/vmlinuz-1"\\nargs="%s"\\n' "$words"
+    exit
+fi
+for option; do
+    case $option in
+        --args=*) words="$words ${option#--args=}" ;;
+        --remove-args=*)
+            for old in ${option#--remove-args=}; do words=$(echo " $words " | sed "s, $old , ,"); done ;;
+    esac
+done
+echo $words > /fake/args
+echo "grubby $*" >> /fake/done
 """
 RED_HATS_PROGRAMS = {
     "/usr/bin/rpm": RPM,

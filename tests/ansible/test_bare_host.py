@@ -22,6 +22,7 @@ POOL = {
     "desktop_pool_profile": "A100-4C",
     "desktop_pool_image": "/srv/images/ubuntu-24.04.qcow2",
 }
+SOURCE = "/srv/vgpuctl-0.1.0-py3-none-any.whl"
 SAID = "Say what a reboot is pending for"
 ONLY_SAID_IN_CHECK_MODE = {
     "Say which packages would be installed",
@@ -109,10 +110,10 @@ def test_on_red_hats_family_rpm_and_grubby_are_asked(tmp_path: Path) -> None:
     """As far as programs go that stand in here: there is no dnf, and with that the run ends."""
     driver = tmp_path / "nvidia-vgpu-550.90.05.x86_64.rpm"
     driver.touch()
-    bare = Bare(tmp_path, {**HARDWARE, **RED_HAT}, RED_HATS_PROGRAMS)
+    bare = Bare(tmp_path, {**HARDWARE, **RED_HAT, SOURCE: ""}, RED_HATS_PROGRAMS)
     try:
-        seen = bare.playbook(SITE, "--check", gpu_driver_file=str(driver))
-        ran = bare.playbook(SITE, gpu_driver_file=str(driver))
+        seen = bare.playbook(SITE, "--check", gpu_driver_file=str(driver), vgpuctl_source=SOURCE)
+        ran = bare.playbook(SITE, gpu_driver_file=str(driver), vgpuctl_source=SOURCE)
         done = bare.text("/fake/done").split("\n")
     finally:
         bare.close()
@@ -123,14 +124,19 @@ def test_on_red_hats_family_rpm_and_grubby_are_asked(tmp_path: Path) -> None:
     assert {"start virtqemud.socket", "grubby --update-kernel=ALL --args=intel_iommu=on iommu=pt"} <= set(done)
 
 
-def test_a_host_without_an_iommu_and_a_driver_that_is_none_are_refused_before_a_change(tmp_path: Path) -> None:
-    bare = Bare(tmp_path, {path: text for path, text in HARDWARE.items() if path != DMAR})
+def test_what_cannot_come_to_a_good_end_is_refused_before_a_change(tmp_path: Path) -> None:
+    files = {path: text for path, text in HARDWARE.items() if path != DMAR}
+    bare = Bare(tmp_path, {**files, SOURCE: ""})
     try:
         before = bare.layer()
-        (no_iommu,) = bare.playbook(SITE).failed
+        (no_iommu,) = bare.playbook(SITE, vgpuctl_source=SOURCE).failed
+        (no_index,) = bare.playbook(SITE, "--check").failed
+        (no_wheels,) = bare.playbook(SITE, vgpuctl_wheelhouse="/srv/wheels", vgpuctl_oldest_python="3.99").failed
         (no_driver,) = bare.playbook(SITE, gpu_driver_file="/srv/none.run").failed
         assert bare.layer() == before
     finally:
         bare.close()
+    assert no_index.result["msg"].startswith("nothing says from where vgpuctl comes: no wheelhouse, and no index")
+    assert "and vgpuctl needs 3.99 or newer: take a newer distribution; vgpuctl_wheelh" in no_wheels.result["msg"]
     assert "Enable VT-d (Intel) or AMD-Vi (AMD) in the firmware" in no_iommu.result["msg"]
     assert "The driver '/srv/none.run' cannot be installed" in no_driver.result["msg"]

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of roles that only look and decide, with this machine as the host, which they leave alone."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ansible.plays import Ran, Site
+
+DEBIAN = {"ansible_os_family": "Debian", "ansible_distribution": "Debian", "ansible_kernel": "0.0-cached"}
+RED_HAT = {"ansible_os_family": "RedHat", "ansible_distribution": "Rocky", "ansible_kernel": "0.0-cached"}
+
+
+@pytest.fixture
+def site(tmp_path: Path, ansible: Path) -> Site:
+    return Site(tmp_path, {"gpu-1": "a100-40"}, ansible)
+
+
+def run(site: Site, role: str, part: str, *after: dict[str, Any], facts: dict[str, str], **variables: Any) -> Ran:
+    """Run a part of a role on a host of which Ansible knows facts already, as its cache has them."""
+    told = {"name": "told", "ansible.builtin.set_fact": {**facts, "cacheable": True}}
+    part_of = {"ansible.builtin.include_role": {"name": f"vgpuctl.vgpuctl.{role}", "tasks_from": part, "public": True}}
+    path = site.directory / "part.yml"
+    path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [told, part_of, *after]}]))
+    return site.playbook(path, ("--extra-vars", json.dumps(variables)))
+
+
+@pytest.mark.parametrize(
+    ("file", "facts", "said"),
+    [
+        ("driver.rpm", DEBIAN, "is not one for Debian, whose packages are called *.deb. Give one of those"),
+        ("a_1_b.deb", RED_HAT, "is not one for Rocky, whose packages are called *.rpm. Give one of those"),
+    ],
+)
+def test_a_package_of_another_distribution_is_refused(site: Site, file: str, facts: dict[str, str], said: str) -> None:
+    (site.directory / file).touch()
+    (refused,) = run(site, "gpu_driver", "check", facts=facts, gpu_driver_file=str(site.directory / file)).failed
+    assert said in refused.result["msg"]
+
+
+def test_the_kernel_that_runs_is_asked_for_and_not_the_one_of_a_cache(site: Site) -> None:
+    shown = {"name": "shown", "ansible.builtin.debug": {"msg": "{{ gpu_driver_family }}"}}
+    (done,) = run(site, "gpu_driver", "check", shown, facts=DEBIAN).named("shown")
+    assert done.result["msg"]["initramfs"] == f"/boot/initrd.img-{platform.release()}"
+    assert f"linux-headers-{platform.release()}" in done.result["msg"]["build"]
+
+
+@pytest.mark.parametrize(
+    ("role", "part", "option"),
+    [
+        ("gpu_driver", "check", "gpu_driver_packages"),
+        ("gpu_host", "main", "gpu_host_kernel_arguments"),
+        ("gpu_host", "main", "vgpuctl_host_spec"),
+        ("vgpuctl", "check", "vgpuctl_packages"),
+        ("guest_driver", "main", "guest_driver_gridd"),
+        ("desktop_pool", "main", "desktop_pool_options"),
+    ],
+)
+def test_a_list_or_a_dictionary_that_the_command_line_gave_as_a_text_is_named(
+    tmp_path: Path, role: str, part: str, option: str
+) -> None:
+    site = Site(tmp_path, {"gpu-1": "a100-40"})
+    text = "{}" if option in ("vgpuctl_host_spec", "guest_driver_gridd", "desktop_pool_options") else '["one"]'
+    pool = {"desktop_pool_count": 1, "desktop_pool_profile": "A100-4C", "desktop_pool_image": "/srv/images/a.qcow2"}
+    (refused,) = run(site, role, part, facts=DEBIAN, **pool, **{option: text}).failed
+    assert refused.result["msg"] == "One or more items failed"
+    said = [item["msg"] for item in refused.result["results"] if item.get("failed")]
+    assert said[0].startswith(f"{option} is the text {text}. What the command line takes as KEY=VALUE is always one;")
+    assert said[0].endswith(f"-e '{{\"{option}\": ...}}'")
