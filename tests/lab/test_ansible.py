@@ -56,7 +56,7 @@ def steps(ran: Ran) -> dict[str, list[str]]:
 def test_check_mode_says_what_a_stock_debian_lacks_and_changes_nothing(lab: Lab, site: Callable[..., Ran]) -> None:
     put_gpu(lab, "vendor-vf")
     before = leftovers(lab)
-    bare = {"site_install": True, "gpu_host_iommu": False, "vgpuctl_link": ""}
+    bare = {"site_install": True, "gpu_host_iommu": False, "vgpuctl_link": "", "vgpuctl_source": "/opt/vgpuctl/src"}
     checked = site("--check", "--extra-vars", json.dumps(bare))
     assert checked.status == 0, checked.output
     assert [task.rpartition(" : ")[2] for _, task in checked.changed] == [
