@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of roles that only look and decide, with this machine as the host, which they leave alone."""
+"""What roles look at and refuse, on this machine: in check mode, so that a role which goes on leaves it alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(site: Site, role: str, part: str, *after: dict[str, Any], facts: dict[st
     part_of = {"ansible.builtin.include_role": {"name": f"vgpuctl.vgpuctl.{role}", "tasks_from": part, "public": True}}
     path = site.directory / "part.yml"
     path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [told, part_of, *after]}]))
-    return site.playbook(path, ("--extra-vars", json.dumps(variables)))
+    return site.playbook(path, ("--check", "--extra-vars", json.dumps(variables)))
 
 
 @pytest.mark.parametrize(
