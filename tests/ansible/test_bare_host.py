@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import wheels
 from tests.ansible.bare import Bare
 from tests.ansible.plays import ROOT, Ran
 from tests.ansible.stand_ins import HARDWARE, RED_HAT, RED_HATS_PROGRAMS, RUN, RUN_FILE
-from tests.ansible.wheelhouse import make_wheelhouse
 
 SITE = ROOT / "ansible/playbooks/site.yml"
 DMAR = "/sys/firmware/acpi/tables/DMAR"
@@ -64,7 +64,9 @@ def pending(ran: Ran) -> list[str]:
 
 
 def test_a_bare_host_has_desktops_after_one_reboot_and_a_second_run_changes_nothing(bare: Bare) -> None:
-    shutil.copytree(make_wheelhouse(bare.place / "wheels"), bare.root / "srv/wheels")
+    (made := bare.place / "wheels").mkdir()
+    wheels.make(made, bare=True)
+    shutil.copytree(made, bare.root / "srv/wheels")
     (bare.place / RUN_FILE).write_text(RUN)
     wanted = {"vgpuctl_wheelhouse": "/srv/wheels", "gpu_driver_file": str(bare.place / RUN_FILE), **POOL}
     wanted["vgpuctl_host_spec"] = SPEC

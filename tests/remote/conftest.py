@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.remote import wheels
+from tests import wheels
 from tests.remote.network import Host, Network
 from vgpuctl.cli import schemas
 
@@ -85,7 +85,7 @@ def _distrust(made: Network) -> None:
 def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """This checkout's vgpuctl, and all that it needs."""
     directory: Path = tmp_path_factory.mktemp("wheelhouse")
-    wheels.make(directory)
+    wheels.make(directory, bare=False)
     return directory
 
 

@@ -12,21 +12,22 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from tests.remote.network import ROOT
 from vgpuctl import __version__
 from vgpuctl.remote.wheelhouse import OF_THE_DISTRIBUTION, PROGRAM, normal
 
+ROOT = Path(__file__).resolve().parents[1]
 
-def make(directory: Path) -> None:
-    """Fill a directory with the wheels of vgpuctl and of all that it needs."""
+
+def make(directory: Path, *, bare: bool) -> None:
+    """Fill a directory with the wheels of vgpuctl and of all that it needs; on a `bare` host all but libvirt's."""
     build(directory, __version__)
-    for found in needed():
+    for found in needed(bare=bare):
         pack(found, directory)
 
 
@@ -44,21 +45,36 @@ def build(directory: Path, version: str) -> None:
         subprocess.run([*pip, "--wheel-dir", str(directory), str(tree)], check=True, timeout=300)
 
 
-def needed() -> Iterator[metadata.Distribution]:
-    """Yield what vgpuctl needs and was installed with it; what the distribution brings is on every host here."""
+def needed(*, bare: bool) -> Iterator[metadata.Distribution]:
+    """Yield what vgpuctl needs and was installed with it; what the distribution brings is there if it is not `bare`."""
     seen = {PROGRAM, OF_THE_DISTRIBUTION}
     waiting = [PROGRAM]
     while waiting:
-        for line in metadata.distribution(waiting.pop()).requires or []:
+        for line in from_wheel(waiting.pop()).requires or []:
             requirement = Requirement(line)
             name = normal(requirement.name)
             if name in seen or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
                 continue
             seen.add(name)
-            found = metadata.distribution(name)
-            if Path(str(found.locate_file(""))).is_relative_to(sys.prefix):
+            found = from_wheel(name)
+            if bare or Path(str(found.locate_file(""))).is_relative_to(sys.prefix):
                 yield found
                 waiting.append(name)
+
+
+def from_wheel(name: str, places: Sequence[str] = tuple(sys.path)) -> metadata.Distribution:
+    """Return the distribution of a name that says which files are its own.
+
+    Debian's python3-cryptography is there twice, and the half that is an egg-info names no files; which of the two
+    `importlib.metadata.distribution` finds depends on the order in which the directory was written.
+
+    Raises:
+        PackageNotFoundError: there is none, or none that was made from a wheel.
+    """
+    for found in metadata.distributions(name=name, path=list(places)):
+        if found.read_text("WHEEL"):
+            return found
+    raise metadata.PackageNotFoundError(name)
 
 
 def pack(found: metadata.Distribution, directory: Path) -> None:

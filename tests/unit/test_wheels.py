@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheelhouse of the tests depends on nothing but what is installed."""
+"""A wheelhouse of the tests depends on nothing but what is installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ansible.wheelhouse import from_wheel
+from tests.wheels import from_wheel
 
 
 def test_of_a_package_that_is_there_twice_the_one_that_names_its_files_is_packed(tmp_path: Path) -> None:
