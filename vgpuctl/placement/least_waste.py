@@ -14,10 +14,11 @@ _SCARCITY = 0.05
 """How much the room of each profile alone counts beside what a GPU is worth at the prices. It decides between moves
 that the prices cannot tell apart; ten times as much decides against them, and loses what they win on two models."""
 
-_DECISIONS_PER_GPU = 1 / 8
+_DECISIONS_PER_ROOT = 1 / 2
 _DECISIONS_PER_REQUEST = 1 / 48
-"""Prices hold for so many decisions for each GPU, or for each request that is still expected: for a few percent of the
-room, and where there is little of that, so that a decision costs no more on many GPUs than on few."""
+"""Prices hold for so many decisions for each request that is still expected, which is a few percent of the room; where
+little of that is left, for the root of the number of GPUs times this: on many of them the last places are worth a look
+for every few requests too, and still a decision costs hardly more than on few."""
 
 _DOUBT = 0.25
 """The demand is not known to the last request: prices are made for four, in which the number of requests for a profile,
@@ -107,7 +108,9 @@ class LeastWaste:
         self._fillings = [[kind.filling(worth) for worth in worths] for kind in fleet.kinds]
         self._decisions = 0
         requests = sum(self._demand.values())
-        self._hold = max(self._together, len(fleet) * _DECISIONS_PER_GPU, requests * _DECISIONS_PER_REQUEST)
+        self._hold = max(
+            self._together, _DECISIONS_PER_ROOT * float(len(fleet) ** 0.5), requests * _DECISIONS_PER_REQUEST
+        )
         self._worths.clear()
         self._cheapest.clear()
 
