@@ -135,15 +135,12 @@ def demo() -> int:
 
 
 def phases() -> list[tuple[str, list[str]]]:
-    """Return the test phases: name and pytest arguments.
-
-    The lab has three emulated hosts on two CPUs: each has one CPU, and waits for its guests a fifth of the time.
-    """
+    """Return the test phases: name and pytest arguments."""
     return [
         ("lint, types, unit, simulator, placement", [*IN_PARALLEL, "tests/unit", "tests/contract", PLACEMENT]),
         ("other hosts", [*IN_PARALLEL, "tests/remote"]),
         ("ansible", [*IN_PARALLEL, "tests/ansible"]),
-        ("lab", ["-n", "3", "--dist", "loadgroup", "-p", "no:cacheprovider", "-m", "quick", "tests/lab"]),
+        ("lab", ["-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider", "-m", "quick", "tests/lab"]),
         ("benchmarks, one smoke pass", ["tests/bench", f"--ignore={PLACEMENT}"]),
     ]
 

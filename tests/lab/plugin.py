@@ -4,8 +4,8 @@ Emulation is not the thing under test. A test during which L2 itself died (LabDi
 snapshot, at most twice, counted and printed. A failed assertion is never run again. A lab that cannot start
 fails the run.
 
-With pytest-xdist each worker has an L2 of its own. It has one CPU and waits for its guests a fifth of the time, so
-three of them keep two CPUs busy; each takes up to 2 GiB of memory.
+With pytest-xdist each worker has an L2 of its own, which takes up to 2 GiB of memory. It has one CPU, so two of them
+keep two CPUs busy: with three each test takes half as long again, and all together hardly less.
 
 Load it with `pytest_plugins = ["tests.lab.plugin"]` in the root conftest, or as tests/lab/conftest.py does.
 """
