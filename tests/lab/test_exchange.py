@@ -1,0 +1,48 @@
+"""VMs that take each other's places at once, with real libvirt, VFIO and guests."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.bystanders import SECOND_IGB
+from tests.lab.console import guest_devices
+from tests.lab.machine import Lab
+from tests.lab.nvidia_host import put_nvml
+from tests.lab.vgpuctl_in import A100, IGB, leftovers, must, use_defaults
+
+NAMES = ("vm-0", "vm-1", "vm-2")
+# Moves each VM to the GPU where it is not, all in one round, as plan-moves carries such a round out.
+SWAP = f"""
+from vgpuctl.cli.progress import Silent
+from vgpuctl.engine.moves import move_all
+from vgpuctl.engine.observe import Want, observe
+from vgpuctl.host.world import local_world
+from vgpuctl.plan.moves import VmMove
+world = local_world()
+other = {{"{IGB}": "{SECOND_IGB}", "{SECOND_IGB}": "{IGB}"}}
+vms = observe(world, Want(types=True)).vms
+move_all(world, [tuple(VmMove(vm, v, other[v.gpu]) for vm in vms for v in vm.promise.vgpus)], 60, Silent())
+"""
+
+
+@pytest.mark.deadline(900)
+def test_two_sizes_change_gpus_and_each_guest_runs_at_its_new_place(lab: Lab) -> None:
+    lab.run(["modprobe", "vgpulab", f"pf={IGB},{SECOND_IGB}", "form=vendor-vf,vendor-vf", "vfs=7,7"])
+    put_nvml(lab)
+    use_defaults(lab)
+    before = leftovers(lab)
+    for name, profile in zip(NAMES, ("A100-20C", "A100-40C", "A100-20C"), strict=True):
+        must(lab, "create-vm", name, "--profile", profile, "--no-start")
+    gpus = [must(lab, "show-vm", name)["vgpus"][0]["gpu"] for name in NAMES]
+    assert gpus[0] == gpus[2] != gpus[1]
+    lab.run(["env", "PYTHONPATH=/opt/vgpuctl/src:/opt/vgpuctl/lib", "python3", "-c", SWAP], timeout=400)
+    now = [must(lab, "show-vm", name) for name in NAMES]
+    assert [vm["vgpus"][0]["gpu"] for vm in now] == [gpus[1], gpus[0], gpus[1]]
+    assert [vm["vgpus"][0]["present"] for vm in now] == [True] * len(NAMES)
+    for name in NAMES[:2]:
+        must(lab, "start-vm", name)
+        assert A100 in guest_devices(lab, name)
+    assert must(lab, "reconcile")["findings"] == []
+    for name in NAMES:
+        must(lab, "delete-vm", name)
+    assert leftovers(lab) == before
