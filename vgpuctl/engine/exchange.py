@@ -43,8 +43,7 @@ def exchange(world: World, moves: Round, *, wait_seconds: float, progress: Progr
     require_writable(world)
     want = Want(types=True)
     snapshot = observe(world, want)
-    goals = [(move, Goal(move.gpu, move.placement_id)) for move in moves]
-    jobs = [moving(world, snapshot, move.vm.uuid, move.vgpu.carrier, goal) for move, goal in goals]
+    jobs = [moving(world, snapshot, m.vm.uuid, m.vgpu.carrier, Goal(m.gpu, m.placement_id)) for m in moves]
     looks = iter([snapshot])
 
     def look() -> Snapshot:
