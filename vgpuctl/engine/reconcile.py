@@ -236,15 +236,16 @@ def _not_needed(world: World, vm: Vm, own: Promise, claims: tuple[Claim, ...]) -
 def _half_exchanged(world: World, snapshot: Snapshot, vm: Vm, promise: Promise, note: Exchange) -> Finding:
     """Return what an exchange of places left: it is finished where it counts already, else forgotten."""
     text = f"VM {vm.name} was to go from {note.carrier} to {note.vgpu.carrier} together with others"
+    counts = decided(snapshot, note)
+    if counts and vm.state not in OFF:
+        return Finding("half-exchanged", text, f"nothing while it runs where it was: virsh shutdown {vm.name} first")
     claims = claims_of(world, vm.name, promise)
     news = claims_of(world, vm.name, replace(promise, vgpus=(note.vgpu,)))
-    if decided(snapshot, note):
+    if counts:
         olds = tuple(c for c in claims if c.carrier == note.carrier)
         steps, claims = finishing_steps(snapshot, vm, promise, note, olds), (*claims, *news)
     else:
         steps = abandoning_steps(snapshot, vm, promise, note, news)
-    if vm.state not in OFF and decided(snapshot, note):
-        return Finding("half-exchanged", text, f"nothing while VM {vm.name} runs where it was: stop it first")
     plan = Plan(steps, undo_on_failure=False)
     return Finding("half-exchanged", text, "; ".join(s.describe() for s in plan.steps), plan, claims, vm)
 

@@ -305,6 +305,6 @@ def test_a_vm_that_runs_where_it_was_keeps_that_place(tmp_path: Path) -> None:
     before = picture(host)
     seen = mend(replace(host.world, hypervisor=Runs()), dry_run=True).data["findings"]
     assert [f["action"] for f in seen if f["kind"] == "half-exchanged"] == [
-        "nothing while VM third runs where it was: stop it first"
+        "nothing while it runs where it was: virsh shutdown third first"
     ]
     assert picture(host) == before
