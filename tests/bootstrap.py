@@ -85,15 +85,29 @@ def install(packages: tuple[str, ...]) -> None:
     must("apt-get", "-q", "install", "-y", "--no-install-recommends", *wanted, env=env)
 
 
+def libvirt_modules() -> list[Path]:
+    """Return what the distribution's python3-libvirt has brought for Python to import."""
+    listed = subprocess.run(["dpkg", "-L", "python3-libvirt"], capture_output=True, text=True, check=True).stdout
+    return [path for path in map(Path, listed.splitlines()) if path.parent.name == "dist-packages"]
+
+
 def make_venv(extra: str) -> None:
-    """Make .venv with vgpuctl in it, unless it is there for this pyproject.toml."""
-    recipe = f"{extra}\n{(ROOT / 'pyproject.toml').read_text()}{ROOT}"
+    """Make .venv with vgpuctl in it, unless it is there for this pyproject.toml.
+
+    libvirt's module is the only thing of the distribution's in it: what else is installed on a machine changes nothing.
+    """
+    modules = libvirt_modules()
+    recipe = f"{extra}\n{(ROOT / 'pyproject.toml').read_text()}{ROOT}\n{modules}"
     digest = hashlib.sha256(recipe.encode()).hexdigest()
     stamp = VENV / f"stamp-{extra or 'core'}"
     if stamp.is_file() and stamp.read_text() == digest:
         return
     say("making the Python environment in .venv")
-    must(PYTHON, "-m", "venv", "--system-site-packages", VENV)
+    must(PYTHON, "-m", "venv", VENV)
+    for module in modules:
+        link = next(VENV.glob("lib/python3*/site-packages")) / module.name
+        link.unlink(missing_ok=True)
+        link.symlink_to(module)
     what = f"{ROOT}[{extra}]" if extra else str(ROOT)
     must(VENV / "bin/pip", "install", "-q", "--disable-pip-version-check", "-e", what)
     stamp.write_text(digest)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -24,10 +24,10 @@ from vgpuctl.remote.wheelhouse import OF_THE_DISTRIBUTION, PROGRAM, normal
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def make(directory: Path, *, bare: bool) -> None:
-    """Fill a directory with the wheels of vgpuctl and of all that it needs; on a `bare` host all but libvirt's."""
+def make(directory: Path) -> None:
+    """Fill a directory with the wheels of vgpuctl and of all that it needs but libvirt's."""
     build(directory, __version__)
-    for found in needed(bare=bare):
+    for found in needed():
         pack(found, directory)
 
 
@@ -45,36 +45,19 @@ def build(directory: Path, version: str) -> None:
         subprocess.run([*pip, "--wheel-dir", str(directory), str(tree)], check=True, timeout=300)
 
 
-def needed(*, bare: bool) -> Iterator[metadata.Distribution]:
-    """Yield what vgpuctl needs and was installed with it; what the distribution brings is there if it is not `bare`."""
+def needed() -> Iterator[metadata.Distribution]:
+    """Yield what vgpuctl needs and was installed with it."""
     seen = {PROGRAM, OF_THE_DISTRIBUTION}
     waiting = [PROGRAM]
     while waiting:
-        for line in from_wheel(waiting.pop()).requires or []:
+        for line in metadata.distribution(waiting.pop()).requires or []:
             requirement = Requirement(line)
             name = normal(requirement.name)
             if name in seen or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
                 continue
             seen.add(name)
-            found = from_wheel(name)
-            if bare or Path(str(found.locate_file(""))).is_relative_to(sys.prefix):
-                yield found
-                waiting.append(name)
-
-
-def from_wheel(name: str, places: Sequence[str] = tuple(sys.path)) -> metadata.Distribution:
-    """Return the distribution of a name that says which files are its own.
-
-    Debian's python3-cryptography is there twice, and the half that is an egg-info names no files; which of the two
-    `importlib.metadata.distribution` finds depends on the order in which the directory was written.
-
-    Raises:
-        PackageNotFoundError: there is none, or none that was made from a wheel.
-    """
-    for found in metadata.distributions(name=name, path=list(places)):
-        if found.read_text("WHEEL"):
-            return found
-    raise metadata.PackageNotFoundError(name)
+            yield metadata.distribution(name)
+            waiting.append(name)
 
 
 def pack(found: metadata.Distribution, directory: Path) -> None:

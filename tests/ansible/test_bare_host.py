@@ -65,7 +65,7 @@ def pending(ran: Ran) -> list[str]:
 
 def test_a_bare_host_has_desktops_after_one_reboot_and_a_second_run_changes_nothing(bare: Bare) -> None:
     (made := bare.place / "wheels").mkdir()
-    wheels.make(made, bare=True)
+    wheels.make(made)
     shutil.copytree(made, bare.root / "srv/wheels")
     (bare.place / RUN_FILE).write_text(RUN)
     wanted = {"vgpuctl_wheelhouse": "/srv/wheels", "gpu_driver_file": str(bare.place / RUN_FILE), **POOL}

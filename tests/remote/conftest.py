@@ -85,7 +85,7 @@ def _distrust(made: Network) -> None:
 def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """This checkout's vgpuctl, and all that it needs."""
     directory: Path = tmp_path_factory.mktemp("wheelhouse")
-    wheels.make(directory, bare=False)
+    wheels.make(directory)
     return directory
 
 

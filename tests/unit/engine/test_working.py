@@ -24,7 +24,8 @@ def create_off(world: Any) -> object:
 
 
 def create_two(world: Any) -> object:
-    return ensure(world, lent("vm-{}"), ("vm-1", "vm-2"), start=False)
+    one_at_a_time = 1  # where it halts, nothing else of that process goes on
+    return ensure(world, lent("vm-{}"), ("vm-1", "vm-2"), start=False, parallel=one_at_a_time)
 
 
 def change_disk(world: Any) -> object:
