@@ -3,14 +3,16 @@
 
 Free slices come in runs, and a run is filled without regard to the others: weighted interval scheduling, from left to
 right. Where that would take more of a pool than is left, the pools are counted along; then, too, the answer is exact.
+Where all take one unit of one pool, as of a GPU's virtual functions, that is one number to count.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from vgpuctl.placement.few import Few, Place
 from vgpuctl.placement.kind import State
 
 
@@ -29,18 +31,15 @@ class _Best(NamedTuple):
     profiles: tuple[str, ...]
 
 
-_Place = tuple[int, float, str]
-"""Where a profile begins, its worth, and its name."""
-
-
 class _Row(NamedTuple):
     """The best fillings of the slices from one on up to each end from that slice on, as far as needed.
 
-    `lasts`: what ends there; None: the slice before that end stays free.
+    `lasts`: what ends there; None: the slice before that end stays free. `numbers`: how many vGPUs such a filling has.
     """
 
     worths: list[float]
-    lasts: list[_Place | None]
+    lasts: list[Place | None]
+    numbers: list[int]
 
     def profiles(self, start: int, end: int) -> tuple[str, ...]:
         """Return the profiles of the best filling, from the slice on with which the row begins."""
@@ -68,15 +67,17 @@ class Intervals:
         self._pools = tuple(pools)
         self._count_bits = count_bits
         self._rows: dict[tuple[str, ...], dict[int, _Row]] = {}
-        self._ends: dict[tuple[str, ...], list[list[_Place]]] = {}
+        self._ends: dict[tuple[str, ...], list[list[Place]]] = {}
         self._counted: dict[State, _Best] = {}
+        self._one_each = len(self._pools) == 1 and all(p.size and p.units == (1,) for p in pieces)
+        self._few: Few | None = None
 
     def worth(self, state: State) -> float:
         """See `Filling.worth`."""
-        if self._pools:
+        if self._pools and not self._one_each:
             return self._best(state).worth
         rows = self._rows.setdefault(self._all, {})
-        worth, free = 0.0, ~state & ((1 << self._slices) - 1)
+        worth, number, free = 0.0, 0, ~state & ((1 << self._slices) - 1)
         while free:
             low = free & -free
             carried = free + low
@@ -84,8 +85,16 @@ class Intervals:
             row = rows.get(start)
             if row is None or len(row.worths) <= end - start:
                 row = self._row(start, end, self._all)
-            worth, free = worth + row.worths[end - start], free & carried
+            worth, number, free = worth + row.worths[end - start], number + row.numbers[end - start], free & carried
+        if self._pools and number > (left := self._pools[0] - (state >> self._slices)):
+            return self._at_most(left, ~state & ((1 << self._slices) - 1))
         return worth
+
+    def _at_most(self, most: int, free: int) -> float:
+        """Return what free slices are worth with at most so many vGPUs."""
+        if self._few is None:
+            self._few = Few(self._ends[self._all])
+        return self._few.worth(_runs(free), max(0, most))
 
     def counts(self, state: State) -> Mapping[str, int]:
         """See `Filling.counts`."""
@@ -115,31 +124,28 @@ class Intervals:
     def _by_runs(self, free: int, able: tuple[str, ...]) -> _Best:
         """Fill each run by itself, as if no pool had an end."""
         worth, profiles = _NOTHING
-        while free:
-            low = free & -free
-            carried = free + low
-            start, end = low.bit_length() - 1, (carried & -carried).bit_length() - 1
+        for start, end in _runs(free):
             row = self._row(start, end, able)
             worth, profiles = worth + row.worths[end - start], profiles + row.profiles(start, end)
-            free &= carried
         return _Best(worth, profiles)
 
     def _row(self, start: int, end: int, able: tuple[str, ...]) -> _Row:
         """Return the row that begins at a slice, up to an end at least."""
         ending = self._ends.get(able) or self._ends.setdefault(able, self._ending(able))
-        row = self._rows.setdefault(able, {}).setdefault(start, _Row([0.0], [None]))
-        worths, lasts = row
+        row = self._rows.setdefault(able, {}).setdefault(start, _Row([0.0], [None], [0]))
+        worths, lasts, numbers = row
         for places in ending[start + len(worths) : end + 1]:
-            best, last = worths[-1], None
+            best, last, number = worths[-1], None, numbers[-1]
             for place in places:
                 begin, worth, _ = place
                 if begin >= start and worths[begin - start] + worth > best:
-                    best, last = worths[begin - start] + worth, place
+                    best, last, number = worths[begin - start] + worth, place, numbers[begin - start] + 1
             worths.append(best)
             lasts.append(last)
+            numbers.append(number)
         return row
 
-    def _ending(self, able: tuple[str, ...]) -> list[list[_Place]]:
+    def _ending(self, able: tuple[str, ...]) -> list[list[Place]]:
         """Return for each slice the places that end before it, and the profile that is worth most there."""
         most: dict[tuple[int, int], Piece] = {}
         for piece in (self._pieces[p] for p in able):
@@ -147,7 +153,7 @@ class Intervals:
                 place = (begin, begin + piece.size)
                 if place not in most or piece.worth > most[place].worth:
                     most[place] = piece
-        ending: list[list[_Place]] = [[] for _ in range(self._slices + 1)]
+        ending: list[list[Place]] = [[] for _ in range(self._slices + 1)]
         for (begin, end), piece in most.items():
             ending[end].append((begin, piece.worth, piece.profile))
         return ending
@@ -172,3 +178,12 @@ class Intervals:
             return known
 
         return best(0, left)
+
+
+def _runs(free: int) -> Iterator[tuple[int, int]]:
+    """Yield each run of free slices: its first, and the one after its last."""
+    while free:
+        low = free & -free
+        carried = free + low
+        yield low.bit_length() - 1, (carried & -carried).bit_length() - 1
+        free &= carried
