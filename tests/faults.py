@@ -13,12 +13,12 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
-from tests.worlds import Act, Host, mend, open_host, picture
+from tests.worlds import Act, Host, copied, mend, open_host, picture
 from vgpuctl.errors import LibvirtFailed, Locked, NvmlFailed, VgpuctlError
 from vgpuctl.model.world import World
 from vgpuctl.value import replace
@@ -203,8 +203,9 @@ def fault_points(calls: tuple[str, ...], *, every_read: bool) -> Iterator[tuple[
 class Trial:
     """Something that is done on a host, again and again, while each of its calls fails or is a process's last.
 
-    `prepared` makes the host on which it is due, in a directory of its own; `whole` sees that a host on which it broke
-    off is whole once reconcile has run. `act` is pickled for a process that is killed: it is a function of a module.
+    `prepared` makes the host on which it is due, in a directory of its own, once: each trial has a copy of it. `whole`
+    sees that a host on which it broke off is whole once reconcile has run. `act` is pickled for a process that is
+    killed: it is a function of a module.
     """
 
     directory: Path
@@ -212,9 +213,18 @@ class Trial:
     act: Act
     whole: Callable[[Host, str], None]
 
+    @cached_property
+    def made(self) -> Host:
+        """The host that was prepared."""
+        return self.prepared(self.directory / "made")
+
+    def host(self, name: str) -> Host:
+        """Return a copy of the host that was prepared."""
+        return copied(self.made, self.directory / name)
+
     def calls(self) -> tuple[str, ...]:
         """Return the calls that it makes when none fails."""
-        return counted(self.prepared(self.directory / "dry").world, self.act)
+        return counted(self.host("dry").world, self.act)
 
     def failures(self, calls: tuple[str, ...]) -> int:
         """Let each call fail; return how often that was an error.
@@ -224,7 +234,7 @@ class Trial:
         refused = 0
         for number, done, for_good in fault_points(calls, every_read=False):
             where = f"call {number} {calls[number - 1]}, done={done}, for good={for_good}"
-            host = self.prepared(self.directory / f"{number}{done}{for_good}")
+            host = self.host(f"{number}{done}{for_good}")
             before = picture(host)
             error = outcome(partial(self.act, failing(host.world, number, done=done, for_good=for_good)))
             host.sim.close()
@@ -246,7 +256,7 @@ class Trial:
         found = 0
         for number, done in [(n, d) for n, c in enumerate(calls, 1) if c in CHANGING for d in (False, True)]:
             where = f"killed in call {number} {calls[number - 1]}, done={done}"
-            host = self.prepared(self.directory / f"{number}{done}")
+            host = self.host(f"{number}{done}")
             child = spawn.Process(target=_die, args=(host.directory, host.scenario, self.act, number, done))
             child.start()
             child.join(30)

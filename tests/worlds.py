@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 from vgpuctl.engine.create import create_vm
@@ -127,6 +128,12 @@ def open_host(
         kernel_log=sim.kernel_log,
     )
     return Host(world, sim, directory, scenario, later)
+
+
+def copied(host: Host, directory: Path) -> Host:
+    """Copy a host into a directory that is not there, as the same process sees it: faster than to make it anew."""
+    copytree(host.directory, directory)
+    return open_host(directory, host.scenario, later=host.later)
 
 
 _names = (f"vm-{number:03d}" for number in itertools.count(1))

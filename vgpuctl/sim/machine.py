@@ -66,7 +66,8 @@ class SimFunction(Value):
 class SimGpu(Value):
     """A GPU and the rule its driver follows: `nvidia` (one size at a time) or `counter` (shared units).
 
-    `held_by`: a program that has NVIDIA's driver open for this GPU all the time.
+    `held_by`: a program that has NVIDIA's driver open for this GPU all the time. `largest_mib`: the framebuffer of its
+    largest type without MIG, 0 without any.
     """
 
     address: str
@@ -88,6 +89,7 @@ class SimGpu(Value):
     held_by: str | None = None
     gi_profiles: Mapping[int, GiProfile] = NOTHING
     by_number: Mapping[int, SimType] = NOTHING
+    largest_mib: int = 0
 
     @property
     def architecture(self) -> int:
@@ -181,6 +183,7 @@ def _gpu(raw: Mapping[str, Any], position: int, iommu: bool) -> SimGpu:
         types=types,
         gi_profiles={entry["id"]: _gi_profile(entry) for entry in raw["gi_profiles"]},
         by_number={entry.number: entry for entry in types.values()},
+        largest_mib=max((entry.framebuffer_mib for entry in types.values() if not entry.mig), default=0),
         functions=tuple(_functions(raw, position, iommu)),
         **{
             name: raw[name]

@@ -55,8 +55,7 @@ def spans(state: State, gpu: SimGpu, kind: SimType) -> tuple[Span, ...]:
     """Return every place where a type may be on a GPU of mixed sizes; none where there is no such mode."""
     if kind.mig or not kind.framebuffer_mib or not has(state, gpu):
         return ()
-    region = _gib(max(other.framebuffer_mib for other in gpu.types.values() if not other.mig))
-    return _spans(region, _gib(kind.framebuffer_mib), kind.maximum, evenly=gpu.architecture >= BLACKWELL)
+    return _spans(_gib(gpu.largest_mib), _gib(kind.framebuffer_mib), kind.maximum, evenly=gpu.architecture >= BLACKWELL)
 
 
 @cache

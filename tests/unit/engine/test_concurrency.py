@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.faults import Watch
+from tests.processes import clean
 from tests.unit.engine.test_attach import FOREIGN
 from tests.vgpus import drop, make
 from tests.worlds import Host, Silent, create, delete, mend, open_host, picture, start, wish
@@ -35,10 +35,7 @@ WAIT_SECONDS = 120
 
 @pytest.fixture(scope="module")
 def processes():
-    """Processes that are forked from a clean server, with the program loaded."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.worlds", "tests.faults"])
-    return context
+    return clean()
 
 
 def _run(directory: str, act: str, argument: str, ready: Any, answers: Any) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from shutil import copytree
 
 import pytest
 
 from tests.faults import CHANGING, Trial, counted, failing, outcome
 from tests.lent import carriers, vm_of
-from tests.mixed_sizes import PRO, mixed, overlapping, placed
+from tests.mixed_sizes import mixed, overlapping, placed
 from tests.unit.engine.test_faults import spawn
 from tests.worlds import WAIT_SECONDS, Host, Silent, create, delete, mend, open_host, picture, start, stop, wish
 from vgpuctl.engine.attach import attach
@@ -122,10 +121,17 @@ def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(
 
 STANDS = {"a": ("DC-24Q", 24), "b": ("DC-24Q", 72), "c": ("DC-16Q", 0), "d": ("DC-12Q", 60)}
 """The vGPUs of a mixed-size GPU: 8 and 12 GiB are free, and only between 36 and 60 could 16 be, in one way."""
+MIXED = """version: 1
+kernel: 7.0.0-14-generic
+libvirt: {version: "12.0.0", qemu: "10.2.1"}
+nvidia: {driver: "595.45.04"}
+gpus:
+  - {model: RTX PRO 6000, vfs: {total: 6, enabled: 6}}
+"""
 
 
 def crowded(directory: Path, names: str = "abcd") -> Host:
-    host = mixed(directory)
+    host = mixed(directory, text=MIXED)
     for name in names:
         profile, place = STANDS[name]
         create(host.world, wish(profile, name=name))
@@ -170,15 +176,8 @@ def apart(host: Host, where: str) -> None:
     assert len(now.claims) == 2, where
 
 
-def again(directory: Path, made: Path) -> Host:
-    """Return a host as it was made elsewhere: to make it anew for each call takes long."""
-    copytree(made, directory)
-    return open_host(directory, PRO, later=9)
-
-
 def test_on_a_mixed_size_gpu_whatever_call_a_process_dies_in_reconcile_makes_it_whole(tmp_path: Path, spawn) -> None:
-    two_off(tmp_path / "made").sim.close()
-    trial = Trial(tmp_path, partial(again, made=tmp_path / "made"), overlapped, apart)
+    trial = Trial(tmp_path, two_off, overlapped, apart)
     assert trial.deaths(trial.calls(), spawn) >= 4
 
 

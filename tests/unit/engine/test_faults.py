@@ -7,13 +7,13 @@ undone by `reconcile`, without a second implementation.
 
 from __future__ import annotations
 
-import multiprocessing
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.faults import CHANGING, counted, dying, failing, fault_points, outcome
+from tests.processes import clean
 from tests.worlds import Host, create, delete, mend, open_host, picture, start, wish
 from vgpuctl.errors import VerifyFailed
 from vgpuctl.model.world import World
@@ -129,10 +129,7 @@ def test_whatever_call_a_process_dies_in_reconcile_finishes_or_undoes_it(tmp_pat
 
 @pytest.fixture(scope="module")
 def spawn():
-    """Processes that are forked from a clean server, so that killing one is harmless."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.worlds", "tests.faults"])
-    return context
+    return clean()
 
 
 LOST = """version: 1

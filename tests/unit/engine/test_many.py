@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.faults import CHANGING, NEVER_RAISE, Watch, counted, dying, failing, outcome
+from tests.processes import clean
 from tests.worlds import WAIT_SECONDS, Silent, create, delete, mend, open_host, picture, stop, wish
 from vgpuctl.engine.many import ensure_many
 from vgpuctl.errors import Interrupted, InvalidInput, NoCapacity, PartlyApplied, SomeFailed, SpecDiffers, VgpuctlError
@@ -250,10 +250,7 @@ def test_whatever_fails_once_leaves_no_half_made_vm_and_the_same_command_complet
 
 @pytest.fixture(scope="module")
 def processes():
-    """Processes that are forked from a clean server, with the program loaded."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.worlds", "tests.faults"])
-    return context
+    return clean()
 
 
 def _die(directory, at):

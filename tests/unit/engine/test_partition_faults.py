@@ -11,7 +11,7 @@ import pytest
 from tests.faults import CHANGING, counted, failing, fault_points, outcome
 from tests.layouts import Signals, Struck
 from tests.partitions import FIRST, OFF, act, everything, mig, names, small
-from tests.worlds import Host, create, mend, picture, start, wish
+from tests.worlds import Host, copied, create, mend, picture, start, wish
 from vgpuctl.errors import Interrupted
 from vgpuctl.model.world import World
 from vgpuctl.value import replace
@@ -48,12 +48,13 @@ def change(world: World, kind: str) -> object:
 
 @pytest.mark.parametrize("kind", CHANGES)
 def test_whatever_call_fails_it_is_undone_or_the_error_says_what_is_left(tmp_path, kind):
-    calls = counted(prepared(tmp_path / "dry", kind).world, partial(change, kind=kind))
+    made = prepared(tmp_path / "made", kind)
+    calls = counted(copied(made, tmp_path / "dry").world, partial(change, kind=kind))
     assert any(call.startswith("nvml.") and call in CHANGING for call in calls)
     refused = 0
     for number, done, for_good in fault_points(calls, every_read=False):
         where = f"call {number} {calls[number - 1]}, done={done}, for good={for_good}"
-        host = prepared(tmp_path / f"{number}{done}{for_good}", kind)
+        host = copied(made, tmp_path / f"{number}{done}{for_good}")
         before = everything(host)
         error = outcome(lambda: change(failing(host.world, number, done=done, for_good=for_good), kind))  # noqa: B023
         now = everything(host)

@@ -14,7 +14,7 @@ from tests.faults import CHANGING, Trial, counted, failing, fault_points, outcom
 from tests.partitions import FIRST, OFF, SECOND, act, mig, stands
 from tests.unit.engine.test_drained import Deadly, killed
 from tests.unit.engine.test_faults import spawn
-from tests.worlds import WAIT_SECONDS, Host, Silent, create, mend, open_host, picture, start, stop, wish
+from tests.worlds import WAIT_SECONDS, Host, Silent, copied, create, mend, open_host, picture, start, stop, wish
 from vgpuctl.engine.apply import apply_host, diff_host
 from vgpuctl.engine.diagnose import diagnose
 from vgpuctl.engine.host_plan import How
@@ -205,13 +205,13 @@ def test_whatever_call_a_process_dies_in_the_same_command_makes_it_whole(tmp_pat
 
 
 def test_whatever_call_fails_while_instances_get_a_scheduler_it_is_undone_or_the_error_says_it(tmp_path: Path) -> None:
-    do, directory = CASES["gb-scheduler"].do, tmp_path / "dry"
-    calls = counted(prepared(directory, "gb-scheduler").world, do)
+    do, made = CASES["gb-scheduler"].do, prepared(tmp_path / "made", "gb-scheduler")
+    calls = counted(copied(made, tmp_path / "dry").world, do)
     assert calls.count("nvml.set_scheduler") == 2, "one for each instance"
     refused = 0
     for number, done, for_good in fault_points(calls, every_read=False):
         where = f"call {number} {calls[number - 1]}, done={done}, for good={for_good}"
-        host = prepared(tmp_path / f"{number}{done}{for_good}", "gb-scheduler")
+        host = copied(made, tmp_path / f"{number}{done}{for_good}")
         before = seen(host)
         error = outcome(partial(do, failing(host.world, number, done=done, for_good=for_good)))
         now = seen(host)

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections import Counter
 from pathlib import Path
 
 from tests.mixed_sizes import PRO, Q4, Q24, Q48, mixed, overlapping, placed, seen
+from tests.processes import clean
 from tests.unit.engine.test_many import ensure, names
 from tests.worlds import create, open_host, wish
 from vgpuctl.errors import VgpuctlError
@@ -35,8 +35,7 @@ def _create(directory: str, profile: str, name: str, ready: object, answers: obj
 
 def test_processes_that_create_at_once_never_choose_the_same_place(tmp_path):
     host = mixed(tmp_path)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.worlds"])
+    context = clean()
     wanted = [Q48, *[Q24] * 2, *[Q4] * 2, "DC-96Q"]
     ready, answers = context.Barrier(len(wanted)), context.Queue()
     arguments = [(str(tmp_path), profile, f"vm-{n}", ready, answers) for n, profile in enumerate(wanted)]
