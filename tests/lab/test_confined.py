@@ -63,3 +63,15 @@ def test_each_backend_makes_starts_and_deletes_a_confined_vm(lab_apparmor: Lab, 
     assert seen in guest_devices(lab, "vm-1")
     must(lab, "delete-vm", "vm-1")
     assert leftovers(lab) == before
+
+
+@pytest.mark.quick
+def test_an_image_that_qemus_user_cannot_read_is_refused(lab_apparmor: Lab) -> None:
+    lab, hidden = lab_apparmor, "/root/hidden"
+    put_gpu(lab, "vendor-vf")
+    use_defaults(lab)
+    lab.run(f"mkdir -m 0700 {hidden} && cp /var/lib/libvirt/images/tiny.qcow2 {hidden}/")
+    before = leftovers(lab)
+    words = ("create-vm", "vm-1", "--profile", "A100-4C", "--image", f"{hidden}/tiny.qcow2")
+    assert "/root" in must(lab, *words, status=6)["message"]
+    assert leftovers(lab) == before

@@ -90,19 +90,3 @@ def test_a_vm_undefined_with_virsh_behind_our_back_leaves_a_leak_that_reconcile_
     must(lab, "reconcile")
     assert lab.run("ls /sys/bus/mdev/devices").stdout == before
     assert lab.run("ls /run/vgpuctl/claims").stdout == ""
-
-
-@pytest.mark.quick
-@pytest.mark.deadline(600)
-def test_with_apparmor_and_an_ordinary_qemu_user_a_vm_gets_its_vgpu(lab_apparmor: Lab) -> None:
-    put_gpu(lab_apparmor, "vendor-vf")
-    use_defaults(lab_apparmor)
-    made = must(lab_apparmor, "create-vm", "vm-1", "--profile", "A100-4C")
-    assert made["state"] == "running"
-    hidden = "/root/hidden"
-    lab_apparmor.run(f"mkdir -m 0700 {hidden} && cp /var/lib/libvirt/images/tiny.qcow2 {hidden}/")
-    refused = must(
-        lab_apparmor, "create-vm", "vm-2", "--profile", "A100-4C", "--image", f"{hidden}/tiny.qcow2", status=6
-    )
-    assert "/root" in refused["message"]
-    must(lab_apparmor, "delete-vm", "vm-1")
