@@ -153,7 +153,7 @@ def phases() -> list[tuple[str, list[str]]]:
     return [
         ("lint, types, unit, simulator, placement", [*IN_PARALLEL, "tests/unit", "tests/contract", PLACEMENT]),
         ("other hosts", [*IN_PARALLEL, "tests/remote"]),
-        ("ansible", [*IN_PARALLEL, "tests/ansible"]),
+        ("ansible", ["-n", "3", "--dist", "worksteal", "tests/ansible"]),  # plays wait as long as they work
         ("lab", ["-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider", "-m", "quick", "tests/lab"]),
         ("benchmarks, one smoke pass", ["tests/bench", f"--ignore={PLACEMENT}"]),
     ]
