@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import CHANGING, Trial, counted, failing, outcome
+from tests.faults import CHANGING, Trial, Watch, counted, failing, outcome
+from tests.layouts import Signals
 from tests.lent import carriers, vm_of
 from tests.mixed_sizes import mixed, overlapping, placed
 from tests.unit.engine.test_faults import spawn
@@ -17,7 +18,7 @@ from vgpuctl.engine.change import move_vgpu
 from vgpuctl.engine.devices import missing_devices
 from vgpuctl.engine.moves import make_room, move_all
 from vgpuctl.engine.observe import Want, observe
-from vgpuctl.errors import Busy, NoCapacity, NotFound
+from vgpuctl.errors import Busy, Interrupted, NoCapacity, NotFound, PartlyApplied
 from vgpuctl.model.records import DomainRecord
 from vgpuctl.model.vm import VmState
 from vgpuctl.model.world import World
@@ -117,6 +118,35 @@ def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(
 ) -> None:
     trial = trial_of(tmp_path, kind, running=running)
     assert trial.deaths(trial.calls(), spawn) >= 4
+
+
+def test_whenever_ctrl_c_comes_all_is_as_it_was_or_it_says_what_is_left_and_reconcile_makes_it_whole(
+    tmp_path: Path,
+) -> None:
+    trial = trial_of(tmp_path, "vendor-vf", running=True)
+    calls = trial.calls()
+    undone = left = 0
+    for number in [n for n, call in enumerate(calls, 1) if call in CHANGING]:
+        where = f"Ctrl-C in call {number} {calls[number - 1]}"
+        host, signals = trial.host(str(number)), Signals()
+        before = picture(host)
+
+        def come(
+            at: int, call: str, args: tuple[object, ...], number: int = number, signals: Signals = signals
+        ) -> None:
+            if at == number:
+                signals.come()
+
+        world = Watch(before=come).watch(host.world)
+        with pytest.raises((Interrupted, PartlyApplied)) as told:
+            move_all(world, [swap(world, "first")], WAIT_SECONDS, signals)
+        assert picture(host) == before or told.value.left, where
+        undone, left = undone + (picture(host) == before), left + (picture(host) != before)
+        later = host.again()
+        mend(later.world)
+        whole(later, where)
+    assert undone >= 10
+    assert left >= 5
 
 
 STANDS = {"a": ("DC-24Q", 24), "b": ("DC-24Q", 72), "c": ("DC-16Q", 0), "d": ("DC-12Q", 60)}
