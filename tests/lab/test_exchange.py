@@ -17,7 +17,7 @@ from vgpuctl.cli.progress import Silent
 from vgpuctl.engine.moves import move_all
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.host.world import local_world
-from vgpuctl.plan.moves import VmMove
+from vgpuctl.plan.rounds import VmMove
 world = local_world()
 other = {{"{IGB}": "{SECOND_IGB}", "{SECOND_IGB}": "{IGB}"}}
 vms = observe(world, Want(types=True)).vms

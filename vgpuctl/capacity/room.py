@@ -44,7 +44,7 @@ def room(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType) -> Room:
     if gpu.backend is Backend.MDEV_PF:
         return _on_pf(gpu, taken, wanted)
     if gpu.backend in (Backend.MDEV_VF, Backend.VENDOR_VF):
-        return _on_vfs(gpu, taken, wanted, _usable(gpu, taken))
+        return _on_vfs(gpu, taken, wanted, free_functions(gpu, taken))
     return Room(0, (), (_no_vgpus(gpu),))
 
 
@@ -54,8 +54,8 @@ def free_of_each(gpu: Gpu, taken: Sequence[Vgpu], types: Sequence[VgpuType]) -> 
         return {t.profile: room(gpu, taken, t).free for t in types}
     if any(v.carrier == gpu.address and v.backend is Backend.PASSTHROUGH for v in taken):
         return {t.profile: 0 for t in types}
-    usable = _usable(gpu, taken)
-    return {t.profile: _on_vfs(gpu, taken, t, usable).free for t in types}
+    free = free_functions(gpu, taken)
+    return {t.profile: _on_vfs(gpu, taken, t, free).free for t in types}
 
 
 def most_on(gpu: Gpu, wanted: VgpuType) -> int | None:
@@ -162,7 +162,7 @@ def _divided(gpu: Gpu, function: Function, wanted: VgpuType, absent: Sequence[Vg
     return max(0, offered * (whole - sum(whole // part for part in parts)) // whole)
 
 
-def _usable(gpu: Gpu, taken: Sequence[Vgpu]) -> list[Function]:
+def free_functions(gpu: Gpu, taken: Sequence[Vgpu]) -> list[Function]:
     """Return the VFs that are free and in order."""
     busy = {v.function for v in taken}
     return [f for f in gpu.functions if f.address not in busy and not f.problem and not _occupied(f)]

@@ -23,7 +23,7 @@ from vgpuctl.model.step import Plan
 from vgpuctl.model.vm import Claim, PromisedVgpu
 from vgpuctl.plan.exchange import exchange_steps, following_steps, going, places_at_once
 from vgpuctl.plan.in_place import Goal
-from vgpuctl.plan.moves import Round
+from vgpuctl.plan.rounds import Round
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:

@@ -28,14 +28,13 @@ from vgpuctl.plan.choose import refuse_unknown_host_file
 from vgpuctl.plan.in_place import Goal
 from vgpuctl.plan.moves import (
     MovesPlan,
-    Round,
     better_by_moves,
-    describe_round,
-    refuse_no_room,
     room_by_moves,
     why_pinned,
 )
+from vgpuctl.plan.rounds import Round, describe_round, refuse_rounds
 from vgpuctl.steps.domain import OFF
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
@@ -195,7 +194,7 @@ def _move(world: World, moves: Round, wait_seconds: float, progress: Progress) -
         if stays is not None:
             raise Busy(f"VM {seen.name} is not moved: {stays} now", vm=seen.name, state=str(seen.state))
         vms.append(seen)
-    refuse_no_room(snapshot, tuple(zip(vms, moves, strict=True)))
+    refuse_rounds(snapshot, [tuple(replace(move, vm=vm) for vm, move in zip(vms, moves, strict=True))])
 
     def act() -> None:
         if len(moves) > 1:

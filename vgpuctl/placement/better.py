@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from vgpuctl.placement.fleet import Fleet
 from vgpuctl.placement.joint import total_left
 from vgpuctl.placement.moves import room_for, size_of
-from vgpuctl.placement.shifts import Placed, Room, Round, copied, moved, renumbered
+from vgpuctl.placement.shifts import Placed, Room, Round, Spare, copied, moved, renumbered, spared_by_all
+from vgpuctl.value import NOTHING
 
 STEP = 4
 """The most moves of one step: what needs more is left as it is."""
@@ -32,16 +33,24 @@ def by_size(fleet: Fleet) -> list[str]:
 
 
 def improvement(
-    fleet: Fleet, placed: Sequence[Placed], most: int | None = None, fixed: frozenset[int] = frozenset()
+    fleet: Fleet,
+    placed: Sequence[Placed],
+    most: int | None = None,
+    fixed: frozenset[int] = frozenset(),
+    spare: Spare = NOTHING,
 ) -> tuple[Round, ...]:
-    """Return moves after which the fleet is better, no more than `most`; none when no step makes it better."""
+    """Return moves after which the fleet is better, no more than `most`; none when no step makes it better.
+
+    `fixed`, `spare`: as for `room_for`.
+    """
     now, there = copied(fleet), list(placed)
     rounds: list[Round] = []
     while True:
         done = {shift.which for one in rounds for shift in one}
         still = [n for n in range(len(placed)) if n not in done]
         left = STEP if most is None else min(STEP, most - len(done))
-        found = _step(now, [there[n] for n in still], left, fixed)
+        free = spared_by_all(spare, placed, rounds)
+        found = _step(now, [there[n] for n in still], left, fixed, free) if free is not None else None
         if found is None:
             return tuple(rounds)
         for one in renumbered(found.rounds, still):
@@ -49,7 +58,7 @@ def improvement(
             rounds.append(one)
 
 
-def _step(fleet: Fleet, placed: Sequence[Placed], most: int, fixed: frozenset[int]) -> Room | None:
+def _step(fleet: Fleet, placed: Sequence[Placed], most: int, fixed: frozenset[int], spare: Spare) -> Room | None:
     """Return the fewest moves that make it better, for the largest profile for which there are some."""
     before = value(fleet)
 
@@ -57,7 +66,7 @@ def _step(fleet: Fleet, placed: Sequence[Placed], most: int, fixed: frozenset[in
         return value(after) > before
 
     for profile in by_size(fleet):
-        found = room_for(fleet, placed, (profile,), most, tries=TRIES, fixed=fixed, better=better)
+        found = room_for(fleet, placed, (profile,), most, tries=TRIES, fixed=fixed, spare=spare, better=better)
         if found is not None and found.rounds:
             return found
     return None

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from vgpuctl.placement.fleet import Fleet
 from vgpuctl.placement.one_size import OneSize
-from vgpuctl.placement.shifts import Placed, Room, Round, Shift
+from vgpuctl.placement.shifts import Placed, Room, Round, Shift, Spare, spared_by_all
+from vgpuctl.value import NOTHING
 
 PLACE = 0
 """What `OneSize.moves` calls every place."""
@@ -90,23 +91,29 @@ def sizes_of(fleet: Fleet, profiles: Iterable[str]) -> Sizes | None:
 
 
 def room_by_clearing(
-    fleet: Fleet, sizes: Sizes, placed: Sequence[Placed], wanted: Sequence[str], most: int, tries: int
+    fleet: Fleet,
+    sizes: Sizes,
+    placed: Sequence[Placed],
+    wanted: Sequence[str],
+    most: int,
+    tries: int,
+    spare: Spare = NOTHING,
 ) -> Room | None:
     """Return the fewest moves after which all that is wanted fits together; None: there are none within `most`.
 
-    Of those that were tried, one in which the fewest vGPUs go at once.
+    Of those that were tried, one in which the fewest vGPUs go at once. `spare`: as for `room_for`.
 
     Raises:
         TooManyError: that would take more than so many tries.
     """
-    search = _Search(fleet, sizes, placed, [sizes.of[profile] for profile in wanted], tries)
+    search = _Search(fleet, sizes, placed, wanted, tries, spare)
     everything = search.clearable
     if not any(True for _ in search.covers(everything)):
         return None
     for _, alike in groupby(_cheapest_first(everything, most), key=lambda gpus: sum(gpu.there for gpu in gpus)):
         best = search.best(alike)
         if best is not None:
-            return search.room(best, wanted)
+            return search.room(best)
     return None
 
 
@@ -134,11 +141,16 @@ def _cheapest_first(gpus: Sequence[_Gpu], most: int) -> Iterator[tuple[_Gpu, ...
 class _Search:
     """What is the same for all sets of GPUs that are tried."""
 
-    def __init__(self, fleet: Fleet, sizes: Sizes, placed: Sequence[Placed], wanted: Sequence[int], tries: int) -> None:
+    def __init__(
+        self, fleet: Fleet, sizes: Sizes, placed: Sequence[Placed], wanted: Sequence[str], tries: int, spare: Spare
+    ) -> None:
         self._sizes = sizes
         self._placed = placed
-        self._wanted = Counter(wanted)
+        self._names = wanted
+        self._wanted = Counter(sizes.of[profile] for profile in wanted)
         self._left = tries
+        self._spare = spare
+        self._lacking = False
         mine: dict[int, list[int]] = {}
         for which, vgpu in enumerate(placed):
             mine.setdefault(vgpu.gpu, []).append(which)
@@ -226,6 +238,7 @@ class _Search:
         """Yield for everything that empty GPUs may take an order in which these are cleared.
 
         Last one in which nothing goes at once and one GPU more may hold what comes from others first, if there is one.
+        None in which functions are lacking.
         """
         enough = False
         for takes in self.covers(cleared):
@@ -241,23 +254,22 @@ class _Search:
         after it the one with the fewest vGPUs at once.
         """
         dead: set[tuple[frozenset[int], frozenset[tuple[Takes, int]]]] = set()
-        best = self._rest((), cleared, takes, self._room(cleared)) if takes is not None else None
+        best = self._better(None, self._rest((), cleared, takes, self._room(cleared))) if takes is not None else None
 
         def go(done: tuple[_Gpu | Takes, ...], room: Counter[int]) -> None:
             nonlocal best
             given = Counter(one for one in done if not isinstance(one, _Gpu))
             left = [gpu for gpu in cleared if gpu not in done]
             if not left and all(n >= 0 for n in room.values()):
-                best = _Order(done)
+                best = self._better(best, _Order(done))
                 return
             key = (frozenset(gpu.number for gpu in left), frozenset(given.items()))
             if key in dead:
                 return
             self.count()
             dead.add(key)
-            if takes is not None and best is not None:
-                rest = self._rest(done, left, takes - given, room)
-                best = rest if rest.at_once < best.at_once else best
+            if takes is not None:
+                best = self._better(best, self._rest(done, left, takes - given, room))
             for one, after in self._next(cleared, left, given, takes, room):
                 go((*done, one), after)
                 if best is not None and not best.at_once:
@@ -268,6 +280,15 @@ class _Search:
         go((), self._room(cleared))
         if best is not None:
             yield best
+
+    def _better(self, best: _Order | None, order: _Order) -> _Order | None:
+        """Return an order if fewer go at once than in the best one so far, and no functions are lacking."""
+        if best is not None and order.at_once >= best.at_once:
+            return best
+        if self._spare and spared_by_all(self._spare, self._placed, self.room(order).rounds) is None:
+            self._lacking = True
+            return best
+        return order
 
     def _rest(
         self, done: tuple[_Gpu | Takes, ...], left: Sequence[_Gpu], takes: Counter[Takes], room: Counter[int]
@@ -298,7 +319,7 @@ class _Search:
                 if takes is None or given[kind, size] < takes[kind, size]:
                     yield (kind, size), _less(room, size, -number)
 
-    def room(self, order: _Order, wanted: Sequence[str]) -> Room:
+    def room(self, order: _Order) -> Room:
         """Return the moves of an order, each vGPU to the fullest GPU that is open to it, and where the rest goes."""
         gone = {one.number for one in (*order.acts, *order.together) if isinstance(one, _Gpu)}
         now = _Open(self._sizes, self._empty, [gpu for gpu in self._gpus if gpu.number not in gone])
@@ -321,7 +342,8 @@ class _Search:
             now.take(*one)
         if rest:
             rounds.append(tuple(self._away(now, which) for which in rest))
-        return Room(tuple(rounds), tuple(Placed(now.place(profile), profile, PLACE) for profile in wanted))
+        places = tuple(Placed(now.place(profile), profile, PLACE) for profile in self._names)
+        return Room(tuple(rounds), places, fewest=not self._lacking)
 
     def _away(self, now: _Open, which: int) -> Shift:
         return Shift(which, now.place(self._placed[which].profile), PLACE)

@@ -18,7 +18,21 @@ from typing import NamedTuple
 from vgpuctl.placement.cleared import TooManyError, room_by_clearing, sizes_of
 from vgpuctl.placement.fleet import Fleet
 from vgpuctl.placement.kind import Kind, State
-from vgpuctl.placement.shifts import Placed, Room, Round, Shift, copied, move_to, moved, put, renumbered
+from vgpuctl.placement.shifts import (
+    Placed,
+    Room,
+    Round,
+    Shift,
+    Spare,
+    copied,
+    move_to,
+    moved,
+    put,
+    renumbered,
+    spared,
+    spared_by_all,
+)
+from vgpuctl.value import NOTHING
 
 TRIES = 50_000
 """The most places that one answer tries: a second or two."""
@@ -74,34 +88,42 @@ def room_for(
     *,
     tries: int = TRIES,
     fixed: frozenset[int] = frozenset(),
+    spare: Spare = NOTHING,
     better: Callable[[Fleet], bool] | None = None,
 ) -> Room | None:
     """Return the fewest moves after which all that is wanted fits together; None: there are none within `most`.
 
     When too many plans would have to be tried, what is wanted gets its room one after the other: more moves than
     needed, perhaps (`fewest` False), or None although there are some. `fixed`: GPUs on which nothing that is there can
-    have another place, as where the driver chooses it. `better`: a plan counts only if this is true of
-    the fleet after its moves, without what is wanted.
+    have another place, as where the driver chooses it. `spare`: functions that rounds find free; a plan without an
+    order that finds them is none, and `fewest` is False when there was one. `better`: a plan counts only if this is
+    true of the fleet after its moves, without what is wanted.
     """
     limit = len(placed) if most is None else min(most, len(placed))
     sizes = sizes_of(fleet, [*wanted, *(vgpu.profile for vgpu in placed)]) if better is None else None
     if sizes is not None:
         try:
-            return room_by_clearing(fleet, sizes, placed, wanted, limit, tries)
+            return room_by_clearing(fleet, sizes, placed, wanted, limit, tries, spare)
         except TooManyError:
-            return None if len(wanted) < 2 else _one_by_one(fleet, placed, wanted, limit, tries, fixed)
-    search = _Search(fleet, placed, tries, fixed, better)
+            return None if len(wanted) < 2 else _one_by_one(fleet, placed, wanted, limit, tries, fixed, spare)
+    search = _Search(fleet, placed, tries, fixed, spare, better)
     for number in range(limit + 1):
         found = search.find(wanted, number)
         if found is not None:
             return found
         if search.gave_up:
-            return None if len(wanted) < 2 else _one_by_one(fleet, placed, wanted, limit, tries, fixed)
+            return None if len(wanted) < 2 else _one_by_one(fleet, placed, wanted, limit, tries, fixed, spare)
     return None
 
 
 def _one_by_one(
-    fleet: Fleet, placed: Sequence[Placed], wanted: Sequence[str], most: int, tries: int, fixed: frozenset[int]
+    fleet: Fleet,
+    placed: Sequence[Placed],
+    wanted: Sequence[str],
+    most: int,
+    tries: int,
+    fixed: frozenset[int],
+    spare: Spare,
 ) -> Room | None:
     """Make room for one after the other, the largest first; none of them gives way to a later one."""
     now, there = copied(fleet), list(placed)
@@ -111,7 +133,10 @@ def _one_by_one(
         done = {shift.which for one in rounds for shift in one}
         still = [n for n in range(len(placed)) if n not in done]
         left = most - len(done)
-        found = room_for(now, [there[n] for n in still], (wanted[number],), left, tries=tries, fixed=fixed)
+        free = spared_by_all(spare, placed, rounds)
+        if free is None:
+            return None
+        found = room_for(now, [there[n] for n in still], (wanted[number],), left, tries=tries, fixed=fixed, spare=free)
         if found is None:
             return None
         for one in renumbered(found.rounds, still):
@@ -128,7 +153,7 @@ def in_the_way(fleet: Fleet, there: Sequence[Placed], gpu: int, profile: str) ->
     Empty when it fits as it is; None when it would not fit even without them.
     """
     mine = [n for n, vgpu in enumerate(there) if vgpu.gpu == gpu]
-    search = _Search(fleet, [there[n] for n in mine], TRIES, frozenset(), None)
+    search = _Search(fleet, [there[n] for n in mine], TRIES, frozenset(), NOTHING, None)
     gone = search.fewest_gone(gpu, profile)
     if gone is None:
         return None
@@ -152,13 +177,15 @@ class _Search:
         placed: Sequence[Placed],
         tries: int,
         fixed: frozenset[int],
+        spare: Spare,
         better: Callable[[Fleet], bool] | None,
     ) -> None:
-        self.gave_up = False
+        self.gave_up = self._lacking = False
         self._fleet = fleet
         self._placed = placed
         self._tries = tries
         self._fixed = fixed
+        self._spare = spare
         self._better = better
         self._tried = self._leaves = 0
         self._failed: set[tuple[object, tuple[tuple[str, int | None], ...], int]] = set()
@@ -182,7 +209,7 @@ class _Search:
                 best = room
             if best is not None and best.at_once < 2:
                 break
-        return best
+        return best and best._replace(fewest=not self._lacking)
 
     def fewest_gone(self, gpu: int, profile: str) -> tuple[tuple[str, int], ...] | None:
         """Return the fewest that have to leave one GPU so that one more fits on it; None when that is not enough."""
@@ -265,7 +292,10 @@ class _Search:
         for number, vgpu in enumerate(self._placed):
             numbers.setdefault(vgpu, []).append(number)
         which = {n: numbers[one.what.here].pop(0) for n, one in enumerate(shifts) if one.what.here is not None}
-        order = _rounds(self._fleet, shifts)
+        order = _rounds(self._fleet, shifts, self._spare)
+        if order is None:
+            self._lacking = True
+            return None
         rounds = tuple(tuple(Shift(which[n], shifts[n].to.gpu, shifts[n].to.place) for n in one) for one in order)
         if self._better is not None:
             after, there = copied(self._fleet), list(self._placed)
@@ -301,43 +331,56 @@ def _subsets(vgpus: tuple[tuple[str, int], ...], number: int) -> Iterator[tuple[
             yield (first, *others)
 
 
-def _rounds(fleet: Fleet, shifts: Sequence[_Goes]) -> tuple[tuple[int, ...], ...]:
+def _rounds(fleet: Fleet, shifts: Sequence[_Goes], spare: Spare) -> tuple[tuple[int, ...], ...] | None:
     """Return an order in which each vGPU finds its place free: alone or with one other as far as that goes.
 
-    All of them at once always can: together they are a fleet that there may be.
+    All of them at once always can, for together they are a fleet that there may be, unless functions are lacking.
     """
-    states = {gpu: fleet.group_of(gpu).state for one in shifts for gpu in (one.to.gpu, _from(one).gpu)}
     dead: set[tuple[frozenset[int], int]] = set()
 
-    def after(states: dict[int, State], numbers: Sequence[int]) -> dict[int, State] | None:
-        now = dict(states)
-        for number in numbers:
-            here = _from(shifts[number])
-            now[here.gpu] = fleet.kind(fleet.group_of(here.gpu)).without(now[here.gpu], here.profile, here.place)
-        for number in numbers:
-            to = shifts[number].to
-            move = move_to(fleet.kind(fleet.group_of(to.gpu)), now[to.gpu], to.profile, to.place)
-            if move is None:
-                return None
-            now[to.gpu] = move.after
-        return now
-
-    def go(states: dict[int, State], done: frozenset[int], pairs: int) -> tuple[tuple[int, ...], ...] | None:
+    def go(now: _Now, done: frozenset[int], pairs: int) -> tuple[tuple[int, ...], ...] | None:
         if len(done) == len(shifts):
             return ()
         if (done, pairs) in dead:
             return None
         waiting = [n for n in range(len(shifts)) if n not in done]
         for one in chain(combinations(waiting, 1), combinations(waiting, 2) if pairs else ()):
-            now = after(states, one)
-            rest = go(now, done.union(one), pairs + 1 - len(one)) if now is not None else None
+            then = _after(fleet, now, [shifts[n] for n in one])
+            rest = go(then, done.union(one), pairs + 1 - len(one)) if then is not None else None
             if rest is not None:
                 return (one, *rest)
         dead.add((done, pairs))
         return None
 
-    found = (go(states, frozenset(), pairs) for pairs in range(min(PAIRS, len(shifts) // 2) + 1))
-    return next((order for order in found if order is not None), None) or (tuple(range(len(shifts))),)
+    now = _Now({gpu: fleet.group_of(gpu).state for one in shifts for gpu in (one.to.gpu, _from(one).gpu)}, spare)
+    for pairs in range(min(PAIRS, len(shifts) // 2) + 1):
+        order = go(now, frozenset(), pairs)
+        if order is not None:
+            return order
+    return (tuple(range(len(shifts))),) if _after(fleet, now, shifts) is not None else None
+
+
+class _Now(NamedTuple):
+    """GPUs by number between two rounds: their states, and their free functions."""
+
+    states: dict[int, State]
+    spare: Spare
+
+
+def _after(fleet: Fleet, now: _Now, shifts: Sequence[_Goes]) -> _Now | None:
+    """Return how the GPUs are when all of these have left and then are at their new places; None: that cannot be."""
+    spare = spared(now.spare, [_from(one).gpu for one in shifts], [one.to.gpu for one in shifts])
+    if spare is None:
+        return None
+    states = dict(now.states)
+    for here in map(_from, shifts):
+        states[here.gpu] = fleet.kind(fleet.group_of(here.gpu)).without(states[here.gpu], here.profile, here.place)
+    for to in (one.to for one in shifts):
+        move = move_to(fleet.kind(fleet.group_of(to.gpu)), states[to.gpu], to.profile, to.place)
+        if move is None:
+            return None
+        states[to.gpu] = move.after
+    return _Now(states, spare)
 
 
 def _from(one: _Goes) -> Placed:

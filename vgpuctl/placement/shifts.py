@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from vgpuctl.placement.fleet import Fleet
@@ -49,6 +50,30 @@ class Room(NamedTuple):
     def shifts(self) -> tuple[Shift, ...]:
         """All of them in their order."""
         return tuple(shift for one in self.rounds for shift in one)
+
+
+Spare = Mapping[int, int]
+"""How many functions are free on a GPU, by its number; a GPU that is not in it lacks none."""
+
+
+def spared(spare: Spare, leave: Sequence[int], come: Sequence[int]) -> Spare | None:
+    """Return the functions that are free after a round: by GPU, those that leave it and those that come.
+
+    None: one has too few. Those of the vGPUs that leave are not free before all of the round are at their new places.
+    """
+    arriving = Counter(come)
+    if any(spare.get(gpu, number) < number for gpu, number in arriving.items()):
+        return None
+    leaving = Counter(leave)
+    return {gpu: free + leaving[gpu] - arriving[gpu] for gpu, free in spare.items()}
+
+
+def spared_by_all(spare: Spare, placed: Sequence[Placed], rounds: Sequence[Round]) -> Spare | None:
+    """Return the functions that are free after these rounds; None: one of them lacks some."""
+    now: Spare | None = spare
+    for one in rounds:
+        now = spared(now, [placed[s.which].gpu for s in one], [s.gpu for s in one]) if now is not None else None
+    return now
 
 
 def copied(fleet: Fleet) -> Fleet:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vgpuctl.backends import of
+from vgpuctl.capacity.room import free_functions
+from vgpuctl.errors import NoCapacity
 from vgpuctl.model.gpu import Backend, Gpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
@@ -44,8 +46,10 @@ def places_at_once(seen: Snapshot, moves: Sequence[Going]) -> tuple[PromisedVgpu
     """Return where each goes when all of them have left. Nothing is made on a function that one of them has.
 
     Raises:
+        NoCapacity: a GPU has too few functions that are free before any has left.
         VgpuctlError: as `choose`.
     """
+    _refuse_few_functions(seen, moves)
     olds = [move.old for move in moves]
     functions = {v.function for v in olds}
     found: list[PromisedVgpu] = []
@@ -56,6 +60,46 @@ def places_at_once(seen: Snapshot, moves: Sequence[Going]) -> tuple[PromisedVgpu
         found.append(new)
         seen = replace(seen, vgpus=(*seen.vgpus, as_taken(new, move.vm.name, move.vm.uuid)))
     return tuple(found)
+
+
+def _refuse_few_functions(seen: Snapshot, moves: Sequence[Going]) -> None:
+    for gpu in seen.gpus:
+        coming = sorted(move.vm.name for move in moves if move.goal.gpu == gpu.address)
+        free = len(free_functions(gpu, seen.taken_on(gpu.address)))
+        if gpu.backend is not Backend.MDEV_PF and free < len(coming):
+            raise NoCapacity(
+                f"no room on {gpu.address} for {', '.join(coming)} at once: each needs a VF there that is free before"
+                f" others leave, {len(coming)} in all, and {free} of {len(gpu.functions)} are free",
+                hint=f"vgpuctl show-gpu {gpu.address} shows who has them; detach and delete-vm give one up",
+                gpu=gpu.address,
+                free=free,
+                needed=len(coming),
+                vms=coming,
+            )
+
+
+def after(seen: Snapshot, moves: Sequence[Going], new: Sequence[PromisedVgpu]) -> Snapshot:
+    """Return the snapshot as it will be when these have moved: their functions are free, and the new ones made.
+
+    What the driver offers then is its secret, as in `without`; records and definitions are those from before.
+    """
+    olds = {move.old.carrier for move in moves}
+    functions = {move.old.function for move in moves}
+    gone = without(seen, [move.old for move in moves])
+    gpus = tuple(_freed(gpu, functions, olds) for gpu in gone.gpus)
+    made = [replace(as_taken(v, m.vm.name, m.vm.uuid), present=True) for m, v in zip(moves, new, strict=True)]
+    return replace(gone, gpus=gpus, vgpus=(*gone.vgpus, *made))
+
+
+def _freed(gpu: Gpu, functions: set[str], carriers: set[str]) -> Gpu:
+    """Return a GPU of which these functions carry nothing, or not these carriers any more."""
+    there = tuple(
+        replace(f, current_type=None, mdevs=tuple(m for m in f.mdevs if m.uuid not in carriers))
+        if f.address in functions
+        else f
+        for f in gpu.functions
+    )
+    return replace(gpu, functions=there)
 
 
 def _not_on(gpu: Gpu, functions: set[str]) -> Gpu:

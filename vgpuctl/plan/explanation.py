@@ -6,7 +6,7 @@ from __future__ import annotations
 from vgpuctl.capacity.place import joint_free, rooms_for
 from vgpuctl.capacity.profiles import find, the_one
 from vgpuctl.capacity.rule import rule_of
-from vgpuctl.errors import NoCapacity
+from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.plan.moves import in_the_way_of, room_by_moves
@@ -49,11 +49,11 @@ def _as_list(carriers: tuple[str, ...] | None) -> list[str] | None:
 
 
 def _moves(snapshot: Snapshot, gpus: tuple[Gpu, ...], profile: str, pinned: frozenset[str]) -> list[Value] | None:
-    """Return the fewest moves after which one more fits; None when there are none, or that is not known."""
+    """Return the fewest moves after which one more fits; None when none can be made, or that is not known."""
     if snapshot.host_file_problem is not None:
         return None
     try:
         plan = room_by_moves(snapshot, gpus, [(profile, 1)], pinned)
-    except NoCapacity:
+    except VgpuctlError:
         return None
     return plan.values() or None

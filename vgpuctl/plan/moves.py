@@ -8,69 +8,25 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from vgpuctl.capacity.fits import Spot, fit
 from vgpuctl.capacity.kinds import Numbers, fleet_of
 from vgpuctl.capacity.profiles import find, the_one
-from vgpuctl.errors import Busy, NoCapacity
+from vgpuctl.capacity.room import free_functions
+from vgpuctl.errors import NoCapacity, VgpuctlError
 from vgpuctl.model.gpu import Backend, Gpu, Owner, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu, PromiseState, Vm, VmState
-from vgpuctl.model.wish import ANYWHERE, Where
+from vgpuctl.model.wish import ANYWHERE
 from vgpuctl.placement.better import improvement
 from vgpuctl.placement.moves import in_the_way, room_for
-from vgpuctl.placement.shifts import Placed, Room, Shift
-from vgpuctl.plan.change import added, without
+from vgpuctl.placement.shifts import Placed, Room, Shift, Spare
 from vgpuctl.plan.differ import kept_where
-from vgpuctl.plan.exchange import Going, places_at_once
-from vgpuctl.plan.in_place import Goal
-from vgpuctl.plan.reserve import wish_for
-from vgpuctl.value import Value, replace
+from vgpuctl.plan.rounds import Round, VmMove, refuse_rounds
+from vgpuctl.value import NOTHING, Value, replace
 
 MOVABLE = (VmState.RUNNING, VmState.STOPPED)
-
-
-class VmMove(Value):
-    """A vGPU of a VM that goes to another place. `placement_id`: on a mixed-size GPU, where it is chosen."""
-
-    vm: Vm
-    vgpu: PromisedVgpu
-    gpu: str
-    placement_id: int | None = None
-
-    def describe(self) -> str:
-        """Say which VM is moved where, and whether it is stopped for it."""
-        how = "stop, move and start" if self.vm.state is VmState.RUNNING else "move"
-        what = f"{how} VM {self.vm.name}: {self.vgpu.profile} from {self.vgpu.gpu}"
-        if self.gpu == self.vgpu.gpu:
-            return f"{what}, placement {self.vgpu.placement_id} to placement {self.placement_id}"
-        return f"{what} to {self.gpu}{'' if self.placement_id is None else f', placement {self.placement_id}'}"
-
-    def value(self) -> dict[str, object]:
-        """Return what programs are told of it."""
-        return {
-            "vm": self.vm.name,
-            "uuid": self.vm.uuid,
-            "state": str(self.vm.state),
-            "profile": self.vgpu.profile,
-            "carrier": self.vgpu.carrier,
-            "from_gpu": self.vgpu.gpu,
-            "from_placement_id": self.vgpu.placement_id,
-            "to_gpu": self.gpu,
-            "to_placement_id": self.placement_id,
-        }
-
-
-Round = tuple[VmMove, ...]
-"""One move; or more at once, of VMs that wait for each other's places."""
-
-
-def describe_round(moves: Round) -> str:
-    """Say which VMs are moved, and that several are at once."""
-    if len(moves) == 1:
-        return moves[0].describe()
-    return f"{len(moves)} at once, as each needs the place of another: {'; '.join(move.describe() for move in moves)}"
 
 
 class MovesPlan(Value):
@@ -91,12 +47,16 @@ class MovesPlan(Value):
 
 
 class _Host(Value):
-    """The GPUs in numbers, the vGPUs on them that may be moved, and whose those are."""
+    """The GPUs in numbers, the vGPUs on them that may be moved, and whose those are.
+
+    `fixed`, `spare`: as for `room_for`.
+    """
 
     numbers: Numbers
     placed: tuple[Placed, ...]
     whose: tuple[tuple[Vm, PromisedVgpu], ...]
     fixed: frozenset[int]
+    spare: Spare
 
     def plan(self, room: Room) -> MovesPlan:
         """Return what was found, with VMs and addresses in the place of numbers."""
@@ -139,29 +99,60 @@ def room_by_moves(
     Raises:
         NoCapacity: no moves of VMs that may be moved make that room.
         NotFound, InvalidInput: a profile cannot be meant on these GPUs.
+        VgpuctlError: moves would, and cannot be made; as `refuse_rounds`.
     """
     names = [the_one(find(snapshot, gpus, text), text) for text, _ in profiles]
     wanted = [name for name, (_, number) in zip(names, profiles, strict=True) for _ in range(number)]
     host = _host(snapshot, gpus, pinned)
-    found = room_for(host.numbers.fleet, host.placed, wanted, most, fixed=host.fixed)
+
+    def search(spare: Spare) -> Room | None:
+        return room_for(host.numbers.fleet, host.placed, wanted, most, fixed=host.fixed, spare=spare)
+
+    found = search(NOTHING)
     if found is None:
         raise _no_room(snapshot, gpus, profiles, host, most)
     twice = host.twice(found.rounds)
     if twice:
         return replace(room_by_moves(snapshot, gpus, profiles, pinned | twice, most), fewest=False)
-    return host.plan(found)
+    return _doable(snapshot, host, found, search)
 
 
 def better_by_moves(
     snapshot: Snapshot, gpus: Sequence[Gpu], pinned: frozenset[str] = frozenset(), most: int | None = None
 ) -> MovesPlan:
-    """Return moves, no more than `most`, after which more of the largest profiles fit; none when there are none."""
+    """Return moves, no more than `most`, after which more of the largest profiles fit; none when there are none.
+
+    Raises:
+        VgpuctlError: as `refuse_rounds`.
+    """
     host = _host(snapshot, gpus, pinned)
-    rounds = improvement(host.numbers.fleet, host.placed, most, host.fixed)
-    twice = host.twice(rounds)
+
+    def search(spare: Spare) -> Room:
+        return Room(improvement(host.numbers.fleet, host.placed, most, host.fixed, spare), (), fewest=False)
+
+    found = search(NOTHING)
+    twice = host.twice(found.rounds)
     if twice:
         return better_by_moves(snapshot, gpus, pinned | twice, most)
-    return host.plan(Room(rounds, (), fewest=False))
+    return _doable(snapshot, host, found, search)
+
+
+def _doable(snapshot: Snapshot, host: _Host, found: Room, search: Callable[[Spare], Room | None]) -> MovesPlan:
+    """Return the plan that was found; where it is refused, one whose rounds find the functions that they need.
+
+    Raises:
+        VgpuctlError: that there is none; as `refuse_rounds`.
+    """
+    plan = host.plan(found)
+    try:
+        refuse_rounds(snapshot, plan.rounds)
+    except VgpuctlError:
+        other = search(host.spare)
+        if other is None or host.twice(other.rounds):
+            raise
+        plan = host.plan(other)
+        refuse_rounds(snapshot, plan.rounds)
+    return plan
 
 
 def in_the_way_of(snapshot: Snapshot, gpus: Sequence[Gpu], profile: str) -> Mapping[str, tuple[str, ...] | None]:
@@ -189,7 +180,12 @@ def _host(snapshot: Snapshot, gpus: Sequence[Gpu], pinned: frozenset[str]) -> _H
                 placed.append(Placed(number, one.profile, one.place))
                 whose.append(owner)
     fixed = frozenset(n for n, gpu in enumerate(numbers.gpus) if not _chosen(gpu))
-    return _Host(numbers, tuple(placed), tuple(whose), fixed)
+    spare = {
+        number: len(free_functions(gpu, snapshot.taken_on(gpu.address)))
+        for number, gpu in enumerate(numbers.gpus)
+        if gpu.backend is not Backend.MDEV_PF
+    }
+    return _Host(numbers, tuple(placed), tuple(whose), fixed, spare)
 
 
 def _owner(snapshot: Snapshot, vgpu: Vgpu) -> tuple[Vm, PromisedVgpu] | None:
@@ -198,33 +194,11 @@ def _owner(snapshot: Snapshot, vgpu: Vgpu) -> tuple[Vm, PromisedVgpu] | None:
     promise = vm.promise if vm is not None else None
     if vm is None or promise is None or vgpu.owner is not Owner.OURS or why_pinned(vm) is not None:
         return None
-    if vgpu.due_placement_id is not None:
+    stuck = {write.gpu for write in snapshot.stuck}
+    if vgpu.due_placement_id is not None or any(v.gpu in stuck for v in promise.vgpus):
         return None
     mine = next((v for v in promise.vgpus if v.carrier == vgpu.carrier and v.profile is not None), None)
     return (vm, mine) if mine is not None else None
-
-
-def refuse_no_room(snapshot: Snapshot, moves: Sequence[tuple[Vm, VmMove]]) -> None:
-    """Refuse a round whose new places are not free, or not open to the VMs, before a VM is shut down for it.
-
-    Raises:
-        Busy: a VM has no such vGPU any more.
-        VgpuctlError: as `choose`.
-    """
-    going = []
-    for vm, move in moves:
-        promise = vm.promise
-        old = next((v for v in promise.vgpus if v.carrier == move.vgpu.carrier), None) if promise is not None else None
-        if promise is None or old is None:
-            raise Busy(f"{vm.name} does not have {move.vgpu.carrier} any more", vm=vm.name)
-        asked = replace(wish_for(vm, promise, (old,)), where=Where(gpus=(move.gpu,)))
-        going.append(Going(vm, promise, asked, old, Goal(move.gpu, move.placement_id)))
-    if len(going) > 1:
-        places_at_once(snapshot, going)
-        return
-    (one,) = going
-    seen = without(snapshot, (one.old,)) if one.old.gpu == one.goal.gpu else snapshot
-    added(seen, one.wish, one.promise, go=(one.old,))
 
 
 def why_pinned(vm: Vm) -> str | None:

@@ -15,31 +15,43 @@ from tests.unit.engine.test_faults import spawn
 from tests.worlds import WAIT_SECONDS, Host, Silent, create, delete, mend, open_host, picture, start, stop, wish
 from vgpuctl.engine.attach import attach
 from vgpuctl.engine.change import move_vgpu
+from vgpuctl.engine.cordon import cordon
 from vgpuctl.engine.devices import missing_devices
 from vgpuctl.engine.moves import make_room, move_all
 from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.queries import explain
 from vgpuctl.errors import Busy, Interrupted, NoCapacity, NotFound, PartlyApplied
+from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.records import DomainRecord
 from vgpuctl.model.vm import VmState
 from vgpuctl.model.world import World
 from vgpuctl.plan.in_place import Goal
-from vgpuctl.plan.moves import VmMove
-from vgpuctl.value import replace
+from vgpuctl.plan.rounds import VmMove
+from vgpuctl.value import Value, replace
 
 __all__ = ["spawn"]
 TWO = {
     "vendor-vf": ("{model: A100, vfs: {total: 4, enabled: 4}, profiles: [A100-20C, A100-40C]}", "A100-20C", "A100-40C"),
     "mdev-pf": ("{model: T4, profiles: [T4-8Q, T4-16Q]}", "T4-8Q", "T4-16Q"),
     "mdev-vf": ("{model: A16, vfs: {total: 4, enabled: 4}, profiles: [A16-8Q, A16-16Q]}", "A16-8Q", "A16-16Q"),
+    "mig": (
+        "{model: RTX PRO 6000, vfs: {total: 4, enabled: 4}, mig: [1g.24gb+gfx], profiles: [DC-1-12Q, DC-1-24Q]}",
+        "DC-1-12Q",
+        "DC-1-24Q",
+    ),
 }
+NEWEST = """kernel: 7.0.0-14-generic
+libvirt: {version: "12.0.0", qemu: "10.2.1"}
+nvidia: {driver: "595.45.04"}
+"""
+SOFTWARE = {"mdev-vf": 'kernel: "5.14.0"\n', "mig": NEWEST}
 NAMES = ("first", "second", "third")
 
 
 def opposite(directory: Path, kind: str, *, running: bool, more: str = "") -> Host:
     """Return a host with two GPUs that lock each other out: two small vGPUs on one, a large one on the other."""
     gpu, small, large = TWO[kind]
-    kernel = 'kernel: "5.14.0"\n' if kind == "mdev-vf" else ""
-    host = open_host(directory, text=f"version: 1\n{kernel}{more}gpus:\n  - {gpu}\n  - {gpu}\n")
+    host = open_host(directory, text=f"version: 1\n{SOFTWARE.get(kind, '')}{more}gpus:\n  - {gpu}\n  - {gpu}\n")
     for name, profile in zip(NAMES, (small, large, small), strict=True):
         create(host.world, wish(profile, name=name), start=running)
     return host.again()
@@ -151,13 +163,7 @@ def test_whenever_ctrl_c_comes_all_is_as_it_was_or_it_says_what_is_left_and_reco
 
 STANDS = {"a": ("DC-24Q", 24), "b": ("DC-24Q", 72), "c": ("DC-16Q", 0), "d": ("DC-12Q", 60)}
 """The vGPUs of a mixed-size GPU: 8 and 12 GiB are free, and only between 36 and 60 could 16 be, in one way."""
-MIXED = """version: 1
-kernel: 7.0.0-14-generic
-libvirt: {version: "12.0.0", qemu: "10.2.1"}
-nvidia: {driver: "595.45.04"}
-gpus:
-  - {model: RTX PRO 6000, vfs: {total: 6, enabled: 6}}
-"""
+MIXED = f"version: 1\n{NEWEST}gpus:\n  - {{model: RTX PRO 6000, vfs: {{total: 6, enabled: 6}}}}\n"
 
 
 def crowded(directory: Path, names: str = "abcd") -> Host:
@@ -209,6 +215,140 @@ def apart(host: Host, where: str) -> None:
 def test_on_a_mixed_size_gpu_whatever_call_a_process_dies_in_reconcile_makes_it_whole(tmp_path: Path, spawn) -> None:
     trial = Trial(tmp_path, two_off, overlapped, apart)
     assert trial.deaths(trial.calls(), spawn) >= 4
+
+
+class Sizes(Value):
+    """A GPU in a scenario, of which four small vGPUs or fewer large ones fit on one; `twin` is as large as small."""
+
+    gpu: str
+    small: str
+    twin: str
+    large: str
+
+
+STOOD = {
+    "vendor-vf": Sizes("model: L40S", "L40S-12Q", "L40S-12A", "L40S-24Q"),
+    "mdev-vf": Sizes("model: A16", "A16-4Q", "A16-4A", "A16-8Q"),
+    "mig": Sizes("model: RTX PRO 6000, mig: [1g.24gb+gfx]", "DC-1-6Q", "DC-1-6A", "DC-1-24Q"),
+}
+
+
+def stood(directory: Path, gpus: str, stands: dict[str, tuple[str, int]], *, software: str = "", on: bool) -> Host:
+    """Return a host on which each VM has a vGPU of its profile on the GPU of its number, and is bound to none."""
+    host = open_host(directory, text=f"version: 1\n{software}gpus:\n{gpus}")
+    addresses = [gpu.address for gpu in observe(host.world, Want()).gpus]
+    for name, (profile, number) in stands.items():
+        for address in addresses:
+            cordon(host.world, address, cordoned=address != addresses[number], dry_run=False, progress=Silent())
+        create(host.world, wish(profile, name=name), start=on)
+    for address in addresses:
+        cordon(host.world, address, cordoned=False, dry_run=False, progress=Silent())
+    return host.again()
+
+
+def with_vfs(directory: Path, kind: str, vfs: tuple[int, ...], *, on: bool) -> Host:
+    """Return a host with GPUs of so many VFs: a small vGPU on the first, a large one on the second, a twin on a third.
+
+    The third one does not offer the small profile.
+    """
+    sizes = STOOD[kind]
+    stands = {"a": (sizes.small, 0), "b": (sizes.large, 1), "c": (sizes.twin, 2)}
+    both = f"{sizes.twin}, {sizes.large}"
+    gpus = "".join(
+        f"  - {{{sizes.gpu}, vfs: {{total: {number}, enabled: {number}}}, profiles: [{profiles}]}}\n"
+        for number, profiles in zip(vfs, (f"{sizes.small}, {both}", f"{sizes.small}, {both}", both), strict=False)
+    )
+    on_them = dict(list(stands.items())[: len(vfs)])
+    return stood(directory, gpus, on_them, software=SOFTWARE.get(kind, ""), on=on)
+
+
+def room(world: World, profile: str, number: int, *, yes: bool) -> Outcome:
+    """plan-moves --profile."""
+    return make_room(world, [(profile, number)], most=None, yes=yes, wait_seconds=WAIT_SECONDS, progress=Silent())
+
+
+@pytest.mark.parametrize("on", [True, False], ids=["running", "off"])
+@pytest.mark.parametrize("kind", STOOD)
+def test_what_lacks_a_function_is_refused_when_it_is_shown_as_when_it_is_done(
+    tmp_path: Path, kind: str, on: bool
+) -> None:
+    """The only VF of the first GPU is the one from which its VM would go."""
+    host = with_vfs(tmp_path, kind, (1, 4), on=on)
+    before = picture(host)
+    said = []
+    for yes in (False, True):
+        with pytest.raises(NoCapacity, match=r"for b at once: each needs .*, 1 in all, and 0 of 1 are free") as no:
+            room(host.world, STOOD[kind].twin, 2, yes=yes)
+        said.append((str(no.value), no.value.hint, no.value.facts))
+    assert said[0] == said[1]
+    assert picture(host) == before
+    assert explain(host.world, STOOD[kind].twin).data["moves"] is None
+
+
+@pytest.mark.parametrize("kind", STOOD)
+def test_of_two_exchanges_the_one_that_finds_its_functions_is_shown_and_done(tmp_path: Path, kind: str) -> None:
+    host = with_vfs(tmp_path, kind, (1, 4, 3), on=True)
+    gpus = [gpu.address for gpu in observe(host.world, Want()).gpus]
+    shown = room(host.world, STOOD[kind].twin, 3, yes=False)
+    assert {(m["vm"], m["to_gpu"], m["round"]) for m in shown.data["moves"]} == {("b", gpus[2], 1), ("c", gpus[1], 1)}
+    assert not shown.data["fewest"]
+    done = room(host.world, STOOD[kind].twin, 3, yes=True)
+    assert done.steps == shown.steps
+    assert not done.warnings
+    assert [gpu_of(host, name) for name in "abc"] == [gpus[0], gpus[2], gpus[1]]
+    assert all(vm_of(host, name).state is VmState.RUNNING for name in "abc")
+    assert not mend(host.again().world, dry_run=True).data["findings"]
+
+
+def test_what_fits_as_it_is_needs_no_round(tmp_path: Path) -> None:
+    shown = room(crowded(tmp_path, "a").world, "DC-24Q", 1, yes=False)
+    assert (shown.steps, shown.data["moves"], shown.changed) == ((), [], False)
+
+
+H100 = "  - {model: H100, mig: [1g.10gb]}\n"
+PAIR = {"a": ("H100-1-10C", 0), "b": ("H100-1-10C", 1)}
+"""Where a GPU instance takes one vGPU its profile is all that counts: no plan has vGPUs change places there."""
+
+
+def crossed(world: World) -> None:
+    """Put each of the two into the GPU instance of the other."""
+    snapshot = observe(world, Want(types=True))
+    one, other = (gpu.address for gpu in snapshot.gpus)
+    owned = [(vm, vm.promise.vgpus[0]) for vm in snapshot.vms if vm.promise is not None]
+    moves = tuple(VmMove(vm, vgpu, other if vgpu.gpu == one else one) for vm, vgpu in owned)
+    move_all(world, [moves], WAIT_SECONDS, Silent())
+
+
+def each_in_one(host: Host, where: str) -> None:
+    """See that both VMs start, on different GPUs, and that nothing is left over."""
+    assert not mend(host.world, dry_run=True).data["findings"], where
+    for name in PAIR:
+        start(host.world, name)
+    assert gpu_of(host, "a") != gpu_of(host, "b"), where
+    now = picture(host)
+    assert sorted(now.claims) == sorted(now.types), where
+    assert len(now.claims) == 2, where
+
+
+def pair(directory: Path, *, on: bool) -> Host:
+    return stood(directory, H100 * 2, PAIR, on=on)
+
+
+@pytest.mark.parametrize("on", [True, False], ids=["running", "off"])
+def test_two_vms_change_gpu_instances(tmp_path: Path, on: bool) -> None:
+    host = pair(tmp_path, on=on)
+    before = [gpu_of(host, name) for name in PAIR]
+    crossed(host.world)
+    assert [gpu_of(host, name) for name in PAIR] == before[::-1]
+    assert vm_of(host, "a").state is vm_of(host, "b").state is (VmState.RUNNING if on else VmState.STOPPED)
+    each_in_one(host, "done")
+
+
+def test_whatever_call_fails_or_a_process_dies_in_two_vms_have_gpu_instances(tmp_path: Path, spawn) -> None:
+    trial = Trial(tmp_path, partial(pair, on=False), crossed, each_in_one)
+    calls = trial.calls()
+    assert trial.failures(calls) >= 5
+    assert trial.deaths(calls, spawn) >= 4
 
 
 def test_two_vgpus_of_one_vm_do_not_go_at_once(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.unit.placement.fleets import MIXED, SMALL, after, assert_room, fewest
 from tests.unit.placement.test_kinds import A40
 from vgpuctl.placement.fleet import Fleet, Group
 from vgpuctl.placement.moves import in_the_way, moves_for, room_for
-from vgpuctl.placement.shifts import Placed, Shift
+from vgpuctl.placement.shifts import Placed, Shift, spared_by_all
 from vgpuctl.placement.slots import Slots, Takes
 
 
@@ -32,6 +32,34 @@ def test_no_plan_of_fewer_moves_makes_room(data: st.DataObject) -> None:
         return
     assert found.fewest
     assert_room(fleet, movable, found, wanted)
+
+
+@settings(deadline=None, max_examples=300)
+@given(data=st.data())
+def test_no_round_lacks_a_function_that_is_free_before_it(data: st.DataObject) -> None:
+    fleet, placed = data.draw(filled())
+    profiles = sorted({p for kind in fleet.kinds for p in kind.sizes})
+    wanted = data.draw(st.lists(st.sampled_from(profiles), min_size=1, max_size=2))
+    spare = data.draw(st.dictionaries(st.integers(0, len(fleet) - 1), st.integers(0, 2)))
+    found = room_for(fleet, placed, wanted, 3, spare=spare)
+    freely = room_for(fleet, placed, wanted, 3)
+    if found is None:
+        assert freely is None or spared_by_all(spare, placed, freely.rounds) is None
+        return
+    assert freely is not None
+    assert len(found.shifts) >= len(freely.shifts)
+    assert not found.fewest or len(found.shifts) == len(freely.shifts)
+    assert_room(fleet, placed, found, wanted)
+    assert spared_by_all(spare, placed, found.rounds) is not None
+
+
+def test_functions_are_given_up_only_when_the_whole_round_is_made() -> None:
+    placed = [Placed(0, "1Q", 0), Placed(1, "1Q", 0)]
+    both = ((Shift(0, 1, 0), Shift(1, 0, 0)),)
+    assert spared_by_all({0: 1, 1: 1}, placed, both) == {0: 1, 1: 1}
+    assert spared_by_all({0: 0, 1: 1}, placed, both) is None
+    assert spared_by_all({0: 0}, placed, ((Shift(0, 1, 0),), (Shift(1, 0, 0),))) == {0: 0}
+    assert spared_by_all({}, placed, both) == {}
 
 
 def test_a_gpu_locked_to_another_size_by_one_vgpu_is_cleared_by_moving_it() -> None:
@@ -64,6 +92,8 @@ def test_two_that_wait_for_each_other_go_at_once() -> None:
     assert [sorted(one) for one in found] == [[(0, 1, 0b11), (1, 0, 0b10)]]
     assert fit(after(fleet, placed, found), Counter("R"))
     assert moves_for(fleet, placed, "R", 1) is None
+    assert room_for(fleet, placed, ["R"], spare={0: 1, 1: 1}) is not None
+    assert room_for(fleet, placed, ["R"], spare={0: 1, 1: 0}) is None
     third = Fleet([here, there], [Group(0, 0b11), Group(1, 0b10), Group(1, 0b01)])
     assert moves_for(third, placed, "R") == (((1, 2, 0b10),), ((0, 1, 0b11),))
 
