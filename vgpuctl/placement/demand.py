@@ -125,6 +125,10 @@ class _Serving:
         own = self._own.get(profile)
         return () if own is None else self._kind.moves(state, own)
 
+    def everywhere(self, state: State, profile: str) -> tuple[Move, ...]:
+        own = self._own.get(profile)
+        return () if own is None else self._kind.everywhere(state, own)
+
     def without(self, state: State, profile: str, place: int) -> State:
         return self._kind.without(state, self._own[profile], place)
 

@@ -44,13 +44,20 @@ class Instances:
 
     def moves(self, state: State, profile: str) -> tuple[Move, ...]:
         """See `Kind.moves`. Of instances that are alike the first one stands for all."""
-        number, inside = state
+        _, inside = state
         found: dict[tuple[int, int, int], Move] = {}
-        for place in self._open(state, profile):
-            now = (self.sizes[profile], inside[place][1] + 1)
-            after = (number + 1, (*inside[:place], now, *inside[place + 1 :]))
-            found.setdefault((self._instances[place], *inside[place]), Move(place, after))
+        for move in self.everywhere(state, profile):
+            found.setdefault((self._instances[move.place], *inside[move.place]), move)
         return tuple(found.values())
+
+    def everywhere(self, state: State, profile: str) -> tuple[Move, ...]:
+        """See `Kind.everywhere`."""
+        return tuple(self._move(state, profile, place) for place in self._open(state, profile))
+
+    def _move(self, state: State, profile: str, place: int) -> Move:
+        number, inside = state
+        now = (self.sizes[profile], inside[place][1] + 1)
+        return Move(place, (number + 1, (*inside[:place], now, *inside[place + 1 :])))
 
     def _open(self, state: State, profile: str) -> list[int]:
         number, inside = state

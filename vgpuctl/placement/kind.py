@@ -57,6 +57,9 @@ class Kind(Protocol):
     def moves(self, state: State, profile: str) -> tuple[Move, ...]:
         """Return every different state after one more vGPU of the profile, the lowest place first; empty: no room."""
 
+    def everywhere(self, state: State, profile: str) -> tuple[Move, ...]:
+        """Return the same as `moves`, and also each place that is like another one: who is there tells them apart."""
+
     def without(self, state: State, profile: str, place: int) -> State:
         """Return the state after a vGPU that is at this place was taken away."""
 

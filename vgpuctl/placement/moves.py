@@ -267,7 +267,7 @@ class _Search:
         """Yield for each place what has to go for it: what cannot be beside it, and of the rest no more than needed."""
         kind = self._fleet.kinds[gpu.kind]
         bare = _without(kind, gpu.state, gpu.old)
-        for place in [m.place for m in kind.moves(bare, profile)]:
+        for place in [m.place for m in kind.everywhere(bare, profile)]:
             must = tuple(v for v in gpu.old if not _beside(kind, bare, v, profile, place))
             if len(must) > left:
                 continue

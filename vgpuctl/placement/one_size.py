@@ -42,6 +42,10 @@ class OneSize:
         number = state[1]
         return (Move(0, (self._lock[profile], number + 1)),)
 
+    def everywhere(self, state: State, profile: str) -> tuple[Move, ...]:
+        """See `Kind.everywhere`."""
+        return self.moves(state, profile)
+
     def without(self, state: State, profile: str, place: int) -> State:
         """See `Kind.without`."""
         lock, number = state

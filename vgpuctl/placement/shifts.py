@@ -108,4 +108,4 @@ def put(fleet: Fleet, vgpu: Placed) -> None:
 
 def move_to(kind: Kind, state: State, profile: str, place: int) -> Move | None:
     """Return the move that puts a vGPU at this place; None: it is not free."""
-    return next((m for m in kind.moves(state, profile) if m.place == place), None)
+    return next((m for m in kind.everywhere(state, profile) if m.place == place), None)

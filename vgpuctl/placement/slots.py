@@ -81,6 +81,10 @@ class Slots:
         covered = state & ((1 << self._slices) - 1)
         return tuple(Move(place, state + place) for place in places if not covered & place)
 
+    def everywhere(self, state: State, profile: str) -> tuple[Move, ...]:
+        """See `Kind.everywhere`."""
+        return self.moves(state, profile)
+
     def without(self, state: State, profile: str, place: int) -> State:
         """See `Kind.without`."""
         return state - place

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.placement.test_kinds import GVT, H100_MIG
 from vgpuctl.placement.fleet import Fleet, Group
+from vgpuctl.placement.instances import InGi, Instances
 from vgpuctl.placement.one_size import OneSize
 from vgpuctl.placement.shifts import Placed, Room, Round, copied, moved
 from vgpuctl.placement.slots import Slots, Takes
@@ -24,12 +25,21 @@ MIXED = Slots(
 )
 TINY = Slots("tiny", 3072, {"1T": 1024, "2T": 2048}, {"1T": Takes((0, 1, 2), 1), "2T": Takes((0, 1), 2)}, slices=3)
 """So small that most moves need another one first."""
+SHARED = Instances(
+    "shared",
+    4096,
+    {"1S": 1024, "2S": 2048},
+    {"1S": InGi(1, 2), "2S": InGi(1, 1)},
+    instances=(1, 1),
+    carriers=3,
+)
+"""Two instances that are alike, each for two small vGPUs or a large one."""
 
 
 @st.composite
 def filled(draw: st.DrawFn, most_gpus: int = 4, most_vgpus: int = 5) -> tuple[Fleet, tuple[Placed, ...]]:
     """Return a fleet of one or two kinds, and every vGPU on it, wherever it was put."""
-    kinds = draw(st.lists(st.sampled_from([SMALL, TINY, MIXED, H100_MIG, GVT]), min_size=1, max_size=2))
+    kinds = draw(st.lists(st.sampled_from([SMALL, TINY, MIXED, H100_MIG, GVT, SHARED]), min_size=1, max_size=2))
     numbers = draw(st.lists(st.integers(0, len(kinds) - 1), min_size=1, max_size=most_gpus))
     fleet = Fleet(kinds, [Group(n, kinds[n].empty) for n in numbers])
     placed = []
@@ -46,7 +56,7 @@ def every_place(fleet: Fleet, profile: str) -> Iterator[Placed]:
     """Yield every place on every GPU that one more vGPU of the profile could have."""
     for gpu in range(len(fleet)):
         group = fleet.group_of(gpu)
-        for move in fleet.kind(group).moves(group.state, profile):
+        for move in fleet.kind(group).everywhere(group.state, profile):
             yield Placed(gpu, profile, move.place)
 
 
@@ -54,7 +64,7 @@ def with_one(fleet: Fleet, vgpu: Placed) -> Fleet:
     """Return a fleet with one more vGPU at a place that is free."""
     after = copied(fleet)
     group = after.group_of(vgpu.gpu)
-    moves = after.kind(group).moves(group.state, vgpu.profile)
+    moves = after.kind(group).everywhere(group.state, vgpu.profile)
     after.put(vgpu.gpu, next(m for m in moves if m.place == vgpu.place))
     return after
 
