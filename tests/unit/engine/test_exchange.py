@@ -17,7 +17,7 @@ from vgpuctl.engine.attach import attach
 from vgpuctl.engine.change import move_vgpu
 from vgpuctl.engine.cordon import cordon
 from vgpuctl.engine.devices import missing_devices
-from vgpuctl.engine.moves import make_room, move_all
+from vgpuctl.engine.moves import defragment, make_room, move_all
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.queries import explain
 from vgpuctl.errors import Busy, Interrupted, NoCapacity, NotFound, PartlyApplied
@@ -298,6 +298,16 @@ def test_of_two_exchanges_the_one_that_finds_its_functions_is_shown_and_done(tmp
     assert [gpu_of(host, name) for name in "abc"] == [gpus[0], gpus[2], gpus[1]]
     assert all(vm_of(host, name).state is VmState.RUNNING for name in "abc")
     assert not mend(host.again().world, dry_run=True).data["findings"]
+
+
+def test_what_lacks_a_function_brings_no_order(tmp_path: Path) -> None:
+    """With the two at each other's places one more large one would fit; the first GPU has no other function."""
+    sizes = STOOD["vendor-vf"]
+    gpus = "".join(f"  - {{{sizes.gpu}, vfs: {{total: {number}, enabled: {number}}}}}\n" for number in (1, 4))
+    host = stood(tmp_path, gpus, {"a": (sizes.large, 0), "b": (sizes.small, 1)}, on=True)
+    for yes in (False, True):
+        done = defragment(host.world, most=None, yes=yes, wait_seconds=WAIT_SECONDS, progress=Silent())
+        assert (done.changed, done.data["moves"]) == (False, [])
 
 
 def test_what_fits_as_it_is_needs_no_round(tmp_path: Path) -> None:

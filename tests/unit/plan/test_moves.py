@@ -6,9 +6,10 @@ from __future__ import annotations
 import pytest
 
 from tests.values import A5C, ME, a100, promised, snapshot, vm
-from vgpuctl.errors import NoCapacity
+from vgpuctl.errors import Busy, NoCapacity, Stuck
 from vgpuctl.model.vm import PromiseState, StuckWrite, Vm, VmState
 from vgpuctl.plan.moves import better_by_moves, in_the_way_of, room_by_moves, why_pinned
+from vgpuctl.plan.rounds import refuse_rounds
 from vgpuctl.value import replace
 
 ONE, TWO = a100(), a100("0000:86:00.0")
@@ -58,6 +59,30 @@ def test_a_gpu_that_is_cordoned_or_stuck_neither_gives_nor_takes():
     stuck = snapshot(ONE, TWO, vms=two(), stuck=(StuckWrite(ME, TWO.address, "/sys/x", "0"),))
     with pytest.raises(NoCapacity):
         room_by_moves(stuck, (ONE, TWO), [("A100-4C", 1)])
+
+
+def test_a_vm_with_another_vgpu_on_a_gpu_that_is_stuck_stays():
+    vms = two()
+    promise = vms[0].promise
+    assert promise is not None
+    third = a100("0000:af:00.0")
+    elsewhere = replace(promised(third, A5C, 0), index=1)
+    vms[0] = replace(vms[0], promise=replace(promise, vgpus=(*promise.vgpus, elsewhere)))
+    look = snapshot(ONE, TWO, third, vms=vms)
+    assert {m.vm.name for m in room_by_moves(look, (ONE, TWO), [("A100-4C", 1)]).moves} == {"vdi-000"}
+    stuck = replace(look, stuck=(StuckWrite(ME, third.address, "/sys/x", "0"),))
+    assert {m.vm.name for m in room_by_moves(stuck, (ONE, TWO), [("A100-4C", 1)]).moves} == {"vdi-001"}
+
+
+def test_rounds_are_refused_where_a_write_is_stuck_or_a_vgpu_is_gone():
+    look = snapshot(ONE, TWO, vms=two())
+    plan = room_by_moves(look, (ONE, TWO), [("A100-4C", 1)])
+    refuse_rounds(look, plan.rounds)
+    with pytest.raises(Stuck):
+        refuse_rounds(replace(look, stuck=(StuckWrite(ME, TWO.address, "/sys/x", "0"),)), plan.rounds)
+    (move,) = plan.moves
+    with pytest.raises(Busy, match="does not have"):
+        refuse_rounds(look, [(replace(move, vgpu=replace(move.vgpu, carrier="gone")),)])
 
 
 def test_a_better_state_has_more_room_for_the_largest():
