@@ -76,7 +76,7 @@ def _going(snapshot: Snapshot, move: VmMove) -> Going:
     vm, promise = move.vm, move.vm.promise
     old = next((v for v in promise.vgpus if v.carrier == move.vgpu.carrier), None) if promise is not None else None
     if promise is None or old is None:
-        raise Busy(f"{vm.name} does not have {move.vgpu.carrier} any more", hint="run the command again", vm=vm.name)
+        raise Busy(f"{vm.name} does not have {move.vgpu.carrier} any more", vm=vm.name)
     gpus = {move.gpu, *(v.gpu for v in promise.vgpus)}
     stuck = next((write for write in snapshot.stuck if write.gpu in gpus), None)
     if stuck is not None:
