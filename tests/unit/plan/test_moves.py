@@ -6,10 +6,9 @@ from __future__ import annotations
 import pytest
 
 from tests.values import A5C, ME, a100, promised, snapshot, vm
-from vgpuctl.errors import Busy, NoCapacity, Stuck
+from vgpuctl.errors import NoCapacity
 from vgpuctl.model.vm import PromiseState, StuckWrite, Vm, VmState
 from vgpuctl.plan.moves import better_by_moves, in_the_way_of, room_by_moves, why_pinned
-from vgpuctl.plan.rounds import refuse_rounds
 from vgpuctl.value import replace
 
 ONE, TWO = a100(), a100("0000:86:00.0")
@@ -72,17 +71,6 @@ def test_a_vm_with_another_vgpu_on_a_gpu_that_is_stuck_stays():
     assert {m.vm.name for m in room_by_moves(look, (ONE, TWO), [("A100-4C", 1)]).moves} == {"vdi-000"}
     stuck = replace(look, stuck=(StuckWrite(ME, third.address, "/sys/x", "0"),))
     assert {m.vm.name for m in room_by_moves(stuck, (ONE, TWO), [("A100-4C", 1)]).moves} == {"vdi-001"}
-
-
-def test_rounds_are_refused_where_a_write_is_stuck_or_a_vgpu_is_gone():
-    look = snapshot(ONE, TWO, vms=two())
-    plan = room_by_moves(look, (ONE, TWO), [("A100-4C", 1)])
-    refuse_rounds(look, plan.rounds)
-    with pytest.raises(Stuck):
-        refuse_rounds(replace(look, stuck=(StuckWrite(ME, TWO.address, "/sys/x", "0"),)), plan.rounds)
-    (move,) = plan.moves
-    with pytest.raises(Busy, match="does not have"):
-        refuse_rounds(look, [(replace(move, vgpu=replace(move.vgpu, carrier="gone")),)])
 
 
 def test_a_better_state_has_more_room_for_the_largest():
