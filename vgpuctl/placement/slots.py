@@ -8,11 +8,13 @@ covered, and above them a count for each pool. What a vGPU takes is added to it,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from vgpuctl.placement.intervals import Intervals, Piece
 from vgpuctl.placement.kind import Filling, Move, State
+from vgpuctl.placement.together import Shape, Together
 
 _COUNT_BITS = 16
 
@@ -47,10 +49,11 @@ class Slots:
         self._pools = tuple(pools)
         self._places = {profile: self._places_of(what) for profile, what in takes.items()}
         self._units = {profile: what.units for profile, what in takes.items()}
+        self._shapes = {p: (what.size, tuple(sorted(what.starts))) for p, what in takes.items() if what.starts}
         self._takes = dict(takes)
         self._moves: dict[tuple[State, str], tuple[Move, ...]] = {}
         self._left: dict[tuple[State, str], int] = {}
-        self._fits: dict[tuple[State, tuple[tuple[str, int], ...]], bool] = {}
+        self._together: dict[int, Together] = {}
 
     def _places_of(self, what: Takes) -> tuple[int, ...]:
         """Return what is added to a state for each place, the lowest first."""
@@ -101,22 +104,21 @@ class Slots:
         return known
 
     def fits(self, state: State, wanted: Mapping[str, int]) -> bool:
-        """See `Kind.fits`. Tries each different state once, the profile with the fewest places first."""
-        some = sorted((p for p in wanted if wanted[p]), key=lambda p: (len(self._places.get(p, ())), p))
-        return self._fit(state, tuple((p, wanted[p]) for p in some))
-
-    def _fit(self, state: State, wanted: tuple[tuple[str, int], ...]) -> bool:
-        if not wanted:
-            return True
-        key = (state, wanted)
-        known = self._fits.get(key)
-        if known is None:
-            profile, number = wanted[0]
-            rest = ((profile, number - 1), *wanted[1:]) if number > 1 else wanted[1:]
-            enough = all(self.left(state, p) >= n for p, n in wanted)
-            known = enough and any(self._fit(move.after, rest) for move in self.moves(state, profile))
-            self._fits[key] = known
-        return known
+        """See `Kind.fits`. What is used of the pools does not depend on the places."""
+        some = {p: n for p, n in wanted.items() if n}
+        if any(self.left(state, p) < n for p, n in some.items()):
+            return False
+        units: Counter[int] = Counter()
+        shapes: Counter[Shape] = Counter()
+        for profile, number in some.items():
+            units.update({pool: n * number for pool, n in self._units[profile]})
+            if profile in self._shapes:
+                shapes[self._shapes[profile]] += number
+        if any(self.used(state, pool) + n > self._pools[pool] for pool, n in units.items()):
+            return False
+        free = ~state & ((1 << self._slices) - 1)
+        together = self._together.get(free) or self._together.setdefault(free, Together(free))
+        return together.fit(shapes)
 
     def filling(self, worth: Mapping[str, float]) -> Filling:
         """See `Kind.filling`."""
