@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from vgpuctl.model.profile_name import parse_name, without_model
 from vgpuctl.placement.kind import Filling, Kind, Move, State
@@ -120,6 +120,10 @@ class _Serving:
         self.empty: State = kind.empty
         self._kind = kind
         self._own = dict(own)
+
+    def takes(self, profile: str) -> Hashable:
+        own = self._own.get(profile)
+        return None if own is None else self._kind.takes(own)
 
     def moves(self, state: State, profile: str) -> tuple[Move, ...]:
         own = self._own.get(profile)

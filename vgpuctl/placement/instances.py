@@ -7,7 +7,7 @@ Where a GI takes one vGPU, `Slots` with a pool for each GI profile says the same
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from vgpuctl.placement.kind import Filling, Move, State
@@ -41,6 +41,10 @@ class Instances:
         self._needs = dict(needs)
         self._instances = tuple(instances)
         self._carriers = carriers
+
+    def takes(self, profile: str) -> Hashable:
+        """See `Kind.takes`."""
+        return (self._needs[profile], self.sizes[profile]) if profile in self._needs else None
 
     def moves(self, state: State, profile: str) -> tuple[Move, ...]:
         """See `Kind.moves`. Of instances that are alike the first one stands for all."""

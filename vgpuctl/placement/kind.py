@@ -8,7 +8,7 @@ of one kind in one state are alike for every choice, so a choice is among distin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 State: TypeAlias = Any
@@ -53,6 +53,9 @@ class Kind(Protocol):
     @property
     def empty(self) -> State:
         """The state of a GPU with nothing on it."""
+
+    def takes(self, profile: str) -> Hashable:
+        """Return what a vGPU of the profile takes: equal for two of which one can always be in the other's place."""
 
     def moves(self, state: State, profile: str) -> tuple[Move, ...]:
         """Return every different state after one more vGPU of the profile, the lowest place first; empty: no room."""

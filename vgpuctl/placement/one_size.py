@@ -6,7 +6,7 @@ Source: NVIDIA's open kernel modules, kernel_vgpu_mgr.c. Drivers older than 550 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 from vgpuctl.placement.kind import Filling, Move, State
 
@@ -34,6 +34,10 @@ class OneSize:
     def lock(self, profile: str) -> object:
         """Return what all on a GPU must be beside one of this profile: its framebuffer, or its own kind."""
         return self._lock[profile]
+
+    def takes(self, profile: str) -> Hashable:
+        """See `Kind.takes`."""
+        return (self._lock[profile], self._most[profile]) if profile in self._most else None
 
     def moves(self, state: State, profile: str) -> tuple[Move, ...]:
         """See `Kind.moves`. There is one: it does not matter where a vGPU is."""

@@ -9,7 +9,7 @@ covered, and above them a count for each pool. What a vGPU takes is added to it,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from vgpuctl.placement.intervals import Intervals, Piece
@@ -63,6 +63,10 @@ class Slots:
 
     def _shift(self, pool: int) -> int:
         return self._slices + pool * _COUNT_BITS
+
+    def takes(self, profile: str) -> Hashable:
+        """See `Kind.takes`."""
+        return self._takes.get(profile)
 
     def used(self, state: State, pool: int) -> int:
         """Return how many units of a pool are in use."""

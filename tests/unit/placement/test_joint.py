@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from itertools import chain, combinations
 
 from hypothesis import given, settings
@@ -12,6 +13,8 @@ from tests.unit.placement.fleets import SMALL, filled, fit
 from tests.unit.placement.test_kinds import A40, H100_MIG
 from vgpuctl.placement.fleet import Fleet, Group
 from vgpuctl.placement.joint import joint, none_beside, too_many, total_left
+from vgpuctl.placement.kind import State
+from vgpuctl.placement.one_size import OneSize
 
 
 def drawn(data: st.DataObject, fleet: Fleet, most: int) -> Counter[str]:
@@ -53,7 +56,7 @@ def test_the_reason_why_not_is_the_fewest_that_are_too_many(data: st.DataObject)
 
 def test_an_answer_that_would_take_too_long_is_not_known() -> None:
     fleet = Fleet([H100_MIG], [Group(0, 0)] * 4)
-    wanted = {"3g": 4, "2g": 5, "1g": 3, "1g+me": 4}
+    wanted = {"3g": 5, "2g": 2, "1g": 4, "1g+me": 4}  # as many slices as there are; but two 3g leave no room for a +me
     assert joint(fleet, wanted).fits is False
     assert joint(fleet, wanted, tries=2).fits is None
     some = too_many(fleet, wanted, tries=20)
@@ -68,6 +71,38 @@ def test_a_host_of_sixteen_gpus_is_known() -> None:
     assert joint(fleet, wanted).fits is True
     assert joint(fleet, {**wanted, "8Q": 25}).fits is False
     assert too_many(fleet, {"8Q": 49, "2Q": 1}) == ({"8Q": 43, "2Q": 1}, True)
+
+
+class Counting(OneSize):
+    """A GPU that counts how often it is asked whether several fit on it."""
+
+    asked = 0
+
+    def fits(self, state: State, wanted: Mapping[str, int]) -> bool:
+        self.asked += 1
+        return super().fits(state, wanted)
+
+
+def test_who_asks_for_many_more_than_fit_on_sixteen_gpus_gets_an_answer_for_little_work() -> None:
+    """Sets were found anew for each number that waited, and what is too many by taking away one by one: 11,420,786."""
+    sizes = {"2B": 2048, "4A": 4096, "8C": 8192}
+    kind = Counting("RTX PRO 6000", 98304, sizes, {"2B": 32, "4A": 24, "8C": 12})
+    fleet = Fleet([kind], [Group(0, (0, 0))] * 16)
+    wanted = {"2B": 171, "4A": 128, "8C": 64}
+    assert joint(fleet, wanted).fits is False
+    assert too_many(fleet, wanted) == ({"2B": 129, "4A": 121, "8C": 61}, False)
+    assert kind.asked < 100_000
+
+
+def test_profiles_that_take_the_same_are_one_and_the_last_by_name_goes_first() -> None:
+    sizes = dict.fromkeys(("8A", "8B", "8C", "8Q"), 8192)
+    kind = Counting("RTX PRO 6000", 98304, sizes, dict.fromkeys(sizes, 12))
+    fleet = Fleet([kind], [Group(0, (0, 0))] * 16)
+    answer = joint(fleet, dict.fromkeys(sizes, 48))
+    assert answer.where[0] == {"8Q": 12}
+    assert answer.where[15] == {"8A": 12}
+    assert joint(fleet, {**dict.fromkeys(sizes, 48), "8C": 49}).fits is False
+    assert kind.asked < 1_000
 
 
 def test_one_that_no_gpu_knows_is_too_many_alone() -> None:
