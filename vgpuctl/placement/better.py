@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vgpuctl.placement.fleet import Fleet
+from vgpuctl.placement.fleet import Fleet, Group
 from vgpuctl.placement.joint import total_left
 from vgpuctl.placement.moves import room_for, size_of
 from vgpuctl.placement.shifts import Placed, Room, Round, Spare, copied, moved, renumbered, spared_by_all
@@ -60,13 +60,23 @@ def improvement(
 
 def _step(fleet: Fleet, placed: Sequence[Placed], most: int, fixed: frozenset[int], spare: Spare) -> Room | None:
     """Return the fewest moves that make it better, for the largest profile for which there are some."""
-    before = value(fleet)
+    sorts: dict[object, str] = {}
+    for profile in by_size(fleet):
+        sorts.setdefault(tuple(kind.takes(profile) for kind in fleet.kinds), profile)
 
-    def better(after: Fleet) -> bool:
-        return value(after) > before
+    def better(changes: Sequence[tuple[Group, Group]]) -> bool:
+        more = (_more(fleet, profile, changes) for profile in sorts.values())
+        return next((number for number in more if number), 0) > 0
 
     for profile in by_size(fleet):
         found = room_for(fleet, placed, (profile,), most, tries=TRIES, fixed=fixed, spare=spare, better=better)
         if found is not None and found.rounds:
             return found
     return None
+
+
+def _more(fleet: Fleet, profile: str, changes: Sequence[tuple[Group, Group]]) -> int:
+    """Return how many more of a profile fit after GPUs have changed from one group to another."""
+    return sum(
+        fleet.kind(new).left(new.state, profile) - fleet.kind(old).left(old.state, profile) for old, new in changes
+    )

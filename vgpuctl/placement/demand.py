@@ -133,6 +133,10 @@ class _Serving:
         own = self._own.get(profile)
         return () if own is None else self._kind.everywhere(state, own)
 
+    def at(self, state: State, profile: str, place: int) -> State | None:
+        own = self._own.get(profile)
+        return None if own is None else self._kind.at(state, own, place)
+
     def without(self, state: State, profile: str, place: int) -> State:
         return self._kind.without(state, self._own[profile], place)
 

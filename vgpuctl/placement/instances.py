@@ -56,12 +56,16 @@ class Instances:
 
     def everywhere(self, state: State, profile: str) -> tuple[Move, ...]:
         """See `Kind.everywhere`."""
-        return tuple(self._move(state, profile, place) for place in self._open(state, profile))
+        return tuple(Move(place, self._with(state, profile, place)) for place in self._open(state, profile))
 
-    def _move(self, state: State, profile: str, place: int) -> Move:
+    def at(self, state: State, profile: str, place: int) -> State | None:
+        """See `Kind.at`."""
+        return self._with(state, profile, place) if place in self._open(state, profile) else None
+
+    def _with(self, state: State, profile: str, place: int) -> State:
         number, inside = state
         now = (self.sizes[profile], inside[place][1] + 1)
-        return Move(place, (number + 1, (*inside[:place], now, *inside[place + 1 :])))
+        return (number + 1, (*inside[:place], now, *inside[place + 1 :]))
 
     def _open(self, state: State, profile: str) -> list[int]:
         number, inside = state

@@ -63,6 +63,12 @@ class Kind(Protocol):
     def everywhere(self, state: State, profile: str) -> tuple[Move, ...]:
         """Return the same as `moves`, and also each place that is like another one: who is there tells them apart."""
 
+    def at(self, state: State, profile: str, place: int) -> State | None:
+        """Return the state after one more vGPU of the profile at this place; None: it is not free.
+
+        Of places that are alike `moves` names the first alone; here each of them counts.
+        """
+
     def without(self, state: State, profile: str, place: int) -> State:
         """Return the state after a vGPU that is at this place was taken away."""
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, combinations
+from itertools import chain, combinations, islice
 from typing import NamedTuple
 
 from vgpuctl.placement.cleared import TooManyError, room_by_clearing, sizes_of
-from vgpuctl.placement.fleet import Fleet
+from vgpuctl.placement.fleet import Fleet, Group
 from vgpuctl.placement.kind import Kind, State
 from vgpuctl.placement.shifts import (
     Placed,
@@ -40,6 +40,10 @@ FURTHER = 1_000
 """How many more are tried for a plan of as few moves in which fewer go at once."""
 PAIRS = 2
 """The most pairs that one order exchanges; where that is not enough all go at once."""
+
+
+Better = Callable[[Sequence[tuple[Group, Group]]], bool]
+"""Says of the groups of GPUs before and after whether that is better."""
 
 
 class _Gpu(NamedTuple):
@@ -89,7 +93,7 @@ def room_for(
     tries: int = TRIES,
     fixed: frozenset[int] = frozenset(),
     spare: Spare = NOTHING,
-    better: Callable[[Fleet], bool] | None = None,
+    better: Better | None = None,
 ) -> Room | None:
     """Return the fewest moves after which all that is wanted fits together; None: there are none within `most`.
 
@@ -97,7 +101,7 @@ def room_for(
     needed, perhaps (`fewest` False), or None although there are some. `fixed`: GPUs on which nothing that is there can
     have another place, as where the driver chooses it. `spare`: functions that rounds find free; a plan without an
     order that finds them is none, and `fewest` is False when there was one. `better`: a plan counts only if this is
-    true of the fleet after its moves, without what is wanted.
+    true of how its moves change GPUs, without what is wanted.
     """
     limit = len(placed) if most is None else min(most, len(placed))
     sizes = sizes_of(fleet, [*wanted, *(vgpu.profile for vgpu in placed)]) if better is None else None
@@ -178,7 +182,7 @@ class _Search:
         tries: int,
         fixed: frozenset[int],
         spare: Spare,
-        better: Callable[[Fleet], bool] | None,
+        better: Better | None,
     ) -> None:
         self.gave_up = self._lacking = False
         self._fleet = fleet
@@ -190,6 +194,7 @@ class _Search:
         self._tried = self._leaves = 0
         self._failed: set[tuple[object, tuple[tuple[str, int | None], ...], int]] = set()
         self._options: dict[tuple[_Gpu, str, int], list[_Option]] = {}
+        self._judged: dict[frozenset[tuple[int, State]], bool] = {}
         old: dict[int, list[tuple[str, int]]] = {}
         for vgpu in placed:
             old.setdefault(vgpu.gpu, []).append((vgpu.profile, vgpu.place))
@@ -267,8 +272,10 @@ class _Search:
         """Yield for each place what has to go for it: what cannot be beside it, and of the rest no more than needed."""
         kind = self._fleet.kinds[gpu.kind]
         bare = _without(kind, gpu.state, gpu.old)
+        alone = [(vgpu, kind.at(bare, *vgpu)) for vgpu in gpu.old]
         for place in [m.place for m in kind.everywhere(bare, profile)]:
-            must = tuple(v for v in gpu.old if not _beside(kind, bare, v, profile, place))
+            never = (v for v, there in alone if there is None or kind.at(there, profile, place) is None)
+            must = tuple(islice(never, left + 1))
             if len(must) > left:
                 continue
             rest = tuple(v for v in gpu.old if v not in must)
@@ -285,9 +292,13 @@ class _Search:
                     yield _Option(gone, place, _Gpu(gpu.kind, move.after, tuple(sorted(stays))))
                 if Counter() in opened:
                     break
+                if number == 1:
+                    rest = tuple(v for v in rest if Counter([v]) not in opened)
 
     def _room(self, shifts: list[_Goes], goes: tuple[_Goes, ...]) -> Room | None:
         """Return the plan with its vGPUs by number, if what it leads to is better."""
+        if self._better is not None and not self._is_better(shifts, self._better):
+            return None
         numbers: dict[Placed, list[int]] = {}
         for number, vgpu in enumerate(self._placed):
             numbers.setdefault(vgpu, []).append(number)
@@ -297,26 +308,25 @@ class _Search:
             self._lacking = True
             return None
         rounds = tuple(tuple(Shift(which[n], shifts[n].to.gpu, shifts[n].to.place) for n in one) for one in order)
-        if self._better is not None:
-            after, there = copied(self._fleet), list(self._placed)
-            for one in rounds:
-                moved(after, there, one)
-            if not self._better(after):
-                return None
         places = {one.what.number: one.to for one in goes if one.what.here is None}
         return Room(rounds, tuple(places[n] for n in range(len(places))))
+
+    def _is_better(self, shifts: Sequence[_Goes], better: Better) -> bool:
+        """Say whether that is true of what all shifts change; what many plans lead to is judged once."""
+        after = _after(self._fleet, _Now(_states(self._fleet, shifts), NOTHING), shifts)
+        states = after.states if after is not None else {}
+        key = frozenset(states.items())
+        known = self._judged.get(key)
+        if known is None:
+            olds = [(self._fleet.group_of(gpu), state) for gpu, state in states.items()]
+            known = self._judged[key] = better([(old, old._replace(state=state)) for old, state in olds])
+        return known
 
 
 def _without(kind: Kind, state: State, vgpus: Sequence[tuple[str, int]]) -> State:
     for profile, place in vgpus:
         state = kind.without(state, profile, place)
     return state
-
-
-def _beside(kind: Kind, bare: State, vgpu: tuple[str, int], profile: str, place: int) -> bool:
-    """Say whether a place can be had beside this vGPU alone."""
-    there = move_to(kind, bare, *vgpu)
-    return there is not None and move_to(kind, there.after, profile, place) is not None
 
 
 def _subsets(vgpus: tuple[tuple[str, int], ...], number: int) -> Iterator[tuple[tuple[str, int], ...]]:
@@ -352,7 +362,7 @@ def _rounds(fleet: Fleet, shifts: Sequence[_Goes], spare: Spare) -> tuple[tuple[
         dead.add((done, pairs))
         return None
 
-    now = _Now({gpu: fleet.group_of(gpu).state for one in shifts for gpu in (one.to.gpu, _from(one).gpu)}, spare)
+    now = _Now(_states(fleet, shifts), spare)
     for pairs in range(min(PAIRS, len(shifts) // 2) + 1):
         order = go(now, frozenset(), pairs)
         if order is not None:
@@ -376,11 +386,15 @@ def _after(fleet: Fleet, now: _Now, shifts: Sequence[_Goes]) -> _Now | None:
     for here in map(_from, shifts):
         states[here.gpu] = fleet.kind(fleet.group_of(here.gpu)).without(states[here.gpu], here.profile, here.place)
     for to in (one.to for one in shifts):
-        move = move_to(fleet.kind(fleet.group_of(to.gpu)), states[to.gpu], to.profile, to.place)
-        if move is None:
+        states[to.gpu] = fleet.kind(fleet.group_of(to.gpu)).at(states[to.gpu], to.profile, to.place)
+        if states[to.gpu] is None:
             return None
-        states[to.gpu] = move.after
     return _Now(states, spare)
+
+
+def _states(fleet: Fleet, shifts: Sequence[_Goes]) -> dict[int, State]:
+    """Return the states of the GPUs that shifts change, as they are."""
+    return {gpu: fleet.group_of(gpu).state for one in shifts for gpu in (one.to.gpu, _from(one).gpu)}
 
 
 def _from(one: _Goes) -> Placed:

@@ -50,6 +50,10 @@ class OneSize:
         """See `Kind.everywhere`."""
         return self.moves(state, profile)
 
+    def at(self, state: State, profile: str, place: int) -> State | None:
+        """See `Kind.at`."""
+        return next((move.after for move in self.moves(state, profile) if move.place == place), None)
+
     def without(self, state: State, profile: str, place: int) -> State:
         """See `Kind.without`."""
         lock, number = state

@@ -108,4 +108,5 @@ def put(fleet: Fleet, vgpu: Placed) -> None:
 
 def move_to(kind: Kind, state: State, profile: str, place: int) -> Move | None:
     """Return the move that puts a vGPU at this place; None: it is not free."""
-    return next((m for m in kind.everywhere(state, profile) if m.place == place), None)
+    after = kind.at(state, profile, place)
+    return None if after is None else Move(place, after)

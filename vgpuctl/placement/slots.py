@@ -83,7 +83,7 @@ class Slots:
 
     def _find_moves(self, state: int, profile: str) -> tuple[Move, ...]:
         places = self._places.get(profile, ())
-        if any(self.used(state, pool) + n > self._pools[pool] for pool, n in self._units.get(profile, ())):
+        if not self._most(state, profile):
             return ()
         covered = state & ((1 << self._slices) - 1)
         return tuple(Move(place, state + place) for place in places if not covered & place)
@@ -91,6 +91,11 @@ class Slots:
     def everywhere(self, state: State, profile: str) -> tuple[Move, ...]:
         """See `Kind.everywhere`."""
         return self.moves(state, profile)
+
+    def at(self, state: State, profile: str, place: int) -> State | None:
+        """See `Kind.at`."""
+        free = place in self._places.get(profile, ()) and not state & place & ((1 << self._slices) - 1)
+        return state + place if free and self._most(state, profile) else None
 
     def without(self, state: State, profile: str, place: int) -> State:
         """See `Kind.without`."""
@@ -101,11 +106,25 @@ class Slots:
         key = (state, profile)
         known = self._left.get(key)
         if known is None:
-            number, now = 0, state
-            while moves := self.moves(now, profile):
-                number, now = number + 1, moves[0].after
-            known = self._left[key] = number
+            most = self._most(state, profile)
+            known = self._left[key] = min(most, self._apart(state, profile)) if profile in self._shapes else most
         return known
+
+    def _most(self, state: int, profile: str) -> int:
+        """Return for how many more of a profile there are units in the pools."""
+        if profile not in self._units:
+            return 0
+        left = [(self._pools[pool] - self.used(state, pool)) // n for pool, n in self._units[profile]]
+        return max(0, min(left)) if left else self._slices
+
+    def _apart(self, state: int, profile: str) -> int:
+        """Return how many of the free places of a profile can be had at once."""
+        number, covered, all_of = 0, state, (1 << self._slices) - 1
+        for place in self._places[profile]:
+            mask = place & all_of
+            if not covered & mask:
+                number, covered = number + 1, covered | mask
+        return number
 
     def fits(self, state: State, wanted: Mapping[str, int]) -> bool:
         """See `Kind.fits`. What is used of the pools does not depend on the places."""

@@ -63,6 +63,8 @@ def test_the_best_filling_is_worth_the_most_of_all_that_fits(data: st.DataObject
 
 def test_of_instances_that_are_alike_the_first_stands_for_all() -> None:
     assert [m.place for m in KIND.moves(KIND.empty, "1-12Q")] == [1]
+    assert KIND.at(KIND.empty, "1-12Q", 2) == (1, ((0, 0), (0, 0), (12288, 1)))
+    assert KIND.at(KIND.empty, "1-12Q", 0) is None
     assert KIND.moves(KIND.empty, "nothing") == ()
     assert KIND.left(KIND.empty, "nothing") == 0
     assert not KIND.fits(KIND.empty, {"nothing": 1})

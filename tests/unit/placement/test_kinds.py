@@ -78,6 +78,12 @@ def test_a_vgpu_taken_away_again_leaves_the_state_as_it_was(kind: Kind, data: st
     for profile in kind.sizes:
         for move in kind.moves(state, profile):
             assert kind.without(move.after, profile, move.place) == state
+            assert kind.at(state, profile, move.place) == move.after
+            assert kind.at(move.after, profile, move.place) in (
+                None,
+                *(m.after for m in kind.moves(move.after, profile)),
+            )
+    assert kind.at(state, "nothing", 0) is None
 
 
 def grown(kind: Kind, data: st.DataObject) -> State:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import combinations
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.placement.fleets import MIXED, SMALL, after, assert_room, fewest_moves, filled, fit
 from tests.unit.placement.test_kinds import A40
 from vgpuctl.placement.fleet import Fleet, Group
+from vgpuctl.placement.instances import InGi, Instances
 from vgpuctl.placement.moves import in_the_way, moves_for, room_for
 from vgpuctl.placement.shifts import Placed, Shift, spared_by_all
 from vgpuctl.placement.slots import Slots, Takes
@@ -114,17 +116,54 @@ def test_room_for_many_is_made_one_after_the_other_where_too_much_would_have_to_
 def test_a_plan_counts_only_where_it_leads_to_something_better() -> None:
     fleet = Fleet([SMALL], [Group(0, (1024, 1)), Group(0, (1024, 1)), Group(0, (2048, 1))])
     placed = [Placed(0, "1B", 0), Placed(1, "1B", 0)]
-    asked: list[Fleet] = []
+    asked: list[frozenset[tuple[Group, Group]]] = []
 
-    def never(now: Fleet) -> bool:
-        asked.append(now)
+    def never(changes: Sequence[tuple[Group, Group]]) -> bool:
+        asked.append(frozenset(changes))
         return False
 
+    cleared, filled_up = (Group(0, (1024, 1)), Group(0, (0, 0))), (Group(0, (1024, 1)), Group(0, (1024, 2)))
     assert room_for(fleet, placed, ["2B", "2B"], better=never) is None
-    assert {now.group_of(0).state for now in asked} == {(0, 0)}
-    found = room_for(fleet, placed, ["2B", "2B"], better=lambda now: now.group_of(1).state == (1024, 2))
+    assert asked == [{cleared, filled_up}]
+    found = room_for(fleet, placed, ["2B", "2B"], better=lambda changes: filled_up in changes)
     assert found is not None
     assert found.shifts == ((0, 1, 0),)
+
+
+def test_what_many_plans_lead_to_is_judged_once() -> None:
+    """Two that are alike can go to two places in two ways, and what is wanted can be in several places then."""
+    fleet = Fleet([MIXED], [Group(0, 0b0001_0001), Group(0, 0b1100_1100)])
+    placed = [Placed(0, "1Q", 0b1), Placed(0, "1Q", 0b1_0000)]
+    asked: list[frozenset[tuple[Group, Group]]] = []
+
+    def never(changes: Sequence[tuple[Group, Group]]) -> bool:
+        asked.append(frozenset(changes))
+        return False
+
+    assert room_for(fleet, placed, ["4Q"], better=never) is None
+    assert asked
+    assert len(asked) == len(set(asked))
+
+
+def test_vgpus_in_instances_that_are_alike_are_moved_each_from_its_own() -> None:
+    """`moves` names the first of them alone, and the second was not free for what was to go there."""
+    kind = Instances(
+        "RTX PRO 6000",
+        98304,
+        {"8A": 8192, "24A": 24576},
+        {"8A": InGi(47, 3), "24A": InGi(47, 1)},
+        instances=(47, 47),
+        carriers=8,
+    )
+    fleet = Fleet([kind], [Group(0, (1, ((0, 0), (8192, 1)))), Group(0, (2, ((8192, 1), (8192, 1))))])
+    placed = [Placed(1, "8A", 1), Placed(0, "8A", 1), Placed(1, "8A", 0)]
+    assert in_the_way(fleet, placed, 1, "24A") == (2,)
+    rounds = [(Shift(0, 0, 0),), (Shift(1, 1, 1),)]
+    assert after(fleet, placed, rounds).group_of(1).state == (2, ((8192, 1), (8192, 1)))
+    found = room_for(fleet, placed, ["24A", "24A"])
+    assert found is not None
+    assert len(found.shifts) == 1
+    assert_room(fleet, placed, found, ["24A", "24A"])
 
 
 def test_a_place_that_is_taken_is_refused() -> None:
