@@ -93,28 +93,22 @@ class Instances:
         return int(min(free, self._carriers - number)) if free else 0
 
     def fits(self, state: State, wanted: Mapping[str, int]) -> bool:
-        """See `Kind.fits`. Tries each different state once, the profile of which the fewest share an instance first."""
-        some = sorted((p for p in wanted if wanted[p]), key=lambda p: (self._most(p), p))
-        states = {state}
-        for profile in some:
-            for _ in range(wanted[profile]):
-                states = {self._alike(move.after) for s in states for move in self.moves(s, profile)}
-                if not states:
-                    return False
-        return True
-
-    def _most(self, profile: str) -> int:
-        need = self._needs.get(profile)
-        return need.most if need is not None else 0
-
-    def _alike(self, state: State) -> State:
-        """Return the same with instances of one profile in order: which of them has what is all one for what fits."""
+        """See `Kind.fits`. Each size has the instances in which it is, and needs some of those that are free."""
         number, inside = state
-        order = iter(sorted(zip(self._instances, inside, strict=True)))
-        by_profile: dict[int, list[tuple[int, int]]] = {}
-        for profile, content in order:
-            by_profile.setdefault(profile, []).append(content)
-        return (number, tuple(by_profile[profile].pop(0) for profile in self._instances))
+        some = {p: n for p, n in wanted.items() if n}
+        if not some:
+            return True
+        if not all(p in self._needs for p in some) or sum(some.values()) > self._carriers - number:
+            return False
+        sizes: dict[tuple[int, int], Counter[int]] = {}
+        for profile, count in some.items():
+            need = self._needs[profile]
+            sizes.setdefault((need.gi_profile_id, self.sizes[profile]), Counter())[need.most] += count
+        free = Counter(gi for gi, (size, _) in zip(self._instances, inside, strict=True) if not size)
+        for (gi, size), counts in sizes.items():
+            there = [n for one, (own, n) in zip(self._instances, inside, strict=True) if (one, own) == (gi, size)]
+            free[gi] -= _more_instances(counts, there)
+        return all(left >= 0 for left in free.values())
 
     def filling(self, worth: Mapping[str, float]) -> Filling:
         """See `Kind.filling`."""
@@ -134,6 +128,20 @@ class Instances:
     def carriers_left(self, state: State) -> int:
         """Return how many vGPUs more the VFs of the GPU carry."""
         return self._carriers - int(state[0])
+
+
+def _more_instances(counts: Mapping[int, int], there: Sequence[int]) -> int:
+    """Return how many instances more so many vGPUs of one size need, by the most that may be in one with them.
+
+    `there`: how many are in each instance of that size. Those that allow fewer go first: of them and of all that
+    allow fewer still, each instance takes as many as they allow less what is there.
+    """
+    more = waiting = 0
+    for most, count in sorted(counts.items()):
+        waiting += count
+        lacking = waiting - sum(max(0, most - number) for number in there)
+        more = max(more, -(-lacking // most))
+    return more
 
 
 class _Filling:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.placement.test_kinds import every_way, grown
 from vgpuctl.placement.instances import InGi, Instances
+from vgpuctl.placement.kind import Move, State
 
 KIND = Instances(
     "RTX PRO 6000",
@@ -68,3 +69,23 @@ def test_of_instances_that_are_alike_the_first_stands_for_all() -> None:
     assert KIND.moves(KIND.empty, "nothing") == ()
     assert KIND.left(KIND.empty, "nothing") == 0
     assert not KIND.fits(KIND.empty, {"nothing": 1})
+
+
+class Counting(Instances):
+    """A GPU that counts the places that are tried on it."""
+
+    tried = 0
+
+    def moves(self, state: State, profile: str) -> tuple[Move, ...]:
+        self.tried += 1
+        return super().moves(state, profile)
+
+
+def test_many_small_ones_are_counted_and_not_placed_one_by_one() -> None:
+    sizes = {f"1-{gib}{series}": gib * 1024 for gib in (2, 3, 4, 6, 8, 12, 24) for series in "AQ"}
+    needs = {profile: InGi(47, 24576 // mib) for profile, mib in sizes.items()}
+    kind = Counting("RTX PRO 6000", 98304, sizes, needs, instances=(47,) * 4, carriers=48)
+    assert kind.fits(kind.empty, {"1-2A": 12, "1-2Q": 11, "1-3A": 4, "1-3Q": 4, "1-4Q": 6})
+    assert not kind.fits(kind.empty, {"1-2A": 12, "1-2Q": 13, "1-3A": 4, "1-3Q": 4, "1-4Q": 6})
+    assert not kind.fits(kind.empty, {"1-2A": 12, "1-2Q": 12, "1-3A": 8, "1-3Q": 9, "1-4Q": 6})
+    assert kind.tried == 0
