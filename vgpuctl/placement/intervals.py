@@ -68,6 +68,7 @@ class Intervals:
         self._count_bits = count_bits
         self._rows: dict[tuple[str, ...], dict[int, _Row]] = {}
         self._ends: dict[tuple[str, ...], list[list[Place]]] = {}
+        self._starts: dict[tuple[str, ...], list[list[tuple[int, Piece]]]] = {}
         self._counted: dict[State, _Best] = {}
         self._one_each = len(self._pools) == 1 and all(p.size and p.units == (1,) for p in pieces)
         self._few: Few | None = None
@@ -160,17 +161,15 @@ class Intervals:
 
     def _by_pools(self, free: int, able: tuple[str, ...], left: tuple[int, ...]) -> _Best:
         """Fill from left to right, and count what is left of each pool; profiles without slices come at the end."""
-        pieces = [self._pieces[p] for p in able]
+        starting = self._starts.get(able) or self._starts.setdefault(able, self._starting(able))
         afterwards: list[dict[tuple[int, ...], _Best]] = [{} for _ in range(self._slices + 1)]
 
         def best(start: int, left: tuple[int, ...]) -> _Best:
             known = afterwards[start].get(left)
             if known is None:
                 known = best(start + 1, left) if start < self._slices else _NOTHING
-                for piece in pieces:
-                    here = start in piece.starts if piece.size else start == self._slices
-                    covers = ((1 << piece.size) - 1) << start
-                    if here and not covers & ~free and all(map(int.__le__, piece.units, left)):
+                for covers, piece in starting[start]:
+                    if not covers & ~free and all(map(int.__le__, piece.units, left)):
                         rest = best(start + piece.size, tuple(map(int.__sub__, left, piece.units)))
                         if rest.worth + piece.worth > known.worth:
                             known = _Best(rest.worth + piece.worth, (piece.profile, *rest.profiles))
@@ -178,6 +177,14 @@ class Intervals:
             return known
 
         return best(0, left)
+
+    def _starting(self, able: tuple[str, ...]) -> list[list[tuple[int, Piece]]]:
+        """Return for each slice the pieces that may start there and what they cover; behind the last those without."""
+        starting: list[list[tuple[int, Piece]]] = [[] for _ in range(self._slices + 1)]
+        for piece in (self._pieces[p] for p in able):
+            for start in piece.starts if piece.size else (self._slices,):
+                starting[start].append((((1 << piece.size) - 1) << start, piece))
+        return starting
 
 
 def _runs(free: int) -> Iterator[tuple[int, int]]:
