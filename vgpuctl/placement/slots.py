@@ -48,6 +48,7 @@ class Slots:
         self._slices = slices
         self._pools = tuple(pools)
         self._places = {profile: self._places_of(what) for profile, what in takes.items()}
+        self._known_places = {profile: frozenset(places) for profile, places in self._places.items()}
         self._units = {profile: what.units for profile, what in takes.items()}
         self._shapes = {p: (what.size, tuple(sorted(what.starts))) for p, what in takes.items() if what.starts}
         self._takes = dict(takes)
@@ -94,8 +95,9 @@ class Slots:
 
     def at(self, state: State, profile: str, place: int) -> State | None:
         """See `Kind.at`."""
-        free = place in self._places.get(profile, ()) and not state & place & ((1 << self._slices) - 1)
-        return state + place if free and self._most(state, profile) else None
+        if state & place & ((1 << self._slices) - 1):
+            return None
+        return state + place if place in self._known_places.get(profile, ()) and self._most(state, profile) else None
 
     def without(self, state: State, profile: str, place: int) -> State:
         """See `Kind.without`."""
