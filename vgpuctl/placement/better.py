@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vgpuctl.placement.fleet import Fleet, Group
-from vgpuctl.placement.joint import total_left
 from vgpuctl.placement.moves import room_for, size_of
 from vgpuctl.placement.shifts import Placed, Room, Round, Spare, copied, moved, renumbered, spared_by_all
 from vgpuctl.value import NOTHING
@@ -19,11 +18,6 @@ from vgpuctl.value import NOTHING
 STEP = 4
 """The most moves of one step: what needs more is left as it is."""
 TRIES = 10_000
-
-
-def value(fleet: Fleet) -> tuple[int, ...]:
-    """Return how many of each profile fit alone, the largest first."""
-    return tuple(total_left(fleet, profile) for profile in by_size(fleet))
 
 
 def by_size(fleet: Fleet) -> list[str]:

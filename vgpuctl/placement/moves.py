@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, combinations, islice
+from itertools import islice
 from typing import NamedTuple
 
 from vgpuctl.placement.cleared import TooManyError, room_by_clearing, sizes_of
 from vgpuctl.placement.fleet import Fleet, Group
 from vgpuctl.placement.kind import Kind, State
+from vgpuctl.placement.order import Change, after, before, rounds_of
 from vgpuctl.placement.shifts import (
     Placed,
     Room,
@@ -25,11 +26,9 @@ from vgpuctl.placement.shifts import (
     Shift,
     Spare,
     copied,
-    move_to,
     moved,
     put,
     renumbered,
-    spared,
     spared_by_all,
 )
 from vgpuctl.value import NOTHING
@@ -38,10 +37,6 @@ TRIES = 50_000
 """The most places that one answer tries: a second or two."""
 FURTHER = 1_000
 """How many more are tried for a plan of as few moves in which fewer go at once."""
-PAIRS = 2
-"""The most pairs that one order exchanges; where that is not enough all go at once."""
-
-
 Better = Callable[[Sequence[tuple[Group, Group]]], bool]
 """Says of the groups of GPUs before and after whether that is better."""
 
@@ -207,8 +202,8 @@ class _Search:
         best: Room | None = None
         for goes in self._plans(self._gpus, self._in_order(waiting), number):
             self._leaves += 1
-            shifts = [one for one in goes if one.what.here is not None]
-            room = self._room(shifts, goes) if len(shifts) == number else None
+            changes = [Change(one.what.here, one.to) for one in goes if one.what.here is not None]
+            room = self._room(goes, changes) if len(changes) == number else None
             if room is not None and (best is None or room.at_once < best.at_once):
                 self._tries = min(self._tries, self._tried + FURTHER) if best is None else self._tries
                 best = room
@@ -284,37 +279,36 @@ class _Search:
                 for some in _subsets(rest, number):
                     gone = (*must, *some)
                     counted = Counter(some)
-                    move = move_to(kind, _without(kind, gpu.state, gone), profile, place)
-                    if move is None or any(known <= counted for known in opened):
+                    full = kind.at(_without(kind, gpu.state, gone), profile, place)
+                    if full is None or any(known <= counted for known in opened):
                         continue
                     opened.append(counted)
                     stays = tuple((Counter(gpu.old) - Counter(gone)).elements())
-                    yield _Option(gone, place, _Gpu(gpu.kind, move.after, tuple(sorted(stays))))
+                    yield _Option(gone, place, _Gpu(gpu.kind, full, tuple(sorted(stays))))
                 if Counter() in opened:
                     break
                 if number == 1:
                     rest = tuple(v for v in rest if Counter([v]) not in opened)
 
-    def _room(self, shifts: list[_Goes], goes: tuple[_Goes, ...]) -> Room | None:
+    def _room(self, goes: tuple[_Goes, ...], changes: Sequence[Change]) -> Room | None:
         """Return the plan with its vGPUs by number, if what it leads to is better."""
-        if self._better is not None and not self._is_better(shifts, self._better):
+        if self._better is not None and not self._is_better(changes, self._better):
             return None
         numbers: dict[Placed, list[int]] = {}
         for number, vgpu in enumerate(self._placed):
             numbers.setdefault(vgpu, []).append(number)
-        which = {n: numbers[one.what.here].pop(0) for n, one in enumerate(shifts) if one.what.here is not None}
-        order = _rounds(self._fleet, shifts, self._spare)
+        shifts = [Shift(numbers[here].pop(0), to.gpu, to.place) for here, to in changes]
+        order = rounds_of(self._fleet, changes, self._spare)
         if order is None:
             self._lacking = True
             return None
-        rounds = tuple(tuple(Shift(which[n], shifts[n].to.gpu, shifts[n].to.place) for n in one) for one in order)
         places = {one.what.number: one.to for one in goes if one.what.here is None}
-        return Room(rounds, tuple(places[n] for n in range(len(places))))
+        return Room(tuple(tuple(shifts[n] for n in one) for one in order), tuple(places[n] for n in range(len(places))))
 
-    def _is_better(self, shifts: Sequence[_Goes], better: Better) -> bool:
-        """Say whether that is true of what all shifts change; what many plans lead to is judged once."""
-        after = _after(self._fleet, _Now(_states(self._fleet, shifts), NOTHING), shifts)
-        states = after.states if after is not None else {}
+    def _is_better(self, changes: Sequence[Change], better: Better) -> bool:
+        """Say whether that is true of all that changes; what many plans lead to is judged once."""
+        then = after(self._fleet, before(self._fleet, changes, NOTHING), changes)
+        states = then.states if then is not None else {}
         key = frozenset(states.items())
         known = self._judged.get(key)
         if known is None:
@@ -339,65 +333,3 @@ def _subsets(vgpus: tuple[tuple[str, int], ...], number: int) -> Iterator[tuple[
             continue
         for others in _subsets(vgpus[n + 1 :], number - 1):
             yield (first, *others)
-
-
-def _rounds(fleet: Fleet, shifts: Sequence[_Goes], spare: Spare) -> tuple[tuple[int, ...], ...] | None:
-    """Return an order in which each vGPU finds its place free: alone or with one other as far as that goes.
-
-    All of them at once always can, for together they are a fleet that there may be, unless functions are lacking.
-    """
-    dead: set[tuple[frozenset[int], int]] = set()
-
-    def go(now: _Now, done: frozenset[int], pairs: int) -> tuple[tuple[int, ...], ...] | None:
-        if len(done) == len(shifts):
-            return ()
-        if (done, pairs) in dead:
-            return None
-        waiting = [n for n in range(len(shifts)) if n not in done]
-        for one in chain(combinations(waiting, 1), combinations(waiting, 2) if pairs else ()):
-            then = _after(fleet, now, [shifts[n] for n in one])
-            rest = go(then, done.union(one), pairs + 1 - len(one)) if then is not None else None
-            if rest is not None:
-                return (one, *rest)
-        dead.add((done, pairs))
-        return None
-
-    now = _Now(_states(fleet, shifts), spare)
-    for pairs in range(min(PAIRS, len(shifts) // 2) + 1):
-        order = go(now, frozenset(), pairs)
-        if order is not None:
-            return order
-    return (tuple(range(len(shifts))),) if _after(fleet, now, shifts) is not None else None
-
-
-class _Now(NamedTuple):
-    """GPUs by number between two rounds: their states, and their free functions."""
-
-    states: dict[int, State]
-    spare: Spare
-
-
-def _after(fleet: Fleet, now: _Now, shifts: Sequence[_Goes]) -> _Now | None:
-    """Return how the GPUs are when all of these have left and then are at their new places; None: that cannot be."""
-    spare = spared(now.spare, [_from(one).gpu for one in shifts], [one.to.gpu for one in shifts])
-    if spare is None:
-        return None
-    states = dict(now.states)
-    for here in map(_from, shifts):
-        states[here.gpu] = fleet.kind(fleet.group_of(here.gpu)).without(states[here.gpu], here.profile, here.place)
-    for to in (one.to for one in shifts):
-        states[to.gpu] = fleet.kind(fleet.group_of(to.gpu)).at(states[to.gpu], to.profile, to.place)
-        if states[to.gpu] is None:
-            return None
-    return _Now(states, spare)
-
-
-def _states(fleet: Fleet, shifts: Sequence[_Goes]) -> dict[int, State]:
-    """Return the states of the GPUs that shifts change, as they are."""
-    return {gpu: fleet.group_of(gpu).state for one in shifts for gpu in (one.to.gpu, _from(one).gpu)}
-
-
-def _from(one: _Goes) -> Placed:
-    if one.what.here is None:
-        raise ValueError("what is wanted has no place before")
-    return one.what.here

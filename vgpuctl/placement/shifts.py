@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from vgpuctl.placement.fleet import Fleet
-from vgpuctl.placement.kind import Kind, Move, State
+from vgpuctl.placement.kind import Move
 
 
 class Placed(NamedTuple):
@@ -100,13 +100,7 @@ def renumbered(rounds: Sequence[Round], which: Sequence[int]) -> tuple[Round, ..
 def put(fleet: Fleet, vgpu: Placed) -> None:
     """Place a vGPU at a place that is free."""
     group = fleet.group_of(vgpu.gpu)
-    move = move_to(fleet.kind(group), group.state, vgpu.profile, vgpu.place)
-    if move is None:
+    state = fleet.kind(group).at(group.state, vgpu.profile, vgpu.place)
+    if state is None:
         raise ValueError(f"{vgpu} is not free")
-    fleet.put(vgpu.gpu, move)
-
-
-def move_to(kind: Kind, state: State, profile: str, place: int) -> Move | None:
-    """Return the move that puts a vGPU at this place; None: it is not free."""
-    after = kind.at(state, profile, place)
-    return None if after is None else Move(place, after)
+    fleet.put(vgpu.gpu, Move(vgpu.place, state))

@@ -8,9 +8,15 @@ from hypothesis import strategies as st
 
 from tests.unit.placement.fleets import after, filled
 from tests.unit.placement.test_kinds import A40
-from vgpuctl.placement.better import by_size, improvement, value
+from vgpuctl.placement.better import by_size, improvement
 from vgpuctl.placement.fleet import Fleet, Group
+from vgpuctl.placement.joint import total_left
 from vgpuctl.placement.shifts import Placed
+
+
+def value(fleet: Fleet) -> tuple[int, ...]:
+    """Return how many of each profile fit alone, the largest first."""
+    return tuple(total_left(fleet, profile) for profile in by_size(fleet))
 
 
 @settings(deadline=None, max_examples=60)
