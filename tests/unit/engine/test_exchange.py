@@ -7,27 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.exchanges import SOFTWARE, crowded, gpu_of, stood
 from tests.faults import CHANGING, Trial, Watch, counted, failing, outcome
 from tests.layouts import Signals
 from tests.lent import carriers, vm_of
-from tests.mixed_sizes import mixed, overlapping, placed
+from tests.mixed_sizes import overlapping, placed
 from tests.unit.engine.test_faults import spawn
 from tests.worlds import WAIT_SECONDS, Host, Silent, create, delete, mend, open_host, picture, start, stop, wish
-from vgpuctl.engine.attach import attach
-from vgpuctl.engine.change import move_vgpu
-from vgpuctl.engine.cordon import cordon
 from vgpuctl.engine.devices import missing_devices
-from vgpuctl.engine.moves import defragment, make_room, move_all
+from vgpuctl.engine.moves import move_all
 from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.queries import explain
 from vgpuctl.errors import Busy, Interrupted, NoCapacity, NotFound, PartlyApplied
-from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.records import DomainRecord
 from vgpuctl.model.vm import VmState
 from vgpuctl.model.world import World
-from vgpuctl.plan.in_place import Goal
 from vgpuctl.plan.rounds import VmMove
-from vgpuctl.value import Value, replace
+from vgpuctl.value import replace
 
 __all__ = ["spawn"]
 TWO = {
@@ -40,11 +35,6 @@ TWO = {
         "DC-1-24Q",
     ),
 }
-NEWEST = """kernel: 7.0.0-14-generic
-libvirt: {version: "12.0.0", qemu: "10.2.1"}
-nvidia: {driver: "595.45.04"}
-"""
-SOFTWARE = {"mdev-vf": 'kernel: "5.14.0"\n', "mig": NEWEST}
 NAMES = ("first", "second", "third")
 
 
@@ -55,13 +45,6 @@ def opposite(directory: Path, kind: str, *, running: bool, more: str = "") -> Ho
     for name, profile in zip(NAMES, (small, large, small), strict=True):
         create(host.world, wish(profile, name=name), start=running)
     return host.again()
-
-
-def gpu_of(host: Host, name: str) -> str:
-    promise = vm_of(host, name).promise
-    assert promise is not None
-    (vgpu,) = promise.vgpus
-    return vgpu.gpu
 
 
 def swap(world: World, first: str) -> tuple[VmMove, ...]:
@@ -161,25 +144,6 @@ def test_whenever_ctrl_c_comes_all_is_as_it_was_or_it_says_what_is_left_and_reco
     assert left >= 5
 
 
-STANDS = {"a": ("DC-24Q", 24), "b": ("DC-24Q", 72), "c": ("DC-16Q", 0), "d": ("DC-12Q", 60)}
-"""The vGPUs of a mixed-size GPU: 8 and 12 GiB are free, and only between 36 and 60 could 16 be, in one way."""
-MIXED = f"version: 1\n{NEWEST}gpus:\n  - {{model: RTX PRO 6000, vfs: {{total: 6, enabled: 6}}}}\n"
-
-
-def crowded(directory: Path, names: str = "abcd") -> Host:
-    host = mixed(directory, text=MIXED)
-    for name in names:
-        profile, place = STANDS[name]
-        create(host.world, wish(profile, name=name))
-        if placed(host)[name] != place:
-            stop(host.world, name)
-            goal = Goal(gpu_of(host, name), place)
-            move_vgpu(host.world, name, *carriers(host, name), goal, wait_seconds=WAIT_SECONDS, progress=Silent())
-            start(host.world, name)
-    assert placed(host) == {name: STANDS[name][1] for name in names}
-    return host.again()
-
-
 def two_off(directory: Path) -> Host:
     """Return a host with a mixed-size GPU and two VMs on it that are off."""
     host = crowded(directory, "ad")
@@ -215,104 +179,6 @@ def apart(host: Host, where: str) -> None:
 def test_on_a_mixed_size_gpu_whatever_call_a_process_dies_in_reconcile_makes_it_whole(tmp_path: Path, spawn) -> None:
     trial = Trial(tmp_path, two_off, overlapped, apart)
     assert trial.deaths(trial.calls(), spawn) >= 4
-
-
-class Sizes(Value):
-    """A GPU in a scenario, of which four small vGPUs or fewer large ones fit on one; `twin` is as large as small."""
-
-    gpu: str
-    small: str
-    twin: str
-    large: str
-
-
-STOOD = {
-    "vendor-vf": Sizes("model: L40S", "L40S-12Q", "L40S-12A", "L40S-24Q"),
-    "mdev-vf": Sizes("model: A16", "A16-4Q", "A16-4A", "A16-8Q"),
-    "mig": Sizes("model: RTX PRO 6000, mig: [1g.24gb+gfx]", "DC-1-6Q", "DC-1-6A", "DC-1-24Q"),
-}
-
-
-def stood(directory: Path, gpus: str, stands: dict[str, tuple[str, int]], *, software: str = "", on: bool) -> Host:
-    """Return a host on which each VM has a vGPU of its profile on the GPU of its number, and is bound to none."""
-    host = open_host(directory, text=f"version: 1\n{software}gpus:\n{gpus}")
-    addresses = [gpu.address for gpu in observe(host.world, Want()).gpus]
-    for name, (profile, number) in stands.items():
-        for address in addresses:
-            cordon(host.world, address, cordoned=address != addresses[number], dry_run=False, progress=Silent())
-        create(host.world, wish(profile, name=name), start=on)
-    for address in addresses:
-        cordon(host.world, address, cordoned=False, dry_run=False, progress=Silent())
-    return host.again()
-
-
-def with_vfs(directory: Path, kind: str, vfs: tuple[int, ...], *, on: bool) -> Host:
-    """Return a host with GPUs of so many VFs: a small vGPU on the first, a large one on the second, a twin on a third.
-
-    The third one does not offer the small profile.
-    """
-    sizes = STOOD[kind]
-    stands = {"a": (sizes.small, 0), "b": (sizes.large, 1), "c": (sizes.twin, 2)}
-    both = f"{sizes.twin}, {sizes.large}"
-    gpus = "".join(
-        f"  - {{{sizes.gpu}, vfs: {{total: {number}, enabled: {number}}}, profiles: [{profiles}]}}\n"
-        for number, profiles in zip(vfs, (f"{sizes.small}, {both}", f"{sizes.small}, {both}", both), strict=False)
-    )
-    on_them = dict(list(stands.items())[: len(vfs)])
-    return stood(directory, gpus, on_them, software=SOFTWARE.get(kind, ""), on=on)
-
-
-def room(world: World, profile: str, number: int, *, yes: bool) -> Outcome:
-    """plan-moves --profile."""
-    return make_room(world, [(profile, number)], most=None, yes=yes, wait_seconds=WAIT_SECONDS, progress=Silent())
-
-
-@pytest.mark.parametrize("on", [True, False], ids=["running", "off"])
-@pytest.mark.parametrize("kind", STOOD)
-def test_what_lacks_a_function_is_refused_when_it_is_shown_as_when_it_is_done(
-    tmp_path: Path, kind: str, on: bool
-) -> None:
-    """The only VF of the first GPU is the one from which its VM would go."""
-    host = with_vfs(tmp_path, kind, (1, 4), on=on)
-    before = picture(host)
-    said = []
-    for yes in (False, True):
-        with pytest.raises(NoCapacity, match=r"for b at once: each needs .*, 1 in all, and 0 of 1 are free") as no:
-            room(host.world, STOOD[kind].twin, 2, yes=yes)
-        said.append((str(no.value), no.value.hint, no.value.facts))
-    assert said[0] == said[1]
-    assert picture(host) == before
-    assert explain(host.world, STOOD[kind].twin).data["moves"] is None
-
-
-@pytest.mark.parametrize("kind", STOOD)
-def test_of_two_exchanges_the_one_that_finds_its_functions_is_shown_and_done(tmp_path: Path, kind: str) -> None:
-    host = with_vfs(tmp_path, kind, (1, 4, 3), on=True)
-    gpus = [gpu.address for gpu in observe(host.world, Want()).gpus]
-    shown = room(host.world, STOOD[kind].twin, 3, yes=False)
-    assert {(m["vm"], m["to_gpu"], m["round"]) for m in shown.data["moves"]} == {("b", gpus[2], 1), ("c", gpus[1], 1)}
-    assert not shown.data["fewest"]
-    done = room(host.world, STOOD[kind].twin, 3, yes=True)
-    assert done.steps == shown.steps
-    assert not done.warnings
-    assert [gpu_of(host, name) for name in "abc"] == [gpus[0], gpus[2], gpus[1]]
-    assert all(vm_of(host, name).state is VmState.RUNNING for name in "abc")
-    assert not mend(host.again().world, dry_run=True).data["findings"]
-
-
-def test_what_lacks_a_function_brings_no_order(tmp_path: Path) -> None:
-    """With the two at each other's places one more large one would fit; the first GPU has no other function."""
-    sizes = STOOD["vendor-vf"]
-    gpus = "".join(f"  - {{{sizes.gpu}, vfs: {{total: {number}, enabled: {number}}}}}\n" for number in (1, 4))
-    host = stood(tmp_path, gpus, {"a": (sizes.large, 0), "b": (sizes.small, 1)}, on=True)
-    for yes in (False, True):
-        done = defragment(host.world, most=None, yes=yes, wait_seconds=WAIT_SECONDS, progress=Silent())
-        assert (done.changed, done.data["moves"]) == (False, [])
-
-
-def test_what_fits_as_it_is_needs_no_round(tmp_path: Path) -> None:
-    shown = room(crowded(tmp_path, "a").world, "DC-24Q", 1, yes=False)
-    assert (shown.steps, shown.data["moves"], shown.changed) == ((), [], False)
 
 
 H100 = "  - {model: H100, mig: [1g.10gb]}\n"
@@ -359,37 +225,6 @@ def test_whatever_call_fails_or_a_process_dies_in_two_vms_have_gpu_instances(tmp
     calls = trial.calls()
     assert trial.failures(calls) >= 5
     assert trial.deaths(calls, spawn) >= 4
-
-
-def test_two_vgpus_of_one_vm_do_not_go_at_once(tmp_path: Path) -> None:
-    """Two VMs could make that room, as the next test shows; one that has both vGPUs cannot."""
-    host = crowded(tmp_path, "abc")
-    stop(host.world, "a")
-    attach(host.world, wish("DC-12Q", name="a"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
-    promise = vm_of(host, "a").promise
-    assert promise is not None
-    _, vgpu = promise.vgpus
-    if vgpu.placement_id != 60:
-        goal = Goal(vgpu.gpu, 60)
-        move_vgpu(host.world, "a", vgpu.carrier, goal, wait_seconds=WAIT_SECONDS, progress=Silent())
-    with pytest.raises(NoCapacity, match="moving the"):
-        make_room(host.world, [("DC-16Q", 1)], most=2, yes=False, wait_seconds=WAIT_SECONDS, progress=Silent())
-
-
-def test_a_plan_says_who_goes_at_once_and_carries_it_out(tmp_path: Path) -> None:
-    host = crowded(tmp_path)
-    with pytest.raises(NoCapacity, match="with 1 moves or fewer"):
-        make_room(host.world, [("DC-16Q", 1)], most=1, yes=False, wait_seconds=WAIT_SECONDS, progress=Silent())
-    shown = make_room(host.world, [("DC-16Q", 1)], most=None, yes=False, wait_seconds=WAIT_SECONDS, progress=Silent())
-    assert [(m["vm"], m["round"]) for m in shown.data["moves"]] in ([("a", 1), ("d", 1)], [("d", 1), ("a", 1)])
-    assert [step.partition(":")[0] for step in shown.steps] == ["2 at once, as each needs the place of another"]
-    make_room(host.world, [("DC-16Q", 1)], most=None, yes=True, wait_seconds=WAIT_SECONDS, progress=Silent())
-    to = {m["vm"]: m["to_placement_id"] for m in shown.data["moves"]}
-    assert placed(host) == {name: place for name, (_, place) in STANDS.items()} | to
-    assert all(vm_of(host, name).state is VmState.RUNNING for name in STANDS)
-    create(host.world, wish("DC-16Q", name="large"))
-    assert overlapping(host) == []
-    assert not mend(host.again().world, dry_run=True).data["findings"]
 
 
 def test_where_one_guest_does_not_shut_down_all_run_again_where_they_were(tmp_path: Path) -> None:
