@@ -67,6 +67,12 @@ _KERNEL = (
         "vgpuctl doctor driver-version; reboot after an update of the driver",
     ),
     Message(
+        "Could not acquire UnbindLock",
+        "a program used the GPU while sriov-manage wanted it: its VFs stayed as they were, unless a later try worked",
+        Verdict.WARN,
+        "where VFs are missing: systemctl stop nvidia-persistenced nvidia-dcgm dcgm-exporter, then vgpuctl apply",
+    ),
+    Message(
         ": start failed",
         "nvidia-vgpu-mgr did not start a vGPU",
         Verdict.WARN,

@@ -2,8 +2,10 @@
 """NVIDIA's VFs, through sriov-manage of the vGPU host driver: it is all of them or none.
 
 The command takes the GPU from the driver and gives it back, which the driver allows (unbindLock) only while nobody
-uses the GPU: "Cannot obtain unbindLock" means that some process does. The VFs come and go after it has ended.
-Source: NVIDIA's vGPU documentation; nv-procfs.c in NVIDIA's open kernel modules.
+uses the GPU: "Cannot obtain unbindLock" means that some process does. A monitor that polls NVML does for a moment, so
+that answer alone is tried again. The VFs come and go after the command has ended.
+Source: NVIDIA's vGPU documentation; nv-procfs.c in NVIDIA's open kernel modules; the retries are those of CubeCOS, and
+stackhpc/ansible-collection-linux#37 reports the same race.
 """
 
 from __future__ import annotations
@@ -18,12 +20,15 @@ from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.records import CommandResult
+    from vgpuctl.model.seams import VendorCommands
     from vgpuctl.model.world import World
 
 COMMAND = "/usr/lib/nvidia/sriov-manage"
 DEADLINE_SECONDS = 180.0
 SETTLE_SECONDS = 60.0
 PAUSE_SECONDS = 0.5
+UNBIND_RETRIES = 5
+UNBIND_PAUSE_SECONDS = 1.0
 
 
 class ManageVfs(Value):
@@ -45,7 +50,7 @@ class ManageVfs(Value):
         """Run the command; holders of VFs are looked for first, for the kernel would wait for them.
 
         Raises:
-            InUse: a VM or a process uses the GPU.
+            InUse: a VM uses the GPU, or a process does and goes on doing so.
             HostCannot: the command is not there.
             DeviceFailed: it failed.
             Stuck: it did not end, or was not waited for any longer; it goes on and is recorded.
@@ -59,26 +64,37 @@ class ManageVfs(Value):
             refuse_if_held(world, vf, f"{PCI}/{vf}")
         flag = "-e" if enable else "-d"
         facts: dict[str, object] = {"gpu": self.gpu, "command": f"{COMMAND} {flag} {self.gpu}"}
+        result = self._asked(world.vendor, flag, facts)
+        for _ in range(UNBIND_RETRIES):
+            if not _is_held(result):
+                break
+            world.clock.pause(UNBIND_PAUSE_SECONDS)
+            result = self._asked(world.vendor, flag, facts)
+        if result.status != 0:
+            raise self._refusal(world, result, facts)
+
+    def _asked(self, vendor: VendorCommands, flag: str, facts: dict[str, object]) -> CommandResult:
         try:
-            result = world.vendor.sriov_manage(flag, self.gpu, deadline_seconds=DEADLINE_SECONDS)
+            return vendor.sriov_manage(flag, self.gpu, deadline_seconds=DEADLINE_SECONDS)
         except FileNotFoundError as error:
             hint = "install NVIDIA's vGPU host driver (for KVM); the driver for computing alone does not bring it"
             raise HostCannot(f"{COMMAND} is not installed", hint=hint, check="sriov-manage", **facts) from error
         except OSError as error:
             raise DeviceFailed(f"{COMMAND} could not be started: {error.strerror}", hint=COMMAND, **facts) from error
-        if result.status != 0:
-            raise self._refusal(world, result, facts)
 
     def _refusal(self, world: World, result: CommandResult, facts: dict[str, object]) -> Exception:
         lines = [line.strip() for line in result.text.splitlines() if line.strip()]
         said = lines[-1] if lines else f"it ended with status {result.status}"
-        if "unbindLock" in result.text:
+        if _is_held(result):
             who = holders(world)
             return InUse(
-                f"{self.gpu} is in use by {', '.join(who) or 'a process that cannot be seen'}; "
-                "its driver does not let go of it",
-                hint="stop them first: monitoring, nvidia-persistenced, CUDA programs",
+                f"{self.gpu} is in use by {', '.join(who) or 'a process that cannot be seen'}: its driver refused to "
+                f"release it {UNBIND_RETRIES + 1} times in {UNBIND_RETRIES * UNBIND_PAUSE_SECONDS:g} s "
+                "(Cannot obtain unbindLock)",
+                hint="stop what polls or uses the GPU, then run the command again: systemctl stop "
+                "nvidia-persistenced nvidia-dcgm dcgm-exporter; also other monitoring and CUDA programs",
                 holders=list(who),
+                tries=UNBIND_RETRIES + 1,
                 **facts,
             )
         return DeviceFailed(
@@ -127,6 +143,11 @@ class ManageVfs(Value):
         for step in self.again:
             step.perform(world)
             step.verify(world)
+
+
+def _is_held(result: CommandResult) -> bool:
+    """Say whether the driver did not give the GPU away because somebody uses it."""
+    return result.status != 0 and "unbindLock" in result.text
 
 
 def holders(world: World) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from vgpuctl.doctor.check import Verdict
 GPU = a100()
 XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid='<unknown>', name=<unknown>"
 MISMATCH = "NVRM: API mismatch: the client has the version 535.247.01, but"
+UNBIND = "nvidia 0000:3b:00.0: NVRM: Could not acquire UnbindLock"
 TIMEOUT = "[nvidia-vgpu-vfio] a581675d-19eb-4f50-aa64-6aeb378c58c3: start failed. status: 0x0 Timeout Occured"
 MANAGER = (
     "notice: vmiop_env_log: nvidia-vgpu-mgr daemon started",
@@ -47,6 +48,7 @@ def test_drivers_without_a_complaint_are_in_order():
             "0000:3b:00.0: the driver refuses this VF",
         ),
         ("NVRM: Required FB for heterogeneous vGPU exceeds", Verdict.WARN, "mixed sizes"),
+        (UNBIND, Verdict.WARN, "0000:3b:00.0: a program used the GPU"),
         (MISMATCH, Verdict.WARN, "the client has the version 535.247.01"),
         (TIMEOUT, Verdict.WARN, "did not start a vGPU"),
     ],

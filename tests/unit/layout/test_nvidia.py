@@ -87,9 +87,32 @@ def test_a_vf_that_a_vm_has_is_never_taken_away(world):
 def test_who_keeps_the_driver_from_letting_go_is_named(world):
     command = Command(CommandResult(1, f"Cannot obtain unbindLock for {A16}\n"))
     watched = replace(world, vendor=command, processes=Holding(), sysfs=Nodes(world.sysfs))
-    with pytest.raises(InUse, match=r"in use by dcgm /dev/nvidia0 \(pid 77\)"):
+    before = world.clock.monotonic()
+    with pytest.raises(InUse, match=r"in use by dcgm /dev/nvidia0 \(pid 77\): .* 6 times in 5 s") as raised:
         ManageVfs(A16, enable=True, total=16).perform(watched)
-    assert command.calls == [("-e", A16)]
+    assert command.calls == [("-e", A16)] * 6
+    assert world.clock.monotonic() - before == 5
+    assert "systemctl stop nvidia-persistenced nvidia-dcgm dcgm-exporter" in raised.value.hint
+
+
+@pytest.mark.parametrize(("times", "works"), [(1, True), (5, True), (6, False)])
+def test_a_monitor_that_asks_for_a_moment_is_waited_for_five_times(tmp_path, times, works):
+    text = f"""version: 1
+title: t
+gpus: [{{model: A16, address: "{A16}", vfs: {{enabled: 0}}}}]
+faults: [{{on: sriov-manage, match: "{A16}", message: Cannot obtain unbindLock for {A16}, times: {times}}}]
+"""
+    world = open_host(tmp_path, text=text).world
+    step = ManageVfs(A16, enable=True, total=16)
+    if not works:
+        with pytest.raises(InUse, match="a process that cannot be seen"):
+            step.perform(world)
+        assert number_of(world, A16) == 0
+        return
+    step.perform(world)
+    step.verify(world)
+    assert number_of(world, A16) == 16
+    assert world.clock.monotonic() - 1_000_000 == times
 
 
 @pytest.mark.parametrize(
@@ -105,6 +128,13 @@ def test_a_command_that_fails_is_told_with_what_it_said(world, result, kind, tex
     with pytest.raises(kind, match=text) as raised:
         ManageVfs(A16, enable=True, total=16).perform(replace(world, vendor=Command(result)))
     assert raised.value.facts["command"] == f"/usr/lib/nvidia/sriov-manage -e {A16}"
+
+
+def test_no_other_failure_is_tried_again(world):
+    command = Command(CommandResult(1, "write error: No such device\n"))
+    with pytest.raises(DeviceFailed):
+        ManageVfs(A16, enable=True, total=16).perform(replace(world, vendor=command))
+    assert command.calls == [("-e", A16)]
 
 
 def test_a_command_that_goes_on_is_not_undone_while_it_lives(world):
