@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.site import Site, new_uuid
+from vgpuctl.domain.parse import run_of
 from vgpuctl.errors import Exists, LibvirtFailed
 from vgpuctl.model.vm import VmState
 
@@ -111,6 +112,20 @@ def test_a_missing_mdev_fails_the_start_and_leaves_the_domain_off(site: Site, uu
     record = site.world.hypervisor.find_domain(uuid)
     assert record is not None
     assert record.state is VmState.STOPPED
+
+
+def test_each_start_gives_a_domain_another_id(site: Site, uuid: str) -> None:
+    define(site, uuid)
+    seen = []
+    for _ in range(2):
+        site.world.hypervisor.start(uuid)
+        record = site.world.hypervisor.find_domain(uuid)
+        assert record is not None
+        assert record.live_xml is not None
+        seen.append(run_of(record.live_xml))
+        site.world.hypervisor.destroy(uuid)
+    assert None not in seen
+    assert seen[0] != seen[1]
 
 
 def test_start_destroy_and_undefine(site: Site, uuid: str) -> None:

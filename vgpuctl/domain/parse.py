@@ -92,6 +92,11 @@ def _memory_nodes(numatune: etree._Element | None) -> frozenset[int]:
     return frozenset(found)
 
 
+def run_of(live_xml: str) -> str | None:
+    """Return the id that libvirt gave a domain when it was started (virDomainGetID); each start gives another one."""
+    return _root(live_xml).get("id")
+
+
 def hostdevs_of(xml: str) -> tuple[HostdevRef, ...]:
     """Return the host devices of a domain's XML; for the live XML of a running domain."""
     return tuple(_hostdevs(_root(xml).find("devices")))

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """VMs that a command shuts down and starts again: noted before, so that one that is killed in between leaves word.
 
-start-vm and stop-vm drop the note, whoever calls them; a boot drops all of them with /run.
+start-vm, stop-vm and delete-vm drop the note, whoever calls them; a boot drops all of them with /run. Where the process
+that noted it is dead, whoever reads the notes drops it too once the VM was started since, or is gone: who switches it
+off later wants it off. A VM that still is in the run in which it was noted may be about to power off, because it was
+asked to; after the time that it was given for that, it counts as running.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import FileFailed
+from vgpuctl.errors import FileFailed, VgpuctlError
+from vgpuctl.model.records import DomainRecord
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import DrainedVm, ProcessId, PromiseState, Vm
 from vgpuctl.steps.domain import OFF
@@ -17,15 +21,18 @@ if TYPE_CHECKING:
     from vgpuctl.model.world import World
 
 
-def note(world: World, gpu: str | None, process: ProcessId, vms: tuple[Vm, ...]) -> None:
-    """Note which VMs a process shuts down to set a GPU up; without a GPU, to refresh or move them.
+def note(world: World, gpu: str | None, process: ProcessId, vms: tuple[Vm, ...], wait_seconds: float) -> None:
+    """Note which VMs a process shuts down, each within `wait_seconds`, to set a GPU up; without a GPU, to change them.
 
     Raises:
         FileFailed: it cannot be written.
     """
+    until = world.clock.monotonic() + wait_seconds * len(vms)
     for vm in vms:
+        record = world.hypervisor.find_domain(vm.uuid)
+        run = None if record is None else _run(record)
         try:
-            world.claims.note_drained(DrainedVm(vm.uuid, gpu, process))
+            world.claims.note_drained(DrainedVm(vm.uuid, gpu, process, run, until))
         except OSError as error:
             raise FileFailed(
                 f"that {vm.name} is to be started again cannot be noted: {error.strerror or error}",
@@ -42,9 +49,34 @@ def left_off(world: World, snapshot: Snapshot) -> tuple[tuple[str | None, Vm], .
         noted = world.claims.drained()
     except PermissionError:
         return ()
-    vms = ((one, snapshot.vm(one.vm_uuid)) for one in noted if not world.processes.alive(one.process))
-    return tuple(
-        (one.gpu, vm)
-        for one, vm in vms
-        if vm is not None and vm.state in OFF and vm.promise is not None and vm.promise.state is PromiseState.READY
-    )
+    found = []
+    for one in noted:
+        vm = snapshot.vm(one.vm_uuid)
+        if world.processes.alive(one.process):
+            continue
+        if vm is None or vm.state not in OFF:
+            _forget_if_settled(world, snapshot, one)
+        elif vm.promise is not None and vm.promise.state is PromiseState.READY:
+            found.append((one.gpu, vm))
+    return tuple(found)
+
+
+def _forget_if_settled(world: World, snapshot: Snapshot, one: DrainedVm) -> None:
+    """Drop the note of a VM that runs again or is gone; it is looked at after the note: the snapshot may be older."""
+    if not snapshot.hypervisor.available:
+        return
+    try:
+        record = world.hypervisor.find_domain(one.vm_uuid)
+    except VgpuctlError:
+        return  # the next command that reads the note looks again
+    if record is not None:
+        may_go_off = _run(record) == one.run and world.clock.monotonic() < one.until
+        if record.state in OFF or (one.run is not None and may_go_off):
+            return
+    world.claims.forget_drained(one.vm_uuid, one)
+
+
+def _run(record: DomainRecord) -> str | None:
+    from vgpuctl.domain.parse import run_of  # needs lxml, which a host without VMs spares
+
+    return None if record.live_xml is None else run_of(record.live_xml)

@@ -264,8 +264,7 @@ def delete_vm(
     steps = tuple(s.describe() for s in plan.steps)
     if dry_run:
         return Outcome(True, vm_value(snapshot, vm), steps, snapshot.warnings, plan.notes, dry_run=True)
-    running = " It is running." if vm.state is VmState.RUNNING else ""
-    confirm(f"Delete VM {vm.name}?{running}", steps)
+    confirm(f"Delete VM {vm.name}?{' It is running.' if vm.state is VmState.RUNNING else ''}", steps)
     mine = reclaim(world, claims_of(world, vm.name, promise), wait_seconds, leaving=True)
     was_off = vm.state in OFF
     try:
@@ -284,6 +283,7 @@ def delete_vm(
         raise
     with working_on(world, () if promise.vgpus else (vm.uuid,)):
         carry_out(world, plan, progress)
+    world.claims.forget_drained(vm.uuid)
     kept = promise.own_disks() if keep_disks else ()
     disks = [{"path": d.path, "size_bytes": d.capacity_bytes, "base": d.base} for d in kept]
     data: dict[str, object] = {"name": vm.name, "uuid": vm.uuid, "state": "absent", "vgpus": [], "disks": disks}

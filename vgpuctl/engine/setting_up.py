@@ -103,7 +103,7 @@ def apply(world: World, task: Task, work: Work, progress: Progress) -> None:
     stops = tuple(StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=task.wait_seconds) for vm in now.stops)
     release = ReleaseClaim(claim.carrier, claim.vm_uuid)
     try:
-        note(world, claim.gpu, claim.process, now.stops)
+        note(world, claim.gpu, claim.process, now.stops, task.wait_seconds)
         carry_out(world, Plan(steps=(*stops, *now.devices, *now.after, release)), progress, held)
     except BaseException as error:
         failure = error if isinstance(error, VgpuctlError) else _interrupted()

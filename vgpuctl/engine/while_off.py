@@ -31,7 +31,7 @@ def while_off(
     runs = vm.state not in OFF
     try:
         if runs:
-            note(world, None, world.processes.this(), (vm,))
+            note(world, None, world.processes.this(), (vm,), wait_seconds)
             shut_down(world, vm.uuid, force=False, dry_run=False, wait_seconds=wait_seconds, progress=progress)
         act()
     except BaseException as error:

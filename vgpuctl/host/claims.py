@@ -160,15 +160,11 @@ class ClaimStore:
 
     def note_drained(self, vm: DrainedVm) -> None:
         """Keep that a VM is about to be shut down for a while."""
-        _check_name(vm.vm_uuid)
-        self._refuse_capture()
-        make_private(self._drained.parent, self._drained)
-        self.forget_drained(vm.vm_uuid)
-        _write_new(self._drained / vm.vm_uuid, as_dict(vm))
+        self._keep(self._drained, vm.vm_uuid, vm)
 
-    def forget_drained(self, vm_uuid: str) -> None:
-        """Drop that it is to be started again."""
-        self._drop(self._drained / vm_uuid)
+    def forget_drained(self, vm_uuid: str, was: DrainedVm | None = None) -> None:
+        """Drop that it is to be started again; with `was`, only while the note still is that one."""
+        self._drop(self._drained, vm_uuid, was)
 
     def working(self) -> frozenset[str]:
         """Return the uuids of the VMs that a living process works on, after dropping what others left.
@@ -182,20 +178,16 @@ class ClaimStore:
             if work is not None and self._processes.alive(work.process):
                 found.add(work.vm_uuid)
             elif work is not None:
-                self.forget_working(name)
+                self._drop(self._working, name, work)
         return frozenset(found)
 
     def note_working(self, work: WorkedOn) -> None:
         """Keep that a process works on a VM; what an earlier one left gives way."""
-        _check_name(work.vm_uuid)
-        self._refuse_capture()
-        make_private(self._working.parent, self._working)
-        self.forget_working(work.vm_uuid)
-        _write_new(self._working / work.vm_uuid, as_dict(work))
+        self._keep(self._working, work.vm_uuid, work)
 
     def forget_working(self, vm_uuid: str) -> None:
         """Drop that a process works on a VM."""
-        self._drop(self._working / vm_uuid)
+        self._drop(self._working, vm_uuid)
 
     def stuck(self) -> tuple[StuckWrite, ...]:
         """Return the writes that still wait in the kernel, after dropping those whose process is gone.
@@ -209,28 +201,32 @@ class ClaimStore:
             if write is not None and self._processes.alive(write.process):
                 found.append(write)
             elif write is not None:
-                self._forget(name)
+                self._drop(self._stuck, name, write)
         return tuple(found)
 
     def record_stuck(self, write: StuckWrite) -> None:
         """Keep a write that has not come back; a record of an earlier process of that pid gives way."""
-        self._refuse_capture()
-        make_private(self._stuck.parent, self._stuck)
-        self._forget(str(write.process.pid))
-        _write_new(self._stuck / str(write.process.pid), as_dict(write))
+        self._keep(self._stuck, str(write.process.pid), write)
 
     def forget_stuck(self, write: StuckWrite) -> None:
         """Drop the record of a write that came back after all."""
-        self._forget(str(write.process.pid))
+        self._drop(self._stuck, str(write.process.pid))
 
-    def _forget(self, name: str) -> None:
-        self._drop(self._stuck / name)
+    def _keep(self, directory: Path, name: str, note: DrainedVm | WorkedOn | StuckWrite) -> None:
+        """Write a note in the place of an earlier one, in one step."""
+        _check_name(name)
+        self._refuse_capture()
+        with _directory_locked(directory):
+            _write_new(directory / name, as_dict(note), over=True)
 
-    def _drop(self, path: Path) -> None:
-        if self._read_only:
+    def _drop(self, directory: Path, name: str, was: DrainedVm | WorkedOn | StuckWrite | None = None) -> None:
+        """Remove a note; with `was`, only while it still says that: another process may have written a new one."""
+        if self._read_only or not directory.is_dir():
             return
         try:
-            os.unlink(path)
+            with _directory_locked(directory):
+                if was is None or _note(type(was), _text(directory / name)) == was:
+                    os.unlink(directory / name)
         except OSError:  # gone, or not ours to remove: who reads it checks the process again
             return
 

@@ -361,8 +361,11 @@ class Claims(Protocol):
             OSError: with the kernel's errno.
         """
 
-    def forget_drained(self, vm_uuid: str) -> None:
-        """Drop that: the VM runs again. A missing one is no error, and one that cannot be dropped neither."""
+    def forget_drained(self, vm_uuid: str, was: DrainedVm | None = None) -> None:
+        """Drop that: the VM runs again, or is gone. With `was`, only while the note still is that one.
+
+        A missing one is no error, and one that cannot be dropped neither.
+        """
 
     def working(self) -> frozenset[str]:
         """Return the uuids of the VMs without a place that a living process works on, dropping what others left.

@@ -253,11 +253,15 @@ class DrainedVm(Value):
     """The file /run/vgpuctl/drained/<uuid>: a VM that was shut down for a while, and is to be started again.
 
     `gpu`: the GPU that was to be set up; None when the VM itself was to be refreshed or moved.
+    `run`: libvirt's id of the domain when it was noted; each start gives it another one. `until`: how long its guest is
+    given to power off, in seconds of the clock that never jumps.
     """
 
     vm_uuid: str
     gpu: str | None
     process: ProcessId
+    run: str | None = None
+    until: float = 0.0
 
 
 class WorkedOn(Value):

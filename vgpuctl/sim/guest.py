@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The guest of a simulated domain: no agent answers in it; one that boots a system gets a lease at once.
 
-A running domain's XML is its config with what libvirt fills in at the start: the screen's port, the console's
-terminal. Both follow from the domain's process id, so no two have the same.
+A running domain's XML is its config with what libvirt fills in at the start: its id, the screen's port, the
+console's terminal. All follow from the domain's process id, so no two have the same.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ def without_passwords(xml: str) -> str:
 
 
 def live_xml(running: Running) -> str:
-    """Return a running domain's XML: with the port of its screen and the terminal of its console."""
+    """Return a running domain's XML: with its id, the port of its screen and the terminal of its console."""
     number = (running.pid - FIRST_PID) % _PORTS
     xml = without_passwords(running.xml).replace(_NO_PORT, f"port='{FIRST_PORT + number}' autoport='yes'")
+    xml = xml.replace("<domain ", f"<domain id='{number + 1}' ", 1)
     for kind in ("serial", "console"):
         xml = xml.replace(f"<{kind} type='pty'>", f"<{kind} type='pty' tty='/dev/pts/{number}'>", 1)
     return xml

@@ -31,7 +31,7 @@ class SimHypervisor(Plugging):
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._records: dict[str, tuple[str, str | None, DomainRecord]] = {}
+        self._records: dict[str, tuple[str, tuple[str | None, int], DomainRecord]] = {}
 
     def status(self) -> HypervisorStatus:
         """Say whether libvirt answers, and if not why."""
@@ -202,9 +202,9 @@ class SimHypervisor(Plugging):
     def _record(self, state: State, domain: SimDomain) -> DomainRecord:
         """Return a domain as the seam shows it; made again only when it changed."""
         running = state.running.get(domain.uuid)
-        live = running.xml if running else None
+        live, pid = (running.xml, running.pid) if running else (None, 0)
         known = self._records.get(domain.uuid)
-        unchanged = known is not None and known[0] is domain.xml and known[1] is live
+        unchanged = known is not None and known[0] is domain.xml and known[1] == (live, pid)
         if known is not None and unchanged and known[2].persistent == domain.persistent:
             return known[2]
         power = VmState.RUNNING if running else VmState.STOPPED
@@ -212,7 +212,7 @@ class SimHypervisor(Plugging):
         record = DomainRecord(
             domain.name, domain.uuid, power, guest.without_passwords(domain.xml), shown, domain.persistent
         )
-        self._records[domain.uuid] = (domain.xml, live, record)
+        self._records[domain.uuid] = (domain.xml, (live, pid), record)
         return record
 
     def _networks(self) -> dict[str, bool]:

@@ -9,8 +9,10 @@ import traceback
 
 import pytest
 
+from tests import schedulers
 from tests.layouts import FLEX, do, drained, numvfs, starts
-from tests.worlds import mend, picture, stop
+from tests.unit.engine.test_refresh import prepared, refresh
+from tests.worlds import delete, mend, picture, stop
 from vgpuctl.errors import InUse
 from vgpuctl.model.vm import DrainedVm, ProcessId
 from vgpuctl.value import replace
@@ -90,3 +92,106 @@ def test_one_that_somebody_stops_stays_off(tmp_path, off):
     stop(host.world, "two")
     assert not mend(host.world).changed
     assert uuid not in picture(host).running
+
+
+def dies_at(call):
+    """Say yes to the call of this name: the process dies before it is done."""
+    return lambda name, args: name == call
+
+
+def set_up(world):
+    do(world, FLEX, "sriov", 6, drain=True)
+
+
+def scheduled(world):
+    schedulers.act(world, schedulers.TWO_MS, drain=True)
+
+
+def refreshed(world):
+    refresh(world, "drain")
+
+
+DRAINING = {
+    "set-mode": (drained, set_up, "one"),
+    "set-scheduler": (lambda path: schedulers.with_vms(schedulers.small(path)), scheduled, "on"),
+    "refresh-vm": (lambda path: prepared(path, "drain"), refreshed, "vm"),
+    "refresh-vm, reserve running": (lambda path: prepared(path, "drain", reserve="running"), refreshed, "vm"),
+}
+
+
+@pytest.mark.parametrize("command", DRAINING)
+def test_a_vm_that_runs_again_and_is_switched_off_later_stays_off(tmp_path, command):
+    prepare, act, name = DRAINING[command]
+    host = prepare(tmp_path).again()
+    uuid = host.world.hypervisor.find_domain(name).uuid
+    deadly = replace(host.world, claims=Deadly(host.world.claims, dies_at("forget_drained")))
+    assert killed(lambda: act(deadly))
+    later = host.again()
+    assert uuid in picture(later).running
+    mend(later.world)
+    assert uuid not in {vm.vm_uuid for vm in later.world.claims.drained()}, "it was seen running"
+    later.world.hypervisor.destroy(uuid)
+    mend(later.world)
+    assert uuid not in picture(later).running
+
+
+def test_a_guest_that_is_slow_to_power_off_is_started_again_when_it_is_off(tmp_path):
+    host = prepared(tmp_path, "drain")
+    uuid = host.world.hypervisor.find_domain("vm").uuid
+    assert killed(lambda: refreshed(replace(host.world, hypervisor=Deadly(host.world.hypervisor, dies_at("shutdown")))))
+    later = host.again()
+    assert not mend(later.world).changed
+    later.world.hypervisor.destroy(uuid)
+    assert mend(later.world).changed
+    assert uuid in picture(later).running
+
+
+def test_a_guest_that_did_not_power_off_in_its_time_counts_as_running(tmp_path):
+    host = prepared(tmp_path, "drain")
+    uuid = host.world.hypervisor.find_domain("vm").uuid
+    assert killed(lambda: refreshed(replace(host.world, hypervisor=Deadly(host.world.hypervisor, dies_at("shutdown")))))
+    later = host.again()
+    later.world.clock.pause(3600)
+    mend(later.world)
+    later.world.hypervisor.destroy(uuid)
+    assert not mend(later.world).changed
+
+
+def test_the_note_of_a_living_process_stays(tmp_path):
+    host = drained(tmp_path)
+    uuid = host.world.hypervisor.find_domain("two").uuid
+    host.world.claims.note_drained(DrainedVm(uuid, FLEX, host.world.processes.this()))
+    mend(host.world)
+    assert [vm.vm_uuid for vm in host.world.claims.drained()] == [uuid]
+
+
+@pytest.mark.parametrize("by", ["delete-vm", "virsh"])
+def test_the_note_of_a_vm_that_is_gone_goes_too(tmp_path, by):
+    host = drained(tmp_path)
+    uuid = host.world.hypervisor.find_domain("two").uuid
+    host.world.claims.note_drained(DrainedVm(uuid, FLEX, ProcessId(999999, 1)))
+    if by == "delete-vm":
+        delete(host.world, "two")
+    else:
+        host.world.hypervisor.destroy(uuid)
+        host.world.hypervisor.undefine(uuid)
+        mend(host.world)
+    assert host.world.claims.drained() == ()
+
+
+def test_a_vm_that_was_noted_after_the_look_keeps_its_note(tmp_path):
+    """A look is older than the notes that are read after it: a VM that runs in it may have been shut down since."""
+    host = drained(tmp_path)
+    uuid = host.world.hypervisor.find_domain("two").uuid
+    claims = host.world.claims
+
+    class NotedSince:
+        def __getattr__(self, name):
+            if name == "drained":
+                claims.note_drained(DrainedVm(uuid, FLEX, ProcessId(999999, 1)))
+                host.world.hypervisor.destroy(uuid)
+            return getattr(claims, name)
+
+    assert not mend(replace(host.world, claims=NotedSince())).changed
+    assert mend(host.world).changed
+    assert uuid in picture(host).running

@@ -14,7 +14,7 @@ from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.records import ClaimsRead
-from vgpuctl.model.vm import Claim, ProcessId, StuckWrite
+from vgpuctl.model.vm import Claim, DrainedVm, ProcessId, StuckWrite
 from vgpuctl.value import as_dict, replace
 
 CARRIER = "0000:3b:00.4"
@@ -298,3 +298,13 @@ def test_a_stuck_write_is_known_while_its_process_lives(tmp_path, store):
     (tmp_path / "run/stuck/1").unlink()
     store.forget_stuck(alive)
     assert store.stuck() == ()
+
+
+def test_a_note_that_was_written_anew_is_not_dropped_for_the_former_one(store):
+    former = DrainedVm("of-vm", None, ProcessId(999999, 1))
+    store.note_drained(former)
+    store.note_drained(replace(former, process=HostProcesses().this()))
+    store.forget_drained("of-vm", former)
+    assert [vm.process for vm in store.drained()] == [HostProcesses().this()]
+    store.forget_drained("of-vm")
+    assert store.drained() == ()
