@@ -20,8 +20,9 @@ from vgpuctl.cli import schemas
 
 GOOD = tuple(f"gpu-{number:02}" for number in range(1, 7))
 DEAD, CHANGED, OLDER, SLOW = "gpu-07", "gpu-08", "gpu-09", "gpu-10"
-NOISY, SHA1, BARE, BROKEN, HIDDEN, SUDOER, UNKNOWN, MUTE, PORTED = (
-    "noisy", "sha1", "bare", "broken", "hidden", "sudoer", "unknown", "mute", "ported",
+NOISY, SHA1, BARE, BROKEN, HIDDEN, SUDOER, UNKNOWN, MUTE, PORTED, LIAR, ENDLESS = (
+    "noisy", "sha1", "bare", "broken", "hidden", "sudoer", "unknown", "mute", "ported", "liar",
+    "endless",
 )  # fmt: skip
 FRESH, EMPTY, BEHIND, HALTED, CRAMPED = "fresh", "empty", "behind", "halted", "cramped"
 """Hosts that lack vgpuctl: one of them has an old one, and one too little room."""
@@ -31,6 +32,18 @@ OLD_VGPUCTL = """#!/bin/sh
 echo '{"schema": "vgpuctl/1", "kind": "vgpuctl", "ok": false, "changed": false, "warnings": [], "error": {"code":
 "usage", "message": "no such command '"'$2'"'", "hint": null, "facts": {}, "exit_status": 2, "undone": [], "left": []}}'
 exit 2
+"""
+LIAR_VGPUCTL = """#!/bin/sh
+document() { echo '{"schema": "vgpuctl/1", "kind": "'"$1"'", "changed": false, "warnings": [], '"$2"'}'; }
+error='"ok": false, "error": {"code": "failed", "message": "m", "hint": null, "facts": {}, "exit_status": 1}'
+case "$*" in
+    *list-vms*) document list-vms '"ok": true, "data": null' ;;
+    *list-gpus*) document list-gpus "$error" ;;
+    *list-images*) document list-images '"ok": true, "data": []'; exit 255 ;;
+    *delete-vm*) document delete-vm '"ok": true, "data": {}'; exit 255 ;;
+    *list-profiles*) exec yes ;;
+    *) yes 'VM vdi-001: deleted' | head -n 200000 >&2; document list-vgpus "$error"; exit 1 ;;
+esac
 """
 SUDO = """#!/bin/sh
 [ "$1" = -n ] && [ "$2" = -- ] && shift 2 || exit 9
@@ -56,6 +69,8 @@ def network() -> Iterator[Network]:
         Host(SUDOER, commands={"sudo": SUDO}),
         Host(UNKNOWN),
         Host(PORTED, settings=("Port 2222",)),
+        Host(LIAR, commands={"vgpuctl": LIAR_VGPUCTL}),
+        Host(ENDLESS, bashrc="exec yes\n"),
         *(Host(name, fresh=True) for name in (FRESH, EMPTY, BEHIND, HALTED)),
         Host(CRAMPED, fresh=True, opt_options="size=64m"),
         Host(

@@ -20,8 +20,10 @@ from tests.remote.conftest import (
     BROKEN,
     CHANGED,
     DEAD,
+    ENDLESS,
     GOOD,
     HIDDEN,
+    LIAR,
     MUTE,
     NOISY,
     OLDER,
@@ -186,6 +188,34 @@ def test_a_host_that_cannot_says_what_it_lacks(ssh: Ssh, host: str, check: str, 
     done = ssh(host, "list-gpus", "--json")
     assert (done.returncode, error_of(done)["facts"]["check"]) == (6, check)
     assert said in error_of(done)["message"]
+
+
+@pytest.mark.parametrize(
+    ("host", "line", "status", "code", "said"),
+    [
+        (LIAR, "list-vms", 6, "host-cannot", "not what list-vms answers here: data is null, not a list"),
+        (LIAR, "list-gpus", 1, "failed", "ok is false, and the exit status 0"),
+        (LIAR, "list-images", 1, "failed", "ok is true, and the exit status 255"),
+        (LIAR, "--yes delete-vm a", 5, "answer-lost", "ok is true, and the exit status 255"),
+        (LIAR, "list-profiles", 1, "failed", "it printed more than 16 MiB"),
+        (ENDLESS, "list-vms", 6, "host-cannot", "it printed more than 1 MiB before vgpuctl began"),
+    ],
+)
+def test_an_answer_that_is_nonsense_is_an_error_of_its_host_alone(
+    ssh: Ssh, network: Network, host: str, line: str, status: int, code: str, said: str
+) -> None:
+    done = ssh(f"{host} gpu-01", "--json", *line.split())
+    liar, honest = (hosts_of(done)[network.hosts[name].address] for name in (host, "gpu-01"))
+    assert (done.returncode, liar["exit_status"], liar["document"]["error"]["code"]) == (status, status, code)
+    assert said in liar["document"]["error"]["message"]
+    assert honest["document"]["kind"] == line.split()[-2 if "delete-vm" in line else -1]
+
+
+def test_stderr_without_an_end_does_not_fill_the_terminal(ssh: Ssh) -> None:
+    done = ssh(LIAR, "list-vgpus")
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    assert (len(lines), lines[10_000]) == (10_002, "what it prints on stderr from here on is not shown")
 
 
 def test_a_wrong_key_of_ours_is_told_apart(network: Network, ssh: Ssh, tmp_path: Path) -> None:

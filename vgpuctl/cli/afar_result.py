@@ -7,9 +7,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vgpuctl.cli import document, failures, pages, run, streams, tables
+from vgpuctl.cli import answer_check, document, failures, pages, run, streams, tables
 from vgpuctl.cli.failures import Failure
 from vgpuctl.cli.result import Result
+from vgpuctl.cli.shapes import KINDS
 from vgpuctl.cli.tables import Block, Table
 from vgpuctl.errors import HostCannot
 from vgpuctl.value import Value, replace
@@ -47,6 +48,7 @@ class HostPage(Value):
 
 def publish_one(settings: Settings, reply: Reply, stopped: int) -> int:
     """Print one host's answer as the command prints its own, and return the exit status."""
+    reply = _checked(settings, reply)
     if reply.answer is None:
         status = failures.report(_error(reply), settings, signal_status=stopped or 130)
         return stopped or status
@@ -58,10 +60,6 @@ def publish_one(settings: Settings, reply: Reply, stopped: int) -> int:
         streams.write_out(document.text(found))
         return reply.answer.status
     if found["ok"]:
-        try:
-            _shown(settings.kind, found)
-        except HostCannot as exc:
-            return failures.report(exc, settings)
         return run.publish(settings, _result(settings, reply.answer))
     streams.write_err("\n".join(failures.text_lines(failure_of(found["error"]), verbose=settings.verbose)))
     return reply.answer.status
@@ -69,13 +67,14 @@ def publish_one(settings: Settings, reply: Reply, stopped: int) -> int:
 
 def publish(settings: Settings, replies: Sequence[Reply], stopped: int) -> int:
     """Print several hosts' answers, and return the worst exit status."""
+    replies = [_checked(settings, reply) for reply in replies]
     rows = [_row(settings, reply, stopped) for reply in replies]
     warnings = [warning for reply in replies if reply.answer for warning in reply.answer.warnings]
     if settings.json:
         status = stopped or worst(row.exit_status for row in rows)
         streams.write_out(_document(settings.kind, rows, warnings, status))
         return status
-    rows, shown = _pages(settings, rows)
+    shown = [_page(row, *_shown(settings.kind, row.document["data"])) for row in rows if row.document["ok"]]
     blocks = joined([(page.host, page.blocks) for page in shown])
     if blocks and streams.is_terminal(sys.stdout):
         tables.show(blocks, sys.stdout)
@@ -175,40 +174,36 @@ def _summary(rows: Sequence[HostRow], failed: Sequence[HostRow]) -> str:
     return f"{len(failed)} of {len(rows)} hosts failed: {', '.join(named[:MANY_NAMES])}{more}"
 
 
-def _pages(settings: Settings, rows: Sequence[HostRow]) -> tuple[list[HostRow], list[HostPage]]:
-    """Return the hosts' pages, and the rows, of which one whose answer cannot be shown has become a failure."""
-    found: list[HostRow] = []
-    shown: list[HostPage] = []
-    for row in rows:
+def _checked(settings: Settings, reply: Reply) -> Reply:
+    """Return the reply; with an error instead of an answer that is not what the command answers here."""
+    if reply.answer is None or not reply.answer.document["ok"]:
+        return reply
+    found = reply.answer.document
+    kind, data = found.get("kind"), found["data"]
+    wrong = None if kind == settings.kind else f"it is of the kind {kind!r:.99}"
+    wrong = wrong or answer_check.misfit(data, KINDS[settings.kind])
+    if wrong is None:
         try:
-            if row.document["ok"]:
-                shown.append(_page(row, *_shown(settings.kind, row.document)))
-            found.append(row)
-        except HostCannot as exc:
-            told = failures.explain(exc, settings)
-            made = failures.document_of(told, settings.kind)
-            found.append(replace(row, exit_status=told.status, document=made))
-    return found, shown
+            _shown(settings.kind, data)
+            return reply
+        except Exception as exc:  # noqa: BLE001 - a page may rely on more than the shape says
+            wrong = f"{type(exc).__name__} {exc}"
+    error = HostCannot(
+        f"{reply.target.name}: what vgpuctl there answers is not what {settings.kind} answers here: {wrong}",
+        hint="install the same vgpuctl on both sides",
+        check="version",
+    )
+    error.changed = found.get("changed") is True
+    return replace(reply, answer=None, error=error)
 
 
-def _shown(kind: str, found: Mapping[str, Any]) -> tuple[list[Block], list[str]]:
-    """Return what people see of an answer on stdout, and the lines beside it.
-
-    Raises:
-        HostCannot: it is not of the form that is known here.
-    """
-    try:
-        raw = _raw(kind, found["data"])
-        if raw is not None:
-            return list(raw.splitlines()), []
-        page = pages.page(kind, found["data"])
-        return list(page.blocks), list(page.asides)
-    except Exception as exc:  # a page takes what the schema promises, and this came from another vgpuctl
-        raise HostCannot(
-            f"what vgpuctl there answers is not what {kind} is here: {type(exc).__name__} {exc}",
-            hint="install the same vgpuctl on both sides; --json shows the answer",
-            check="version",
-        ) from exc
+def _shown(kind: str, data: Any) -> tuple[list[Block], list[str]]:
+    """Return what people see of an answer on stdout, and the lines beside it."""
+    raw = _raw(kind, data)
+    if raw is not None:
+        return list(raw.splitlines()), []
+    page = pages.page(kind, data)
+    return list(page.blocks), list(page.asides)
 
 
 def _page(row: HostRow, blocks: Sequence[Block], asides: Sequence[str]) -> HostPage:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
-from vgpuctl.cli import streams
+from vgpuctl.cli import answer_check, streams
 from vgpuctl.cli.failures import DOCTOR_FACT
 from vgpuctl.errors import PartlyApplied, VgpuctlError
 
@@ -21,6 +21,15 @@ MOST_LINES = 2
 _EXPLAINABLE = (1, 4, 5, 6, 75)
 _NEVER = ("doctor", "restore-host")
 """Exit statuses of failures that a host's state may explain; what was typed, and a refusal, need no doctor."""
+
+
+class FoundShape(TypedDict):
+    """A finding in the fact `doctor`."""
+
+    id: str
+    verdict: str
+    evidence: list[str]
+    fix: str | None
 
 
 def add_findings(exc: BaseException, settings: Settings) -> None:
@@ -50,9 +59,10 @@ def add_findings(exc: BaseException, settings: Settings) -> None:
 def lines(found: object, message: str) -> Iterator[str]:
     """Yield what people read of the fact: the worst one or two findings, each in a line.
 
-    A line has the first value seen, or what to do when the error's message told that value already.
+    A line has the first value seen, or what to do when the error's message told that value already. Another host may
+    have made the fact, so what has not its shape is left out.
     """
-    if not isinstance(found, list):
+    if not isinstance(found, list) or answer_check.misfit(found, list[FoundShape]):
         return
     ordered = sorted(found, key=lambda row: row["verdict"] != "fail")
     for row in ordered[:MOST_LINES]:

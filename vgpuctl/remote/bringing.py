@@ -84,6 +84,8 @@ def brought(session: Session, name: str, watch: Watch, what: Bring) -> Answer | 
     if looked.status:
         return looked
     found = looked.document["data"]
+    if not _is_look(found):
+        raise answers.nonsense(name, f"is not what a look there answers: {found!s:.99}", changes=False)
     _refuse_older(name, found["was"], what)
     if found["present"]:
         if what.told is not None:
@@ -96,6 +98,12 @@ def brought(session: Session, name: str, watch: Watch, what: Bring) -> Answer | 
         return _judged(session.run(what.install, replace(watch, sent=sent)), name, changes=True)
     except AnswerLost as exc:
         raise _lost(exc, name, sent, watch) from exc
+
+
+def _is_look(found: Any) -> bool:
+    if not isinstance(found, dict) or not isinstance(found.get("present"), bool):
+        return False
+    return isinstance(found.get("was", 0), str | None) and isinstance(found.get("steps"), list)
 
 
 class _Sent:

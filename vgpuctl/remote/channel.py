@@ -16,13 +16,24 @@ from typing import Any
 
 from vgpuctl.errors import Unreachable
 from vgpuctl.remote import remote_command
-from vgpuctl.remote.ran import Asked, Ran, Watch
+from vgpuctl.remote.ran import (
+    MOST_ANSWER_BYTES,
+    MOST_NOISE_BYTES,
+    NOT_WAITED,
+    TOO_LONG,
+    TOO_NOISY,
+    Asked,
+    Ran,
+    Watch,
+)
 
 GRACE_SECONDS = 30.0
 """How long a command that was told to stop because it is late has to take back what it began."""
 STOPS_TO_LEAVE = 3
 """The first stop undoes, the second ends the undo there, the third does not wait any longer."""
-MOST_BYTES = 64 << 20
+MOST_STDERR_BYTES = 1 << 20
+MOST_STDERR_LINES = 10_000
+"""How much of a host's stderr is shown. Making 1,000 VMs tells 7,000 lines of progress."""
 _LOOK_SECONDS = 0.1
 _SEND_SECONDS = 0.01
 _TAIL = 64 << 10
@@ -94,6 +105,7 @@ class _Running:
         self.out = bytearray()
         self.err = bytearray()
         self.told = 0
+        self.lines_left, self.bytes_left = MOST_STDERR_LINES, MOST_STDERR_BYTES
         self.pid: int | None = None
         self.stopped = 0
         self.late_at: float | None = None
@@ -104,8 +116,10 @@ class _Running:
         exited: float | None = None
         while True:
             sent, read = self._send(), self._read()
-            if len(self.out) > MOST_BYTES:
-                return self._ran(None, f"it printed more than {MOST_BYTES >> 20} MiB")
+            if self.pid is None and len(self.out) > MOST_NOISE_BYTES:
+                return self._ran(None, TOO_NOISY)
+            if len(self.out) > MOST_ANSWER_BYTES:
+                return self._ran(None, TOO_LONG)
             if self.channel.exit_status_ready():
                 exited = exited or time.monotonic()
                 over = self.channel.eof_received or self.channel.closed
@@ -168,17 +182,28 @@ class _Running:
         end = len(self.err) if last or endless else self.err.rfind(b"\n") + 1
         if end > self.told:
             for line in bytes(self.err[self.told : end]).decode(errors="replace").splitlines():
-                self.watch.told(line)
+                self._show(line)
             self.told = end
         if self.told > 2 * _TAIL:
             del self.err[: self.told - _TAIL]
             self.told = _TAIL
 
+    def _show(self, line: str) -> None:
+        """Hand a line on, until there were too many: a host must not fill the terminal of who asked it."""
+        if self.lines_left < 0:
+            return
+        self.bytes_left -= len(line)
+        self.lines_left -= 1
+        if self.bytes_left < 0 or self.lines_left < 0:
+            self.lines_left = -1
+            line = "what it prints on stderr from here on is not shown"
+        self.watch.told(line)
+
     def _stop_when_due(self) -> str | None:
         """Tell the command to stop when the user or the deadline says so; return why it is waited for no longer."""
         now, stops = time.monotonic(), self.watch.stops()
         if stops >= STOPS_TO_LEAVE or (stops and self.pid is None):
-            return "it was not waited for"
+            return NOT_WAITED
         if stops > self.stopped and self.pid is not None:
             self.stopped += 1
             self.session.stop(self.pid)

@@ -11,6 +11,13 @@ from vgpuctl.value import Value
 if TYPE_CHECKING:
     from vgpuctl.remote.target import Target
 
+MOST_NOISE_BYTES = 1 << 20
+MOST_ANSWER_BYTES = 16 << 20
+"""What is read of a command's stdout before vgpuctl begins there, and in all. A list of 1,000 VMs has 2 MiB."""
+TOO_NOISY = f"it printed more than {MOST_NOISE_BYTES >> 20} MiB before vgpuctl began"
+TOO_LONG = f"it printed more than {MOST_ANSWER_BYTES >> 20} MiB"
+NOT_WAITED = "it was not waited for"
+
 
 class Ran(Value):
     """What a command left. `status` is None when it was not heard how it ended: `gave_up` tells why.

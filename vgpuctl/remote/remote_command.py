@@ -19,7 +19,7 @@ OLDEST_PYTHON = (3, 11)
 _PYTHONS = "/usr/bin/python3 python3 python3.14 python3.13 python3.12 python3.11"
 """Where a Python is looked for; the first is the distribution's, which has its libvirt module."""
 _MARK = "vgpuctl-over-ssh"
-_SAID = re.compile(_MARK.encode() + rb" ([0-9]+)\r?\n")
+_SAID = re.compile(_MARK.encode() + rb" ([0-9]{1,10})\r?\n")
 _BEGIN = f'PATH="$PATH:{PLACES}"; export PATH; echo "{_MARK} $$"'
 _SCRIPT = f'{_BEGIN}; exec vgpuctl "$@"'
 _PYTHON_SCRIPT = (

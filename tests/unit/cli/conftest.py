@@ -16,7 +16,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from vgpuctl.cli import entry, schemas
+from vgpuctl.cli import answer_check, entry, schemas
+from vgpuctl.cli.shapes import KINDS
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -65,6 +66,8 @@ def sim(vgpuctl: Callable[..., Ran]) -> Callable[..., Ran]:
         ran = vgpuctl("--host", f"sim:{host}", *words)
         if "--json" in words:
             jsonschema.validate(ran.document, schemas.document_schema(ran.document["kind"]))
+            if ran.document["ok"]:
+                assert answer_check.misfit(ran.document["data"], KINDS[ran.document["kind"]]) is None
             assert "-v" in words or ran.err == ""
             assert ran.document["ok"] is (ran.status == 0)
         return ran

@@ -64,21 +64,56 @@ def test_equal_tables_become_one_and_other_pages_get_headings() -> None:
     assert afar_result.joined([("x", [one]), ("y", [other])]) == ["== x", one, "", "== y", other]
 
 
-def test_an_answer_that_cannot_be_shown_fails_its_host_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    def reply(name: str, data: object) -> Reply:
-        found = {"schema": "vgpuctl/1", "kind": "list-vms", "ok": True, "changed": False, "data": data, "warnings": []}
-        return Reply(Target(name, name), 0.1, Answer(found, 0))
+WHOLE = {
+    "name": "vdi-001", "uuid": "u", "state": "running", "owner": "ours", "memory_mib": 1, "vcpus": 1, "reserve": None,
+    "vgpus": [],
+}  # fmt: skip
 
-    whole = {"name": "vdi-001", "state": "running", "owner": "ours", "vgpus": [], "uuid": "u"}
+
+def reply(name: str, data: object, kind: str = "list-vms") -> Reply:
+    """Return what a host answered."""
+    found = {"schema": "vgpuctl/1", "kind": kind, "ok": True, "changed": False, "data": data, "warnings": []}
+    return Reply(Target(name, name), 0.1, Answer(found, 0))
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (reply("gpu-01", None), "data is null, not a list"),
+        (reply("gpu-01", {}), "data is an object, not a list"),
+        (reply("gpu-01", [{}]), "data[0].name is missing"),
+        (reply("gpu-01", [WHOLE, 5]), "data[1] is a number, not an object"),
+        (reply("gpu-01", [{**WHOLE, "name": 1}]), "data[0].name is a number"),
+        (reply("gpu-01", [{**WHOLE, "memory_mib": True}]), "data[0].memory_mib is true or false"),
+        (reply("gpu-01", [{**WHOLE, "memory_mib": 10**300}]), "data[0].memory_mib is a number"),
+        (reply("gpu-01", [{**WHOLE, "reserve": {}}]), "data[0].reserve is an object"),
+        (reply("gpu-01", [], "list-gpus"), "it is of the kind 'list-gpus'"),
+        (reply("gpu-01", [], 5), "it is of the kind 5"),
+    ],
+)
+@pytest.mark.parametrize("json", [False, True])
+def test_an_answer_of_another_shape_fails_its_host_alone(
+    capsys: pytest.CaptureFixture[str], bad: Reply, said: str, json: bool
+) -> None:
+    settings = Settings(json=json)
+    settings.kind = "list-vms"
+    newer = {**WHOLE, "state": "a-newer-word", "more": [1]}
+    assert afar_result.publish(settings, [bad, reply("gpu-02", [newer])], 0) == 6
+    captured = capsys.readouterr()
+    assert "gpu-02" in captured.out
+    assert (
+        f"gpu-01: what vgpuctl there answers is not what list-vms answers here: {said}" in captured.out + captured.err
+    )
+    assert afar_result.publish_one(settings, bad, 0) == 6
+
+
+def test_what_a_hosts_doctor_found_is_left_out_when_it_has_another_form(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {"schema": "vgpuctl/1", "kind": "list-vms", "ok": False, "changed": False, "warnings": [], "error": {
+        "code": "failed", "message": "no libvirt", "hint": None, "facts": {"doctor": [{"id": "x"}]}}}  # fmt: skip
     settings = Settings()
     settings.kind = "list-vms"
-    status = afar_result.publish(settings, [reply("gpu-01", [{"name": 1}]), reply("gpu-02", [whole])], 0)
-    captured = capsys.readouterr()
-    assert status == 6
-    assert captured.out.split()[:2] == ["HOST", "NAME"]
-    assert "gpu-02" in captured.out
-    assert "vgpuctl: gpu-01: what vgpuctl there answers is not what list-vms is here" in captured.err
-    assert afar_result.publish_one(settings, reply("gpu-01", [{}]), 0) == 6
+    afar_result.publish_one(settings, Reply(Target("a", "a"), 0.1, Answer(found, 1)), 0)
+    assert capsys.readouterr().err == "vgpuctl: no libvirt   [failed]\n"
 
 
 def test_a_failure_from_elsewhere_is_told_whatever_its_form() -> None:
@@ -184,7 +219,9 @@ def test_a_host_that_is_not_by_ssh_is_not_left_out_beside_an_inventory(
 
 CONTROLS = "\x1b\x07\x9b\u202e\r"
 STEERING = f"title{CONTROLS}"
-VM = {"name": STEERING, "state": STEERING, "owner": "ours", "vgpus": [], "disks": [], "uuid": "u", "memory_mib": 1}
+ROW = {**WHOLE, "name": STEERING, "state": STEERING}
+VM = {**ROW, "record": None, "spread_group": STEERING, "firmware": STEERING, "networks": [STEERING], "disks": [],
+      "mac_addresses": [STEERING]}  # fmt: skip
 ERROR = {"code": STEERING, "message": STEERING, "hint": STEERING, "facts": {STEERING: STEERING}, "left": [STEERING]}
 
 
@@ -196,7 +233,7 @@ ERROR = {"code": STEERING, "message": STEERING, "hint": STEERING, "facts": {STEE
         ("import", {"ok": True, "data": {"text": STEERING, "source": STEERING, "left_out": [STEERING]}}),
         ("create-vm", {"ok": True, "data": {"xml": f"<domain>{STEERING}</domain>"}}),
         ("show-vm", {"ok": True, "data": {**VM, STEERING: STEERING}}),
-        ("list-vms", {"ok": True, "data": [VM]}),
+        ("list-vms", {"ok": True, "data": [ROW]}),
         ("list-vms", {"ok": False, "error": ERROR}),
     ],
 )
@@ -204,11 +241,11 @@ def test_nothing_of_another_host_steers_the_terminal(
     capsys: pytest.CaptureFixture[str], kind: str, found: dict[str, object], json: bool
 ) -> None:
     document = {"schema": "vgpuctl/1", "kind": kind, "changed": False, "warnings": [STEERING], **found}
-    reply = Reply(Target("gpu-01", "gpu-01"), 0.1, Answer(document, 0 if found["ok"] else 1, (STEERING,)))
+    answered = Reply(Target("gpu-01", "gpu-01"), 0.1, Answer(document, 0 if found["ok"] else 1, (STEERING,)))
     settings = Settings(json=json, verbose=True)
     settings.kind = kind
-    afar_result.publish_one(settings, reply, 0)
-    afar_result.publish(settings, [reply, reply], 0)
+    afar_result.publish_one(settings, answered, 0)
+    afar_result.publish(settings, [answered, answered], 0)
     captured = capsys.readouterr()
     assert "title" in captured.out + captured.err
     assert not {*CONTROLS} & {*captured.out, *captured.err}

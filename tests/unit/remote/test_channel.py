@@ -8,17 +8,21 @@ import time
 
 import pytest
 
+from vgpuctl.remote import remote_command
 from vgpuctl.remote.channel import SshSession
 from vgpuctl.remote.ran import Asked, Watch
 
 PIECE = 1 << 16
+BEGUN = b"vgpuctl-over-ssh 1234\n"
 
 
 class Endless:
     """A transport and its channel: the command there prints for ever, without a line's end."""
 
-    def __init__(self, stream: str, fail_at: int) -> None:
+    def __init__(self, stream: str, fail_at: int, piece: bytes = b"x" * PIECE, begun: bytes = b"") -> None:
         self.stream = stream
+        self.piece = piece
+        self.begun = begun
         self.reads = 0
         self.fail_at = fail_at
         self.window = 1000
@@ -68,7 +72,8 @@ class Endless:
     def recv(self, size: int) -> bytes:
         self.reads += 1
         assert self.reads < self.fail_at, "it reads and reads, and hears no stop"
-        return b"x" * min(size, PIECE)
+        begun, self.begun = self.begun, b""
+        return begun or self.piece[:size]
 
     recv_stderr = recv
 
@@ -86,19 +91,41 @@ def test_output_without_an_end_hinders_no_stop(stream):
     assert ran.gave_up == "it was not waited for"
 
 
-def test_a_line_without_an_end_on_stderr_is_told_in_pieces_and_not_kept():
-    played = Endless("err", 10_000)
-    told: list[int] = []
+@pytest.mark.parametrize("line", [b"x" * PIECE, b"y\n" * (PIECE // 2)])
+def test_stderr_without_an_end_is_told_up_to_a_bound_and_not_kept(line):
+    played = Endless("err", 10_000, line)
+    told: list[str] = []
     session = SshSession("gpu-01", "root", played, time.monotonic() + 60, lambda: None)
     try:
         session.run(
             Asked(("list-gpus",)),
-            Watch(time.monotonic() + 60, lambda line: told.append(len(line)), lambda: 3 if played.reads > 200 else 0),
+            Watch(time.monotonic() + 60, told.append, lambda: 3 if played.reads > 200 else 0),
         )
     finally:
         session.close()
-    assert max(told) <= 4 * PIECE
-    assert sum(told) == played.reads * PIECE
+    assert played.reads > 200
+    assert len(told) <= 10_001
+    assert PIECE < sum(map(len, told)) <= (1 << 20) + 100 or len(told) == 10_001
+    assert told[-1] == "what it prints on stderr from here on is not shown"
+
+
+@pytest.mark.parametrize(
+    ("begun", "reads", "why"),
+    [(b"", 18, "it printed more than 1 MiB before vgpuctl began"), (BEGUN, 300, "it printed more than 16 MiB")],
+)
+def test_output_without_an_end_is_given_up_before_it_fills_the_memory(begun, reads, why):
+    played = Endless("out", reads, begun=begun)
+    session = SshSession("gpu-01", "root", played, time.monotonic() + 60, lambda: None)
+    try:
+        ran = session.run(Asked(("list-gpus",)), Watch(time.monotonic() + 60, lambda line: None, lambda: 0))
+    finally:
+        session.close()
+    assert (ran.status, ran.gave_up) == (None, why)
+
+
+def test_a_process_id_that_is_none_does_not_begin_the_answer():
+    assert remote_command.split(b"vgpuctl-over-ssh " + b"1" * 5000 + b"\n") is None
+    assert remote_command.split(BEGUN + b"{}") == (b"", 1234, b"{}")
 
 
 def test_standard_input_that_nobody_reads_hinders_no_stop_and_what_is_sent_is_told():

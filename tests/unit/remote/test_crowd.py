@@ -12,7 +12,7 @@ import pytest
 
 from vgpuctl.errors import AnswerLost, Failed, HostCannot, Interrupted, TooSlow, Unreachable, VgpuctlError
 from vgpuctl.remote import answer, crowd
-from vgpuctl.remote.ran import Asked, Ran, Watch
+from vgpuctl.remote.ran import TOO_LONG, TOO_NOISY, Asked, Ran, Watch
 from vgpuctl.remote.target import Target
 
 
@@ -21,6 +21,14 @@ def document(*, ok: bool = True, schema: str = "vgpuctl/1", code: str = "failed"
     error = {"code": code, "message": "m", "undone": ["one"], "left": ["two"], "exit_status": 1}
     body = {"data": []} if ok else {"error": error}
     return json.dumps({"schema": schema, "kind": "list-gpus", "ok": ok, "changed": False, **body, **more})
+
+
+def nested(depth: int) -> Any:
+    """Return so many lists in each other."""
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
 
 
 class Played:
@@ -142,6 +150,21 @@ LOST = Ran(None, "", "last words\n", "", gave_up="the connection broke")
         (Ran(0, document(schema="vgpuctl/2"), "", ""), False, HostCannot, "'vgpuctl/2'"),
         (Ran(1, "Traceback", "KeyError: 1", ""), False, Failed, "not one JSON document"),
         (Ran(0, document() + document(), "", ""), False, Failed, "not one JSON document"),
+        (Ran(0, document(ok=False), "", ""), False, Failed, "contradicts itself: ok is false, and the exit status 0"),
+        (Ran(255, document(), "", ""), False, Failed, "contradicts itself: ok is true, and the exit status 255"),
+        (Ran(255, document(), "", ""), True, AnswerLost, "contradicts itself"),
+        (Ran(7, document(), "", ""), False, Failed, "contradicts itself"),
+        (Ran(0, "[" * 900 + "]" * 900, "", ""), False, Failed, "not one JSON document"),
+        (Ran(0, document(data=nested(900)), "", ""), False, Failed, "not one JSON document"),
+        (Ran(0, document(data="N").replace('"N"', "9" * 5000), "", ""), False, Failed, "not one JSON document"),
+        (Ran(0, document(data="N").replace('"N"', "1e999"), "", ""), False, Failed, "not one JSON document"),
+        (Ran(0, document(data="N").replace('"N"', "NaN"), "", ""), False, Failed, "not one JSON document"),
+        (Ran(0, document(data=[[]] * 1_000_001), "", ""), False, Failed, "not one JSON document"),
+        (Ran(1, document(ok=False, error={"code": 5}), "", ""), False, Failed, "not one JSON document"),
+        (Ran(1, document(ok=False, error={"code": "x", "message": "m", "left": 5}), "", ""), False, Failed, "not one"),
+        (Ran(None, "x", "", "", gave_up=TOO_LONG), False, Failed, "more than 16 MiB"),
+        (Ran(None, "x", "", "", gave_up=TOO_LONG), True, AnswerLost, "more than 16 MiB"),
+        (Ran(None, "x", "", None, gave_up=TOO_NOISY), True, HostCannot, "no command can be run there: it printed more"),
         (LOST, False, Unreachable, "no answer came: the connection broke"),
         (LOST, True, AnswerLost, "how it ended is not known"),
         (Ran(None, "", "", None, gave_up="the connection broke"), True, Unreachable, "did not begin there"),
@@ -154,6 +177,11 @@ LOST = Ran(None, "", "last words\n", "", gave_up="the connection broke")
 def test_what_is_no_answer_is_told_apart(ran: Ran, changes: bool, raised: type[VgpuctlError], said: str):
     with pytest.raises(raised, match=said):
         answer.judge(ran, "gpu", changes=changes)
+
+
+@pytest.mark.parametrize(("kind", "status"), [("fits", 1), ("fits", 4), ("doctor", 6), ("diff", 7), ("assert", 7)])
+def test_a_command_that_worked_and_has_bad_news_is_an_answer(kind: str, status: int):
+    assert answer.judge(Ran(status, document(kind=kind), "", ""), "gpu", changes=False).status == status
 
 
 def test_a_command_that_was_late_and_undid_says_what_is_left():
