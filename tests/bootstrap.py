@@ -161,6 +161,7 @@ def phases() -> list[tuple[str, list[str]]]:
 
 def test() -> int:
     """Run the tests; the first failing phase does not hide the next one's result."""
+    must(PYTHON, "-m", "tests.namespaces", "true")
     lab_packages = tuple((ROOT / "tests/lab/packages.txt").read_text().split())
     install(BASE_PACKAGES + TEST_PACKAGES + lab_packages)
     make_venv("dev")
@@ -169,7 +170,7 @@ def test() -> int:
     for name, arguments in phases():
         say(name)
         begun = time.monotonic()
-        status = run(VENV / "bin/python", "-m", "pytest", *arguments)
+        status = run(PYTHON, "-m", "tests.namespaces", VENV / "bin/python", "-m", "pytest", *arguments)
         say(f"{name}: {'passed' if status == 0 else f'FAILED ({status})'} in {time.monotonic() - begun:.0f} s")
         if status:
             failed.append(name)

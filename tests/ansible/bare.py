@@ -19,6 +19,7 @@ from pathlib import Path
 from tests.ansible.debs import write_repository
 from tests.ansible.plays import Ran, played
 from tests.ansible.stand_ins import PACKAGES, PROGRAMS, PYTHON
+from tests.namespaces import expect, unshare
 
 SSHD = "/usr/sbin/sshd"
 CPU = "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu vmx\n"
@@ -64,10 +65,10 @@ class Bare:
     def __init__(self, place: Path, files: Mapping[str, str], programs: Mapping[str, str] = PROGRAMS) -> None:
         self.place = place
         (place / "layer").mkdir()
+        self._errors = (place / "stderr").open("w+")
         self._child = subprocess.Popen(
-            ["unshare", "--net", "--mount", "--pid", "--fork", "--propagation", "private", "sh", "-c", MAKE, "sh",
-             place],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [*unshare("--net", "--pid", "--fork"), "sh", "-c", MAKE, "sh", place],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
         )  # fmt: skip
         self._await("made")
         children = Path(f"/proc/{self._child.pid}/task/{self._child.pid}/children").read_text().split()
@@ -86,6 +87,7 @@ class Bare:
     def close(self) -> None:
         """End every process in there; the kernel takes the rest away."""
         self._child.communicate(timeout=30)
+        self._errors.close()
 
     def text(self, path: str) -> str:
         """Return a file of the host."""
@@ -161,5 +163,4 @@ class Bare:
         self.write("/etc/apt/sources.list", "deb [trusted=yes] file:/srv/repo ./\n")
 
     def _await(self, word: str) -> None:
-        assert self._child.stdout is not None
-        assert self._child.stdout.readline() == f"{word}\n", "no namespaces: root is needed"
+        expect(self._child, word, self._errors)

@@ -17,6 +17,7 @@ import pytest
 from tests.bench import big_host
 from tests.bench.conftest import Tell
 from tests.bench.paired import environment, paired, runs, seconds, vgpuctl
+from tests.namespaces import expect, unshare
 
 LIMIT = 0.8
 _HOLD = 'mount -t tmpfs -o size=1g,nr_inodes=1m tmpfs "$0" && echo mounted && read -r _ && mount --bind "$0" /sys && '
@@ -26,20 +27,19 @@ _HOLD += "echo ready && exec cat"
 @pytest.fixture
 def inside(tmp_path: Path) -> Iterator[list[str]]:
     """The words that run a command where the big host's tree is /sys; a child keeps that place while it lives."""
-    assert os.geteuid() == 0, "a mount namespace needs root"
     place = tmp_path / "sys"
     place.mkdir()
     pipe = subprocess.PIPE
-    argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _HOLD, str(place)]
-    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True) as child:
+    argv = [*unshare(), "sh", "-c", _HOLD, str(place)]
+    errors = (tmp_path / "stderr").open("w+")
+    with errors, subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=errors, text=True) as child:
         assert child.stdin is not None
-        assert child.stdout is not None
         try:
-            assert child.stdout.readline() == "mounted\n"
+            expect(child, "mounted", errors)
             big_host.build(Path(f"/proc/{child.pid}/root{place}"))
             child.stdin.write("\n")
             child.stdin.flush()
-            assert child.stdout.readline() == "ready\n"
+            expect(child, "ready", errors)
             # With --root, because entering a mount namespace leaves a chroot.
             yield ["nsenter", f"--mount=/proc/{child.pid}/ns/mnt", f"--root=/proc/{child.pid}/root", "--"]
         finally:

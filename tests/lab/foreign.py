@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.lab.command import run
+from tests.namespaces import unshare
 
 
 def program(tools: Path, path: str) -> list[str]:
@@ -67,4 +68,4 @@ def inside(tools: Path, work: Path, argv: Sequence[str], *, deadline_seconds: fl
     place = "/" + str(work.relative_to(tools))
     enter = 'mount -t proc proc "$0/proc" && exec chroot "$0" /usr/bin/env "$@"'
     words = ["-C", place, "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", *argv]
-    return run(["unshare", "--mount", "sh", "-c", enter, tools, *words], deadline_seconds=deadline_seconds)
+    return run([*unshare(), "sh", "-c", enter, tools, *words], deadline_seconds=deadline_seconds)

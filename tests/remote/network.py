@@ -13,16 +13,24 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.namespaces import expect, unshare
 
 ROOT = Path(__file__).resolve().parents[2]
 PREFIX = "10.77.0"
 PROGRAM = "import sys\nfrom vgpuctl.cli.entry import main\nsys.exit(main())"
 USER = "gpuadmin"
 SSHD = "/usr/sbin/sshd"
+CHILD = """\
+mount -t tmpfs tmpfs /run && mkdir /run/sshd "$1" "$2" && mount --bind "$3" "$1" && mount --bind "$4" "$2" &&
+echo ready && exec cat
+"""
+"""Mounts this checkout and its Python where every user of a host may read them: theirs may be below /root."""
 
 
 @dataclass
@@ -54,15 +62,16 @@ class Network:
         self.place = place
         self.hosts = {host.name: host for host in hosts}
         self.home = place / "home"
+        self._checkout, self._python = place / "checkout", place / "python"
         for number, host in enumerate(hosts, 1):
             host.address = f"{PREFIX}.{number}"
-        self._child = subprocess.Popen(
-            ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--propagation", "private", "sh", "-c",
-             "mount -t tmpfs tmpfs /run && mkdir /run/sshd && echo ready && exec cat"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert self._child.stdout is not None
-        assert self._child.stdout.readline() == "ready\n", "no namespaces: root is needed"
+        words = unshare("--net", "--pid", "--fork", "--mount-proc")
+        with tempfile.TemporaryFile("w+") as errors:
+            self._child = subprocess.Popen(
+                [*words, "sh", "-c", CHILD, "sh", self._checkout, self._python, ROOT, sys.prefix],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+            )  # fmt: skip
+            expect(self._child, "ready", errors)
         children = Path(f"/proc/{self._child.pid}/task/{self._child.pid}/children").read_text().split()
         self._first = int(children[0])
         try:
@@ -146,7 +155,7 @@ class Network:
         _keygen(place / "host_key", host.key_kind)
         shutil.copy(self.home / ".ssh" / "id_ed25519.pub", place / "authorized_keys")
         (place / "home" / ".bashrc").write_text(host.bashrc)
-        python = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(PROGRAM)}"
+        python = f"exec {shlex.quote(f'{self._python}/bin/python')} -c {shlex.quote(PROGRAM)}"
         own = {} if host.fresh else {"vgpuctl": f'#!/bin/sh\n{python} "$@"\n'}
         for name, text in {**own, **host.commands}.items():
             if text:
@@ -157,7 +166,7 @@ class Network:
         (place / "shadow").write_text(f"root:*:20000::::::\nsshd:*:20000::::::\n{USER}:*:20000::::::\n")
         path = f"{place}/bin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         environment = f"PATH={path} VGPUCTL_HOST=sim:{host.scenario} XDG_STATE_HOME={place}/state"
-        environment += "" if host.fresh else f" PYTHONPATH={ROOT}"
+        environment += "" if host.fresh else f" PYTHONPATH={self._checkout}"
         (place / "sshd_config").write_text(
             "\n".join(
                 [
@@ -188,10 +197,12 @@ class Network:
         )
         words = self.inside("ip", "netns", "exec", host.name, "sh", "-c", script)
         null = subprocess.DEVNULL
-        subprocess.Popen(words, stdin=null, stdout=null, stderr=null)
-        until = time.monotonic() + 20
+        with (place / "stderr").open("w") as errors:
+            child = subprocess.Popen(words, stdin=null, stdout=null, stderr=errors)
+        until = time.monotonic() + 60
         while not host.server and "Server listening" not in _text(place / "log"):
-            assert time.monotonic() < until, f"sshd of {host.name}: {_text(place / 'log')}"
+            late = child.poll() is not None or time.monotonic() > until
+            assert not late, f"sshd of {host.name}: {_text(place / 'log')}{_text(place / 'stderr')}"
             time.sleep(0.02)
 
 

@@ -235,7 +235,7 @@ def test_two_that_are_made_at_once_never_stand_in_each_others_place(tmp_path):
     world = replace(host.world, sysfs=Meeting())
     second = threading.Thread(target=SetType(other, "472").perform, args=(world,))
     SetType(BIG, "472").perform(world)
-    second.join(20)
+    second.join()
     for vgpu in (BIG, other):
         SetType(vgpu, "472").verify(host.world)
     assert place(host) == "20\n"

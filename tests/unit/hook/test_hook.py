@@ -190,6 +190,24 @@ def test_a_record_that_cannot_be_read_refuses_the_start(tmp_path):
     assert "the VM's record cannot be read" in done.stderr
 
 
+LATE = "vgpuctl: the vGPU was not ready within 20 seconds; start the VM again\n"
+"""What a start is told that a busy machine did not let finish in time."""
+
+
+def storm(path: str, world: World, names: list[str]) -> dict[str, tuple[int, str]]:
+    """Call the hook for all these VMs at once, as libvirt does; return each one's exit status and stderr."""
+    children = {}
+    for name in names:
+        children[name] = subprocess.Popen(
+            [path, name, "prepare", "begin", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment(),
+        )  # fmt: skip
+    for name, child in children.items():
+        child.stdin.write(xml_of(world, name))
+        child.stdin.close()
+    return {name: (child.wait(), child.stderr.read()) for name, child in children.items()}
+
+
 def test_fifty_starts_at_once_all_get_their_vgpu_while_vms_are_listed(tmp_path):
     names = [f"vdi-{n:03d}" for n in range(50)]
     world = simulated_world("l40s-x4")
@@ -207,20 +225,14 @@ def test_fifty_starts_at_once_all_get_their_vgpu_while_vms_are_listed(tmp_path):
 
     listed = threading.Thread(target=listing)
     listed.start()
-    started = []
-    for name in names:
-        child = subprocess.Popen(
-            [path, name, "prepare", "begin", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=environment(),
-        )  # fmt: skip
-        started.append((child, xml_of(world, name)))
-    for child, xml in started:
-        child.stdin.write(xml)
-        child.stdin.close()
-    ended = [(child.wait(60), child.stderr.read()) for child, _ in started]
+    ended = storm(path, world, names)
+    late = [name for name, answer in ended.items() if answer == (1, LATE)]
+    again = [begin(path, xml_of(world, name)) for name in late]
     stop.set()
     listed.join()
-    assert ended == [(0, "")] * 50
+    assert {answer for name, answer in ended.items() if name not in late} <= {(0, "")}
+    assert len(late) < 50
+    assert [done.returncode for done in again] == [0] * len(late)
     assert set(looks) == {50}
     assert len(world.claims.all()) == 50
     present = [v for v in observe(world, Want(models=False)).vgpus if v.present]

@@ -7,7 +7,6 @@ That the real events come is shown in the lab; here, that each is understood, an
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 
 import libvirt
@@ -22,6 +21,17 @@ from vgpuctl.model.records import Removed
 
 SHARED = "test:///default"
 LONG = 30.0
+
+
+class CountedClock:
+    """A clock that stands still, and counts how often somebody asks for the time."""
+
+    asked = 0
+
+    def monotonic(self) -> float:
+        self.asked += 1
+        assert self.asked < 10, "the wait goes on"
+        return 0.0
 
 
 @pytest.fixture
@@ -40,9 +50,9 @@ def hypervisor(locked: bool = False) -> LibvirtHypervisor:
     return LibvirtHypervisor(Connection(SHARED, lambda: locked), HostClock())
 
 
-def heard(broken: bool = False) -> Removal:
+def heard() -> Removal:
     """One that nobody serves."""
-    return Removal("ua-x", HostClock(), lambda: broken)
+    return Removal("ua-x", HostClock(), lambda: False)
 
 
 def test_the_event_of_this_alias_ends_the_waiting_and_the_first_word_counts() -> None:
@@ -55,18 +65,16 @@ def test_the_event_of_this_alias_ends_the_waiting_and_the_first_word_counts() ->
     assert removal.wait(LONG) is Removed.REFUSED
 
 
-def test_an_event_from_another_thread_is_heard_at_once() -> None:
+def test_an_event_from_another_thread_is_heard_before_the_deadline() -> None:
     removal = heard()
     threading.Timer(0.05, removal.removed, (None, None, "ua-x", None)).start()
-    begun = time.monotonic()
     assert removal.wait(LONG) is Removed.GONE
-    assert time.monotonic() - begun < LONG / 2
 
 
 def test_a_libvirt_that_went_away_is_not_waited_for() -> None:
-    begun = time.monotonic()
-    assert heard(broken=True).wait(LONG) is Removed.NOT_TOLD
-    assert time.monotonic() - begun < LONG / 2
+    clock = CountedClock()
+    assert Removal("ua-x", clock, lambda: True).wait(LONG) is Removed.NOT_TOLD
+    assert clock.asked == 2
 
 
 def test_a_domain_that_stops_has_no_device_any_more(uuid: str) -> None:

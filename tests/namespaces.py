@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Namespaces for tests: a child with mounts, links or processes that nobody else sees, and its reason when it has none.
+
+`python -m tests.namespaces COMMAND...` runs a command where the tests can make them, or says what is missing.
+unshare(1), ip-netns(8) and others make the mounts below / private first. They cannot in a chroot into a plain
+directory, where / is no mount point. There the command runs in a mount namespace in which it is one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO
+
+PRIVATE = ("unshare", "--mount", "--propagation", "private")
+UNCHANGED = ("unshare", "--mount", "--propagation", "unchanged")
+PLAIN_CHROOT = "cannot change root filesystem propagation"
+"""unshare(1) says this where / is no mount point."""
+BIND_ROOT = 'mount --rbind / "$1" && exec chroot "$1" /usr/bin/env -C "$2" "${@:3}"'
+"""Makes / a mount point: its words are a directory for that, the working directory, and the command."""
+
+
+def unshare(*options: str) -> tuple[str, ...]:
+    """Return the words that start a program in a mount namespace of its own, and in those that `options` name."""
+    return (*PRIVATE, *options)
+
+
+def expect(child: subprocess.Popen[str], word: str, errors: IO[str]) -> None:
+    """Wait for the line `word` from a child whose stderr is the file `errors`.
+
+    Raises:
+        RuntimeError: the child said something else, or ended; the text has what it wrote to stderr.
+    """
+    assert child.stdout is not None
+    line = child.stdout.readline()
+    if line != f"{word}\n":
+        errors.seek(0)
+        raise RuntimeError(f"expected {word!r} from {child.args!r}, got {line!r}: {errors.read().strip()}")
+
+
+def _refusal(words: tuple[str, ...]) -> str | None:
+    """Return what unshare says against these words, or None when it takes them."""
+    done = subprocess.run([*words, "true"], capture_output=True, text=True, check=False)
+    return None if done.returncode == 0 else done.stderr.strip() or f"exit status {done.returncode}"
+
+
+def _any_shared() -> bool:
+    """Say whether any mount passes mounts on; the one below a chroot's root is only in the first process's list."""
+    try:
+        lists = [Path(f"/proc/{process}/mountinfo").read_text() for process in ("self", "1")]
+    except OSError:
+        return True
+    return any(" shared:" in text for text in lists)
+
+
+def main(command: list[str]) -> int:
+    """Run the command, or say why its tests would fail."""
+    refusal = _refusal(PRIVATE)
+    if refusal is None:
+        return subprocess.run(command, check=False).returncode
+    if PLAIN_CHROOT not in refusal:
+        sys.exit(f"The tests need root, and mount, process and network namespaces: {refusal}")
+    if _any_shared():
+        sys.exit(f"{refusal}: / must be a mount point: outside, mount --bind DIR DIR, then chroot DIR again.")
+    with tempfile.TemporaryDirectory(prefix="vgpuctl-root-") as place:
+        words = [*UNCHANGED, "bash", "-c", BIND_ROOT, "bash", place, os.getcwd(), *command]
+        return subprocess.run(words, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
