@@ -15,11 +15,13 @@ from vgpuctl.capacity.mixed_size import pack
 from vgpuctl.capacity.place import rooms_for
 from vgpuctl.capacity.profiles import find
 from vgpuctl.capacity.room import Room
-from vgpuctl.model.gpu import Backend, Gpu, VgpuType
+from vgpuctl.model.gpu import NVIDIA, Backend, Gpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.placement.fleet import Fleet
 from vgpuctl.placement.joint import joint, too_many
 from vgpuctl.value import Value
+
+_POOL = "how large the pool of a GPU is that its types share is not known: its driver tells how many fit of each alone"
 
 
 class Spot(Value):
@@ -82,7 +84,13 @@ def fit(snapshot: Snapshot, gpus: Sequence[Gpu], profiles: Sequence[tuple[str, i
         return Fit(None, wanted, why=f"how much fits on {', '.join(unknown)} is not known: only trying tells")
     if answer.fits is None:
         return Fit(None, wanted, why="there are too many ways to place them for all to be tried")
-    few = too_many(asked.fleet, wanted)
+    largest = asked.fleet
+    if any(gpu.vendor_id != NVIDIA and gpu.backend is Backend.MDEV_PF for gpu in gpus):
+        more = fleet_of(snapshot, gpus, largest=True)
+        largest = as_asked(more, found).fleet
+        if set(more.left_out) != set(numbers.left_out) or joint(largest, wanted).fits is not False:
+            return Fit(None, wanted, why=_POOL)
+    few = too_many(largest, wanted)
     barriers = tuple(b for b in rooms if b.profile in few.few)
     return Fit(False, wanted, too_many=tuple(few.few.items()), fewest=few.fewest, barriers=barriers)
 

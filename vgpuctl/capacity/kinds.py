@@ -8,6 +8,8 @@ the GPU, or that one profile of it, is left out and nobody takes it for free. So
 
 All ways of dividing a GPU are here together: each is a few lines, and says how it differs from the others. What a kind
 is made from is imported where it is needed, because create-vm on a host with one GPU needs none of it.
+
+Size: each way of dividing a GPU beside the others.
 """
 
 from __future__ import annotations
@@ -149,11 +151,19 @@ class _Kinds:
         return found if len(same) == len(kind.sizes) else replace(found, of=found.of.only(same))
 
 
-def fleet_of(snapshot: Snapshot, gpus: Sequence[Gpu], vm: str | None = None, asked: Set[str] | None = None) -> Numbers:
+def fleet_of(
+    snapshot: Snapshot,
+    gpus: Sequence[Gpu],
+    vm: str | None = None,
+    asked: Set[str] | None = None,
+    *,
+    largest: bool = False,
+) -> Numbers:
     """Return GPUs in numbers, without those closed to a VM of this name or with a kernel write stuck on them.
 
     `asked`: the profiles of which the snapshot says how many can be made now; all when it is None. Others are counted
     by the driver's rules alone: good enough to weigh what is left for them, not to place one.
+    `largest`: take each pool of which the driver only says how many fit of each type for as large as it can be.
     """
     stuck = {s.gpu for s in snapshot.stuck}
     left_out = {g.address: "a kernel write on it is stuck" for g in gpus if g.address in stuck}
@@ -168,7 +178,7 @@ def fleet_of(snapshot: Snapshot, gpus: Sequence[Gpu], vm: str | None = None, ask
             continue
         mode = "sriov" if gpu.backend is Backend.SRIOV_VF else "vgpu"
         closed = why_closed(gpu, mode, vm)
-        found = _find(gpu, mine.get(gpu.address, ()), made, asked) if closed is None else None
+        found = _find(gpu, mine.get(gpu.address, ()), made, asked, largest=largest) if closed is None else None
         if found is None:
             left_out[gpu.address] = closed or "what fits on it is not known in numbers"
             continue
@@ -185,7 +195,9 @@ def known_of(gpu: Gpu, taken: Sequence[Vgpu]) -> Known | None:
     return Known(made.of(found), found.state, found.counted) if found is not None else None
 
 
-def _find(gpu: Gpu, taken: Sequence[Vgpu], made: _Kinds, asked: Set[str] | None = None) -> _Found | None:
+def _find(
+    gpu: Gpu, taken: Sequence[Vgpu], made: _Kinds, asked: Set[str] | None = None, *, largest: bool = False
+) -> _Found | None:
     if any(v.carrier == gpu.address and v.backend is Backend.PASSTHROUGH for v in taken):
         return None
     if gpu.backend is Backend.SRIOV_VF:
@@ -197,6 +209,8 @@ def _find(gpu: Gpu, taken: Sequence[Vgpu], made: _Kinds, asked: Set[str] | None 
     free = {profile: number for profile, number in numbers.items() if number is not None}
     types = [t for t in known if t.profile in free or t.profile not in numbers]
     found: _Found | None
+    if gpu.vendor_id != NVIDIA and largest:
+        return _largest_pool(gpu, taken, types) if gpu.backend is Backend.MDEV_PF else None
     if gpu.vendor_id != NVIDIA:
         found = _pool(gpu, taken, types, free) if gpu.backend is Backend.MDEV_PF else None
     elif gpu.mig is not None and gpu.mig.enabled:
@@ -359,8 +373,6 @@ def _pool(gpu: Gpu, taken: Sequence[Vgpu], types: Sequence[VgpuType], free: Mapp
     Without units a type takes the largest part that its own number allows, as `room` has it; and what is on the
     parent cannot be taken away in numbers.
     """
-    from vgpuctl.placement.slots import Takes
-
     told = [t for t in types if t.units and t.profile in free]
     units = {t.profile: t.units or 0 for t in told}
     own = [type_on(gpu, v) for v in taken]
@@ -373,10 +385,39 @@ def _pool(gpu: Gpu, taken: Sequence[Vgpu], types: Sequence[VgpuType], free: Mapp
         numbers = [free[t.profile] for t in types if free[t.profile]]
         there, used, total = [], 0, math.lcm(*numbers)
         units = {t.profile: total // free[t.profile] if free[t.profile] else total + 1 for t in types}
+    return _in_pool(gpu, types, units, used, total, [Counted(v, p, n) for v, p, n in there])
+
+
+def _largest_pool(gpu: Gpu, taken: Sequence[Vgpu], types: Sequence[VgpuType]) -> _Found | None:
+    """Return the same for the largest pool that the driver's numbers allow: one more of any type is too many.
+
+    What does not fit into this one does not fit.
+    """
+    offered = {t.profile: (gpu.functions[0].available or {}).get(t.type_id, 0) for t in types}
+    units = {t.profile: t.units or 0 for t in types}
+    if all(units.values()):
+        whole = min(((offered[p] + 1) * n for p, n in units.items()), default=0)
+    else:
+        whole = math.lcm(*(n + 1 for n in offered.values()))
+        units = {p: whole // (n + 1) for p, n in offered.items()}
+    used = sum(units.get(v.profile or "", 0) for v in taken if not v.present)
+    return _in_pool(gpu, types, units, used, whole - 1, ())
+
+
+def _in_pool(
+    gpu: Gpu,
+    types: Sequence[VgpuType],
+    units: Mapping[str, int],
+    used: int,
+    total: int,
+    counted: Sequence[Counted],
+) -> _Found | None:
+    from vgpuctl.placement.slots import Takes
+
     if total > _MOST_UNITS or not types:
         return None
     sizes = tuple((t.profile, t.framebuffer_mib or 0) for t in types)
     takes = tuple((t.profile, Takes((), 0, ((0, units[t.profile]),))) for t in types)
     framebuffer = _framebuffer(gpu, sizes, {t.profile: total // units[t.profile] for t in types})
     of = _Slotted(gpu.model, framebuffer, sizes, takes, 0, (total,))
-    return _Found(of, used, tuple(Counted(v, p, n) for v, p, n in there))
+    return _Found(of, used, tuple(counted))

@@ -56,13 +56,13 @@ class _Maker:
                 table.need("mig").wrong(f"{gpu.model} has no MIG")
             self._do([["partition", "mig", gpu.address, True, True]])
         names = {profile.name: profile.profile_id for profile in gpu.gi_profiles.values()}
-        for value in table.items("mig"):
-            wanted = names[value.choice(names)]
-            start = mig.free_start(self._state, gpu, wanted)
-            try:
-                self._do(mig.make(self._state, gpu, wanted, -1 if start is None else start)[1])
-            except RefusedByNvml:
-                raise value.error(f"{gpu.address} has no room for {value.text()}") from None
+        values = table.items("mig")
+        wanted = [names[value.choice(names)] for value in values]
+        for number, value in enumerate(values, 1):
+            if mig.starts(gpu, wanted[:number]) is None:
+                raise value.error(f"{gpu.address} has no room for {value.text()}")
+        for profile_id, start in zip(wanted, mig.starts(gpu, wanted) or (), strict=True):
+            self._do(mig.make(self._state, gpu, profile_id, start)[1])
         if table.flag("mixed_size", False):
             try:
                 self._do(mixed.set_mode(self._state, gpu, enabled=True))

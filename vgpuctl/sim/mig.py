@@ -11,6 +11,8 @@ here by number.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vgpuctl.model.partition import GpuInstance, Mig, Span
 from vgpuctl.sim.journal import Record
 from vgpuctl.sim.machine import SimGpu, SimType
@@ -71,14 +73,24 @@ def make(state: State, gpu: SimGpu, profile_id: int, start: int) -> tuple[int, l
     return number, [["partition", "make", gpu.address, number, profile_id, span.start, span.size]]
 
 
-def free_start(state: State, gpu: SimGpu, profile_id: int) -> int | None:
-    """Return the first placement of a profile that is free."""
-    taken = [instance.span for instance in state.partitions.on(gpu.address)]
+def starts(gpu: SimGpu, wanted: Sequence[int]) -> tuple[int, ...] | None:
+    """Return where instances of these profiles can be together on an empty GPU, in their order; None when they cannot.
 
-    def is_free(span: Span) -> bool:
-        return not any(span.overlaps(other) for other in taken)
+    Each is as low as it can be, the first one first.
+    """
+    kinds = [gpu.gi_profiles[profile_id] for profile_id in wanted]
+    if any(wanted.count(kind.profile_id) > kind.maximum for kind in kinds):
+        return None
 
-    return next((span.start for span in gpu.gi_profiles[profile_id].placements if is_free(span)), None)
+    def rest(number: int, taken: tuple[Span, ...]) -> tuple[Span, ...] | None:
+        if number == len(kinds):
+            return taken
+        free = (span for span in kinds[number].placements if not any(span.overlaps(other) for other in taken))
+        tries = (rest(number + 1, (*taken, span)) for span in free)
+        return next((found for found in tries if found is not None), None)
+
+    spans = rest(0, ())
+    return tuple(span.start for span in spans) if spans is not None else None
 
 
 def destroy(state: State, gpu: SimGpu, gi_id: int) -> list[Record]:

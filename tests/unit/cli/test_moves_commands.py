@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +92,35 @@ def test_profiles_that_exclude_each_other_are_told(l40s: Run) -> None:
     assert "FREE counts each profile alone" in ran.err
     rows = {row["profile"]: row["excludes"] for row in l40s("list-profiles --json").document["data"]}
     assert "L40S-4Q" in rows["L40S-48Q"]
+
+
+IGPU = """version: 1
+libvirt: {running: true}
+gpus: [{model: GVT-g, units: UNITS, vgpus: [{profile: i915-GVTg_V5_8, count: MADE}]}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("units", "made", "fours", "eights", "answer"),
+    [
+        (2048, 3, 1, 1, None),  # 896 are left: the driver tells 1 and 2, which may be 768 to 1023
+        (4992, 3, 3, 6, True),
+        (2048, 3, 1, 2, False),
+        (2048, 3, 0, 2, True),
+        (2048, 3, 0, 3, False),
+        (2048, 1, 3, 0, True),
+        (2048, 1, 3, 6, False),
+        (2176, 3, 1, 1, True),
+    ],
+)
+def test_a_shared_pool_of_unknown_size_gives_no_wrong_answer(
+    vgpuctl: Run, tmp_path: Path, units: int, made: int, fours: int, eights: int, answer: bool | None
+) -> None:
+    file = tmp_path / "igpu.yaml"
+    file.write_text(IGPU.replace("UNITS", str(units)).replace("MADE", str(made)))
+    asked = " ".join(f"--profile i915-GVTg_V5_{kind}:{count}" for kind, count in ((4, fours), (8, eights)) if count)
+    truth = 512 * fours + 384 * eights <= units - 384 * made
+    data = vgpuctl("--host", f"sim:{file}", *f"fits {asked} --json".split()).document["data"]
+    assert data["fits"] is answer
+    assert answer in (None, truth)
+    assert answer is not None or "how large the pool of a GPU is that its types share is not known" in data["why"]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -60,6 +61,33 @@ def test_two_h100s_one_of_them_partitioned(make: MakeHost) -> None:
     assert seen(host, OTHER) == Mig(False, False, seen(host).profiles)
     assert listed(host, 0) == ["H100-1-10C", "H100-3-40C"]
     assert "H100-10C" in host.sysfs.read(f"/sys/bus/pci/devices/{OTHER}/virtfn0/nvidia/creatable_vgpu_types")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there"),
+    [
+        ("3g.40gb, 2g.20gb, 1g.10gb, 1g.10gb", [(9, "4:4"), (14, "0:2"), (19, "2:1"), (19, "3:1")]),
+        ("1g.10gb, 4g.40gb", [(19, "4:1"), (5, "0:4")]),
+        ("1g.10gb, 1g.20gb, 3g.40gb", [(19, "0:1"), (15, "2:2"), (9, "4:4")]),
+        ("3g.40gb, 3g.40gb", [(9, "0:4"), (9, "4:4")]),
+    ],
+)
+def test_instances_that_fit_together_are_there_from_the_beginning(make: MakeHost, wanted: str, there: object) -> None:
+    assert spans(make(f"gpus: [{{model: H100, mig: [{wanted}]}}]\n")) == there
+
+
+@pytest.mark.parametrize(
+    ("wanted", "refused"),
+    [
+        ("4g.40gb, 4g.40gb", "4g.40gb"),
+        ("3g.40gb, 2g.20gb, 2g.20gb, 1g.10gb", "1g.10gb"),
+        ("1g.10gb+me, 1g.10gb+me", "1g.10gb+me"),
+        ("7g.80gb, 1g.10gb", "1g.10gb"),
+    ],
+)
+def test_the_first_instance_that_no_order_has_a_place_for_is_named(make: MakeHost, wanted: str, refused: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(f"has no room for {refused}")):
+        make(f"gpus: [{{model: H100, mig: [{wanted}]}}]\n")
 
 
 def test_only_some_gpus_have_it(make: MakeHost) -> None:
