@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -30,7 +29,6 @@ READING = frozenset(
     }
 )  # fmt: skip
 """Commands that change nothing: one whose answer was lost may be run again."""
-_SURROGATE = re.compile("[\ud800-\udfff]")
 SHOWING = ("dry_run", "print_xml")
 MADE = ("plot", "write")
 """Options of simulate that name files to make: root would make them there, where nobody looks for them."""
@@ -116,8 +114,6 @@ def _task(settings: Settings, context: click.Context, *, one: bool) -> Task:
         if line.strip():
             streams.write_err(streams.clean(line) if one else f"{name}: {streams.clean(line)}")
 
-    if any(_SURROGATE.search(word) for word in handed.words):
-        raise InvalidInput("a word of the command line is not UTF-8 text, and cannot be sent", hint="type it as UTF-8")
     if settings.host_deadline == 0:
         raise InvalidInput("--host-deadline 0: no host answers at once", hint="say a number of seconds")
     words = (*front, *handed.words)

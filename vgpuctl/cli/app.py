@@ -59,6 +59,7 @@ def run(settings: Settings, words: list[str]) -> int:
         from vgpuctl.cli import shells
 
         return shells.complete(cli, settings, PROGRAM, COMPLETE_VARIABLE, instruction)
+    _refuse_bytes(words)
     try:
         with cli.make_context(PROGRAM, words, obj=settings) as context:
             status = cli.invoke(context)
@@ -69,3 +70,17 @@ def run(settings: Settings, words: list[str]) -> int:
             settings.kind = "-".join(exc.ctx.command_path.split()[1:]) or settings.kind
         raise
     return status if isinstance(status, int) else 0
+
+
+def _refuse_bytes(words: list[str]) -> None:
+    """Refuse what is no text: it could be neither sent to libvirt or another host nor printed.
+
+    Raises:
+        InvalidInput: a word, or VGPUCTL_HOST, is not UTF-8.
+    """
+    typed = {f"word {number} of the command line": word for number, word in enumerate(words, 1)}
+    for where, word in {**typed, "VGPUCTL_HOST": os.environ.get("VGPUCTL_HOST", "")}.items():
+        if not word.isascii() and word != word.encode(errors="ignore").decode():
+            from vgpuctl.errors import InvalidInput
+
+            raise InvalidInput(f"{where} is not UTF-8 text: {word!a}", hint="type it as UTF-8")

@@ -32,6 +32,11 @@ class Command(click.Command):
         self.own_params = [p for p in self.params if isinstance(p, click.Option)]
         self.params += global_options(in_front=False)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words, none of which may silently win over another."""
+        _refuse_two_values(args, ctx)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command here, or hand its words to other hosts."""
         settings = ctx.find_object(Settings)
@@ -70,6 +75,11 @@ class LazyGroup(click.Group):
         self.table = table
         self.load = load
         self.examples = examples
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options in front of the command, as the command does its own."""
+        _refuse_two_values(args, ctx)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the table's order."""
@@ -110,6 +120,13 @@ class LazyGroup(click.Group):
 
         items = [CompletionItem(name, help=text) for name, text in self.table.items() if name.startswith(incomplete)]
         return items + click.Command.shell_complete(self, ctx, incomplete)
+
+
+def _refuse_two_values(words: list[str], context: click.Context) -> None:
+    if sum(word.startswith("-") for word in words) > 1 and not context.resilient_parsing:
+        from vgpuctl.cli import typed
+
+        typed.refuse_two_values(words, context)
 
 
 def command(

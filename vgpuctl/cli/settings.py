@@ -184,10 +184,14 @@ def _store(name: str) -> Callable[[click.Context, click.Parameter, object], obje
 
 
 def _store_hosts(settings: Settings, named: tuple[str, ...], *, typed: bool) -> None:
-    """Keep several hosts by ssh, or the last one of others."""
+    """Keep several hosts by ssh, or one of others: a simulated host, or this one, has a command to itself."""
     by_ssh = tuple(dict.fromkeys(host for host in named if host.startswith("ssh:")))
     if by_ssh and len(by_ssh) != len(set(named)):
         raise click.UsageError("--host: hosts by ssh:// do not go with others in one command")
+    if not by_ssh and len(set(named)) > 1:
+        raise click.UsageError(
+            f"--host: one command is for one of {', '.join(named)}; only hosts by ssh:// can be several"
+        )
     settings.ssh_hosts = by_ssh
     settings.host_typed = typed
     if not by_ssh:

@@ -18,6 +18,8 @@ from click.shell_completion import (
     split_arg_string,
 )
 
+from vgpuctl.cli import streams
+
 SHELLS = ("bash", "zsh", "fish")
 
 _BASH = """\
@@ -72,7 +74,7 @@ def complete(cli: click.Command, settings: object, program: str, variable: str, 
         answer = _CLASSES[shell](cli, {"obj": settings}, program, variable).complete()
     except Exception:  # noqa: BLE001
         return 0
-    click.echo(answer.encode())
+    click.echo(streams.clean(answer).encode(errors="replace"))
     return 0
 
 

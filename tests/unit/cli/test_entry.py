@@ -13,7 +13,7 @@ import click
 import pytest
 
 import vgpuctl
-from tests.unit.cli.conftest import Ran, child
+from tests.unit.cli.conftest import Ran, child, child_environment
 from vgpuctl import __version__
 from vgpuctl.cli import docs
 from vgpuctl.cli.app import cli
@@ -201,3 +201,54 @@ def test_the_program_is_what_is_installed() -> None:
     assert PROGRAM.stat().st_mode & 0o111 == 0o111
     ran = subprocess.run([sys.executable, PROGRAM, "--version"], capture_output=True, text=True, check=True)
     assert ran.stdout == f"vgpuctl {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["--hosts BAD list-gpus", "--host ssh://a show-vm BAD", "--host ssh://BAD list-gpus",
+     "--connect qemu:///BAD list-vms", "--host sim:t4 create-vm BAD --profile T4-1Q", "--root /BAD list-gpus",
+     "BAD", "list-gpus --BAD"],
+)  # fmt: skip
+def test_a_word_that_is_no_text_is_refused(vgpuctl: Callable[..., Ran], line: str) -> None:
+    words = line.replace("BAD", "\udcff").split()
+    ran = vgpuctl(*words, "--json")
+    assert (ran.status, ran.document["error"]["code"]) == (2, "invalid-input")
+    number = next(number for number, word in enumerate(words, 1) if "\udcff" in word)
+    assert ran.document["error"]["message"].startswith(f"word {number} of the command line is not UTF-8 text: ")
+
+
+@pytest.mark.parametrize("name", ["VGPUCTL_HOST", "SUDO_USER", "XDG_STATE_HOME", "TERM", "HOME", "NO_COLOR"])
+def test_a_variable_that_is_no_text_is_no_bug(name: str, tmp_path: Path) -> None:
+    environment = {**child_environment(XDG_STATE_HOME=str(tmp_path)), name: f"{tmp_path}/\udcff"}
+    ran = child("--host", "sim:t4", "create-vm", "a", "--profile", "T4-1Q", env=environment)
+    assert "[bug]" not in ran.stderr
+    assert ran.returncode == (2 if name == "VGPUCTL_HOST" else 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--host sim:t4 --host sim:a100-40 list-gpus", "--host: one command is for one of sim:t4, sim:a100-40"),
+        ("list-gpus --host sim:t4 --host local", "--host: one command is for one of"),
+        ("create-vm a --profile T4-1Q --image /a --image /b", "--image is given twice: /a and /b"),
+        ("create-vm a --memory=1GiB --profile T4-1Q --memory 2GiB", "--memory is given twice: 1GiB and 2GiB"),
+        ("apply -f one --file two", "--file is given twice: one and two"),
+        ("apply -fone -ftwo", "--file is given twice: one and two"),
+        ("--wait 5 --wait 6 list-gpus", "--wait is given twice: 5 and 6"),
+        ("sim reset --wait 5 --wait 6", "--wait is given twice: 5 and 6"),
+    ],
+)
+def test_an_option_that_is_taken_once_is_not_silently_taken_last(
+    vgpuctl: Callable[..., Ran], line: str, said: str
+) -> None:
+    ran = vgpuctl(*line.split())
+    assert (ran.status, f"vgpuctl: {said}" in ran.err, "[usage]" in ran.err) == (2, True, True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["--wait 5 list-gpus --wait 6", "list-gpus --wait 6 --wait=6", "fits --profile T4-1Q --profile T4-1B",
+     "-v -v list-gpus", "create-vm --dry-run --profile T4-1Q -- --wait"],
+)  # fmt: skip
+def test_what_may_be_repeated_is_taken(vgpuctl: Callable[..., Ran], line: str) -> None:
+    assert "twice" not in vgpuctl("--host", "sim:t4", *line.split()).err
