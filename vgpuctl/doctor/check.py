@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 
+from vgpuctl.model.digits import whole
 from vgpuctl.model.gpu import Gpu, VgpuType
 from vgpuctl.model.records import Ecc, FilePermissions, Holder, HypervisorCapabilities, NvmlGuest
 from vgpuctl.model.snapshot import Snapshot
@@ -180,7 +181,8 @@ def number_of(version: str) -> tuple[int, ...]:
     """Return the leading numbers of a version: `6.8.0-45-generic` is (6, 8, 0)."""
     numbers = []
     for part in version.strip().split("-")[0].split("."):
-        if not part.isdigit():
+        number = whole(part)
+        if number is None:
             break
-        numbers.append(int(part))
+        numbers.append(number)
     return tuple(numbers)

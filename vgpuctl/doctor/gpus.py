@@ -14,6 +14,11 @@ VGPU = (Backend.MDEV_PF, Backend.MDEV_VF, Backend.VENDOR_VF)
 
 
 def _driver(look: Look, snapshot: Snapshot) -> Finding:
+    if snapshot.left_out:
+        return warn(
+            *shortened(list(snapshot.left_out)),
+            fix="vgpuctl uses no such device; look at the file that is named, and at the kernel's log: journalctl -k",
+        )
     gpus = [g for g in snapshot.gpus if g.display_class]
     if not gpus:
         return not_applicable("there is no GPU here")

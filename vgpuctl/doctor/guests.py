@@ -13,6 +13,7 @@ from bisect import bisect
 
 from vgpuctl.doctor.check import Check, Finding, Look, Verdict, judged_by_host, not_applicable, ok, unknown
 from vgpuctl.doctor.gpus import VGPU, shortened
+from vgpuctl.model.digits import whole
 from vgpuctl.model.records import NvmlGuest
 from vgpuctl.model.snapshot import Snapshot
 
@@ -28,8 +29,7 @@ _WORST = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN)
 
 def release_of(version: str) -> int | None:
     """Return the major release of the vGPU software that a driver belongs to; None for one that is not known."""
-    first = version.partition(".")[0]
-    number = int(first) if first.isdecimal() else 0
+    number = whole(version.partition(".")[0]) or 0
     if not RELEASES[0][0] <= number < BEYOND:
         return None
     return RELEASES[bisect([begin for begin, _ in RELEASES], number) - 1][1]

@@ -35,7 +35,7 @@ def _locked(look: Look, snapshot: Snapshot) -> Finding:
 
 
 def _mib(text: str, name: str) -> int | None:
-    found = re.search(rf"^{name}:\s*(\d+) kB", text, re.MULTILINE)
+    found = re.search(rf"^{name}:\s*([0-9]{{1,18}}) kB", text, re.MULTILINE)
     return int(found.group(1)) // 1024 if found else None
 
 

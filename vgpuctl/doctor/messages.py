@@ -18,7 +18,7 @@ from vgpuctl.value import Value
 
 MANAGER = "nvidia-vgpu-mgr"
 _LONGEST = 160
-_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-f:.]+)\): (\d+)", re.IGNORECASE)
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-f:.]+)\): ([0-9]{1,9})", re.IGNORECASE)
 _ADDRESS = re.compile(r"\b(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?\b", re.IGNORECASE)
 _READ = "journalctl -k -b -g NVRM; journalctl -b -u nvidia-vgpu-mgr"
 

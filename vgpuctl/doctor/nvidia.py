@@ -36,7 +36,7 @@ _OWN = ("nvidia-vgpu-mgr", "nvidia-vgpud")
 _ENDED = ("Failed with result", "Deactivated successfully", "Succeeded.", "Started ", "Finished ")
 _LIBRARY = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)")
 _FORCED = re.compile(rf"^\s*options\s+nvidia\s.*\b{FIRMWARE}=(\w+)", re.MULTILINE)
-_GIVEN = re.compile(r"^EnableGpuFirmware:\s*(\d+)", re.MULTILINE)
+_GIVEN = re.compile(r"^EnableGpuFirmware:\s*([0-9]{1,18})", re.MULTILINE)
 _MODE, _BY_DEFAULT = 0xF, 2
 """nv-reg.h: NV_REG_ENABLE_GPU_FIRMWARE_MODE_MASK and _MODE_DEFAULT; the driver's default is 0x12."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vgpuctl.model.digits import whole
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
@@ -68,5 +69,5 @@ def _screen(entry: _Element) -> Screen:
 
 
 def _port(text: object) -> int | None:
-    number = str(text or "")
-    return int(number) if number.isascii() and number.isdigit() and int(number) > 0 else None
+    number = whole(str(text or ""))
+    return number if number is not None and number > 0 else None

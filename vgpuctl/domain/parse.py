@@ -14,6 +14,7 @@ from lxml import etree
 
 from vgpuctl.domain.record import ROOT_TAG, named_files, promise_of
 from vgpuctl.errors import LibvirtFailed
+from vgpuctl.model.digits import whole
 from vgpuctl.model.vm import DiskRef, HostdevRef, Promise, Vm, VmState
 
 _UNIT_BYTES = {
@@ -196,9 +197,8 @@ def _carrier(address: etree._Element) -> str | None:
         return str(uuid).strip().lower()
     if address.get("slot") is None or address.get("bus") is None or address.get("type") not in (None, "pci"):
         return None
-    try:
-        parts = [int(str(address.get(key, "0")), 0) for key in ("domain", "bus", "slot", "function")]
-    except ValueError:
+    parts = [whole(str(address.get(key, "0"))) for key in ("domain", "bus", "slot", "function")]
+    if None in parts:
         return None
     return f"{parts[0]:04x}:{parts[1]:02x}:{parts[2]:02x}.{parts[3]:x}"
 
@@ -227,8 +227,8 @@ def _memory_mib(element: etree._Element | None) -> int:
 
 
 def _whole(text: str | None, otherwise: int) -> int:
-    cleaned = (text or "").strip()
-    return int(cleaned) if cleaned.isascii() and cleaned.isdigit() else otherwise
+    number = whole(text or "")
+    return otherwise if number is None or number < 0 else number
 
 
 def _firmware(element: etree._Element | None) -> str:

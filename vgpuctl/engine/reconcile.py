@@ -19,6 +19,7 @@ from vgpuctl.engine.power import lacks_place, leftovers_of, start_vm
 from vgpuctl.engine.run import carry_out
 from vgpuctl.engine.working import worked_on
 from vgpuctl.errors import InUse, NotFound, VgpuctlError
+from vgpuctl.model.digits import whole
 from vgpuctl.model.gpu import Owner, Vgpu
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
@@ -319,8 +320,7 @@ def rebuilt(machine_id: str, vm: Vm, lost: list[Vgpu], index: Callable[[Vgpu], i
 
 
 def _index(alias: str | None) -> int:
-    tail = (alias or "").rpartition("-")[2]
-    return int(tail) if tail.isdigit() else 0
+    return whole((alias or "").rpartition("-")[2]) or 0
 
 
 def _strays(snapshot: Snapshot) -> list[tuple[Vgpu, Vm]]:

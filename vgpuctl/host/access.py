@@ -14,8 +14,11 @@ import pwd
 import re
 import stat
 
+from vgpuctl.host.bounded import read_regular
+from vgpuctl.model.digits import whole
 from vgpuctl.value import Value
 
+_MOST_BYTES = 1 << 20
 _SETTING = re.compile(r"^\s*(user|group|dynamic_ownership)\s*=\s*\"?([^\"#\s]+)\"?", re.M)
 _USERS = ("libvirt-qemu", "qemu")  # Debian and Ubuntu; Red Hat, SUSE, Arch
 _ACL = "system.posix_acl_access"
@@ -33,8 +36,7 @@ class QemuUser(Value):
 def qemu_user(conf: str = "/etc/libvirt/qemu.conf") -> QemuUser:
     """Return the user that the system's libvirt runs QEMU as."""
     try:
-        with open(conf, encoding="utf-8", errors="replace") as file:
-            settings = dict(_SETTING.findall(file.read()))
+        settings = dict(_SETTING.findall(read_regular(conf, _MOST_BYTES).decode("utf-8", "replace")))
     except OSError:  # readable by root alone on some hosts, and absent where defaults are meant
         settings = {}
     names = (settings["user"],) if "user" in settings else (*_USERS, "root")
@@ -126,5 +128,4 @@ def _group(name: str) -> int | None:
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
-        number = name.removeprefix("+")
-        return int(number) if number.isdecimal() else None
+        return whole(name.removeprefix("+"))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The host's file tree below a root: sysfs, proc and /etc/vgpuctl, as `seams.Sysfs`.
 
-Thousands of attributes are read in one command, so the real root costs an open, a read and a close each. Below
+Thousands of attributes are read in one command, so the real root costs an open, a look at what it is, a read and a
+close each. Below
 another root (a captured /sys) every link is resolved as chroot would: an absolute link, or one with many "..",
 must not lead to the files of the machine that looks.
 """
@@ -13,10 +14,13 @@ import os
 from collections.abc import Callable
 from typing import Protocol
 
+from vgpuctl.host.bounded import read_regular
 from vgpuctl.model.records import FilePermissions
 
-_CHUNK = 8192
-_PAGE = 4096
+MOST_SYSFS_BYTES = 256 << 10
+"""An attribute is a page at most, of 4 to 64 KiB (sysfs_emit); only binary ones, such as `config`, are larger."""
+MOST_BYTES = 32 << 20
+"""/proc/kallsyms has some 15 MiB and pci.ids 1.5; /proc/mounts with thousands of containers a few."""
 _MOST_LINKS = 40  # as the kernel, path_resolution(7)
 
 ACTS_WHEN_READ = frozenset({"reset_gpu"})
@@ -42,22 +46,15 @@ class HostFiles:
         """Return the whole file as text."""
         if path.rpartition("/")[2] in ACTS_WHEN_READ:
             raise PermissionError(errno.EPERM, "reading this file resets the device; not read", path)
-        descriptor = self._opened(path, os.O_RDONLY)
+        sysfs = path.startswith("/sys/")
+        most = MOST_SYSFS_BYTES if sysfs else MOST_BYTES
+        if not self._root:
+            return read_regular(path, most, page=sysfs).decode("utf-8", "replace")
         try:
-            data = os.read(descriptor, _CHUNK)
-            # The kernel hands a sysfs attribute out at once and it is at most a page; elsewhere a short read
-            # may have more behind it (seq_file).
-            if data and not (len(data) < _PAGE and path.startswith("/sys/")):
-                parts = [data]
-                while data:
-                    data = os.read(descriptor, _CHUNK)
-                    parts.append(data)
-                data = b"".join(parts)
+            real = resolved(self._root, path)
         except OSError as error:
-            error.filename = path
-            raise
-        finally:
-            os.close(descriptor)
+            raise _named(error, path) from None
+        data = read_regular(real, most, shown=path, flags=os.O_NOFOLLOW, page=sysfs)
         return data.decode("utf-8", "replace")
 
     def listdir(self, path: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Sequence
 
+from vgpuctl.host.files import HostFiles
 from vgpuctl.model.records import Holder
 from vgpuctl.model.vm import ProcessId
 
@@ -44,20 +45,20 @@ class HostProcesses:
     """The processes below a root's /proc, as `seams.Processes`."""
 
     def __init__(self, root: str = "/", *, argv: Sequence[str] | None = None) -> None:
-        self._proc = root.rstrip("/") + "/proc"
-        self._captured = self._proc != "/proc"
+        self._files = HostFiles(root, lock_held=lambda: False)
+        self._captured = root != "/"
         self._argv = argv
 
     def this(self) -> ProcessId:
         """Return the calling process; always the running system's, whatever the root."""
-        found = _stat_fields("/proc/self/stat")
+        found = _stat_fields(HostFiles(lock_held=lambda: False), "self")
         if found is None:
             raise FileNotFoundError(errno.ENOENT, "proc is not mounted", "/proc/self/stat")
         return ProcessId(os.getpid(), found[1])
 
     def started(self, pid: int) -> ProcessId | None:
         """Return a process by pid, or None when it is gone or only waits to be collected."""
-        found = _stat_fields(f"{self._proc}/{pid}/stat")
+        found = _stat_fields(self._files, pid)
         return None if found is None or found[0] in _DEAD else ProcessId(pid, found[1])
 
     def command(self) -> str:
@@ -68,10 +69,15 @@ class HostProcesses:
     def alive(self, process: ProcessId) -> bool:
         """Say whether exactly this process still lives; a zombie does not.
 
-        In a captured tree without processes that is not known: there they count as alive, as nothing may be
-        called leaked on a guess.
+        In a captured tree without processes, or where it cannot be read, that is not known: there they count as alive,
+        as nothing may be called leaked on a guess.
         """
-        return self.started(process.pid) == process or (self._captured and not self._has_processes())
+        try:
+            return self.started(process.pid) == process or (self._captured and not self._has_processes())
+        except OSError:
+            if not self._captured:
+                raise
+            return True
 
     def holders(self, nodes: tuple[str, ...]) -> tuple[Holder, ...]:
         """Return who has any of these device nodes open.
@@ -84,14 +90,14 @@ class HostProcesses:
         wanted = frozenset(nodes) | {f"{node} (deleted)" for node in nodes}
         found: list[Holder] = []
         blind: str | None = None
-        for name in os.listdir(self._proc):
+        for name in self._files.listdir("/proc"):
             if not name.isdecimal():
                 continue
             try:
-                holds = _has_open(f"{self._proc}/{name}/fd", wanted)
+                holds = self._has_open(f"/proc/{name}/fd", wanted)
             except PermissionError:
                 if self.started(int(name)) is not None:
-                    blind = blind or f"{self._proc}/{name}/fd"
+                    blind = blind or f"/proc/{name}/fd"
                 continue
             if holds:
                 found.append(Holder(int(name), self._command_of(name)))
@@ -101,56 +107,50 @@ class HostProcesses:
 
     def _has_processes(self) -> bool:
         try:
-            return any(name.isdecimal() for name in os.listdir(self._proc))
+            return any(name.isdecimal() for name in self._files.listdir("/proc"))
         except OSError:
             return False
 
+    def _has_open(self, directory: str, wanted: frozenset[str]) -> bool:
+        """Say whether a link in /proc/<pid>/fd is one of these; files that close meanwhile are passed over."""
+        try:
+            names = self._files.listdir(directory)
+        except OSError as error:
+            if error.errno in _GONE:
+                return False
+            raise
+        for name in names:
+            try:
+                if self._files.readlink(f"{directory}/{name}") in wanted:
+                    return True
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise
+        return False
+
     def _command_of(self, name: str) -> str:
         """Return a process's command line, or its kernel name when it shows none."""
-        for file, separator in (("cmdline", b"\0"), ("comm", b"\n")):
+        for file, separator in (("cmdline", "\0"), ("comm", "\n")):
             try:
-                data = _bytes_of(f"{self._proc}/{name}/{file}")
+                text = self._files.read(f"/proc/{name}/{file}")
             except OSError:
                 continue
-            words = [os.fsdecode(word) for word in data.rstrip(b"\0\n").split(separator)]
+            words = text.rstrip("\0\n").split(separator)
             if words != [""]:
                 return redacted(words)
         return "?"
 
 
-def _has_open(directory: str, wanted: frozenset[str]) -> bool:
-    """Say whether a link in /proc/<pid>/fd is one of these; files that close meanwhile are passed over."""
-    try:
-        names = os.listdir(directory)
-    except OSError as error:
-        if error.errno in _GONE:
-            return False
-        raise
-    for name in names:
-        try:
-            if os.readlink(f"{directory}/{name}") in wanted:
-                return True
-        except OSError as error:
-            if error.errno not in _GONE:
-                raise
-    return False
-
-
-def _stat_fields(path: str) -> tuple[str, int] | None:
+def _stat_fields(files: HostFiles, pid: int | str) -> tuple[str, int] | None:
     """Return state and start ticks from a stat file, or None when the process is gone."""
     try:
-        data = _bytes_of(path)
+        text = files.read(f"/proc/{pid}/stat")
     except OSError as error:
         if error.errno in _GONE:
             return None
         raise
-    fields = data[data.rfind(b")") + 1 :].split()
-    return (fields[0].decode("ascii"), int(fields[19])) if len(fields) > 19 else None
-
-
-def _bytes_of(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fields = text.rpartition(")")[2].split()
     try:
-        return os.read(descriptor, 65536)
-    finally:
-        os.close(descriptor)
+        return fields[0], int(fields[19])
+    except (IndexError, ValueError):
+        return None

@@ -8,8 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from vgpuctl.errors import Failed
+from vgpuctl.host.bounded import read_regular
 from vgpuctl.host.host_file import swap
 
+MOST_BYTES = 1 << 20
+"""Units and modprobe's files are a page or some."""
 _DEADLINE_SECONDS = 90.0
 
 
@@ -31,7 +34,8 @@ class HostSystem:
     def read(self, path: str) -> str | None:
         """Return a file's text, or None."""
         try:
-            return self._real(path).read_bytes().decode("utf-8", "replace")  # with the ends of lines as they are
+            data = read_regular(str(self._real(path)), MOST_BYTES, shown=path)
+            return data.decode("utf-8", "replace")  # with the ends of lines as they are
         except (FileNotFoundError, NotADirectoryError):
             return None
 

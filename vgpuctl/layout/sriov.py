@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.backends.base import REMOVE_DEADLINE_SECONDS, refuse_if_held, write_failed
 from vgpuctl.capacity.place import stuck_error
 from vgpuctl.errors import Busy, DeviceFailed, HostCannot, InvalidInput, VerifyFailed, VgpuctlError
+from vgpuctl.model.digits import whole
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class SetVfs(Value):
     def _set_autoprobe(self, world: World, wanted: bool) -> None:
         path = f"{PCI}/{self.gpu}/sriov_drivers_autoprobe"
         try:
-            if bool(int(world.sysfs.read(path))) is not wanted:
+            if bool(whole(world.sysfs.read(path))) is not wanted:
                 world.sysfs.write(path, f"{int(wanted)}\n")
         except FileNotFoundError:
             return  # kernels before 4.12 have no such file; libvirt takes a VF from its driver at start all the same

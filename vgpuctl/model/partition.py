@@ -6,6 +6,7 @@ Sources: NVML's nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceInfo_t and nvmlGpuI
 
 from __future__ import annotations
 
+from vgpuctl.model.digits import whole
 from vgpuctl.value import Value
 
 
@@ -83,5 +84,5 @@ _NONE = 0xFFFF
 
 def shown_number(text: str) -> int | None:
     """Return a placement id or GPU instance id as the driver's file shows it; None for none, or for no number."""
-    shown = text.strip()
-    return int(shown) if shown.isascii() and shown.isdigit() and int(shown) < _NONE else None
+    number = whole(text)
+    return number if number is not None and 0 <= number < _NONE else None

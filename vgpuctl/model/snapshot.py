@@ -17,7 +17,7 @@ class Snapshot(Value):
     whose claiming process still lives. `warnings` say what could not be seen.
     `host_file_problem` says why host.yaml cannot be understood: then nothing new may be placed. `named` are the vGPUs
     without a VM that it keeps, `placement` how it says that new ones are placed. `partial`: only some GPUs were looked
-    at.
+    at. `left_out`: the devices that could not be read, a sentence each; they are among the warnings too.
     """
 
     gpus: tuple[Gpu, ...]
@@ -35,6 +35,7 @@ class Snapshot(Value):
     named: tuple[NamedVgpu, ...] = ()
     placement: PlacementSpec = PlacementSpec()
     partial: bool = False
+    left_out: tuple[str, ...] = ()
 
     def gpu(self, address: str) -> Gpu | None:
         """Return the GPU of that address."""

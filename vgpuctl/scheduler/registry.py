@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from vgpuctl.model.digits import whole
 from vgpuctl.model.scheduler import Policy, SchedulerSpec
 
 KEY = "RmPVMRL"
@@ -35,8 +36,7 @@ class Generation(StrEnum):
 
 def branch(driver: str | None) -> int | None:
     """Return the first number of a driver's version, None when it has none."""
-    first = (driver or "").partition(".")[0]
-    return int(first) if first.isdecimal() else None
+    return whole((driver or "").partition(".")[0])
 
 
 def generation(driver: str | None, *, adaptive: bool | None = None) -> Generation | None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vgpuctl.model.digits import whole
 from vgpuctl.model.partition import MigSpec
 from vgpuctl.model.scheduler import Policy, SchedulerSpec
 from vgpuctl.spec import rules
@@ -155,6 +156,7 @@ def _profile(name: object) -> str:
 
 
 def _number(text: str, most: int) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= most:
+    number = whole(text) if text.isdigit() else None
+    if number is None or not 1 <= number <= most:
         raise ValueError(f"'{text}' after the colon is not a number, 1 to {most}")
-    return int(text)
+    return number

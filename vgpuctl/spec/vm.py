@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.digits import whole
 from vgpuctl.model.scheduler import Policy
 from vgpuctl.model.wish import ExistingDisk, NewDisk, UserData, VmWish, Where
 from vgpuctl.spec import names, rules
@@ -188,7 +189,8 @@ def _brings_system(given: Mapping[str, object]) -> bool:
 def _number(name: str, value: object) -> object:
     """Turn the digits of a numeric option into a number; anything else is left for the rules to refuse."""
     numeric = name in ("vcpus", "hotplug_slots", "numa_node") and isinstance(value, str)
-    return int(str(value)) if numeric and str(value).isascii() and str(value).isdigit() else value
+    number = whole(str(value)) if numeric and str(value).isdigit() else None
+    return value if number is None else number
 
 
 def _option(path: tuple[str | int, ...]) -> str:

@@ -3,6 +3,7 @@
 
 import errno
 import os
+import socket
 
 import pytest
 
@@ -162,3 +163,35 @@ def test_permissions_are_those_of_what_a_link_leads_to(tree, real_root):
     with pytest.raises(FileNotFoundError) as caught:
         files.permissions(f"{prefix}/sys/none")
     assert caught.value.filename == f"{prefix}/sys/none"
+
+
+def a_fifo(path):
+    os.mkfifo(path)
+
+
+def a_socket(path):
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+def a_device(path):
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("put", [a_fifo, a_socket, a_device])
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path, put):
+    put(tmp_path / "class")
+    with pytest.raises(OSError, match=r".") as caught:
+        files_below("/").read(f"{tmp_path}/class")
+    assert caught.value.filename == f"{tmp_path}/class"
+    assert caught.value.errno in (errno.EINVAL, errno.ENXIO)
+
+
+def test_a_file_of_three_gigabytes_is_not_read_into_memory(tmp_path):
+    for name in ("sys/class", "proc/mounts"):
+        (tmp_path / name).parent.mkdir()
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(3 << 30)
+        with pytest.raises(OSError, match="larger than") as caught:
+            files_below(tmp_path).read(f"/{name}")
+        assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, f"/{name}")

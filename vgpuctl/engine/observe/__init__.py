@@ -139,6 +139,7 @@ def observe_devices(
         named=said.named,
         placement=said.placement,
         partial=want.only is not None,
+        left_out=found.warnings,
     )
 
 

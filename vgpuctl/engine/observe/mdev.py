@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.profiles import means
+from vgpuctl.model.digits import whole
 from vgpuctl.model.gpu import Function, Gpu, Mdev, VgpuType
 from vgpuctl.value import replace
 
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 
 PARENTS = "/sys/class/mdev_bus"
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
-_FRAMEBUFFER = re.compile(r"framebuffer=(\d+)M")
-_MAX_INSTANCE = re.compile(r"max_instance=(\d+)")
-_PORTS = re.compile(r"mtty-([1-9][0-9]*)", re.ASCII)
-_OTHER_MEMORY = re.compile(r"^(?:high_gm_size|memory size):\s*(\d+)\s*(MB|GB)", re.MULTILINE)
+_FRAMEBUFFER = re.compile(r"framebuffer=([0-9]{1,9})M")
+_MAX_INSTANCE = re.compile(r"max_instance=([0-9]{1,9})")
+_PORTS = re.compile(r"mtty-([1-9][0-9]{0,8})", re.ASCII)
+_OTHER_MEMORY = re.compile(r"^(?:high_gm_size|memory size):\s*([0-9]{1,9})\s*(MB|GB)", re.MULTILINE)
 
 
 def parents(sysfs: Sysfs) -> tuple[str, ...]:
@@ -81,10 +82,14 @@ def _read_function(sysfs: Sysfs, gpu: Gpu, function: Function, read: dict[str, V
             asked = want.profiles is None or any(means(read[type_id], p) for p in want.profiles)
             if not asked and read[type_id].units is None:
                 continue
-            available[type_id] = int(sysfs.read(f"{base}/{type_id}/available_instances"))
-    except (OSError, ValueError) as error:
-        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        return replace(function, problem=f"its vGPU types cannot be read: {reason}")
+            number = whole(sysfs.read(f"{base}/{type_id}/available_instances"))
+            if number is None:
+                return replace(
+                    function, problem=f"its vGPU types cannot be read: {type_id}/available_instances is no number"
+                )
+            available[type_id] = number
+    except OSError as error:
+        return replace(function, problem=f"its vGPU types cannot be read: {error.strerror or error}")
     if not available and gpu.driver == "nvidia" and want.type_ids is None and want.profiles is None:
         return replace(function, problem="no nvidia-* vGPU types yet (the driver is still setting it up)")
     return replace(function, available=available)
@@ -136,7 +141,8 @@ def _framebuffer_mib(description: str) -> int | None:
 
 def _type_key(type_id: str) -> tuple[str, int, str]:
     stem, _, number = type_id.rpartition("-")
-    return (stem, int(number), "") if number.isdigit() else (type_id, 0, "")
+    known = whole(number)
+    return (type_id, 0, "") if known is None else (stem, known, "")
 
 
 def _optional(sysfs: Sysfs, path: str) -> str:

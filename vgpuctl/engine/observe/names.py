@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from vgpuctl.model.digits import whole
 from vgpuctl.model.gpu import MDEV, Backend, Gpu, Mode, VgpuType
 from vgpuctl.model.records import NvmlGpu, NvmlStatus, NvmlVgpuType
 from vgpuctl.model.world import World
@@ -60,7 +61,8 @@ def _read(sysfs: Sysfs, path: str) -> str | None:
 def _is_old(version: str) -> bool:
     """Say whether a driver is known to take one vGPU type at a time on a GPU; an unknown version is not."""
     major = version.partition(".")[0]
-    return major.isdigit() and int(major) < MIXED_TYPES_SINCE
+    number = whole(major)
+    return number is not None and number < MIXED_TYPES_SINCE
 
 
 def _with_known(gpu: Gpu, known: Gpu | None) -> Gpu:
@@ -97,6 +99,8 @@ def _with_nvml(gpu: Gpu, seen: NvmlGpu) -> Gpu:
         return gpu
     types = {t.type_id: t for t in gpu.types}
     for known in seen.types.values():
+        if not known.name.split():
+            continue
         described = VgpuType(
             type_id=str(known.type_id),
             name=known.name,

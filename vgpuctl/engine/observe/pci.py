@@ -9,10 +9,13 @@ Sources: Linux Documentation/ABI/testing/sysfs-bus-pci, sysfs-bus-vfio-mdev; NVI
 
 from __future__ import annotations
 
+import errno
+import re
 from typing import TYPE_CHECKING
 
 from vgpuctl.engine.observe import mdev, names, vendor
-from vgpuctl.model.address import address_key, normal_pci
+from vgpuctl.model.address import address_key, is_pci, normal_pci
+from vgpuctl.model.digits import whole
 from vgpuctl.model.gpu import Backend, Function, Gpu, GroupMember, Mode
 from vgpuctl.model.records import NvmlStatus
 from vgpuctl.model.world import World
@@ -26,6 +29,8 @@ PCI = "/sys/bus/pci/devices"
 MDEV_BUS = "/sys/class/mdev_bus"
 _GPU_CLASSES = ("0x03", "0x12")
 _BRIDGE_CLASS = "0x06"
+_IDENTITY = re.compile(r"0x[0-9a-f]{4,6}", re.ASCII)
+_VIRTFN = re.compile(r"virtfn([0-9]{1,5})", re.ASCII)
 
 
 class Found(Value):
@@ -96,7 +101,7 @@ def _read_pci(sysfs: Sysfs, address: str, want: Want, parents: tuple[str, ...]) 
     if again is not None:
         return again
     path = f"{PCI}/{address}"
-    pci_class = sysfs.read(f"{path}/class").strip()
+    pci_class = _identity(sysfs, f"{path}/class")
     display = pci_class.startswith(_GPU_CLASSES)
     if not (display or want.every_function or want.only or address in parents):
         return None
@@ -124,10 +129,12 @@ def _gpu(
     display: bool,
 ) -> Gpu:
     path = f"{PCI}/{address}"
-    vendor_id = sysfs.read(f"{path}/vendor").strip().removeprefix("0x")
-    device_id = sysfs.read(f"{path}/device").strip().removeprefix("0x")
-    numa = _number(sysfs, f"{path}/numa_node") if "numa_node" in entries else None
-    total = (_number(sysfs, f"{path}/sriov_totalvfs") or 0) if "sriov_totalvfs" in entries else 0
+    vendor_id = _identity(sysfs, f"{path}/vendor").removeprefix("0x")
+    device_id = _identity(sysfs, f"{path}/device").removeprefix("0x")
+    numa = whole(sysfs.read(f"{path}/numa_node")) if "numa_node" in entries else None
+    total = (
+        _number(f"{path}/sriov_totalvfs", sysfs.read(f"{path}/sriov_totalvfs")) if "sriov_totalvfs" in entries else 0
+    )
     group = _group(sysfs, path, entries)
     own = _function(address, entries, driver, group)
     vfs, vf_entries, problems = _read_vfs(sysfs, path, entries)
@@ -188,13 +195,15 @@ def _read_vfs(
     sysfs: Sysfs, path: str, entries: frozenset[str]
 ) -> tuple[tuple[Function, ...], tuple[frozenset[str], ...], tuple[str, ...]]:
     """Read the VFs in the order of the virtfnN links; with 48 of them they do not share the PF's slot."""
-    numbers = sorted(int(e[6:]) for e in entries if e.startswith("virtfn") and e[6:].isdigit())
+    numbers = sorted(int(number[1]) for number in map(_VIRTFN.fullmatch, entries) if number is not None)
     functions: list[Function] = []
     listings: list[frozenset[str]] = []
     problems: list[str] = []
     for number in numbers:
         try:
             address = _link(sysfs, f"{path}/virtfn{number}")
+            if not is_pci(address):
+                raise _malformed(f"{path}/virtfn{number}", address)
             function, names_ = _read_vf(sysfs, address)
             functions.append(function)
             listings.append(names_)
@@ -271,16 +280,28 @@ def _other_parents(sysfs: Sysfs, want: Want, parents: tuple[str, ...], warnings:
 def _group(sysfs: Sysfs, path: str, entries: frozenset[str]) -> int | None:
     if "iommu_group" not in entries:
         return None
-    return int(_link(sysfs, f"{path}/iommu_group"))
+    return _number(f"{path}/iommu_group", _link(sysfs, f"{path}/iommu_group"))
 
 
 def _link(sysfs: Sysfs, path: str) -> str:
     return sysfs.readlink(path).rpartition("/")[2]
 
 
-def _number(sysfs: Sysfs, path: str) -> int | None:
+def _identity(sysfs: Sysfs, path: str) -> str:
+    """Return a class, vendor or device id as the kernel writes it: 0x and hexadecimal digits (pci-sysfs.c)."""
     text = sysfs.read(path).strip()
-    try:
-        return int(text, 0)
-    except ValueError:
-        return None
+    if _IDENTITY.fullmatch(text) is None:
+        raise _malformed(path, text)
+    return text
+
+
+def _number(path: str, text: str) -> int:
+    number = whole(text)
+    if number is None or number < 0:
+        raise _malformed(path, text)
+    return number
+
+
+def _malformed(path: str, text: str) -> OSError:
+    """Return the error that leaves one device out, as for a file that cannot be read."""
+    return OSError(errno.EINVAL, f"it says {text.strip()[:40]!a}, which the kernel does not write there", path)

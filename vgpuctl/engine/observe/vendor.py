@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from vgpuctl.model.digits import whole
 from vgpuctl.model.gpu import Backend, Function, Gpu, VgpuType
 from vgpuctl.model.partition import shown_number
 from vgpuctl.value import replace
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from vgpuctl.engine.observe import Want
     from vgpuctl.model.seams import Sysfs
 
-_LINE = re.compile(r"^\s*(\d+)\s*:\s*(\S.*?)\s*$", re.MULTILINE)
+_LINE = re.compile(r"^\s*([0-9]{1,9})\s*:\s*(\S.*?)\s*$", re.MULTILINE)
 
 
 def add_types(sysfs: Sysfs, gpu: Gpu, offering: tuple[tuple[Function, bool], ...], want: Want) -> Gpu:
@@ -40,12 +41,15 @@ def read_function(sysfs: Sysfs, function: Function, names: dict[str, str], want:
     held: str | None = None
     try:
         current = sysfs.read(f"{base}/current_vgpu_type").strip()
-        held = None if current == "0" else str(int(current))
+        number = whole(current)
+        if number is None:
+            return replace(function, problem=f"current_vgpu_type says {current[:40]!a}, which is not a number")
+        held = str(number) if number else None
         if not want.types:
             return replace(function, current_type=held)
         listed = parse_creatable(sysfs.read(f"{base}/creatable_vgpu_types"))
-    except (OSError, ValueError) as error:
-        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+    except OSError as error:
+        reason = error.strerror or str(error)
         return replace(function, current_type=held, problem=f"its vGPU types cannot be read: {reason}")
     names.update(listed)
     available = {} if held is not None else dict.fromkeys(listed, 1)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from vgpuctl.errors import NvmlFailed
 from vgpuctl.model.address import is_pci, pci_parts
+from vgpuctl.model.digits import whole
 from vgpuctl.model.partition import Span
 from vgpuctl.model.records import Ecc, NvmlGpu, NvmlGuest, NvmlStatus
 from vgpuctl.model.scheduler import SchedulerSpec
@@ -227,7 +228,7 @@ def _handle(library: Library, address: str) -> Any:
 def _branch(driver: str) -> int:
     """Return the first number of a driver version, 0 when it has none."""
     first = driver.partition(".")[0]
-    return int(first) if first.isdecimal() else 0
+    return whole(first) or 0
 
 
 def _reason(nvml: Any, error: Any) -> str:

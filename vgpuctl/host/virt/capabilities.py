@@ -7,6 +7,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
+from vgpuctl.host.bounded import read_regular
 from vgpuctl.host.virt import documents
 from vgpuctl.model.records import HypervisorCapabilities
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 FIRMWARE = ("/usr/share/qemu/firmware", "/etc/qemu/firmware")
 """Where QEMU's firmware is described (QEMU, docs/interop/firmware.json). A file hides one of its name before it."""
+
+_MOST_BYTES = 1 << 20
 
 
 def capabilities_of(root: _Element, *, kvm: bool, keys: bool) -> HypervisorCapabilities:
@@ -51,10 +54,9 @@ def has_keys(directories: tuple[str, ...] = FIRMWARE) -> bool:
 def _features(path: str) -> list[object] | None:
     """Return the features of a described firmware, or None when they cannot be read; an empty file only hides."""
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+        text = read_regular(path, _MOST_BYTES).decode("utf-8")
         found = json.loads(text)["features"] if text.strip() else []
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return found if isinstance(found, list) else None
 
