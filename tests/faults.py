@@ -35,11 +35,7 @@ NEVER_RAISE = {
     "processes.this",
     "processes.command",
     "processes.alive",
-    "claims.all",
-    "claims.stuck",
-    "claims.drained",
     "claims.forget_drained",
-    "claims.working",
     "claims.forget_working",
 }
 CHANGING = {

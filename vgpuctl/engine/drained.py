@@ -15,6 +15,7 @@ from vgpuctl.errors import FileFailed, VgpuctlError
 from vgpuctl.model.records import DomainRecord
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import DrainedVm, ProcessId, PromiseState, Vm
+from vgpuctl.steps.claims import reading
 from vgpuctl.steps.domain import OFF
 
 if TYPE_CHECKING:
@@ -25,15 +26,17 @@ def note(world: World, gpu: str | None, process: ProcessId, vms: tuple[Vm, ...],
     """Note which VMs a process shuts down, each within `wait_seconds`, to set a GPU up; without a GPU, to change them.
 
     Raises:
-        FileFailed: it cannot be written.
+        FileFailed: it cannot be written; then none of them is noted.
     """
     until = world.clock.monotonic() + wait_seconds * len(vms)
-    for vm in vms:
-        record = world.hypervisor.find_domain(vm.uuid)
+    records = [(vm, world.hypervisor.find_domain(vm.uuid)) for vm in vms]
+    for number, (vm, record) in enumerate(records):
         run = None if record is None else _run(record)
         try:
             world.claims.note_drained(DrainedVm(vm.uuid, gpu, process, run, until))
         except OSError as error:
+            for noted in vms[: number + 1]:
+                world.claims.forget_drained(noted.uuid)
             raise FileFailed(
                 f"that {vm.name} is to be started again cannot be noted: {error.strerror or error}",
                 hint="is /run full, or mounted read-only? df /run",
@@ -44,11 +47,16 @@ def note(world: World, gpu: str | None, process: ProcessId, vms: tuple[Vm, ...],
 
 
 def left_off(world: World, snapshot: Snapshot) -> tuple[tuple[str | None, Vm], ...]:
-    """Return (GPU, VM) of each VM that was shut down, is off, and has nobody left to start it; nothing without root."""
-    try:
-        noted = world.claims.drained()
-    except PermissionError:
-        return ()
+    """Return (GPU, VM) of each VM that was shut down, is off, and has nobody left to start it; nothing without root.
+
+    Raises:
+        FileFailed: the notes cannot be read.
+    """
+    with reading("which VMs are to be started again"):
+        try:
+            noted = world.claims.drained()
+        except PermissionError:
+            return ()
     found = []
     for one in noted:
         vm = snapshot.vm(one.vm_uuid)

@@ -38,7 +38,7 @@ from vgpuctl.plan.remove import (
 )
 from vgpuctl.plan.reserve import held
 from vgpuctl.plan.vgpus import holder_of, promised, refuse_unread
-from vgpuctl.steps.claims import HoldClaim, ReleaseClaim
+from vgpuctl.steps.claims import HoldClaim, ReleaseClaim, all_claims
 from vgpuctl.steps.domain import OFF, SetRecord
 from vgpuctl.steps.plug import SwitchOver
 from vgpuctl.value import Value, replace
@@ -105,7 +105,7 @@ def _mend(world: World, finding: Finding, wait_seconds: float, progress: Progres
 def _still(world: World, finding: Finding, *, removes: bool) -> bool:
     """Say whether it is as it was found; a VM that was off and is started since keeps what it has."""
     if finding.vm is None:
-        claimed = {c.carrier for c in world.claims.all()}
+        claimed = {c.carrier for c in all_claims(world)}
         if any(world.hypervisor.find_domain(c.vm_uuid) is not None for c in finding.claims):
             return False
         return all(c.carrier in claimed for c in finding.claims)

@@ -96,6 +96,7 @@ def apply(world: World, task: Task, work: Work, progress: Progress) -> None:
     try:
         now = _look_again(task, claim)
         reclaim(world, now.keeps, task.wait_seconds)
+        note(world, claim.gpu, claim.process, now.stops, task.wait_seconds)
     except BaseException:
         for step in held:
             step.undo(world)
@@ -103,7 +104,6 @@ def apply(world: World, task: Task, work: Work, progress: Progress) -> None:
     stops = tuple(StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=task.wait_seconds) for vm in now.stops)
     release = ReleaseClaim(claim.carrier, claim.vm_uuid)
     try:
-        note(world, claim.gpu, claim.process, now.stops, task.wait_seconds)
         carry_out(world, Plan(steps=(*stops, *now.devices, *now.after, release)), progress, held)
     except BaseException as error:
         failure = error if isinstance(error, VgpuctlError) else _interrupted()

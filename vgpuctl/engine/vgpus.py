@@ -19,7 +19,7 @@ from vgpuctl.model.vm import Claim, NamedVgpu, PromisedVgpu
 from vgpuctl.model.wish import VmWish
 from vgpuctl.plan import vgpus as plans
 from vgpuctl.plan.report import planned_vgpu, vgpu_value
-from vgpuctl.steps.claims import HoldClaim
+from vgpuctl.steps.claims import HoldClaim, all_claims
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def refuse_claimed(world: World, owner: str, name: str) -> None:
     Raises:
         Busy: naming the process.
     """
-    for other in world.claims.all():
+    for other in all_claims(world):
         if other.vm_uuid == owner:
             alive = world.processes.alive(other.process)
             raise Busy(

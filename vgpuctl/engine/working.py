@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import FileFailed
 from vgpuctl.model.vm import WorkedOn
+from vgpuctl.steps.claims import reading
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
@@ -49,8 +50,13 @@ def _note(world: World, uuid: str) -> None:
 
 
 def worked_on(world: World) -> frozenset[str]:
-    """Return the uuids of VMs that a living process works on; nothing without root."""
-    try:
-        return world.claims.working()
-    except PermissionError:
-        return frozenset()
+    """Return the uuids of VMs that a living process works on; nothing without root.
+
+    Raises:
+        FileFailed: that cannot be read.
+    """
+    with reading("what other commands work on"):
+        try:
+            return world.claims.working()
+        except PermissionError:
+            return frozenset()

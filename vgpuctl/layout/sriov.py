@@ -19,6 +19,7 @@ from vgpuctl.backends.base import REMOVE_DEADLINE_SECONDS, refuse_if_held, write
 from vgpuctl.capacity.place import stuck_error
 from vgpuctl.errors import Busy, DeviceFailed, HostCannot, InvalidInput, VerifyFailed, VgpuctlError
 from vgpuctl.model.digits import whole
+from vgpuctl.steps.claims import reading
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ def refuse_while_stuck(world: World, address: str) -> None:
     Raises:
         Stuck: naming the process.
     """
-    for write in world.claims.stuck():
+    with reading("the records of stuck writes"):
+        stuck = world.claims.stuck()
+    for write in stuck:
         if write.gpu == address:
             raise stuck_error(write)
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 from vgpuctl.errors import Busy, FileFailed, InUse, VerifyFailed
@@ -11,6 +12,36 @@ from vgpuctl.model.records import ClaimsRead
 from vgpuctl.model.vm import SETTING_UP, Claim
 from vgpuctl.model.world import World
 from vgpuctl.value import Value
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Say what could not be read below /run/vgpuctl, and where; that never counts as "none".
+
+    Raises:
+        FileFailed: a read inside the block failed.
+    """
+    try:
+        yield
+    except OSError as error:
+        look = f"look at it: ls -la {error.filename or '/run/vgpuctl'}"
+        root = isinstance(error, PermissionError)
+        raise FileFailed(
+            f"{what} cannot be read: {error.strerror or error} ({error.filename or '/run/vgpuctl'})",
+            hint="run it as root" if root else f"nothing counts as free before they can be; {look}",
+            errno=error.errno,
+            path=error.filename,
+        ) from error
+
+
+def all_claims(world: World) -> tuple[Claim, ...]:
+    """Return every readable claim.
+
+    Raises:
+        FileFailed: they cannot be listed.
+    """
+    with reading("the claims"):
+        return world.claims.all()
 
 
 def _failed(carrier: str, what: str, error: OSError) -> FileFailed:
@@ -101,7 +132,7 @@ class HoldClaim(Value):
 
     def _there(self, world: World) -> bool:
         mine = (self.claim.carrier, self.claim.vm_uuid)
-        return any((c.carrier, c.vm_uuid) == mine for c in world.claims.all())
+        return any((c.carrier, c.vm_uuid) == mine for c in all_claims(world))
 
     def undo(self, world: World) -> None:
         """Release it, if it still is this VM's."""
@@ -138,7 +169,7 @@ def refuse_others(world: World, name: str, uuid: str) -> None:
     Raises:
         Busy: naming the process.
     """
-    for other in world.claims.all():
+    for other in all_claims(world):
         working = other.vm_uuid == uuid and other.process != world.processes.this()
         if working and world.processes.alive(other.process):
             raise Busy(

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from tests.faults import counted, failing, outcome
-from tests.worlds import create, open_host, wish
+from tests.worlds import create, delete, mend, open_host, wish
 from vgpuctl.cli import failures
 from vgpuctl.cli.settings import Settings
 from vgpuctl.errors import FileFailed, Interrupted, NoCapacity, PartlyApplied, Refused
@@ -228,6 +228,28 @@ def test_a_full_run_directory_has_the_code_of_a_full_disk_wherever_it_is_met(tmp
             assert "/run" in str(failure.hint)
     full = FileFailed("the claim cannot be written", errno=errno.ENOSPC, path="/proc/vgpuctl/claims/x")
     assert failures.explain(full, Settings()).facts["file_system"] == "/proc"
+
+
+@pytest.mark.parametrize("call", ["claims.all", "claims.read", "claims.stuck", "claims.drained", "claims.working"])
+def test_a_run_directory_that_cannot_be_read_is_told_with_its_path(tmp_path: Path, call: str) -> None:
+    def work(world: World) -> None:
+        create(world, wish("A100-4C", name="vm", reserve="running"))
+        mend(world)
+        delete(world, "vm")
+
+    calls = counted(open_host(tmp_path / "dry").world, work)
+    reads = [number for number, one in enumerate(calls, 1) if one == call]
+    assert reads
+    told = set()
+    for at in reads:
+        error = outcome(lambda at=at: work(failing(open_host(tmp_path / f"{at}").world, at)))
+        if error is not None:
+            failure = failures.explain(error, Settings())
+            told.add((failure.code, failure.facts["path"]))
+            assert "cannot be read" in failure.message
+            assert "ls -la" in str(failure.hint)
+    assert told <= {("os-error", call), ("partly-applied", call)}
+    assert told
 
 
 def test_exit_in_library_code_is_a_bug(capsys: pytest.CaptureFixture[str]) -> None:

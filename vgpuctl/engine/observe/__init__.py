@@ -19,6 +19,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, NamedVgpu, StuckWrite, Vm
 from vgpuctl.model.wish import VmWish
 from vgpuctl.model.world import World
+from vgpuctl.steps.claims import reading
 from vgpuctl.value import Value, replace
 
 
@@ -148,24 +149,16 @@ def _records(world: World, want: Want) -> tuple[ClaimsRead, tuple[StuckWrite, ..
     read = ClaimsRead((), ())
     stuck: tuple[StuckWrite, ...] = ()
     closed: list[str] = []
-    what = "the claims"
-    try:
+    with reading("the claims"):
         try:
             read = world.claims.read(want.carriers)
         except PermissionError as error:
-            closed.append(f"{what} ({error.filename})")
-        what = "the records of stuck writes"
+            closed.append(f"the claims ({error.filename})")
+    with reading("the records of stuck writes"):
         try:
             stuck = world.claims.stuck()
         except PermissionError as error:
-            closed.append(f"{what} ({error.filename})")
-    except OSError as error:
-        raise FileFailed(
-            f"{what} cannot be read: {error.strerror or error} ({error.filename})",
-            hint=f"nothing counts as free before they can be; look at it: ls -la {error.filename}",
-            errno=error.errno,
-            path=error.filename,
-        ) from error
+            closed.append(f"the records of stuck writes ({error.filename})")
     if not closed:
         return read, stuck, []
     text = " and ".join(closed)
