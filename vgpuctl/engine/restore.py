@@ -3,18 +3,16 @@
 
 libvirt is not asked: it is not there yet, and starts its autostart VMs as soon as it is. Its own files say which VMs
 there are. Nothing is waited for by time alone: a GPU is ready when its driver is bound, its VFs are there and it lists
-its types. A VM that fails stops no other.
+its types. A VM that fails stops no other, and a GPU that is not ready holds libvirt back for a while only.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vgpuctl.domain.parse import parse
+from vgpuctl.engine.boot import LibvirtHold, autostarted, read_domain_files, start_late
 from vgpuctl.engine.devices import (
-    DOMAINS,
     UNASKED,
     has_devices,
     lacks_devices,
@@ -23,7 +21,7 @@ from vgpuctl.engine.devices import (
     make_devices,
     planned_devices,
 )
-from vgpuctl.engine.guards import require_writable, unreadable
+from vgpuctl.engine.guards import require_writable
 from vgpuctl.engine.layout import Restored, restore_layout
 from vgpuctl.engine.observe.host_file import named_vgpus
 from vgpuctl.errors import (
@@ -31,7 +29,6 @@ from vgpuctl.errors import (
     HostCannot,
     Interrupted,
     InvalidInput,
-    LibvirtFailed,
     NotFound,
     Temporary,
     VgpuctlError,
@@ -39,14 +36,14 @@ from vgpuctl.errors import (
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.records import HypervisorStatus
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import NamedVgpu, Promise, PromisedVgpu, PromiseState, Vm, VmState
+from vgpuctl.model.vm import NamedVgpu, Promise, PromisedVgpu, PromiseState, Vm
 from vgpuctl.plan.kept import gpu_lacks, where_made
 from vgpuctl.plan.vgpus import holder_of, promised, refuse_promised
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
-    from vgpuctl.spec.host import GpuSpec, HostSpec, VgpuSpec
+    from vgpuctl.spec.host import HostSpec, VgpuSpec
 
 PAUSE_SECONDS = 1.0
 
@@ -59,36 +56,6 @@ class _Part(Value):
     vm: Vm
     promise: Promise
     named: NamedVgpu | None = None
-
-
-def read_domain_files(world: World) -> tuple[tuple[Vm, ...], tuple[str, ...]]:
-    """Return the VMs of libvirt's own files, and a sentence for each file that cannot be understood.
-
-    Raises:
-        Failed: the directory cannot be read, so nobody knows which VMs there are.
-    """
-    vms: list[Vm] = []
-    problems: list[str] = []
-    try:
-        names = world.sysfs.listdir(DOMAINS)
-    except FileNotFoundError:
-        return (), ()
-    except OSError as error:
-        raise unreadable(DOMAINS, error) from error
-    for name in (n for n in names if n.endswith(".xml")):
-        path = f"{DOMAINS}/{name}"
-        try:
-            vms.append(parse(_without_declaration(world.sysfs.read(path)), VmState.UNKNOWN, world.machine_id))
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError, LibvirtFailed) as error:
-            problems.append(f"{path} cannot be read: {error}")
-    return tuple(vms), tuple(problems)
-
-
-def _without_declaration(text: str) -> str:
-    """Lxml refuses text that names its own encoding."""
-    return re.sub(r"^\s*<\?xml[^>]*\?>", "", text)
 
 
 def restore_host(
@@ -110,26 +77,26 @@ def restore_host(
     if not dry_run:
         require_writable(world)
     vms, problems = read_domain_files(world)
-    # What a GPU is set up for comes before vGPUs without a VM, and those before the VMs': each needs the one before.
-    deadline = world.clock.monotonic() + spec.boot.deadline_seconds
-    gpus = _restore_gpus(world, spec.gpus, vms, deadline, dry_run, wait_seconds, progress)
-    problems += tuple(gpu.unseen for gpu in gpus if gpu.unseen is not None)
     parts = [*_parts_of_host(world, spec.vgpus), *_parts_of_vms(vms)]
-    waiting = _incomplete(world, parts)
+    hold = LibvirtHold(world, min(spec.boot.hold_libvirt_seconds, spec.boot.deadline_seconds), progress)
+    work = _Restoration(world, spec, vms, parts, wait_seconds, hold)
     if dry_run:
-        planned = _planned(world, waiting, vms, problems, len(parts))
-        steps = (*(s for gpu in gpus for s in gpu.steps), *planned.steps)
+        work.set_up(dry_run=True)
+        planned = _planned(world, _incomplete(world, parts), vms, (*problems, *work.unseen()), len(parts))
+        steps = (*work.steps(), *planned.steps)
         return replace(planned, changed=bool(steps), steps=steps)
-    restored, failed, done = _restore(world, waiting, vms, deadline, spec, wait_seconds, progress)
-    restored = [_gpu_value(g) for g in gpus if g.steps and not g.error] + restored
-    failed = [{**_gpu_value(g), **_why(g.error)} for g in gpus if g.error] + failed
+    late = work.run()
+    hold.release()
+    started, unstarted = start_late(world, late, wait_seconds, progress)
+    restored, failed, steps = work.restored(), work.failures(), work.steps()
+    failed += [{**_vm_value(vm), **_why(error)} for vm, error in unstarted]
     if unread is not None:
         failed.append({"kind": "file", "name": "host.yaml", "carriers": [], **_why(unread)})
-    total = len(parts) + len(gpus) + (unread is not None)
+    total = len(parts) + len(work.gpus) + (unread is not None)
     if failed:
-        raise _failed(failed, restored, total)
-    steps = (*(s for gpu in gpus for s in gpu.steps), *done)
-    return Outcome(bool(steps), {"restored": restored, "complete": total - len(restored)}, steps, problems)
+        raise _failed(failed, restored, started, total)
+    data: dict[str, object] = {"restored": restored, "complete": total - len(restored), "started": started}
+    return Outcome(bool(steps or started), data, steps, (*problems, *work.unseen()))
 
 
 class _Unasked:
@@ -143,29 +110,150 @@ class _Unasked:
         raise AssertionError(f"{name}: libvirt is not asked while a host is restored")
 
 
-def _restore_gpus(
-    world: World,
-    gpus: Mapping[str, GpuSpec],
-    vms: tuple[Vm, ...],
-    deadline: float,
-    dry_run: bool,
-    wait_seconds: float,
-    progress: Progress,
-) -> tuple[Restored, ...]:
-    """Set each GPU up; one that is not ready yet, as without its driver, is tried again until the deadline."""
-    quiet = replace(world, hypervisor=_Unasked())
-    done: dict[str, Restored] = {}
-    again: frozenset[str] | None = None
-    while True:
+class _Restoration:
+    """Sets GPUs up and makes the vGPUs on them, round by round: a GPU that is not ready holds up its own alone.
+
+    On each GPU, what it is set up for comes before vGPUs without a VM, and those before the VMs': each needs the one
+    before.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        spec: HostSpec,
+        vms: tuple[Vm, ...],
+        parts: list[_Part],
+        wait_seconds: float,
+        hold: LibvirtHold,
+    ) -> None:
+        self._world = world
+        self._spec = spec
+        self._vms = vms
+        self._parts = parts
+        self._wait_seconds = wait_seconds
+        self._hold = hold
+        self._quiet = replace(world, hypervisor=_Unasked())
+        self._made: list[dict[str, object]] = []
+        self._failed: list[dict[str, object]] = []
+        self._steps: list[str] = []
+        self._waiting: list[_Part] = []
+        self._open: frozenset[str] | None = None
+        """The GPUs that are not set up yet; None: not looked at yet."""
+        self.gpus: dict[str, Restored] = {}
+
+    def run(self) -> tuple[Vm, ...]:
+        """Do all that can be done until the deadline.
+
+        Returns the VMs that libvirt starts itself, but whose GPUs were not ready when it was let go.
+
+        Raises:
+            Interrupted: a signal came.
+        """
+        clock = self._world.clock
+        deadline = clock.monotonic() + self._spec.boot.deadline_seconds
+        behind = self._vms
+        late: tuple[Vm, ...] | None = None
+        first = True
+        while True:
+            self.set_up(dry_run=False)
+            if first:
+                self._waiting, first = _incomplete(self._world, self._parts), False
+            over = clock.monotonic() >= deadline
+            self._make_ready(over)
+            late = behind if late is None and self._hold.early else late
+            if over or not (self._waiting or self._open):
+                return autostarted(self._world, (vm for vm in late or () if not self._has_failed(vm)))
+            behind = tuple(vm for vm in self._vms if self._waits(vm))
+            self._hold.check()
+            late = behind if late is None and self._hold.early else late
+            clock.pause(PAUSE_SECONDS)
+
+    def set_up(self, *, dry_run: bool) -> None:
+        """Set each GPU up that is not yet; one that is not ready, as without its driver, is left for the next round."""
+        if self._open is not None and not self._open:
+            return
         for gpu in restore_layout(
-            quiet, gpus, vms=vms, only=again, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress
+            self._quiet,
+            self._spec.gpus,
+            vms=self._vms,
+            only=self._open,
+            dry_run=dry_run,
+            wait_seconds=self._wait_seconds,
+            progress=self._hold,
         ):
-            done[gpu.address] = gpu
-        again = frozenset(address for address, gpu in done.items() if _not_yet(gpu))
-        late = world.clock.monotonic() >= deadline
-        if late or dry_run or not again:
-            return tuple(done[address] for address in sorted(done))
-        world.clock.pause(PAUSE_SECONDS)
+            self.gpus[gpu.address] = gpu
+        self._open = frozenset(address for address, gpu in self.gpus.items() if _not_yet(gpu))
+
+    def _make_ready(self, over: bool) -> None:
+        """Make the parts whose GPUs are ready; when the time is over, the others fail."""
+        if not self._waiting:
+            return
+        later = []
+        # One look for all: it reads every VF.
+        seen = look_at(self._world, tuple(part.promise for part in self._waiting), self._vms)
+        for part in self._waiting:
+            try:
+                why = self._lacking(seen, part)
+                if why is not None and not over:
+                    later.append(part)
+                    continue
+                if why is not None:
+                    raise _too_late(why, part, self._spec.boot.deadline_seconds)
+                self._steps += _make(self._world, part, self._vms, seen, self._wait_seconds, self._hold)
+                self._made.append(_value(part))
+            except Interrupted:
+                raise
+            except VgpuctlError as error:
+                self._failed.append({**_value(part), **_why(error)})
+            except Exception as error:  # noqa: BLE001 - one VM must not keep fifty others without their vGPUs
+                bug = VgpuctlError(f"{type(error).__name__}: {error}", hint="this is a bug in vgpuctl")
+                self._failed.append({**_value(part), **_why(bug)})
+        self._waiting = later
+
+    def _lacking(self, seen: Snapshot, part: _Part) -> str | None:
+        """Say what a part's GPUs lack, or None when its vGPUs can be made, or refused, now."""
+        unset = sorted((self._open or frozenset()) & {v.gpu for v in part.promise.vgpus})
+        if unset and (error := self.gpus[unset[0]].error) is not None:
+            return f"{unset[0]} is not set up yet: {error.message}"
+        return _not_ready(seen, part)
+
+    def _waits(self, vm: Vm) -> bool:
+        return any(part.vm.uuid == vm.uuid for part in self._waiting) or bool(
+            _gpus_of(vm) & (self._open or frozenset())
+        )
+
+    def _has_failed(self, vm: Vm) -> bool:
+        broken = {address for address, gpu in self.gpus.items() if gpu.error is not None}
+        return bool(_gpus_of(vm) & broken) or any((f["kind"], f["name"]) == ("vm", vm.name) for f in self._failed)
+
+    def restored(self) -> list[dict[str, object]]:
+        """Return what was set up and made."""
+        return [_gpu_value(g) for g in self._by_address() if g.steps and not g.error] + self._made
+
+    def failures(self) -> list[dict[str, object]]:
+        """Return what could not be, each with the reason."""
+        return [{**_gpu_value(g), **_why(g.error)} for g in self._by_address() if g.error] + self._failed
+
+    def steps(self) -> tuple[str, ...]:
+        """Return the steps done, or with a dry run those of the GPUs that would be."""
+        return (*(s for gpu in self._by_address() for s in gpu.steps), *self._steps)
+
+    def unseen(self) -> tuple[str, ...]:
+        """Return what of the GPUs could not be seen."""
+        return tuple(gpu.unseen for gpu in self._by_address() if gpu.unseen is not None)
+
+    def _by_address(self) -> list[Restored]:
+        return [self.gpus[address] for address in sorted(self.gpus)]
+
+
+def _gpus_of(vm: Vm) -> frozenset[str]:
+    """Return the GPUs that a VM of this host has a part of, by its record."""
+    return frozenset() if vm.promise is None else frozenset(v.gpu for v in vm.promise.vgpus)
+
+
+def _vm_value(vm: Vm) -> dict[str, object]:
+    carriers = [] if vm.promise is None else [v.carrier for v in vm.promise.vgpus]
+    return {"kind": "vm", "name": vm.name, "carriers": carriers}
 
 
 def _not_yet(gpu: Restored) -> bool:
@@ -181,58 +269,21 @@ def _why(error: VgpuctlError | None) -> dict[str, object]:
     return {} if error is None else {"code": error.code, "message": error.message, "hint": error.hint}
 
 
-def _restore(
-    world: World,
-    waiting: list[_Part],
-    vms: tuple[Vm, ...],
-    deadline: float,
-    spec: HostSpec,
-    wait_seconds: float,
-    progress: Progress,
-) -> tuple[list[dict[str, object]], list[dict[str, object]], list[str]]:
-    """Make each part when its GPUs are ready; returns what was restored, what failed, and the steps done."""
-    restored: list[dict[str, object]] = []
-    failed: list[dict[str, object]] = []
-    steps: list[str] = []
-    while waiting:
-        late = world.clock.monotonic() >= deadline
-        later = []
-        seen = look_at(world, tuple(part.promise for part in waiting), vms)  # one look for all: it reads every VF
-        for part in waiting:
-            try:
-                why = _not_ready(seen, part)
-                if why is not None and not late:
-                    later.append(part)
-                    continue
-                if why is not None:
-                    raise _too_late(why, part, spec.boot.deadline_seconds)
-                steps += _make(world, part, vms, seen, wait_seconds, progress)
-                restored.append(_value(part))
-            except Interrupted:
-                raise
-            except VgpuctlError as error:
-                failed.append({**_value(part), **_why(error)})
-            except Exception as error:  # noqa: BLE001 - one VM must not keep fifty others without their vGPUs
-                bug = VgpuctlError(f"{type(error).__name__}: {error}", hint="this is a bug in vgpuctl")
-                failed.append({**_value(part), **_why(bug)})
-        waiting = later
-        if waiting:
-            world.clock.pause(PAUSE_SECONDS)
-    return restored, failed, steps
-
-
 def _value(part: _Part) -> dict[str, object]:
     carriers = [v.carrier for v in part.promise.vgpus]
     return {"kind": part.kind, "name": part.name, "carriers": carriers}
 
 
-def _failed(failed: list[dict[str, object]], restored: list[dict[str, object]], total: int) -> Failed:
+def _failed(
+    failed: list[dict[str, object]], restored: list[dict[str, object]], started: list[str], total: int
+) -> Failed:
     lines = "; ".join(f"{f['kind']} {f['name']}: {f['message']}" for f in failed)
     return Failed(
         f"{len(failed)} of {total} could not be restored: {lines}",
         hint=str(failed[0]["hint"] or "put that right, then: vgpuctl restore-host"),
         failed=failed,
         restored=restored,
+        started=started,
     )
 
 
@@ -324,5 +375,9 @@ def _planned(world: World, waiting: list[_Part], vms: tuple[Vm, ...], problems: 
                 steps += [s.describe() for s in planned_devices(world, there.vm, there.promise, vms).steps]
         except VgpuctlError as error:
             warnings.append(f"{part.kind} {part.name} would fail: {error.message}")
-    data: dict[str, object] = {"restored": [_value(p) for p in waiting], "complete": total - len(waiting)}
+    data: dict[str, object] = {
+        "restored": [_value(p) for p in waiting],
+        "complete": total - len(waiting),
+        "started": [],
+    }
     return Outcome(bool(waiting), data, tuple(steps), tuple(warnings), dry_run=True)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from contextlib import suppress
 from pathlib import Path
 
@@ -96,6 +97,17 @@ class HostSystem:
     def active(self, unit: str) -> bool:
         """Ask systemctl is-active."""
         return self.has_services and self._run("is-active", "--quiet", unit)[0] == 0
+
+    def notify_ready(self, status: str) -> bool:
+        """Send READY to the socket that systemd named; one that cannot be reached is nobody who waits."""
+        address = os.environ.get("NOTIFY_SOCKET", "")
+        if not self._services or not address:
+            return False
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify, suppress(OSError):
+            notify.connect(address.replace("@", "\0", 1) if address.startswith("@") else address)
+            notify.sendall(f"READY=1\nSTATUS={status}\n".encode())
+            return True
+        return False
 
     def systemctl(self, *words: str) -> None:
         """Run systemctl; raises Failed with what it said."""

@@ -46,6 +46,9 @@ class System(Protocol):
     def active(self, unit: str) -> bool:
         """Say whether a systemd unit runs."""
 
+    def notify_ready(self, status: str) -> bool:
+        """Tell systemd that the unit that runs this process is ready, as sd_notify(3); False: no unit waits for it."""
+
     def systemctl(self, *words: str) -> None:
         """Run systemctl.
 

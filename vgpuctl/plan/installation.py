@@ -54,6 +54,8 @@ exit 0
 
 # No Requires=: a broken GPU must not hold back the host. No ordering before libvirt's sockets: they come before
 # basic.target, after which NVIDIA's daemons start, so it would be a cycle. A socket's service waits for this unit too.
+# Type=notify: the unit counts as started when the vGPUs are there, or when GPUs that are not ready have held libvirt
+# back for boot: hold_libvirt_seconds:. restore-host goes on with those.
 _UNIT = """\
 [Unit]
 Description=Make the vGPUs again that a boot took away
@@ -61,7 +63,7 @@ After=local-fs.target systemd-modules-load.service nvidia-vgpud.service nvidia-v
 Before=libvirtd.service virtqemud.service libvirt-guests.service
 
 [Service]
-Type=oneshot
+Type=notify
 RemainAfterExit=yes
 ExecStart={python} -I -m vgpuctl restore-host
 TimeoutStartSec=4200

@@ -64,9 +64,13 @@ class VgpuSpec(Value):
 
 
 class BootSpec(Value):
-    """How restoring after a boot goes about it. `deadline_seconds`: how long drivers and VFs are waited for."""
+    """How restoring after a boot goes about it. `deadline_seconds`: how long drivers and VFs are waited for.
+
+    `hold_libvirt_seconds`: how long libvirt's start waits for them; VMs of GPUs that come later are started afterwards.
+    """
 
     deadline_seconds: int = 300
+    hold_libvirt_seconds: int = 30
 
 
 class HostSpec(Value):
@@ -199,6 +203,12 @@ BOOT = Shape(
             rules.deadline_seconds,
             "how long drivers and VFs are waited for; 300 when it is left out",
             {"minimum": 1, "maximum": 3600, "type": "integer"},
+        ),
+        Key(
+            "hold_libvirt_seconds",
+            rules.hold_seconds,
+            "how long libvirt's start waits for GPUs that are not ready; 30 when it is left out",
+            {"minimum": 0, "maximum": 3600, "type": "integer"},
         ),
     ),
 )

@@ -261,6 +261,7 @@ numa_node = whole_number(0, MOST_NUMA_NODES - 1)
 hotplug_slots = whole_number(0, MOST_HOTPLUG_SLOTS)
 vfs = whole_number(0, MOST_VFS)
 deadline_seconds = whole_number(1, 3600)
+hold_seconds = whole_number(0, 3600)
 
 
 def truth(value: object) -> bool:

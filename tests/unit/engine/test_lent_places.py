@@ -14,9 +14,10 @@ from tests.lent import SMALL, carriers, lent, small, taken, vm_of
 from tests.unit.engine.test_refresh import prepared, refresh, the_vm
 from tests.vgpus import drop, found, make, spec_of
 from tests.worlds import Host, Silent, create, mend, open_host, picture, start, stop, wish
+from vgpuctl.engine.boot import read_domain_files
 from vgpuctl.engine.devices import free_devices, lacks_devices, look_for, make_anywhere
 from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.restore import read_domain_files, restore_host
+from vgpuctl.engine.restore import restore_host
 from vgpuctl.engine.run import carry_out
 from vgpuctl.engine.scheduler import SchedulerJob, set_scheduler
 from vgpuctl.errors import Busy, InUse, NoCapacity

@@ -9,8 +9,9 @@ from tests.faults import Watch
 from tests.worlds import EagerClock, Host, Silent, create, open_host, picture, wish
 from vgpuctl.domain.metadata import promise_to_xml
 from vgpuctl.domain.parse import parse
+from vgpuctl.engine.boot import read_domain_files
 from vgpuctl.engine.layout import Job, set_mode
-from vgpuctl.engine.restore import read_domain_files, restore_host
+from vgpuctl.engine.restore import restore_host
 from vgpuctl.errors import Failed, InvalidInput
 from vgpuctl.host.virt.absent import AbsentHypervisor
 from vgpuctl.layout.sriov import number_of

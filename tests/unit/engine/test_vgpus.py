@@ -9,12 +9,12 @@ from tests.unit.engine.test_restore import restore
 from tests.vgpus import drop, found, make, spec_of
 from tests.worlds import WAIT_SECONDS, Host, Silent, create, mend, open_host, picture, wish
 from vgpuctl.engine import queries
+from vgpuctl.engine.boot import read_domain_files
 from vgpuctl.engine.claim import reclaim
 from vgpuctl.engine.cordon import cordon
 from vgpuctl.engine.devices import make_devices
 from vgpuctl.engine.layout import Job, set_mode
 from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.restore import read_domain_files
 from vgpuctl.engine.setting_up import Task
 from vgpuctl.engine.setting_up import _look_again as look_again
 from vgpuctl.engine.vgpus import list_vgpus

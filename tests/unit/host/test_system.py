@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
+
+import pytest
 
 from vgpuctl.host.system import HostSystem
 
@@ -27,3 +31,19 @@ def test_services_are_not_touched_where_they_are_not_to_be(tmp_path: Path) -> No
     system = HostSystem(tmp_path, services=False)
     assert not system.has_services
     assert not system.active("libvirtd.service")
+
+
+def test_systemd_is_told_ready_where_it_waits_and_nobody_where_it_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    assert not HostSystem(tmp_path).notify_ready("done")
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
+    assert not HostSystem(tmp_path).notify_ready("done")
+    for name in (str(tmp_path / "notify"), f"@vgpuctl-{os.getpid()}"):
+        monkeypatch.setenv("NOTIFY_SOCKET", name)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+            systemd.bind(name.replace("@", "\0"))
+            assert HostSystem(tmp_path).notify_ready("the vGPUs are there")
+            assert systemd.recv(100) == b"READY=1\nSTATUS=the vGPUs are there\n"
+            assert not HostSystem(tmp_path, services=False).notify_ready("a simulated host")

@@ -30,7 +30,9 @@ def command(settings: Settings, dry_run: bool) -> int:
 
     vgpuctl-restore.service runs this before libvirt starts, so libvirt is not asked: the VMs are read from its files.
     Drivers and virtual functions are waited for, at most 'boot: deadline_seconds:' of /etc/vgpuctl/host.yaml (300). A
-    vGPU that cannot be made stops no other; the list of failures comes at the end.
+    vGPU that cannot be made stops no other; the list of failures comes at the end. After a boot, GPUs that are not
+    ready hold libvirt back for 'boot: hold_libvirt_seconds:' (30); autostart VMs of GPUs that come later are started
+    when their GPUs are ready.
     """
 
     def act(work: Work) -> Outcome:

@@ -53,10 +53,14 @@ class RestoredShape(TypedDict):
 
 
 class RestoreShape(WorkShape):
-    """What restore-host made, or would make. `complete`: how many lacked nothing."""
+    """What restore-host made, or would make. `complete`: how many lacked nothing.
+
+    `started`: VMs that libvirt should have started itself, but whose GPUs were not ready when the boot let it start.
+    """
 
     restored: list[RestoredShape]
     complete: int
+    started: list[str]
 
 
 class BroughtShape(TypedDict):

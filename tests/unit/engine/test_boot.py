@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The boot unit lets libvirt go when GPUs are not ready in time, and starts the VMs that libvirt could not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.worlds import EagerClock, Host, Silent, create, open_host, wish
+from vgpuctl.engine.restore import restore_host
+from vgpuctl.errors import Failed, LibvirtFailed
+from vgpuctl.host.virt.absent import AbsentHypervisor
+from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.vm import VmState
+from vgpuctl.spec.host import BootSpec, GpuSpec, HostSpec
+from vgpuctl.value import replace
+
+GPU, LATE_VF = "0000:3b:00.0", "0000:3b:00.5"
+DRIVER = "/sys/bus/pci/drivers/nvidia"
+BRIEF = HostSpec(1, boot=BootSpec(hold_libvirt_seconds=3))
+AUTOSTART = "/etc/libvirt/qemu/autostart"
+
+
+class Scheduled(EagerClock):
+    """Time in which something happens once, when it comes to that second."""
+
+    def __init__(self, after: float) -> None:
+        super().__init__()
+        self.begun = self.seconds
+        self.after = after
+        self.act = lambda: None
+
+    def pause(self, seconds: float) -> None:
+        super().pause(seconds)
+        if self.seconds - self.begun == self.after:
+            self.act()
+
+
+class Boot:
+    """A host after a boot, as the unit meets it: libvirt answers when systemd was told READY, and starts its VMs."""
+
+    def __init__(self, host: Host, clock: Scheduled, autostart: tuple[str, ...], *, waits: bool = True) -> None:
+        self.host, self.clock, self.autostart, self.waits = host, clock, autostart, waits
+        self.ready_after: list[float] = []
+        self.hypervisor = AbsentHypervisor("it has not started yet")
+
+    def notify_ready(self, status: str) -> bool:
+        self.ready_after.append(self.clock.seconds - self.clock.begun)
+        self.hypervisor = self.host.world.hypervisor
+        for name in self.autostart:
+            record = self.hypervisor.find_domain(name)
+            if all(v.present for v in self.vgpus(name)):
+                self.hypervisor.start(record.uuid)
+        return self.waits
+
+    def vgpus(self, name: str):
+        from vgpuctl.engine.observe import Want, observe
+
+        snapshot = observe(self.host.world, Want(models=False))
+        return [v for v in snapshot.vgpus if v.vm == name]
+
+    def listdir(self, path: str) -> list[str]:
+        return [f"{name}.xml" for name in self.autostart] if path == AUTOSTART else self.host.world.sysfs.listdir(path)
+
+    def state(self, name: str) -> VmState:
+        return self.host.world.hypervisor.find_domain(name).state
+
+    def restore(self, spec: HostSpec) -> Outcome:
+        outer, world = self, self.host.world
+
+        class Sysfs:
+            def __getattr__(self, name: str) -> object:
+                return outer.listdir if name == "listdir" else getattr(world.sysfs, name)
+
+        class Hypervisor:
+            def __getattr__(self, name: str) -> object:
+                return getattr(outer.hypervisor, name)
+
+        seen = replace(world, sysfs=Sysfs(), hypervisor=Hypervisor(), system=self)
+        return restore_host(seen, spec, dry_run=False, wait_seconds=5.0, progress=Silent())
+
+
+def booted(tmp_path, *, ready_after: float, autostart: tuple[str, ...] = ("early", "late"), waits: bool = True) -> Boot:
+    """Two VMs on one GPU; the driver takes the second one's VF only after a while."""
+    clock = Scheduled(ready_after)
+    host = open_host(tmp_path, clock=clock)
+    for name in ("early", "late"):
+        create(host.world, wish("A100-4C", name=name), start=False)
+    host.sim.reboot()
+    host.world.sysfs.write_parked(f"{DRIVER}/unbind", f"{LATE_VF}\n", gpu=GPU, deadline_seconds=5)
+    clock.act = lambda: host.world.sysfs.write(f"{DRIVER}/bind", f"{LATE_VF}\n")
+    return Boot(host, clock, autostart, waits=waits)
+
+
+def test_where_all_gpus_are_ready_libvirt_is_not_held(tmp_path):
+    boot = booted(tmp_path, ready_after=0)
+    boot.clock.act()
+    done = boot.restore(BRIEF)
+    assert boot.ready_after == [0]
+    assert (len(done.data["restored"]), done.data["started"]) == (2, [])
+    assert (boot.state("early"), boot.state("late")) == (VmState.RUNNING, VmState.RUNNING)
+
+
+@pytest.mark.parametrize(("hold", "released", "started"), [(3, 3, ["late"]), (0, 0, ["early", "late"]), (600, 6, [])])
+def test_a_gpu_that_comes_late_holds_libvirt_for_so_long_and_its_vm_is_started_when_it_is_ready(
+    tmp_path, hold, released, started
+):
+    boot = booted(tmp_path, ready_after=6)
+    done = boot.restore(HostSpec(1, boot=BootSpec(hold_libvirt_seconds=hold)))
+    assert boot.ready_after == [released]
+    assert [entry["name"] for entry in done.data["restored"]] == ["early", "late"]
+    assert done.data["started"] == started
+    assert (boot.state("early"), boot.state("late")) == (VmState.RUNNING, VmState.RUNNING)
+
+
+def test_a_vm_that_libvirt_does_not_start_is_not_started_here(tmp_path):
+    boot = booted(tmp_path, ready_after=6, autostart=("early",))
+    assert boot.restore(BRIEF).data["started"] == []
+    assert boot.state("late") is VmState.STOPPED
+
+
+def test_one_that_its_user_shut_down_again_is_left_off(tmp_path):
+    boot = booted(tmp_path, ready_after=6)
+    bind = boot.clock.act
+
+    def act() -> None:
+        bind()
+        boot.host.world.hypervisor.destroy(boot.host.world.hypervisor.find_domain("early").uuid)
+
+    boot.clock.act = act
+    assert boot.restore(BRIEF).data["started"] == ["late"]
+    assert boot.state("early") is VmState.STOPPED
+
+
+def test_without_a_unit_that_waits_no_vm_is_started(tmp_path):
+    boot = booted(tmp_path, ready_after=6, waits=False)
+    assert boot.restore(BRIEF).data["started"] == []
+    assert boot.state("late") is VmState.STOPPED
+
+
+def test_a_gpu_that_never_gets_ready_fails_at_the_deadline_and_the_others_were_not_held_up(tmp_path):
+    boot = booted(tmp_path, ready_after=10_000)
+    absent = {"0000:99:00.0": GpuSpec(mode="vgpu")}
+    with pytest.raises(Failed) as raised:
+        boot.restore(HostSpec(1, gpus=absent, boot=BootSpec(deadline_seconds=5, hold_libvirt_seconds=3)))
+    assert boot.ready_after == [3]
+    assert [entry["name"] for entry in raised.value.facts["failed"]] == ["0000:99:00.0", "late"]
+    assert [entry["name"] for entry in raised.value.facts["restored"]] == ["early"]
+    assert boot.state("early") is VmState.RUNNING
+
+
+def test_a_vm_that_cannot_be_started_then_is_named(tmp_path):
+    boot = booted(tmp_path, ready_after=6)
+    bind, real = boot.clock.act, boot.host.world.hypervisor
+
+    class Refuses:
+        def start(self, uuid: str) -> None:
+            raise LibvirtFailed("no memory", libvirt_code=1, call="virDomainCreate")
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(real, name)
+
+    def act() -> None:
+        bind()
+        boot.hypervisor = Refuses()
+
+    boot.clock.act = act
+    with pytest.raises(Failed, match=r"vm late: .*no memory") as raised:
+        boot.restore(BRIEF)
+    assert [entry["name"] for entry in raised.value.facts["restored"]] == ["early", "late"]
+
+
+def test_the_default_is_half_a_minute_and_a_libvirt_that_never_answers_is_named(tmp_path):
+    boot = booted(tmp_path, ready_after=0)
+    assert HostSpec(1).boot.hold_libvirt_seconds == 30
+    boot.notify_ready = lambda status: True
+    boot.clock.act()
+    with pytest.raises(Failed, match="vm early: libvirt does not answer 120 seconds after"):
+        boot.restore(HostSpec(1, boot=BootSpec(hold_libvirt_seconds=0)))
