@@ -15,9 +15,23 @@ PRO = "rtx-pro-6000"
 Q2, Q4, Q24, Q48 = (f"DC-{size}Q" for size in (2, 4, 24, 48))
 
 
-def mixed(directory: Path, scenario: str = PRO, **more: object) -> Host:
+MDEV = """version: 1
+kernel: "5.14.0-427.el9_4.x86_64"
+nvidia: {driver: "595.45.04"}
+gpus:
+  - {model: RTX PRO 6000, backend: mdev-vf}
+"""
+FORMS = ("vendor-vf", "mdev-vf")
+
+
+def opened(directory: Path, form: str = "vendor-vf", **more: object) -> Host:
+    """Return a host with one RTX PRO 6000, whose VFs carry vGPUs themselves or as mdevs."""
+    return open_host(directory, text=MDEV, **more) if form == "mdev-vf" else open_host(directory, PRO, **more)
+
+
+def mixed(directory: Path, form: str = "vendor-vf", **more: object) -> Host:
     """Return a host whose GPU takes several sizes."""
-    host = open_host(directory, scenario, **more)
+    host = opened(directory, form, **more)
     switch(host)
     return host
 
@@ -36,7 +50,8 @@ def placed(host: Host) -> dict[str, int | None]:
     """Return where the driver says that each VM's vGPU is."""
     gpu = observe(host.world, Want()).gpus[0]
     there = {f.address: f.placement_id for f in gpu.functions if f.current_type is not None}
-    return {str(v.vm): there[v.function] for v in seen(host)}
+    there |= {m.uuid: m.placement_id for f in gpu.functions for m in f.mdevs}
+    return {str(v.vm): there[v.carrier] for v in seen(host)}
 
 
 def overlapping(host: Host) -> list[tuple[Vgpu, Vgpu]]:

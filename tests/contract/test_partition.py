@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.contract.site import Site, new_uuid
+from tests.contract.site import MDEV, Site, new_uuid
 from vgpuctl.errors import NvmlFailed
 from vgpuctl.model.partition import Mig, Span
 from vgpuctl.model.scheduler import Policy, SchedulerSpec, SchedulerState
@@ -100,6 +100,24 @@ def clear(site: Site, vf: str) -> None:
 
 def place_of(site: Site, vf: str, name: str) -> str:
     return site.world.sysfs.read(site.type_file(vf, name)).strip()
+
+
+def place_file(site: Site, vf: str) -> str:
+    """The file that says where the vGPU on a VF is: the VF's own, or its mdev's."""
+    if site.form == "vendor-vf":
+        return site.type_file(vf, "placement_id")
+    return f"{MDEV}/{mdev_on(site, vf)}/nvidia/placement_id"
+
+
+def mdev_on(site: Site, vf: str) -> str:
+    here = f"/sys/bus/pci/devices/{vf}/mdev_supported_types"
+    kinds = site.world.sysfs.listdir(here)
+    (device,) = (d for kind in kinds for d in site.world.sysfs.listdir(f"{here}/{kind}/devices"))
+    return device
+
+
+def begins(site: Site, vf: str) -> str:
+    return site.world.sysfs.read(place_file(site, vf)).strip()
 
 
 # --------------------------------------------------------------------------- MIG
@@ -292,23 +310,22 @@ def test_what_is_listed_is_what_still_has_a_place(site: Site) -> None:
     assert listed(site, site.vfs[3]) == ["468", "469", "470", "471"]
 
 
-@pytest.mark.forms("vendor-vf")
 def test_a_vgpu_begins_at_the_first_free_place_and_moves_to_another_of_its_type(site: Site) -> None:
     site.world.nvml.set_mixed_size(site.gpu, enabled=True)
     first, second = site.vfs[:2]
     make(site, first, "470")
     make(site, second, "468")
-    assert (place_of(site, first, "placement_id"), place_of(site, second, "placement_id")) == ("0", "10")
-    path = site.type_file(first, "placement_id")
+    assert (begins(site, first), begins(site, second)) == ("0", "10")
+    path = place_file(site, first)
     assert [site.refused(path, f"{number}\n") for number in (8, 12, 40)] == [errno.EIO] * 3
     assert site.refused(path, "x\n") == errno.EINVAL
-    assert place_of(site, first, "placement_id") == "0"
+    assert begins(site, first) == "0"
     assert [site.refused(path, "32\n") for _ in ("there", "where it is")] == [None, None]
-    assert place_of(site, first, "placement_id") == "32"
+    assert begins(site, first) == "32"
     assert listed(site, site.vfs[2]) == ["468", "469", "470", "471"]
 
 
-@pytest.mark.forms("vendor-vf")
 def test_a_vgpu_of_one_size_is_not_moved(site: Site) -> None:
     make(site, site.vfs[0], "470")
-    assert site.refused(site.type_file(site.vfs[0], "placement_id"), "0\n") == errno.EIO
+    assert begins(site, site.vfs[0]) == {"vendor-vf": "65535", "mdev-vf": "Not Applicable"}[site.form]
+    assert site.refused(place_file(site, site.vfs[0]), "0\n") == errno.EIO

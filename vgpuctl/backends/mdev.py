@@ -3,7 +3,8 @@
 
 libvirt never makes an mdev for a VM: it opens /sys/bus/mdev/devices/<uuid>, which must exist at start. Writing
 `create` is a plain write; removing may park the writer for ever when a VM holds the device (kernel
-vfio_main.c), so holders are looked for first and a child process does the write.
+vfio_main.c), so holders are looked for first and a child process does the write. Where NVIDIA's is on a mixed-size GPU:
+`placement`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 from typing import TYPE_CHECKING
 
 from vgpuctl.backends.base import REMOVE_DEADLINE_SECONDS, alias, check_params, refuse_if_held, write_failed
+from vgpuctl.backends.placement import TURN_SECONDS, MoveVgpu, move, verify_place
 from vgpuctl.errors import InUse, NoCapacity, VerifyFailed
 from vgpuctl.model.address import normal_pci
 from vgpuctl.model.gpu import Function, Gpu
@@ -44,28 +46,37 @@ def found_as(world: World, uuid: str) -> tuple[str, str] | None:
 
 
 class MakeMdev(Value):
-    """Create one mdev and set its parameters."""
+    """Create one mdev, move it to its placement on a mixed-size GPU, and set its parameters."""
 
     vgpu: PromisedVgpu
     type_id: str
 
     def describe(self) -> str:
         """Say what is made and where."""
-        return f"make vGPU {self.vgpu.profile} on {self.vgpu.function} (mdev {self.vgpu.carrier})"
+        place = "" if self.vgpu.placement_id is None else f", placement {self.vgpu.placement_id}"
+        return f"make vGPU {self.vgpu.profile} on {self.vgpu.function} (mdev {self.vgpu.carrier}{place})"
 
     def perform(self, world: World) -> None:
-        """Write the UUID, then the parameters."""
-        path = f"{parent_path(self.vgpu.function)}/mdev_supported_types/{self.type_id}/create"
-        try:
-            world.sysfs.write(path, f"{self.vgpu.carrier}\n")
-        except OSError as error:
-            raise self._refusal(error, path) from error
+        """Write the UUID, then the placement, then the parameters."""
+        if self.vgpu.placement_id is None:
+            self._create(world)
+        else:
+            with world.claims.turn(self.vgpu.gpu, TURN_SECONDS):
+                self._create(world)
+                move(world, self.vgpu)
         if self.vgpu.params:
             params = f"{DEVICES}/{self.vgpu.carrier}/nvidia/vgpu_params"
             try:
                 world.sysfs.write(params, f"{self.vgpu.params}\n")
             except OSError as error:
                 raise write_failed(error, f"setting {self.vgpu.params} on {self.vgpu.carrier}", params) from error
+
+    def _create(self, world: World) -> None:
+        path = f"{parent_path(self.vgpu.function)}/mdev_supported_types/{self.type_id}/create"
+        try:
+            world.sysfs.write(path, f"{self.vgpu.carrier}\n")
+        except OSError as error:
+            raise self._refusal(error, path) from error
 
     def _refusal(self, error: OSError, path: str) -> Exception:
         if error.errno == errno.EEXIST:
@@ -81,7 +92,7 @@ class MakeMdev(Value):
         return write_failed(error, f"making {self.vgpu.profile} on {self.vgpu.function}", path)
 
     def verify(self, world: World) -> None:
-        """Read the device's parent and type back."""
+        """Read the device's parent, type and placement back."""
         found = found_as(world, self.vgpu.carrier)
         if found != (self.vgpu.function, self.type_id):
             raise VerifyFailed(
@@ -90,6 +101,7 @@ class MakeMdev(Value):
                 wanted=[self.vgpu.function, self.type_id],
                 found=found,
             )
+        verify_place(world, self.vgpu)
         check_params(world, self.vgpu, f"{DEVICES}/{self.vgpu.carrier}/nvidia/vgpu_params")
 
     def undo(self, world: World) -> None:
@@ -144,8 +156,8 @@ class MdevKind:
         return (MakeMdev(vgpu, type_id or ""),)
 
     def move(self, vgpu: PromisedVgpu) -> tuple[Step, ...]:
-        """Nothing: it has no placement that could be written."""
-        return ()
+        """One move."""
+        return (MoveVgpu(vgpu),)
 
     def remove(self, vgpu: PromisedVgpu) -> tuple[Step, ...]:
         """One remove."""

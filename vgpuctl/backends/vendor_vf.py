@@ -6,9 +6,7 @@ The VF stays bound to the nvidia driver: generic vfio-pci cannot bind it, and le
 a `vfio-dev` directory. Errno of the type file: EPERM held already (or in use, for 0), EIO the driver refuses,
 EBUSY the vGPU's plugin has not exited yet (retried), EINVAL no number.
 
-On a mixed-size GPU the driver puts a vGPU at the first of its type's placements that is free, and `placement_id` moves
-it until its VM starts. For that moment it is where another one may have to go: so who makes one there waits for a turn
-on the GPU, and moves it before that ends. Errno of that file: ENXIO no vGPU, EIO the placement is not to be had.
+Where it is on a mixed-size GPU: `placement`.
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ from vgpuctl.backends.base import (
     require_iommu,
     write_failed,
 )
-from vgpuctl.errors import Busy, DeviceFailed, HostCannot, InUse, NoCapacity, VerifyFailed
+from vgpuctl.backends.placement import TURN_SECONDS, MoveVgpu, move, verify_place
+from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, VerifyFailed
 from vgpuctl.model.gpu import Function, Gpu
-from vgpuctl.model.partition import shown_number
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
 from vgpuctl.model.vm import PromisedVgpu
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     from vgpuctl.model.world import World
 
 LIBVIRT_WITH_VARIANTS = 10_000_000
-TURN_SECONDS = 15.0
 
 
 def _base(vgpu: PromisedVgpu) -> str:
@@ -52,59 +49,6 @@ def current_type(world: World, vgpu: PromisedVgpu) -> str:
         return world.sysfs.read(f"{_base(vgpu)}/current_vgpu_type").strip()
     except FileNotFoundError:
         return "0"
-
-
-def current_place(world: World, vgpu: PromisedVgpu) -> int | None:
-    """Return the placement of a vGPU that is made; None where the driver has no file for it, or the GPU no mixed sizes.
-
-    Raises:
-        DeviceFailed: the file cannot be read.
-    """
-    path = f"{_base(vgpu)}/placement_id"
-    try:
-        return shown_number(world.sysfs.read(path))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        name = errno.errorcode.get(error.errno or 0, str(error.errno))
-        raise DeviceFailed(
-            f"the placement of {vgpu.carrier} cannot be read: {error.strerror or error} ({name}) reading {path}",
-            hint="the kernel log says more: journalctl -k -n 20",
-            errno=error.errno,
-            path=path,
-        ) from error
-
-
-def _move(world: World, vgpu: PromisedVgpu, place: int) -> None:
-    """Write the placement, where the vGPU has one that can be written and it is another."""
-    if current_place(world, vgpu) in (None, place):
-        return
-    path = f"{_base(vgpu)}/placement_id"
-    try:
-        world.sysfs.write(path, f"{place}\n")
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise write_failed(error, f"moving {vgpu.carrier} to placement {place}", path) from error
-        raise NoCapacity(
-            f"no room for {vgpu.profile} at placement {place} of {vgpu.gpu}: the driver refused to move "
-            f"{vgpu.carrier} there",
-            hint=f"vgpuctl show-gpu {vgpu.gpu} tells who is where",
-            gpu=vgpu.gpu,
-            placement_id=place,
-            errno=error.errno,
-            path=path,
-        ) from error
-
-
-def _verify_place(world: World, vgpu: PromisedVgpu) -> None:
-    place = current_place(world, vgpu) if vgpu.placement_id is not None else None
-    if place not in (None, vgpu.placement_id):
-        raise VerifyFailed(
-            f"{vgpu.carrier} was moved to placement {vgpu.placement_id} but reads back {place}",
-            hint="journalctl -k -n 20",
-            wanted=vgpu.placement_id,
-            found=place,
-        )
 
 
 class SetType(Value):
@@ -125,7 +69,7 @@ class SetType(Value):
         else:
             with world.claims.turn(self.vgpu.gpu, TURN_SECONDS):
                 self._set_type(world)
-                _move(world, self.vgpu, self.vgpu.placement_id)
+                move(world, self.vgpu)
         if self.vgpu.params:
             params = f"{_base(self.vgpu)}/vgpu_params"
             try:
@@ -169,7 +113,7 @@ class SetType(Value):
                 wanted=self.type_id,
                 found=found,
             )
-        _verify_place(world, self.vgpu)
+        verify_place(world, self.vgpu)
         check_params(world, self.vgpu, f"{_base(self.vgpu)}/vgpu_params")
 
     def undo(self, world: World) -> None:
@@ -178,29 +122,6 @@ class SetType(Value):
             clear = ClearType(self.vgpu)
             clear.perform(world)
             clear.verify(world)
-
-
-class MoveType(Value):
-    """Move a vGPU that is made, and in no running VM, to its placement: who made it was killed before it did so."""
-
-    vgpu: PromisedVgpu
-
-    def describe(self) -> str:
-        """Say what is moved, and where to."""
-        return f"move vGPU {self.vgpu.profile} on {self.vgpu.function} to placement {self.vgpu.placement_id}"
-
-    def perform(self, world: World) -> None:
-        """Write the placement."""
-        if self.vgpu.placement_id is not None:
-            with world.claims.turn(self.vgpu.gpu, TURN_SECONDS):
-                _move(world, self.vgpu, self.vgpu.placement_id)
-
-    def verify(self, world: World) -> None:
-        """Read it back."""
-        _verify_place(world, self.vgpu)
-
-    def undo(self, world: World) -> None:
-        """Nothing: where it is now its record says that it is."""
 
 
 class ClearType(Value):
@@ -285,7 +206,7 @@ class VendorVfKind:
 
     def move(self, vgpu: PromisedVgpu) -> tuple[Step, ...]:
         """One move."""
-        return (MoveType(vgpu),)
+        return (MoveVgpu(vgpu),)
 
     def remove(self, vgpu: PromisedVgpu) -> tuple[Step, ...]:
         """One clearing."""

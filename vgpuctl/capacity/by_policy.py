@@ -16,7 +16,7 @@ from vgpuctl.capacity.mixed_size import cheapest
 from vgpuctl.capacity.profiles import means
 from vgpuctl.capacity.room import room
 from vgpuctl.capacity.search import Host, Item, Slot, as_taken, with_one_more
-from vgpuctl.model.gpu import Backend, Gpu
+from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.placement.fleet import Choice, Fleet
 from vgpuctl.placement.kind import Move
@@ -60,7 +60,7 @@ def one_by_one(
             return None
         there = slots.get(gpu.address, ())
         host = Host(gpu, (*by_address[gpu.address].taken, *as_taken(there)))
-        if gpu.mixed_size and gpu.backend is Backend.VENDOR_VF:
+        if gpu.chooses_places:
             space = room(gpu, host.taken, wanted)
             at = _start(choice.move) if chooser.names_places else cheapest(gpu, host.taken, wanted)
             move = next((m for m in _moves(asked.fleet, choice, profile) if _start(m) == at), None)

@@ -119,7 +119,6 @@ def _spots(
         gpu = numbers.gpus[number]
         kinds = [types[p][gpu.address] for p, n in where[number].items() for _ in range(n)]
         kinds.sort(key=lambda t: (-(t.framebuffer_mib or 0), t.profile))
-        chosen = gpu.mixed_size and gpu.backend is Backend.VENDOR_VF
-        ids = pack(gpu, snapshot.taken_on(gpu.address), kinds) if chosen else None
+        ids = pack(gpu, snapshot.taken_on(gpu.address), kinds) if gpu.chooses_places else None
         spots += [Spot(gpu, t.profile, ids[n] if ids is not None else None) for n, t in enumerate(kinds)]
     return tuple(spots)

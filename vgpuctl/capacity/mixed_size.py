@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from vgpuctl.capacity.left import MAX_TIME_SLICED, Left, type_on, who
-from vgpuctl.model.gpu import Backend, Gpu, Vgpu, VgpuType
+from vgpuctl.model.gpu import Gpu, Vgpu, VgpuType
 from vgpuctl.model.partition import Span
 from vgpuctl.value import Value
 
@@ -28,7 +28,8 @@ class _Seen(Value):
 def left(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType) -> Left:
     """Return how many more of a type fit: the most of its placements that overlap neither each other nor what is there.
 
-    What is at an unknown place, as a promised mdev, is taken to be where it costs most: the number is never too big.
+    What is at an unknown place, as where a driver has no file that tells it, is taken to be where it costs most: the
+    number is never too big.
     """
     if not _told(wanted):
         return Left(None)
@@ -78,7 +79,7 @@ def pack(gpu: Gpu, taken: Sequence[Vgpu], wanted: Sequence[VgpuType]) -> tuple[i
 
 def cheapest(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType) -> int | None:
     """Return the placement id that one more vGPU takes; None where the driver chooses, or none is free."""
-    ids = pack(gpu, taken, (wanted,)) if gpu.mixed_size and gpu.backend is Backend.VENDOR_VF else None
+    ids = pack(gpu, taken, (wanted,)) if gpu.chooses_places else None
     return ids[0] if ids is not None else None
 
 

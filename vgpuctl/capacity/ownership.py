@@ -86,7 +86,7 @@ def join(
         known = by_carrier.get(carrier) or _at_function(carrier, gpus)
         if known is not None:
             by_carrier[carrier] = replace(known, reason="its claim cannot be read")
-    plain = {gpu.address for gpu in gpus if gpu.mixed_size is False}
+    plain = {gpu.address for gpu in gpus if gpu.mixed_size is False or gpu.fixed_places}
     vgpus = (_without_place(v) if v.gpu in plain else v for v in by_carrier.values())
     groups = {c.vm_uuid: c.spread_group for c in claims if c.spread_group is not None}
     groups |= {v.uuid: v.promise.spread_group for v in vms if v.promise is not None and v.promise.spread_group}
@@ -130,13 +130,13 @@ def _present(gpus: tuple[Gpu, ...]) -> dict[str, Vgpu]:
     for gpu in gpus:
         for function in gpu.functions:
             for mdev in function.mdevs:
-                found[mdev.uuid] = _device(gpu, function, mdev.uuid, mdev.type_id)
-            if function.current_type is not None:
-                found[function.address] = _device(gpu, function, function.address, function.current_type)
+                found[mdev.uuid] = _device(gpu, function, mdev.uuid, mdev.type_id, mdev.placement_id)
+            if (held := function.current_type) is not None:
+                found[function.address] = _device(gpu, function, function.address, held, function.placement_id)
     return found
 
 
-def _device(gpu: Gpu, function: Function, carrier: str, type_id: str) -> Vgpu:
+def _device(gpu: Gpu, function: Function, carrier: str, type_id: str, place: int | None) -> Vgpu:
     known = gpu.type_of(type_id)
     return Vgpu(
         carrier=carrier,
@@ -148,7 +148,7 @@ def _device(gpu: Gpu, function: Function, carrier: str, type_id: str) -> Vgpu:
         type_id=type_id,
         profile=known.profile if known else None,
         framebuffer_mib=known.framebuffer_mib if known else None,
-        placement_id=function.placement_id,
+        placement_id=place,
         gi_id=function.gi_id,
     )
 
@@ -167,7 +167,7 @@ def _placed(vgpu: Vgpu, device: Vgpu | None, promised: int | None) -> Vgpu:
 
 
 def _without_place(vgpu: Vgpu) -> Vgpu:
-    """Return a vGPU of a GPU whose vGPUs are all of one size: where it is does not matter there."""
+    """Return a vGPU where its place does not matter, as all are of one size, or was not the one that was asked for."""
     return vgpu if vgpu.placement_id is None else replace(vgpu, placement_id=None, due_placement_id=None)
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from vgpuctl.capacity.mixed_size import pack
 from vgpuctl.capacity.room import room
-from vgpuctl.model.gpu import Backend, Gpu, Owner, Vgpu, VgpuType
+from vgpuctl.model.gpu import Gpu, Owner, Vgpu, VgpuType
 from vgpuctl.value import NOTHING, Value, replace
 
 
 class Slot(Value):
-    """Where one vGPU goes; `placement_id` on a mixed-size GPU, where the driver lets it be chosen."""
+    """Where one vGPU goes; `placement_id` on a mixed-size GPU, where it can be chosen."""
 
     gpu: Gpu
     function: str
@@ -146,8 +146,8 @@ def with_one_more(host: Host, slots: tuple[Slot, ...], wanted: VgpuType) -> tupl
     ids = pack(gpu, taken, [slot.type for slot in more])
     if ids is None:
         return None
-    if gpu.backend is not Backend.VENDOR_VF:
-        return more  # mdevs go where the driver puts them
+    if not gpu.chooses_places:
+        return more
     return tuple(replace(slot, placement_id=at) for slot, at in zip(more, ids, strict=True))
 
 

@@ -81,10 +81,11 @@ class VgpuType(Value):
 
 
 class Mdev(Value):
-    """An mdev that exists: /sys/bus/mdev/devices/<uuid>."""
+    """An mdev that exists: /sys/bus/mdev/devices/<uuid>. `placement_id`: where it is on a mixed-size GPU, if told."""
 
     uuid: str
     type_id: str
+    placement_id: int | None = None
 
 
 class Function(Value):
@@ -120,8 +121,9 @@ class Gpu(Value):
     that host.yaml lets be placed on it, None: all; `reserved_for` the patterns of VMs' names that it is kept for.
     `mig` None: it has no MIG, or that is not known; `mixed_size`: whether vGPUs of several sizes may be on it (NVML's
     heterogeneous mode), None where it has no such mode or that is not known. `gi_schedulers`: what runs in each GPU
-    instance by its id, where those have schedulers of their own (GB20x). `desired_mig`, `desired_mixed_size`: what
-    host.yaml asks for, None for nothing.
+    instance by its id, where those have schedulers of their own (GB20x). `fixed_places`: a vGPU is there, and its
+    driver has no file that says or changes where. `desired_mig`, `desired_mixed_size`: what host.yaml asks for, None
+    for nothing.
     """
 
     address: str
@@ -152,6 +154,7 @@ class Gpu(Value):
     reserved_for: tuple[str, ...] = ()
     mig: Mig | None = None
     mixed_size: bool | None = None
+    fixed_places: bool = False
     gi_schedulers: Mapping[int, SchedulerState] = NOTHING
     desired_mig: MigSpec | None = None
     desired_mixed_size: bool | None = None
@@ -167,6 +170,12 @@ class Gpu(Value):
     def nvidia_driver(self) -> bool:
         """Whether it is NVIDIA's GPU, with NVIDIA's driver."""
         return self.vendor_id == NVIDIA and self.driver == "nvidia"
+
+    @property
+    def chooses_places(self) -> bool:
+        """Whether vgpuctl chooses where on this GPU a vGPU goes, as far as is known."""
+        own = self.backend in (Backend.MDEV_VF, Backend.VENDOR_VF)
+        return bool(self.mixed_size) and own and not self.fixed_places
 
     def type_of(self, type_id: str) -> VgpuType | None:
         """Return this GPU's type with that id."""

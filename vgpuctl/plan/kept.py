@@ -145,9 +145,10 @@ def where_made(snapshot: Snapshot, entry: NamedVgpu) -> PromisedVgpu:
         return wanted
     wanted = replace(wanted, framebuffer_mib=known.framebuffer_mib)
     others = tuple(v for v in snapshot.taken_on(gpu.address) if v.carrier != wanted.carrier)
+    if not any(v.carrier == wanted.carrier and v.present for v in snapshot.vgpus):
+        wanted = replace(wanted, placement_id=cheapest(gpu, others, known))
     if gpu.backend is not Backend.MDEV_VF:
-        made = any(v.carrier == wanted.carrier and v.present for v in snapshot.vgpus)
-        return wanted if made else replace(wanted, placement_id=cheapest(gpu, others, known))
+        return wanted
     there = [f.address for f in gpu.functions if any(m.uuid == wanted.carrier for m in f.mdevs)]
     space = room(gpu, others, known)
     functions = there or space.functions

@@ -80,11 +80,7 @@ class _Host(Value):
 
 def placement_of(gpu: Gpu, place: int) -> int | None:
     """Return the placement id of a place as `fleet_of` numbers them; None where the driver chooses."""
-    return (place & -place).bit_length() - 1 if _chosen(gpu) else None
-
-
-def _chosen(gpu: Gpu) -> bool:
-    return bool(gpu.mixed_size) and gpu.backend is Backend.VENDOR_VF
+    return (place & -place).bit_length() - 1 if gpu.chooses_places else None
 
 
 def room_by_moves(
@@ -179,7 +175,7 @@ def _host(snapshot: Snapshot, gpus: Sequence[Gpu], pinned: frozenset[str]) -> _H
             if owner is not None and owner[0].uuid not in pinned:
                 placed.append(Placed(number, one.profile, one.place))
                 whose.append(owner)
-    fixed = frozenset(n for n, gpu in enumerate(numbers.gpus) if not _chosen(gpu))
+    fixed = frozenset(n for n, gpu in enumerate(numbers.gpus) if not gpu.chooses_places)
     spare = {
         number: len(free_functions(gpu, snapshot.taken_on(gpu.address)))
         for number, gpu in enumerate(numbers.gpus)

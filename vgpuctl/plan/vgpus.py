@@ -46,7 +46,7 @@ def promised(named: NamedVgpu, seen: Vgpu | None = None) -> PromisedVgpu:
         profile=named.profile,
         framebuffer_mib=seen.framebuffer_mib if seen is not None else None,
         params=named.params,
-        placement_id=seen.placement_id if seen is not None and ":" in named.carrier else None,
+        placement_id=seen.placement_id if seen is not None else None,
     )
 
 

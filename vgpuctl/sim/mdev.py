@@ -14,7 +14,10 @@ from vgpuctl.sim.rules import Refusal, WouldPark, refuse
 from vgpuctl.sim.state import State
 from vgpuctl.sim.things import SimMdev
 from vgpuctl.sim.tree import Dir, File, Link, Node, fixed, text
-from vgpuctl.sim.vendor import checked_params
+from vgpuctl.sim.vendor import PLACES_SINCE, checked_params, moved, place_number
+
+NO_PLACE = "Not Applicable"
+"""What the driver shows for an mdev that has no placement, as programs that read real ones know it."""
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 
@@ -109,15 +112,18 @@ def _device(state: State, mdev: SimMdev) -> Dir:
         }
         if gpu.rule == "nvidia":
             nodes["driver"] = Link("/sys/bus/mdev/drivers/nvidia-vgpu-vfio")
-            nodes["nvidia"] = fixed(
-                {
-                    "vgpu_params": File(
-                        show=lambda: f"{mdev.params}\n" if mdev.params else "",
-                        store=partial(_write_params, state, mdev),
-                    ),
-                    "vm_name": File(show=lambda: f"{_user(state, mdev)}\n"),
-                }
-            )
+            own: dict[str, Node] = {
+                "vgpu_params": File(
+                    show=lambda: f"{mdev.params}\n" if mdev.params else "",
+                    store=partial(_write_params, state, mdev),
+                ),
+                "vm_name": File(show=lambda: f"{_user(state, mdev)}\n"),
+            }
+            if state.machine.driver_major >= PLACES_SINCE:
+                own["placement_id"] = File(
+                    show=lambda: f"{_place(state, mdev)}\n", store=partial(_write_place, state, gpu, mdev)
+                )
+            nodes["nvidia"] = fixed(own)
         return nodes
 
     return Dir(make, pick=lambda name: kind if name == "mdev_type" else make().get(name))
@@ -127,6 +133,18 @@ def _write_params(state: State, mdev: SimMdev, written: str) -> list[Record]:
     if mdev.uuid in state.users:
         refuse(Refusal.PARAMS_IN_USE)
     return [["params", mdev.uuid, checked_params(written)]]
+
+
+def _place(state: State, mdev: SimMdev) -> int | str:
+    begins = state.partitions.placement(mdev.uuid)
+    return NO_PLACE if begins is None else begins
+
+
+def _write_place(state: State, gpu: SimGpu, mdev: SimMdev, written: str) -> list[Record]:
+    begins = place_number(written)
+    if mdev.uuid in state.users:
+        refuse(Refusal.PLACE_IN_USE)
+    return moved(state, gpu, mdev.uuid, begins)
 
 
 def _user(state: State, mdev: SimMdev) -> str:

@@ -18,7 +18,10 @@ from vgpuctl.sim.tree import File, Node, fixed
 HEADER = "ID    : vGPU Name\n"
 LONGEST_PARAMS = 1024
 PLACES_SINCE = 580
-"""From this driver on a VF has `placement_id` and `gpu_instance_id`; 580 is the oldest they were seen with."""
+"""From this driver on a VF has `placement_id` and `gpu_instance_id`; 580 is the oldest they were seen with.
+
+That an mdev has its `placement_id` from the same driver on is a guess.
+"""
 NO_INSTANCE = 0xFFFF_FFFF
 """What the driver shows for a vGPU that is in no GPU instance."""
 _DECIMAL = re.compile(r"\+?[0-9]+", re.ASCII)
@@ -109,15 +112,21 @@ def _or(number: int | None, none: int) -> int:
     return none if number is None else number
 
 
-def _movable(state: State, address: str, written: str) -> int:
-    """Return the number that was written for a vGPU that no VM uses."""
+def place_number(written: str) -> int:
+    """Return the number that was written to a file of where a vGPU is."""
     number = written.removesuffix("\n")
     if not _DECIMAL.fullmatch(number):
         refuse(Refusal.PLACE_JUNK)
+    return int(number)
+
+
+def _movable(state: State, address: str, written: str) -> int:
+    """Return the number that was written for a vGPU that no VM uses."""
+    number = place_number(written)
     _made(state, address)
     if address in state.users:
         refuse(Refusal.PLACE_IN_USE)
-    return int(number)
+    return number
 
 
 def _move_instance(state: State, gpu: SimGpu, address: str, written: str) -> list[Record]:
@@ -128,9 +137,13 @@ def _move_instance(state: State, gpu: SimGpu, address: str, written: str) -> lis
 
 
 def _move_placement(state: State, gpu: SimGpu, address: str, written: str) -> list[Record]:
-    number = _movable(state, address, written)
-    kind = gpu.by_number[state.types[address]]
+    return moved(state, gpu, address, _movable(state, address, written))
+
+
+def moved(state: State, gpu: SimGpu, carrier: str, begins: int) -> list[Record]:
+    """Return the records of another placement for a vGPU, VF or mdev, or refuse as the resource manager does."""
+    kind = gpu.types[state.on_gpu[gpu.address][carrier]]
     here = gpu.address in state.partitions.mixed
-    if not here or number not in mixed.free(state, gpu, kind, but=address):
+    if not here or begins not in mixed.free(state, gpu, kind, but=carrier):
         refuse(Refusal.PLACE_REFUSED)
-    return [["partition", "place", address, number, None]]
+    return [["partition", "place", carrier, begins, None]]

@@ -395,6 +395,19 @@ check_mixed() {
 	load pf="$igb" form=mdev-vf vfs=7
 	expect "mdevs of several sizes" "OK OK OK 1 0" "$(tell "mixed 1") $(try "$(vf "$igb" 0)/mdev_supported_types/nvidia-472/create" "$(uuid 1)") \
 $(try "$(vf "$igb" 1)/mdev_supported_types/nvidia-470/create" "$(uuid 2)") $(cat "$(vf "$igb" 2)"/mdev_supported_types/nvidia-47[12]/available_instances | xargs)"
+	a=/sys/bus/mdev/devices/$(uuid 1)/nvidia b=/sys/bus/mdev/devices/$(uuid 2)/nvidia
+	expect "where they are" "0 20" "$(<"$a/placement_id") $(<"$b/placement_id")"
+	expect "one moved" "OK 32" "$(try "$b/placement_id" 32) $(<"$b/placement_id")"
+	expect "not to one that is taken, or is none of its type's" "EIO EIO EINVAL" \
+		"$(try "$b/placement_id" 12) $(try "$b/placement_id" 21) $(try "$b/placement_id" x)"
+	check_unload "$igb" 0x8086
+	load pf="$igb" form=mdev-vf vfs=7
+	try "$(vf "$igb" 0)/mdev_supported_types/nvidia-472/create" "$(uuid 1)" >/dev/null
+	expect "one size: no place, and none to be had" "Not Applicable EIO" "$(<"$a/placement_id") $(try "$a/placement_id" 20)"
+	check_unload "$igb" 0x8086
+	load pf="$igb" form=mdev-vf vfs=7 driver=550.90.05
+	try "$(vf "$igb" 0)/mdev_supported_types/nvidia-472/create" "$(uuid 1)" >/dev/null
+	expect "no file with an old driver" "vgpu_params vm_name" "$(ls "$a" | xargs)"
 	check_unload "$igb" 0x8086
 	load pf="$igb" form=mdev-pf
 	expect "none without SR-IOV" "0 0 ENOTSUP" "$(state mixed) $(tell "mixed 1")"

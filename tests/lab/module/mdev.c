@@ -64,7 +64,7 @@ static int lab_mdev_probe(struct mdev_device *mdev)
 	slot = lab_parent_take(parent, info, &mdev->uuid);
 	if (IS_ERR(slot))
 		return PTR_ERR(slot);
-	vgpu = lab_vgpu_make(&mdev->dev, parent->device, slot);
+	vgpu = lab_vgpu_make(&mdev->dev, parent->device, parent->card, slot);
 	if (IS_ERR(vgpu)) {
 		lab_parent_give(parent, slot);
 		return PTR_ERR(vgpu);

@@ -16,8 +16,6 @@
 
 #include "vgpulab.h"
 
-#define PLACES_SINCE	580	/* the branch: seen with it, not with 550 */
-
 static bool header = true;
 module_param(header, bool, 0644);
 MODULE_PARM_DESC(header, "creatable_vgpu_types starts with a header line");
@@ -356,7 +354,7 @@ static umode_t lab_vf_visible(struct kobject *kobj, struct attribute *attr,
 	bool place = attr == &dev_attr_placement_id.attr ||
 		     attr == &dev_attr_gpu_instance_id.attr;
 
-	return place && lab_branch() < PLACES_SINCE ? 0 : attr->mode;
+	return place && lab_branch() < LAB_PLACES_SINCE ? 0 : attr->mode;
 }
 
 static const struct attribute_group lab_vf_group = {

@@ -5,7 +5,7 @@
  * A config space with NVIDIA's ids and one small BAR that remembers what is
  * written to it. No interrupts, no DMA: QEMU starts with less, and a guest
  * that lists its PCI devices needs no more. What the host sees of a device in
- * use (parameters, VM name) is here too, since it depends on being open.
+ * use (parameters, VM name, placement) is here too, since it depends on being open.
  */
 #include <linux/module.h>
 #include <linux/sched.h>
@@ -20,6 +20,7 @@ struct lab_vgpu {
 	struct vfio_device vdev;
 	unsigned short device;		/* the PCI ids that a guest sees */
 	unsigned int subdevice;
+	struct lab_card *card;
 	struct lab_vgpu_slot *slot;
 
 	struct mutex lock;		/* guards everything below */
@@ -307,14 +308,59 @@ static ssize_t vm_name_show(struct device *dev, struct device_attribute *attr,
 }
 static DEVICE_ATTR_RO(vm_name);
 
+static ssize_t placement_id_show(struct device *dev,
+				 struct device_attribute *attr, char *buf)
+{
+	struct lab_vgpu *vgpu = dev_get_drvdata(dev);
+	unsigned int placement;
+
+	mutex_lock(&vgpu->card->lock);
+	placement = vgpu->slot->placement;
+	mutex_unlock(&vgpu->card->lock);
+	if (placement == LAB_NO_PLACEMENT)
+		return sysfs_emit(buf, "Not Applicable\n");
+	return sysfs_emit(buf, "%u\n", placement);
+}
+
+static ssize_t placement_id_store(struct device *dev,
+				  struct device_attribute *attr,
+				  const char *buf, size_t count)
+{
+	struct lab_vgpu *vgpu = dev_get_drvdata(dev);
+	unsigned int wanted;
+	int ret = -EPERM;
+
+	if (kstrtouint(buf, 10, &wanted))
+		return -EINVAL;
+	mutex_lock(&vgpu->lock);
+	if (!vgpu->in_use) {
+		mutex_lock(&vgpu->card->lock);
+		ret = lab_move(vgpu->card, vgpu->slot, wanted);
+		mutex_unlock(&vgpu->card->lock);
+	}
+	mutex_unlock(&vgpu->lock);
+	return ret ?: count;
+}
+static DEVICE_ATTR_RW(placement_id);
+
 static struct attribute *lab_vgpu_attrs[] = {
 	&dev_attr_vgpu_params.attr,
 	&dev_attr_vm_name.attr,
+	&dev_attr_placement_id.attr,
 	NULL
 };
 
+static umode_t lab_vgpu_visible(struct kobject *kobj, struct attribute *attr,
+				int n)
+{
+	bool place = attr == &dev_attr_placement_id.attr;
+
+	return place && lab_branch() < LAB_PLACES_SINCE ? 0 : attr->mode;
+}
+
 static const struct attribute_group lab_vgpu_group = {
 	.name = "nvidia",
+	.is_visible = lab_vgpu_visible,
 	.attrs = lab_vgpu_attrs,
 };
 
@@ -326,6 +372,7 @@ const struct attribute_group *lab_vgpu_groups[] = {
 /* ------------------------------------------------- making and removing */
 
 struct lab_vgpu *lab_vgpu_make(struct device *dev, unsigned short device,
+			       struct lab_card *card,
 			       struct lab_vgpu_slot *slot)
 {
 	struct lab_vgpu *vgpu;
@@ -337,6 +384,7 @@ struct lab_vgpu *lab_vgpu_make(struct device *dev, unsigned short device,
 	mutex_init(&vgpu->lock);
 	vgpu->device = device;
 	vgpu->subdevice = slot->type->id;
+	vgpu->card = card;
 	vgpu->slot = slot;
 	lab_vgpu_reset(vgpu);
 	dev_set_drvdata(dev, vgpu);

@@ -195,6 +195,7 @@ void lab_parent_del(struct lab_parent *parent);
 struct lab_vgpu;
 extern const struct attribute_group *lab_vgpu_groups[];
 struct lab_vgpu *lab_vgpu_make(struct device *dev, unsigned short device,
+			       struct lab_card *card,
 			       struct lab_vgpu_slot *slot);
 struct lab_vgpu_slot *lab_vgpu_slot(struct lab_vgpu *vgpu);
 void lab_vgpu_destroy(struct lab_vgpu *vgpu);
@@ -204,6 +205,7 @@ int lab_vf_add(struct lab_card *card, struct pci_dev *pdev);
 void lab_vf_del(struct pci_dev *pdev);
 
 /* driver.c: the driver's version, and the words that it was loaded with */
+#define LAB_PLACES_SINCE	580	/* the branch: seen with it, not with 550 */
 extern char *lab_driver, *lab_words, *lab_words_per_device;
 unsigned int lab_branch(void);
 u32 lab_registry_word(const char *address, const char *name);

@@ -194,13 +194,19 @@ def test_a_place_that_is_not_to_be_had_is_no_room_with_its_number(tmp_path):
     assert (raised.value.facts["gpu"], raised.value.facts["errno"]) == ("0000:3b:00.0", errno.EIO)
 
 
-@pytest.mark.parametrize("answer", [FileNotFoundError(errno.ENOENT, "No such file"), "65535\n"])
-def test_where_there_is_nothing_to_move_the_drivers_choice_stands(tmp_path, answer):
+def test_where_the_driver_has_no_file_its_choice_stands(tmp_path):
     host = open_host(tmp_path, text=MIXED)
-    world = replace(host.world, sysfs=Files(host.sim.sysfs, answer))
+    world = replace(host.world, sysfs=Files(host.sim.sysfs, FileNotFoundError(errno.ENOENT, "No such file")))
     SetType(BIG, "472").perform(world)
     SetType(BIG, "472").verify(world)
     assert place(host) == "0\n"
+
+
+def test_without_mixed_sizes_a_place_of_the_record_does_not_count(tmp_path):
+    host = open_host(tmp_path, text=MIXED.replace(", mixed_size: true", ""))
+    SetType(BIG, "472").perform(host.world)
+    SetType(BIG, "472").verify(host.world)
+    assert place(host) == "65535\n"
 
 
 def test_a_place_that_cannot_be_read_or_did_not_take_is_noticed(tmp_path):

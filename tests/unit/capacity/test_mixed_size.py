@@ -154,8 +154,11 @@ def test_what_a_stopped_vm_was_promised_keeps_its_place():
     assert slot.placement_id == 0
 
 
-def test_mdevs_go_where_the_driver_puts_them():
-    host = gpu(backend=Backend.MDEV_VF)
+@pytest.mark.parametrize("backend", [Backend.MDEV_VF, Backend.VENDOR_VF])
+def test_vgpus_go_where_the_driver_puts_them_where_it_has_no_file_for_it(backend):
+    host = gpu(backend=backend)
+    assert [s.placement_id for s in place(snapshot(host), [("A40-12Q", 2)], None)] == [0, 12]
+    host = gpu(backend=backend, fixed_places=True)
     assert [s.placement_id for s in place(snapshot(host), [("A40-12Q", 2)], None)] == [None, None]
 
 

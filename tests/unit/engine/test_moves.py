@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults import CHANGING, Trial
 from tests.lent import carriers, taken, vm_of
-from tests.mixed_sizes import Q24, Q48, mixed, overlapping, placed
+from tests.mixed_sizes import FORMS, Q24, Q48, mixed, overlapping, placed
 from tests.unit.engine.test_faults import spawn
 from tests.worlds import WAIT_SECONDS, Host, Silent, create, delete, mend, open_host, picture, start, wish
 from vgpuctl.engine.change import move_vgpu, set_profile
@@ -243,8 +243,9 @@ def test_what_is_saved_with_its_vgpu_keeps_it(tmp_path: Path) -> None:
     assert picture(host) == before
 
 
-def test_a_move_within_a_mixed_size_gpu_is_to_another_placement(tmp_path: Path) -> None:
-    host = mixed(tmp_path)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_move_within_a_mixed_size_gpu_is_to_another_placement(tmp_path: Path, form: str) -> None:
+    host = mixed(tmp_path, form)
     for name in ("a", "b", "c", "d"):
         create(host.world, wish(Q24, name=name))
     at = {name: place for name, place in placed(host).items() if place is not None}

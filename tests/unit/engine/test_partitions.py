@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.mixed_sizes import PRO, Q4, Q24, Q48, mixed, overlapping, placed, seen, switch
+from tests.mixed_sizes import FORMS, PRO, Q4, Q24, Q48, mixed, opened, overlapping, placed, seen, switch
 from tests.unit.engine.test_restore import restore
 from tests.vgpus import make, spec_of
 from tests.worlds import Host, create, delete, open_host, picture, start, stop, wish
@@ -42,8 +42,15 @@ def last_quarter(host: Host) -> None:
     assert placed(host) == {"quarter-3": 72}
 
 
-def test_it_is_moved_from_where_the_driver_put_it_and_both_places_count_meanwhile(tmp_path):
-    host = mixed(tmp_path)
+def old(directory) -> Host:
+    host = open_host(directory, text=OLD)
+    switch(host)
+    return host
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_it_is_moved_from_where_the_driver_put_it_and_both_places_count_meanwhile(tmp_path, form):
+    host = mixed(tmp_path, form)
     last_quarter(host)
     between: list[Vgpu] = []
 
@@ -61,8 +68,9 @@ def test_it_is_moved_from_where_the_driver_put_it_and_both_places_count_meanwhil
     assert [(v.placement_id, v.due_placement_id) for v in between] == [(0, 68)]
 
 
-def test_each_size_goes_where_it_spoils_least_and_the_driver_is_told(tmp_path):
-    host = mixed(tmp_path)
+@pytest.mark.parametrize("form", FORMS)
+def test_each_size_goes_where_it_spoils_least_and_the_driver_is_told(tmp_path, form):
+    host = mixed(tmp_path, form)
     for name, profile in (("small", Q4), ("big", Q48), ("half", Q24)):
         done = create(host.world, wish(profile, name=name), start=False)
         (vgpu,) = done.data["vgpus"]
@@ -83,8 +91,9 @@ def test_vgpus_of_one_vm_lie_beside_each_other(tmp_path):
     assert (free[Q48], free["DC-96Q"]) == (0, 0)
 
 
-def test_the_driver_takes_as_many_as_were_counted_and_not_one_more(tmp_path):
-    host = mixed(tmp_path)
+@pytest.mark.parametrize("form", FORMS)
+def test_the_driver_takes_as_many_as_were_counted_and_not_one_more(tmp_path, form):
+    host = mixed(tmp_path, form)
     create(host.world, wish(Q48, name="big"), start=False)
     create(host.world, wish(Q4, name="small"), start=False)
     free = next(p["free"] for p in queries.list_profiles(host.world).data if p["profile"] == "DC-8Q")
@@ -96,8 +105,9 @@ def test_the_driver_takes_as_many_as_were_counted_and_not_one_more(tmp_path):
     assert overlapping(host) == []
 
 
-def test_after_a_boot_each_is_where_it_was_also_one_that_comes_alone(tmp_path):
-    host = mixed(tmp_path)
+@pytest.mark.parametrize("form", FORMS)
+def test_after_a_boot_each_is_where_it_was_also_one_that_comes_alone(tmp_path, form):
+    host = mixed(tmp_path, form)
     for name, profile in (("first", Q4), ("second", Q48), ("third", Q4)):
         create(host.world, wish(profile, name=name), start=False)
     before = placed(host)
@@ -158,7 +168,7 @@ def test_a_refused_move_takes_everything_back(tmp_path):
 
 
 def test_a_driver_without_the_file_puts_each_where_it_likes_and_the_count_is_never_too_big(tmp_path):
-    host = mixed(tmp_path, text=OLD)
+    host = old(tmp_path)
     for name in ("one", "two"):
         create(host.world, wish(Q24, name=name), start=False)
     assert [v.placement_id for v in seen(host)] == [None, None]
@@ -166,7 +176,7 @@ def test_a_driver_without_the_file_puts_each_where_it_likes_and_the_count_is_nev
     assert 0 < free <= 2
 
 
-def test_mdevs_of_several_sizes_go_where_the_driver_puts_them_and_the_last_one_counted_fits(tmp_path):
+def test_mdevs_of_an_old_driver_go_where_it_puts_them_and_the_last_one_counted_fits(tmp_path):
     host = open_host(tmp_path, text=A16)
     gpu = switch(host)
     for name, profile in (("small", "A16-4Q"), ("half", "A16-8Q")):
@@ -185,8 +195,9 @@ def test_mdevs_of_several_sizes_go_where_the_driver_puts_them_and_the_last_one_c
     assert len(seen(host)) == 3
 
 
-def test_a_vm_that_lends_its_place_gets_it_again_or_another(tmp_path):
-    host = mixed(tmp_path)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_vm_that_lends_its_place_gets_it_again_or_another(tmp_path, form):
+    host = mixed(tmp_path, form)
     create(host.world, wish(Q24, name="lends", reserve="running"))
     own = placed(host)["lends"]
     stop(host.world, "lends")
@@ -200,8 +211,9 @@ def test_a_vm_that_lends_its_place_gets_it_again_or_another(tmp_path):
     assert len(placed(host)) == 3
 
 
-def test_the_hook_makes_it_where_the_claim_says(tmp_path):
-    host = mixed(tmp_path)
+@pytest.mark.parametrize("form", FORMS)
+def test_the_hook_makes_it_where_the_claim_says(tmp_path, form):
+    host = mixed(tmp_path, form)
     create(host.world, wish(Q4, name="first"), start=False)
     create(host.world, wish(Q24, name="second"), start=False)
     before = placed(host)
@@ -215,18 +227,19 @@ def test_the_hook_makes_it_where_the_claim_says(tmp_path):
     assert (made.vm, made.placement_id, made.due_placement_id) == ("second", before["second"], None)
 
 
-def test_without_mixed_sizes_a_recorded_place_means_nothing(tmp_path):
-    host = mixed(tmp_path)
+@pytest.mark.parametrize("form", FORMS)
+def test_without_mixed_sizes_a_recorded_place_means_nothing(tmp_path, form):
+    host = mixed(tmp_path, form)
     create(host.world, wish(Q24, name="one"), start=False)
     host.sim.reboot()
     host = host.again()
     start(host.world, "one")
-    assert [v.placement_id for v in seen(host)] == [None]
-    assert picture(host).types
+    assert [(v.placement_id, v.present) for v in seen(host)] == [(None, True)]
 
 
-def test_a_vgpu_without_a_vm_gets_a_place_and_after_a_boot_one_that_no_vm_was_promised(tmp_path):
-    host = mixed(tmp_path)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_vgpu_without_a_vm_gets_a_place_and_after_a_boot_one_that_no_vm_was_promised(tmp_path, form):
+    host = mixed(tmp_path, form)
     made = make(host.world, Q24, "spare")
     create(host.world, wish(Q48, name="big"), start=False)
     assert made.data["placement_id"] is not None
@@ -268,8 +281,9 @@ def test_the_modes_are_told_and_a_reboot_leaves_mig_without_instances(tmp_path):
         start(host.world, "one")
 
 
-def test_where_a_vgpu_is_is_read_only_in_these_modes_and_only_where_one_is(tmp_path):
-    host = open_host(tmp_path, PRO)
+@pytest.mark.parametrize("form", FORMS)
+def test_where_a_vgpu_is_is_read_only_in_these_modes_and_only_where_one_is(tmp_path, form):
+    host = opened(tmp_path, form)
     create(host.world, wish(Q24, name="one"), start=False)
     assert places_read(host) == 0
     delete(host.world, "one")

@@ -10,7 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.sim.hosts import GPU, MDEV, PF, MakeHost, create, pci_device, refused, run_vm, set_type, uuid, vf
+from tests.unit.sim.hosts import (
+    GPU,
+    MDEV,
+    PF,
+    MakeHost,
+    create,
+    mdev_device,
+    pci_device,
+    refused,
+    run_vm,
+    set_type,
+    uuid,
+    vf,
+)
 from vgpuctl.errors import InvalidInput, NvmlFailed
 from vgpuctl.model.partition import Span
 from vgpuctl.sim import SimWorld
@@ -141,7 +154,7 @@ def test_vgpus_go_where_there_is_room_and_no_further(make: MakeHost) -> None:
     refused(errno.EIO, lambda: set_type(host, 3, 470))
 
 
-def test_an_mdev_takes_the_first_place_and_has_no_file_for_it(make: MakeHost) -> None:
+def test_an_mdev_of_an_old_driver_takes_the_first_place_and_has_no_file_for_it(make: MakeHost) -> None:
     host = make('kernel: "5.15.0"\ngpus: [{model: A16, mixed_size: true}]\n')
     create(host, "0000:3b:00.4", "nvidia-714", 1)
     create(host, "0000:3b:00.5", "nvidia-713", 2)
@@ -156,6 +169,17 @@ def test_a_vgpu_in_use_stays_where_it_is(make: MakeHost) -> None:
     set_type(host, 0, 468)
     run_vm(host, "user", 1, pci_device("0000:3b:00.4", managed=False))
     refused(errno.EPERM, lambda: host.sysfs.write(f"{vf(0)}/nvidia/placement_id", "6"))
+
+
+def test_an_mdev_in_use_stays_where_it_is(make: MakeHost) -> None:
+    host = make("kernel: \"5.15.0\"\nnvidia: {driver: '590.1'}\ngpus: [{model: A16, mixed_size: true}]\n")
+    create(host, "0000:3b:00.4", "nvidia-713", 1)
+    path = f"{MDEV}/{uuid(1)}/nvidia/placement_id"
+    host.sysfs.write(path, "4\n")
+    run_vm(host, "user", 1, mdev_device(uuid(1)))
+    refused(errno.EPERM, lambda: host.sysfs.write(path, "0\n"))
+    refused(errno.EINVAL, lambda: host.sysfs.write(path, "x\n"))
+    assert host.sysfs.read(path) == "4\n"
 
 
 def test_older_drivers_have_no_file_for_the_place(make: MakeHost) -> None:

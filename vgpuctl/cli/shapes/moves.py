@@ -16,7 +16,7 @@ class CountShape(TypedDict):
 
 
 class SpotShape(TypedDict):
-    """Where one vGPU has room. `placement_id` is null where it is not chosen: without mixed sizes, and for mdevs."""
+    """Where one vGPU has room. `placement_id` is null without mixed sizes, and where the driver alone chooses it."""
 
     profile: str
     gpu: str

@@ -14,6 +14,7 @@ import re
 from typing import TYPE_CHECKING
 
 from vgpuctl.engine.observe import mdev, names, vendor
+from vgpuctl.engine.observe.places import add_places
 from vgpuctl.model.address import address_key, is_pci, normal_pci
 from vgpuctl.model.digits import whole
 from vgpuctl.model.gpu import Backend, Function, Gpu, GroupMember, Mode
@@ -57,7 +58,7 @@ def read_gpus(world: World, want: Want) -> Found:
             gpus.append(gpu)
     gpus += _other_parents(sysfs, want, parents, warnings)
     named, status = names.add_names(world, tuple(gpus), want)
-    placed = [vendor.add_places(sysfs, gpu) for gpu in named]
+    placed = [add_places(sysfs, gpu) for gpu in named]
     return Found(tuple(sorted(placed, key=lambda g: address_key(g.address))), status, tuple(warnings))
 
 

@@ -12,8 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from vgpuctl.model.digits import whole
-from vgpuctl.model.gpu import Backend, Function, Gpu, VgpuType
-from vgpuctl.model.partition import shown_number
+from vgpuctl.model.gpu import Function, Gpu, VgpuType
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -54,26 +53,6 @@ def read_function(sysfs: Sysfs, function: Function, names: dict[str, str], want:
     names.update(listed)
     available = {} if held is not None else dict.fromkeys(listed, 1)
     return replace(function, current_type=held, available=available)
-
-
-def add_places(sysfs: Sysfs, gpu: Gpu) -> Gpu:
-    """Return the GPU with where its vGPUs are, which matters with mixed sizes and with MIG and is read then alone.
-
-    What a driver has no file for, or does not tell, stays unknown.
-    """
-    mig = gpu.mig is not None and gpu.mig.enabled
-    if gpu.backend is not Backend.VENDOR_VF or not (gpu.mixed_size or mig):
-        return gpu
-    functions = tuple(f if f.current_type is None else _placed(sysfs, f, mig=mig) for f in gpu.functions)
-    return replace(gpu, functions=functions)
-
-
-def _placed(sysfs: Sysfs, function: Function, *, mig: bool) -> Function:
-    try:
-        number = shown_number(sysfs.read(f"{function.path}/nvidia/{'gpu_instance_id' if mig else 'placement_id'}"))
-    except OSError:
-        return function
-    return replace(function, gi_id=number) if mig else replace(function, placement_id=number)
 
 
 def parse_creatable(text: str) -> dict[str, str]:
