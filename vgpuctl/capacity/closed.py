@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether host.yaml keeps a GPU from new vGPUs and VMs. What is on it already stays, and may start and stop."""
+"""Whether host.yaml, or a write that is stuck, keeps a GPU from new vGPUs and VMs.
+
+What is on it already stays, and may start and stop.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,14 @@ from fnmatch import fnmatchcase
 
 from vgpuctl.capacity.profiles import means
 from vgpuctl.model.gpu import Gpu, Mode, VgpuType
+from vgpuctl.model.snapshot import Snapshot
+
+
+def why_shut(snapshot: Snapshot, gpu: Gpu, mode: str, vm: str | None = None) -> str | None:
+    """Say why nothing new is placed on a GPU now: a write that the kernel has not ended there, or `why_closed`."""
+    if any(write.gpu == gpu.address for write in snapshot.stuck):
+        return "a kernel write on it is stuck"
+    return why_closed(gpu, mode, vm)
 
 
 def why_closed(gpu: Gpu, mode: str, vm: str | None = None) -> str | None:

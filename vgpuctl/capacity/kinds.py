@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.closed import why_closed, why_not_allowed
+from vgpuctl.capacity.closed import why_not_allowed, why_shut
 from vgpuctl.capacity.left import MAX_TIME_SLICED, type_on
 from vgpuctl.capacity.room import free_of_each
 from vgpuctl.model.address import address_key
@@ -165,8 +165,7 @@ def fleet_of(
     by the driver's rules alone: good enough to weigh what is left for them, not to place one.
     `largest`: take each pool of which the driver only says how many fit of each type for as large as it can be.
     """
-    stuck = {s.gpu for s in snapshot.stuck}
-    left_out = {g.address: "a kernel write on it is stuck" for g in gpus if g.address in stuck}
+    left_out: dict[str, str] = {}
     mine: dict[str, list[Vgpu]] = {}
     for vgpu in snapshot.vgpus:
         mine.setdefault(vgpu.gpu, []).append(vgpu)
@@ -174,10 +173,8 @@ def fleet_of(
     numbers: dict[Kind, int] = {}
     known: list[tuple[Gpu, Group, tuple[Counted, ...]]] = []
     for gpu in sorted(gpus, key=lambda g: address_key(g.address)):
-        if gpu.address in left_out:
-            continue
         mode = "sriov" if gpu.backend is Backend.SRIOV_VF else "vgpu"
-        closed = why_closed(gpu, mode, vm)
+        closed = why_shut(snapshot, gpu, mode, vm)
         found = _find(gpu, mine.get(gpu.address, ()), made, asked, largest=largest) if closed is None else None
         if found is None:
             left_out[gpu.address] = closed or "what fits on it is not known in numbers"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from vgpuctl.capacity.closed import why_closed, why_not_allowed
+from vgpuctl.capacity.closed import why_not_allowed, why_shut
 from vgpuctl.capacity.profiles import check_combination, find, fitting, the_one
 from vgpuctl.capacity.room import Room, room, why_unknown
 from vgpuctl.capacity.search import Host, Item, Slot, search
@@ -65,11 +65,10 @@ def place(
     if sum(count for _, count in profiles) > 1:
         check_combination([the_one(found[text], text) for text, count in profiles for _ in range(count)])
     items = {text: Item(_allowed(gpus, types), text) for text, types in found.items()}
-    stuck = {s.gpu for s in snapshot.stuck}
     may_serve = [g for g in gpus if g.address not in barred and any(g.address in types for types in found.values())]
     _refuse_stuck(snapshot, may_serve)
-    shut = stuck | set(barred)
-    hosts = _hosts(snapshot, [g for g in gpus if g.address not in shut and why_closed(g, "vgpu", vm) is None])
+    may_take = [g for g in gpus if g.address not in barred and why_shut(snapshot, g, "vgpu", vm) is None]
+    hosts = _hosts(snapshot, may_take)
     totals = _totals(profiles)
     largest = sorted(totals.items(), key=lambda t: (-items[t[0]].framebuffer_mib, t[0]))
     ordered = [items[text] for text, count in largest for _ in range(count)]
@@ -184,9 +183,7 @@ def rooms_for(
             rooms.append((gpu, Room(0, (), (why_unknown(gpu),))))
             continue
         space = room(gpu, snapshot.taken_on(gpu.address), wanted)
-        if any(s.gpu == gpu.address for s in snapshot.stuck):
-            space = replace(space, free=0, functions=(), reasons=("a kernel write on it is stuck", *space.reasons))
-        closed = why_closed(gpu, "vgpu", vm) or why_not_allowed(gpu, wanted)
+        closed = why_shut(snapshot, gpu, "vgpu", vm) or why_not_allowed(gpu, wanted)
         if closed is not None:
             space = replace(space, free=0, functions=(), reasons=(closed, *space.reasons))
         rooms.append((gpu, space))

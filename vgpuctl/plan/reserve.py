@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 
-from vgpuctl.capacity.closed import why_closed
+from vgpuctl.capacity.closed import why_closed, why_shut
 from vgpuctl.capacity.mixed_size import cheapest, is_free
 from vgpuctl.capacity.ownership import carrier_uuid
 from vgpuctl.capacity.room import room
@@ -108,8 +108,7 @@ def _own(
     found: list[PromisedVgpu] = []
     for promised in away:
         gpu = snapshot.gpu(promised.gpu)
-        shut = gpu is None or gpu.address in exclude or any(s.gpu == gpu.address for s in snapshot.stuck)
-        if gpu is None or shut or why_closed(gpu, mode, vm.name) is not None:
+        if gpu is None or gpu.address in exclude or why_shut(snapshot, gpu, mode, vm.name) is not None:
             return None
         if why_not_apart(snapshot, gpu, promise.spread_group, vm.uuid) is not None:
             return None

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.faults import Watch
 from tests.worlds import Host, create, delete, open_host, picture, start, wish
 from vgpuctl.engine import queries
-from vgpuctl.errors import Exists, HostCannot, InvalidInput, NoCapacity, NotFound, Refused, VgpuctlError
+from vgpuctl.errors import Exists, HostCannot, InvalidInput, NoCapacity, NotFound, Refused, Stuck, VgpuctlError
+from vgpuctl.model.vm import StuckWrite
 from vgpuctl.value import replace
 
 SMALL_L40S = "version: 1\ngpus:\n  - {model: L40S, count: 2}\n"
@@ -247,3 +248,16 @@ def test_what_stands_against_it_is_said_with_a_hint_before_the_first_write(tmp_p
     assert raised.value.hint
     assert raised.value.facts
     assert picture(host) == before
+
+
+@pytest.mark.parametrize("nvml", ["present", "absent"])
+def test_a_gpu_with_a_stuck_write_takes_no_vm(tmp_path, nvml):
+    gpus = "  - {model: A100, count: 2, profiles: [A100-20C], vfs: {total: 4, enabled: 4}}\n"
+    host = open_host(tmp_path, text=f"version: 1\nnvidia: {{nvml: {nvml}}}\ngpus:\n{gpus}")
+    first, second = sorted(row["address"] for row in queries.list_gpus(host.world).data)
+    host.world.claims.record_stuck(StuckWrite(host.world.processes.this(), first, "/sys/x", "0"))
+    made = [create(host.world, wish("A100-20C"), start=False).data["vgpus"][0]["gpu"] for _ in range(2)]
+    assert made == [second, second]
+    with pytest.raises((NoCapacity, Stuck)):
+        create(host.world, wish("A100-20C"), start=False)
+    assert len(picture(host).claims) == 2

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.faults import Watch
 from tests.layouts import FLEX, do
 from tests.lent import SMALL, carriers, lent, small, taken, vm_of
 from tests.unit.engine.test_refresh import prepared, refresh, the_vm
@@ -328,3 +329,26 @@ def test_a_gpu_that_is_reserved_for_it_gives_it_its_own_place_again(tmp_path: Pa
     assert vm.promise is not None
     make_anywhere(host.world, vm, vm.promise, read_domain_files(host.world)[0], 5, Silent())
     assert taken(host) == set(carriers(host, "vdi-1"))
+
+
+@pytest.mark.parametrize("kind", SMALL)
+@pytest.mark.parametrize("by", ["stop-vm", "reconcile"])
+def test_a_place_is_given_back_after_its_device_is_gone(tmp_path: Path, kind: str, by: str) -> None:
+    """Whoever claims it next would meet the former device."""
+    host, profile = small(tmp_path, kind)
+    uuid = create(host.world, lent(profile, "vm")).data["uuid"]
+    (carrier,) = carriers(host, "vm")
+    seen: list[bool] = []
+
+    def look(number: int, call: str, args: tuple[Any, ...]) -> None:
+        if (call, args[:1]) == ("claims.remove", (carrier,)):
+            now = picture(host)
+            seen.append(carrier in now.types or carrier in now.mdevs)
+
+    if by == "stop-vm":
+        stop(Watch(before=look).watch(host.world), "vm")
+    else:
+        host.world.hypervisor.destroy(str(uuid))
+        mend(Watch(before=look).watch(host.again().world))
+    assert seen == [False]
+    assert taken(host) == set()

@@ -8,12 +8,15 @@ import re
 import pytest
 
 from tests.faults import Watch
+from tests.halted import Halted, beside, elsewhere
+from tests.layouts import FLEX, drained
+from tests.unit.engine.test_attach import plug
 from tests.worlds import Host, create, delete, mend, open_host, picture, wish
 from vgpuctl.domain.metadata import promise_to_xml
 from vgpuctl.domain.parse import parse
 from vgpuctl.engine import queries
-from vgpuctl.errors import Foreign
-from vgpuctl.model.vm import PromiseState
+from vgpuctl.errors import Foreign, Stuck
+from vgpuctl.model.vm import DrainedVm, ProcessId, PromiseState, StuckWrite
 from vgpuctl.value import replace
 
 
@@ -202,3 +205,34 @@ def test_a_claim_whose_vm_appeared_meanwhile_is_left_alone(tmp_path):
     after = picture(later)
     assert (after.types, after.claims) == (before.types, before.claims)
     assert queries.show_vm(later.world, "vm").data["vgpus"][0]["present"]
+
+
+def test_what_a_living_command_is_about_to_make_is_not_stray(tmp_path):
+    """An attach has claimed, and neither the record nor the devices of its VM know of it yet."""
+    host = open_host(tmp_path)
+    elsewhere(lambda: create(beside(host).world, wish("A100-4C", name="vm"), start=False))
+    attached = Halted(host, "hypervisor", "set_promise", lambda world: plug(replace(host, world=world), "A100-4C"))
+    before = picture(host)
+    assert len(before.claims) == 2
+    assert kinds(host, dry_run=True) == []
+    assert kinds(host) == []
+    assert picture(host) == before
+    assert attached.finish() == 0
+    assert len(queries.show_vm(host.world, "vm").data["vgpus"]) == 2
+
+
+def test_a_vm_that_was_drained_on_a_gpu_with_a_stuck_write_is_to_be_started_and_nothing_is_read_there(tmp_path):
+    """What that GPU has now is not known before the write ends: the start says so, with its process."""
+    host = drained(tmp_path)
+    for name in ("one", "two"):
+        host.world.hypervisor.destroy(host.world.hypervisor.find_domain(name).uuid)
+    uuid = host.world.hypervisor.find_domain("one").uuid
+    host.world.claims.note_drained(DrainedVm(uuid, FLEX, ProcessId(999999, 1)))
+    host.world.sysfs.write(f"/sys/bus/pci/devices/{FLEX}/sriov_numvfs", "0\n")
+    (seen,) = mend(host.world, dry_run=True).data["findings"]
+    assert seen["action"].startswith("nothing before the GPU is set up")
+    host.world.claims.record_stuck(StuckWrite(host.world.processes.this(), FLEX, "/sys/x", "0"))
+    assert "start VM one" in [f["action"] for f in mend(host.world, dry_run=True).data["findings"]]
+    with pytest.raises(Stuck) as raised:
+        mend(host.world)
+    assert raised.value.facts["gpu"] == FLEX
