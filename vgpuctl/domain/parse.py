@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from lxml import etree
 
 from vgpuctl.domain.record import ROOT_TAG, named_files, promise_of
+from vgpuctl.domain.sources import sources_of
 from vgpuctl.errors import LibvirtFailed
 from vgpuctl.model.digits import whole
 from vgpuctl.model.vm import DiskRef, HostdevRef, Promise, Vm, VmState
@@ -72,6 +73,7 @@ def parse(xml: str, state: VmState, machine_id: str) -> Vm:
         copied_promise=None if own else promise,
         unreadable_promise=unreadable is not None,
         unreadable_disks=() if unreadable is None else named_files(unreadable),
+        backing=sources_of(xml).backing if "<backingStore " in xml else (),
     )
 
 
@@ -216,7 +218,13 @@ def _disks(devices: etree._Element | None) -> Iterator[DiskRef]:
             target="" if target is None else str(target.get("dev", "")),
             source=None if path is None else str(path),
             format=None if kind is None else str(kind),
+            volume=_volume(source),
         )
+
+
+def _volume(source: etree._Element | None) -> tuple[str, str] | None:
+    pool, name = (None, None) if source is None else (source.get("pool"), source.get("volume"))
+    return (str(pool), str(name)) if pool and name else None
 
 
 def _memory_mib(element: etree._Element | None) -> int:

@@ -7,12 +7,17 @@ The live XML of a running domain has the whole chain (`<backingStore>`) and the 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
+
+
+_BELOW = re.compile(r"<backingStore\s[^>]*>.*?<source\s(?:file|dev)='([^']*)'", re.DOTALL)
 
 
 class Sources(Value):
@@ -42,6 +47,11 @@ def sources_of(*documents: str | None) -> Sources:
                     volumes[str(source.get("pool")), str(source.get("volume"))] = None
             backing.update(dict.fromkeys(_chain(disk)))
     return Sources(tuple(files), tuple(volumes), tuple(backing))
+
+
+def names_more(live_xml: str, known: Collection[str]) -> bool:
+    """Say whether a running domain's XML names an image below a disk that is not known. Reads the text: it is quick."""
+    return any(path not in known for path in _BELOW.findall(live_xml))
 
 
 def _chain(disk: _Element) -> list[tuple[str, str]]:

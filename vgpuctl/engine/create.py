@@ -54,7 +54,7 @@ def prepare(world: World, wish: VmWish, exclude: frozenset[str] = frozenset(), *
     refuse_existing(snapshot, vm_name(wish, uuid))
     takes = takes_place(wish, start=start)
     vgpus = choose(snapshot, wish, uuid, exclude) if takes else someday(snapshot, wish, uuid)
-    facts = gather(world, wish, vgpus)
+    facts = gather(world, snapshot, wish, vgpus)
     warnings = (*check_facts(snapshot, wish, vgpus, facts), *demand_warnings(world, snapshot, wish))
     design = make_design(snapshot, wish, facts, uuid, vgpus)
     return Prepared(snapshot, wish, uuid, facts, design, warnings, exclude, start)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.demand import not_offered
 from vgpuctl.domain.templates import builtin_names, builtin_template
+from vgpuctl.engine.chains import find_chains
 from vgpuctl.engine.observe.host_file import PATH, read_text
 from vgpuctl.errors import FileFailed, NotFound
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import ExistingDisk, VmWish
+from vgpuctl.plan.chains import NO_CHAINS
 from vgpuctl.plan.facts import Facts, GpuHolders
 from vgpuctl.spec.fields import DEFAULT_PLACEMENT
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 TEMPLATE_DIR = "/etc/vgpuctl/templates"
 
 
-def gather(world: World, wish: VmWish, vgpus: tuple[PromisedVgpu, ...]) -> Facts:
+def gather(world: World, snapshot: Snapshot, wish: VmWish, vgpus: tuple[PromisedVgpu, ...]) -> Facts:
     """Ask libvirt, storage and files once each for what the wish names."""
     from vgpuctl.domain.render import compile_template  # with jinja2, which only who makes a VM needs
 
@@ -36,6 +38,7 @@ def gather(world: World, wish: VmWish, vgpus: tuple[PromisedVgpu, ...]) -> Facts
         template=compile_template(read_template(world, wish.template), f"{wish.template}.xml.j2", world.scratch),
         files={p: world.storage.image(p) for p in paths},
         holders=holders_of(world, vgpus) if wish.mode == "passthrough" else GpuHolders(),
+        chains=find_chains(world, snapshot, *paths) if paths else NO_CHAINS,
     )
 
 

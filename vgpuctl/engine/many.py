@@ -123,7 +123,7 @@ class _Batch:
         self.snapshot = snapshot
         self.choices: Choices = choose_many(snapshot, wish, self.vms, taking=self.takes)
         flat = _flat(self.choices)
-        self.facts: Facts = gather(world, wish, flat)
+        self.facts: Facts = gather(world, snapshot, wish, flat)
         self.warnings = (
             *check_facts(snapshot, wish, flat, self.facts),
             *demand_warnings(world, snapshot, wish),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from vgpuctl.engine.chains import refuse_shared
 from vgpuctl.engine.claim import claims_of, give_back, on_other_gpus, reclaim
 from vgpuctl.engine.done import done
 from vgpuctl.engine.guards import (
@@ -32,7 +33,6 @@ from vgpuctl.plan.remove import (
     gone_with,
     not_provably_ours,
     own_promise,
-    refuse_shared_disks,
     removal_plan,
 )
 from vgpuctl.plan.report import vm_value
@@ -257,7 +257,7 @@ def delete_vm(
     promise = _with_held(snapshot, vm)
     refuse_stuck(snapshot, [v.gpu for v in promise.vgpus])
     gone = replace(promise, disks=gone_with(promise, keep_disks=keep_disks))
-    refuse_shared_disks(snapshot, vm, gone)
+    refuse_shared(world, snapshot, vm, gone)
     _require_pools(world, gone)
     leave = not_provably_ours(snapshot, vm, promise)
     plan = removal_plan(vm, promise, leftovers_of(world, vm), keep_disks=keep_disks, leave=leave)
@@ -276,7 +276,7 @@ def delete_vm(
                 vm=vm.name,
             )
         promise = _with_held(now, vm)
-        refuse_shared_disks(now, vm, replace(promise, disks=gone_with(promise, keep_disks=keep_disks)))
+        refuse_shared(world, now, vm, replace(promise, disks=gone_with(promise, keep_disks=keep_disks)))
         plan = removal_plan(vm, promise, leftovers_of(world, vm), keep_disks=keep_disks, leave=leave)
     except BaseException:
         give_back(world, mine)

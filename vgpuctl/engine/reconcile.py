@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from vgpuctl.engine.chains import refuse_shared
 from vgpuctl.engine.claim import claims_of, reclaim
 from vgpuctl.engine.drained import left_off
 from vgpuctl.engine.guards import require_system, require_writable
@@ -18,7 +19,7 @@ from vgpuctl.engine.observe.vms import read_vm
 from vgpuctl.engine.power import lacks_place, leftovers_of, start_vm
 from vgpuctl.engine.run import carry_out
 from vgpuctl.engine.working import worked_on
-from vgpuctl.errors import InUse, NotFound, VgpuctlError
+from vgpuctl.errors import InUse, LibvirtFailed, NotFound, VgpuctlError
 from vgpuctl.model.digits import whole
 from vgpuctl.model.gpu import Owner, Vgpu
 from vgpuctl.model.outcome import Outcome, Progress
@@ -33,7 +34,6 @@ from vgpuctl.plan.remove import (
     freeing_steps,
     not_provably_ours,
     orphan_plan,
-    refuse_shared_disks,
     removal_plan,
 )
 from vgpuctl.plan.reserve import held
@@ -172,7 +172,7 @@ def _of_vm(world: World, snapshot: Snapshot, vm: Vm) -> list[Finding]:
     if vm.promise.exchange is not None:
         return [_half_exchanged(world, snapshot, vm, vm.promise, vm.promise.exchange)]
     if vm.promise.spares():
-        return _half_refreshed(snapshot, vm, vm.promise, claims)
+        return _half_refreshed(world, snapshot, vm, vm.promise, claims)
     return _incomplete(world, snapshot, vm, vm.promise, own, claims)
 
 
@@ -193,8 +193,8 @@ def _half_way(
     except NotFound:
         return []
     try:
-        refuse_shared_disks(snapshot, vm, promise)
-    except InUse as error:
+        refuse_shared(world, snapshot, vm, promise)
+    except (InUse, LibvirtFailed) as error:
         return [Finding(f"half-{half}", f"VM {vm.name} is half {half}", f"nothing: {error.message}")]
     leave = not_provably_ours(snapshot, vm, own)
     plan = removal_plan(vm, own, leftovers, keep_disks=False, leave=leave)
@@ -251,12 +251,14 @@ def _half_exchanged(world: World, snapshot: Snapshot, vm: Vm, promise: Promise, 
     return Finding("half-exchanged", text, "; ".join(s.describe() for s in plan.steps), plan, claims, vm)
 
 
-def _half_refreshed(snapshot: Snapshot, vm: Vm, promise: Promise, claims: tuple[Claim, ...]) -> list[Finding]:
+def _half_refreshed(
+    world: World, snapshot: Snapshot, vm: Vm, promise: Promise, claims: tuple[Claim, ...]
+) -> list[Finding]:
     paths = ", ".join(d.path for d in promise.spares())
     text = f"a refresh of VM {vm.name} was interrupted, which left {paths}"
     try:
-        refuse_shared_disks(snapshot, vm, replace(promise, disks=promise.spares()))
-    except InUse as error:
+        refuse_shared(world, snapshot, vm, replace(promise, disks=promise.spares()))
+    except (InUse, LibvirtFailed) as error:
         return [Finding("half-refreshed", text, f"nothing: {error.message}")]
     return [Finding("half-refreshed", text, f"delete {paths}", dropping(vm, promise), claims, vm)]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.engine.attach import own_all
+from vgpuctl.engine.chains import find_chains
 from vgpuctl.engine.done import done
 from vgpuctl.engine.guards import find_vm, refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import Want, observe
@@ -23,8 +24,9 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import MadeDisk, Promise, Vm
 from vgpuctl.plan import refresh as plan
+from vgpuctl.plan.chains import refuse_shared_disks
 from vgpuctl.plan.facts import check_files, check_pool
-from vgpuctl.plan.remove import own_promise, refuse_shared_disks
+from vgpuctl.plan.remove import own_promise
 from vgpuctl.plan.report import vm_value
 from vgpuctl.plan.reserve import held
 from vgpuctl.plan.transient import refuse_transient
@@ -104,12 +106,13 @@ def _job(world: World, name: str, image: str) -> Job:
     refuse_stuck(snapshot, [v.gpu for v in promise.vgpus])
     old = plan.system_disk(vm, promise)
     found = world.storage.image(image)
-    check_files(snapshot, {image: found}, [image])
+    chains = find_chains(world, snapshot, image)
+    check_files(chains, {image: found}, bases=[image])
     if found is None:
         raise NotFound(f"there is no file {image}", path=image)
     plan.refuse_unbootable(vm, found)
     plan.refuse_kept_states(vm, leftovers_of(world, vm))
-    refuse_shared_disks(snapshot, vm, replace(promise, disks=(old,)), can_keep=False)
+    refuse_shared_disks(chains, vm, replace(promise, disks=(old,)), can_keep=False)
     pool = world.storage.pool(old.pool)
     check_pool(old.pool, pool)
     if pool is None:
@@ -122,7 +125,7 @@ def _job(world: World, name: str, image: str) -> Job:
     free = next(n for n in names if not pool.active or world.storage.volume(pool.name, n) is None)
     new = plan.new_disk(old, found, free)
     drop = plan.dropping(vm, plan.switched(promise, old, new))
-    return Job(snapshot, vm, promise, old, new, plan.making(vm, promise, old, new, pool), drop)
+    return Job(snapshot, vm, promise, old, new, plan.making(vm, promise, old, new, found, pool), drop)
 
 
 def _exchange(world: World, name: str, image: str, wait_seconds: float, progress: Progress) -> None:

@@ -81,6 +81,26 @@ def problem(path: str, user: QemuUser) -> str | None:
     )
 
 
+def exposure(path: str, user: QemuUser) -> str | None:
+    """Say where somebody else than root and QEMU's user could change an image, or None.
+
+    In a directory with the sticky bit, as /tmp, nobody can replace a file of somebody else.
+    """
+    trusted = {0, user.uid} if user.owns_files else {0, user.uid, os.geteuid()}
+    for place in (*_ancestors(path), path):
+        try:
+            seen = os.stat(place)
+        except OSError as error:
+            return f"{place}: {error.strerror}"
+        directory = stat.S_ISDIR(seen.st_mode)
+        by_group = seen.st_mode & stat.S_IWGRP and seen.st_gid not in {0, *user.groups}
+        open_to_more = bool(by_group or seen.st_mode & stat.S_IWOTH) and not (directory and seen.st_mode & stat.S_ISVTX)
+        if open_to_more or seen.st_uid not in trusted:
+            what = "directory" if directory else "file"
+            return f"others than root and {user.name} can change the {what} {place} ({_described(place)})"
+    return None
+
+
 def _ancestors(path: str) -> list[str]:
     """Return the directories on the way to a file, outermost first: those named, then those links lead to."""
     found: list[str] = []

@@ -101,10 +101,10 @@ def _libvirt(
             return None
         return this_user() if connection.uri.partition("?")[0].endswith("/session") else qemu_user()
 
-    def tool() -> str | None:
+    def tool(name: str) -> str | None:
         from vgpuctl.host.commands import find_command
 
-        return find_command("qemu-img") if commands else None
+        return find_command(name) if commands else None
 
     images = Images(user, tool)
     return LibvirtHypervisor(connection, clock), LibvirtStorage(connection, clock, images.look)

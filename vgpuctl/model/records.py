@@ -163,12 +163,28 @@ class VolumeRecord(Value):
     backing_path: str | None = None
 
 
+class Glance(Value):
+    """Which file a path leads to. `identity` is the same for every path to it; `below`: its backing file's path.
+
+    `stamp` is another one once its content was changed.
+    """
+
+    path: str
+    identity: str
+    below: str | None
+    stamp: str
+
+
 class ImageRecord(Value):
     """A disk image or ISO on the host. `firmware` is what its partition table needs to boot.
 
     `problem` says why QEMU's user cannot read it (the directory or file and the user), else None.
+    `format`: "directory" for one, "unknown" where it cannot be read.
     `firmware`: "uefi" (only an EFI system partition), "bios" (only boot code), "both", "none" (an empty
     disk) or "unknown" (not a disk image, or no tool to look).
+    `refusal` says why it is never given to QEMU as a disk, and `convert` as which format qemu-img could convert it.
+    `chain` is the file itself and the files below it, from the top down. `exposed`: a sentence for each of them that
+    others than root and QEMU may change.
     """
 
     path: str
@@ -176,6 +192,10 @@ class ImageRecord(Value):
     virtual_size_bytes: int
     firmware: str = "unknown"
     problem: str | None = None
+    refusal: str | None = None
+    convert: str | None = None
+    chain: tuple[Glance, ...] = ()
+    exposed: tuple[str, ...] = ()
 
 
 class Holder(Value):

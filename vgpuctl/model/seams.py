@@ -28,6 +28,7 @@ from vgpuctl.model.records import (
     DomainRecord,
     Ecc,
     FilePermissions,
+    Glance,
     GuestAddress,
     Holder,
     HypervisorCapabilities,
@@ -235,8 +236,11 @@ class Storage(Protocol):
     def pools(self) -> tuple[PoolRecord, ...]:
         """Return every pool, sorted by name."""
 
-    def volumes(self, pool: str) -> tuple[VolumeRecord, ...]:
-        """Return an active pool's volumes, sorted by name; one that vanishes or cannot be read is left out."""
+    def volumes(self, pool: str, *, refresh: bool = True) -> tuple[VolumeRecord, ...]:
+        """Return an active pool's volumes, sorted by name; one that vanishes or cannot be read is left out.
+
+        Without `refresh` those that libvirt knows already: a refresh opens every one.
+        """
 
     def make_pool(self, name: str, path: str) -> None:
         """Define, build, start and autostart a directory pool; the directory may exist."""
@@ -268,6 +272,9 @@ class Storage(Protocol):
 
     def image(self, path: str) -> ImageRecord | None:
         """Look at an image file without changing it; None when there is none."""
+
+    def glance(self, path: str) -> Glance | None:
+        """Return which file a path leads to, and the file below it; None where it cannot be read. Runs no program."""
 
 
 class Processes(Protocol):

@@ -155,12 +155,13 @@ class HostdevRef(Value):
 
 
 class DiskRef(Value):
-    """A `<disk>` of a domain."""
+    """A `<disk>` of a domain. `volume`: the pool and the name in it, where the domain names no path."""
 
     device: str
     target: str
     source: str | None
     format: str | None
+    volume: tuple[str, str] | None = None
 
 
 class Vm(Value):
@@ -172,6 +173,7 @@ class Vm(Value):
     may be anywhere. `unreadable_disks`: every file that it names all the same; of such a disk
     only `path` and `base` mean something. `mac_addresses` in document order.
     `persistent` False: it runs without a definition, as after `virsh undefine`, and is gone when it stops.
+    `backing`: pairs of a file and the file below it, as far as libvirt's XML says that and the record does not.
     """
 
     name: str
@@ -190,6 +192,7 @@ class Vm(Value):
     unreadable_disks: tuple[MadeDisk, ...] = ()
     memory_nodes: frozenset[int] = frozenset()
     persistent: bool = True
+    backing: tuple[tuple[str, str], ...] = ()
 
     def refers_to(self, carrier: str) -> bool:
         """Say whether its definition gives it this carrier; while it is off, what it lends is only its last place."""

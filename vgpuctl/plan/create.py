@@ -114,7 +114,7 @@ def create_plan(snapshot: Snapshot, wish: VmWish, facts: Facts, design: DomainDe
             steps.append(MakePool(wish.storage_pool, DEFAULT_POOL_PATH))
         elif not facts.pool.active:
             steps.append(StartPool(wish.storage_pool))
-    steps += [_make(d, wish, design) for d in design.promise.disks]
+    steps += [_make(d, wish, design, facts) for d in design.promise.disks]
     for vgpu in design.promise.vgpus if takes_place(wish, start=start) else ():
         steps += make_steps(snapshot, vgpu)
     ready = replace(design.promise, state=PromiseState.READY)
@@ -124,10 +124,11 @@ def create_plan(snapshot: Snapshot, wish: VmWish, facts: Facts, design: DomainDe
     return Plan(steps=tuple(steps), notes=notes(wish, design))
 
 
-def _make(disk: MadeDisk, wish: VmWish, design: DomainDesign) -> Step:
+def _make(disk: MadeDisk, wish: VmWish, design: DomainDesign, facts: Facts) -> Step:
     if disk.role is DiskRole.SEED and wish.cloud_init is not None:
         return MakeSeed(disk, wish.cloud_init, design.uuid, design.name)
-    return MakeVolume(disk)
+    base = facts.files.get(disk.base) if disk.base else None
+    return MakeVolume(disk, () if base is None else base.chain)
 
 
 def notes(wish: VmWish, design: DomainDesign) -> tuple[str, ...]:

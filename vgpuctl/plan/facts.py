@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoSpace, NotFound
+from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoSpace, NotFound, Refused
 from vgpuctl.model.records import HypervisorCapabilities, ImageRecord, NetworkRecord, PoolRecord
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import ExistingDisk, VmWish
+from vgpuctl.plan.chains import NO_CHAINS, Chains, copy_of, refuse_base, refuse_written
 from vgpuctl.plan.windows import WINDOWS_11, check_windows, refuse_bios
 from vgpuctl.value import NOTHING, Value
 
@@ -21,6 +23,8 @@ DEFAULT_POOL = "default"
 DEFAULT_POOL_PATH = "/var/lib/libvirt/images"
 POOL_RESERVE_BYTES = 64 << 20
 POOL_KINDS = ("dir", "fs", "netfs")
+DISK_FORMATS = ("raw", "qcow2", "directory", "unknown")
+"""Those that a disk may have; the last two have a problem of their own."""
 
 
 class GpuHolders(Value):
@@ -45,7 +49,7 @@ def refuse_held(gpu: str, holders: GpuHolders, *, force_console: bool) -> None:
 class Facts(Value):
     """`files` maps every path the wish names (image, disks, cdrom) to what is there, None for nothing.
 
-    `holders`: who has the GPU of a passthrough wish open.
+    `holders`: who has the GPU of a passthrough wish open. `chains`: who has which file already.
     """
 
     capabilities: HypervisorCapabilities
@@ -54,6 +58,7 @@ class Facts(Value):
     template: Template
     files: Mapping[str, ImageRecord | None] = NOTHING
     holders: GpuHolders = GpuHolders()
+    chains: Chains = NO_CHAINS
 
 
 def check_facts(snapshot: Snapshot, wish: VmWish, vgpus: tuple[PromisedVgpu, ...], facts: Facts) -> tuple[str, ...]:
@@ -65,10 +70,11 @@ def check_facts(snapshot: Snapshot, wish: VmWish, vgpus: tuple[PromisedVgpu, ...
     check_windows(wish, facts.capabilities)
     _check_network(wish, facts)
     _check_cloud_init(wish)
-    check_files(snapshot, facts.files, [wish.image, *(d.path for d in wish.disks if isinstance(d, ExistingDisk))])
+    disks = [d.path for d in wish.disks if isinstance(d, ExistingDisk)]
+    warnings = check_files(facts.chains, facts.files, bases=[wish.image] if wish.image else [], disks=disks)
     if vgpus:
         refuse_held(vgpus[0].gpu, facts.holders, force_console=wish.force_console)
-    return check_pool(wish.storage_pool, facts.pool) if needs_pool(wish) else ()
+    return (*warnings, *(check_pool(wish.storage_pool, facts.pool) if needs_pool(wish) else ()))
 
 
 def _check_network(wish: VmWish, facts: Facts) -> None:
@@ -97,15 +103,19 @@ def _check_cloud_init(wish: VmWish) -> None:
         )
 
 
-def check_files(snapshot: Snapshot, files: Mapping[str, ImageRecord | None], own: Iterable[str | None]) -> None:
-    """Check images and disks that exist; `own` are those that no VM may be writing to.
+def check_files(
+    chains: Chains, files: Mapping[str, ImageRecord | None], *, bases: Sequence[str] = (), disks: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Check images and disks that exist, and return warnings. `bases` are to be cloned, `disks` to be written to.
 
     Raises:
-        NotFound, HostCannot, InUse: as the message says.
+        NotFound, HostCannot, Refused, InUse: as the message says.
     """
     for path, record in files.items():
         if record is None:
             raise NotFound(f"there is no file {path}", hint="give the absolute path of an image", path=path)
+        if path in (*bases, *disks):
+            _refuse_unsafe(path, record)
         if record.problem:
             raise HostCannot(
                 f"QEMU cannot use {path}: {record.problem}",
@@ -113,16 +123,30 @@ def check_files(snapshot: Snapshot, files: Mapping[str, ImageRecord | None], own
                 check="image-access",
                 path=path,
             )
-    wanted = set(own)
-    for vm in snapshot.vms:
-        shared = sorted(str(d.source) for d in vm.disks if d.device == "disk" and d.source and d.source in wanted)
-        if shared:
-            raise InUse(
-                f"{shared[0]} is a disk of VM {vm.name}, which writes to it",
-                hint=f"copy it first: qemu-img convert -O qcow2 {shared[0]} BASE.qcow2",
-                disk=shared[0],
-                vm=vm.name,
-            )
+    warnings: dict[str, None] = {}
+    for path in (*bases, *disks):
+        found = files[path]
+        below = () if found is None else tuple(one.path for one in found.chain[1:])
+        refuse_written(chains, path, below)
+        if path in disks:
+            refuse_base(chains, path)
+        warnings.update(dict.fromkeys(() if found is None else found.exposed))
+    return tuple(warnings)
+
+
+def _refuse_unsafe(path: str, record: ImageRecord) -> None:
+    """Refuse an image in another format, and one that names other files: QEMU would open whatever it names."""
+    known = record.format in DISK_FORMATS
+    if known and not record.refusal:
+        return
+    form = record.convert if known else record.format
+    convert = f"qemu-img convert -f {form} -O qcow2 {quote(path)} {quote(copy_of(path))}"
+    raise Refused(
+        f"{path} is not given to QEMU: {record.refusal or f'it is a {record.format} image, not raw or qcow2'}",
+        hint=f"if you trust it, make one plain file of it: {convert}" if form else None,
+        path=path,
+        format=record.format,
+    )
 
 
 def check_pool(name: str, pool: PoolRecord | None) -> tuple[str, ...]:

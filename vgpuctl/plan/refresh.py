@@ -106,14 +106,14 @@ def new_disk(old: MadeDisk, image: ImageRecord, volume: str) -> MadeDisk:
     return MadeDisk(old.pool, volume, path, size, image.path, image.format)
 
 
-def making(vm: Vm, promise: Promise, old: MadeDisk, new: MadeDisk, pool: PoolRecord | None) -> Plan:
+def making(vm: Vm, promise: Promise, old: MadeDisk, new: MadeDisk, image: ImageRecord, pool: PoolRecord | None) -> Plan:
     """Return the steps up to the switch; they can be taken back."""
     both = _with(promise, old, replace(new, role=DiskRole.SPARE), own=old)
     after = switched(promise, old, new)
     steps: list[Step] = [] if pool is None or pool.active else [StartPool(pool.name)]
     steps += [
         WriteRecord(vm.name, vm.uuid, both, promise, f"record {new.path} for VM {vm.name}"),
-        MakeSpare(vm.name, vm.uuid, new),
+        MakeSpare(vm.name, vm.uuid, new, image.chain),
         SwitchDisk(vm.name, vm.uuid, old.path, new.path, both, after),
     ]
     return Plan(tuple(steps))

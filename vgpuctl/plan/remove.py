@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from vgpuctl.backends import of
-from vgpuctl.errors import Foreign, InUse
+from vgpuctl.errors import Foreign
 from vgpuctl.model.gpu import Backend, Vgpu
 from vgpuctl.model.records import DomainLeftovers
 from vgpuctl.model.snapshot import Snapshot
@@ -49,34 +49,6 @@ def own_promise(vm: Vm, doing: str) -> Promise:
         hint=f"use virsh; if its record was lost, vgpuctl reconcile rebuilds it: virsh dumpxml {vm.name}",
         vm=vm.name,
     )
-
-
-def refuse_shared_disks(snapshot: Snapshot, vm: Vm, promise: Promise, *, can_keep: bool = True) -> None:
-    """Refuse to delete a disk that another VM uses, or that another VM's disk is a clone of.
-
-    `can_keep`: the disks could be kept, with delete-vm; a seed never is.
-
-    Raises:
-        InUse: naming the disk and the VM.
-    """
-    paths = {d.path for d in promise.disks}
-    keepable = {d.path for d in promise.own_disks()} if can_keep else set()
-    for other in snapshot.vms:
-        if other.uuid == vm.uuid:
-            continue
-        recorded = other.promise.disks if other.promise else other.unreadable_disks
-        clones = {d.base for d in recorded}
-        named = {d.path for d in other.unreadable_disks}
-        shared = sorted(paths & (clones | named | {d.source for d in other.disks}))
-        if shared:
-            how = "is a clone of it" if shared[0] in clones else "uses it"
-            raise InUse(
-                f"{vm.name}'s disk {shared[0]} cannot be deleted: VM {other.name} {how}",
-                hint=f"delete {other.name} first"
-                + (f", or vgpuctl delete-vm {vm.name} --keep-disks" if shared[0] in keepable else ""),
-                disk=shared[0],
-                vm=other.name,
-            )
 
 
 def not_provably_ours(snapshot: Snapshot, vm: Vm, promise: Promise) -> frozenset[str]:

@@ -35,7 +35,7 @@ def addresses(state: State, uuid: str, source: str) -> tuple[GuestAddress, ...] 
     if source == "agent":
         return None
     element = domain_xml.parse(running.xml)
-    files = (state.files.get(path) for path in domain_xml.disk_paths(element))
+    files = (state.file(path) for path in domain_xml.disk_paths(element))
     if source != "lease" or not any(file is not None and file.firmware in _BOOTS for file in files):
         return ()
     macs = [str(mac.get("address")) for mac in element.findall("devices/interface[@type='network']/mac")]

@@ -234,7 +234,7 @@ class SimHypervisor(Plugging):
         for path in paths:
             current: str | None = path
             while current is not None:
-                file = state.files.get(current)
+                file = state.file(current)
                 if file is None or file.problem is not None:
                     why = "Permission denied" if file is not None else "No such file or directory"
                     raise VirError(Code.SYSTEM_ERROR, f"Cannot access storage file '{current}': {why}")

@@ -170,7 +170,7 @@ def _pools(value: Value | None) -> list[list[Any]]:
     return made
 
 
-IMAGE_KEYS = ("path", "format", "size_gib", "firmware", "problem", "base")
+IMAGE_KEYS = ("path", "format", "size_gib", "firmware", "problem", "base", "link")
 FIRMWARE = ("uefi", "bios", "both", "none", "unknown")
 
 
@@ -183,6 +183,7 @@ def _image(value: Value) -> list[Any]:
     firmware = table.get("firmware")
     problem = table.get("problem")
     base = table.get("base")
+    link = table.get("link")
     kind = table.text("format", "raw" if path.endswith((".iso", ".img", ".raw")) else "qcow2")
     return [
         "file",
@@ -193,6 +194,8 @@ def _image(value: Value) -> list[Any]:
         0,
         firmware.choice(FIRMWARE) if firmware is not None else "both",
         problem.text() if problem is not None else None,
+        None,
+        link.text() if link is not None else None,
     ]
 
 

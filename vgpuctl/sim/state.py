@@ -8,6 +8,7 @@ state, for compacting.
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -304,6 +305,11 @@ class State:
     def _on_counters(self, pid: int, group: int) -> None:
         self.next_pid, self.next_group = pid, group
 
+    def file(self, path: str) -> SimFile | None:
+        """Return the file that a path leads to; `link` is another name of a file, symbolic or hard."""
+        file = self.files.get(posixpath.normpath(path))
+        return file if file is None or file.link is None else self.files.get(file.link)
+
     # --------------------------------------------------------------- compacting
 
     def records(self) -> list[Record]:
@@ -334,7 +340,7 @@ class State:
             made.append(["pool", pool.name, pool.path, pool.active, pool.kind, pool.capacity, pool.used])
         for file in self.files.values():
             fields = [file.path, file.size, file.format, file.base, file.allocation]
-            made.append(["file", *fields, file.firmware, file.problem, file.digest])
+            made.append(["file", *fields, file.firmware, file.problem, file.digest, file.link])
         made += [["hits", *item] for item in self.hits.items()]
         for parked in self.parked.values():
             fields = [parked.pid, parked.gpu, parked.path, parked.text]

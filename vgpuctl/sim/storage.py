@@ -7,7 +7,7 @@ import hashlib
 import posixpath
 
 from vgpuctl.errors import Exists, NoSpace
-from vgpuctl.model.records import ImageRecord, PoolRecord, VolumeRecord
+from vgpuctl.model.records import Glance, ImageRecord, PoolRecord, VolumeRecord
 from vgpuctl.sim.core import Core
 from vgpuctl.sim.libvirt_errors import Code, VirError, changing, looking
 from vgpuctl.sim.state import State
@@ -38,8 +38,8 @@ class SimStorage:
         with looking(self._core, "pools") as state:
             return tuple(self._record(state, pool) for _, pool in sorted(state.pools.items()))
 
-    def volumes(self, pool: str) -> tuple[VolumeRecord, ...]:
-        """Return an active pool's volumes, sorted by name."""
+    def volumes(self, pool: str, *, refresh: bool = True) -> tuple[VolumeRecord, ...]:
+        """Return an active pool's volumes, sorted by name; what is here needs no refresh."""
         with looking(self._core, "volumes", pool) as state:
             where = self._known(pool)
             files = (f for path, f in sorted(state.files.items()) if posixpath.dirname(path) == where.path)
@@ -102,11 +102,12 @@ class SimStorage:
         """
         with changing(self._core, "make-volume", name) as change:
             state = self._core.state
-            if base is not None and base not in state.files:
+            below = None if base is None else state.file(base)
+            if base is not None and below is None:
                 missing = f"cannot open backing store '{base}': No such file or directory"
                 raise VirError(Code.SYSTEM_ERROR, missing)
             path = self._new(state, pool, name, THIN_BYTES)
-            firmware = state.files[base].firmware if base is not None else "none"
+            firmware = below.firmware if below is not None else "none"
             change.add("file", path, capacity_bytes, "qcow2", base, THIN_BYTES, firmware)
         return _volume(pool, SimFile(path, capacity_bytes, "qcow2", base, THIN_BYTES))
 
@@ -135,10 +136,16 @@ class SimStorage:
     def image(self, path: str) -> ImageRecord | None:
         """Look at an image by path."""
         with looking(self._core, "image", path) as state:
-            file = state.files.get(posixpath.normpath(path))
+            file = state.file(path)
             if file is None:
                 return None
-            return ImageRecord(file.path, file.format, file.size, file.firmware, file.problem)
+            chain, refusal = _chain(state, path)
+            return ImageRecord(path, file.format, file.size, file.firmware, file.problem, refusal, chain=chain)
+
+    def glance(self, path: str) -> Glance | None:
+        """Return which file a path leads to, and the file below it."""
+        with looking(self._core, "glance", path) as state:
+            return _glance(state, path)
 
     # -------------------------------------------------------------- plumbing
 
@@ -206,3 +213,23 @@ def _volume(pool: str, file: SimFile) -> VolumeRecord:
         format=file.format,
         backing_path=file.base,
     )
+
+
+def _glance(state: State, path: str) -> Glance | None:
+    file = state.file(path)
+    return None if file is None else Glance(path, file.path, file.base, f"{file.size} {file.format}")
+
+
+def _chain(state: State, path: str) -> tuple[tuple[Glance, ...], str | None]:
+    """Return an image and those below it, and why QEMU could not open them all."""
+    chain: list[Glance] = []
+    below: str | None = path
+    while below is not None:
+        found = _glance(state, below)
+        if found is None:
+            return tuple(chain), f"Could not open backing file: Could not open '{below}': No such file or directory"
+        if any(found.identity == one.identity for one in chain):
+            return tuple(chain), f"its backing files lead back to {below}"
+        chain.append(found)
+        below = found.below
+    return tuple(chain), None

@@ -55,7 +55,10 @@ class SimPool:
 
 @dataclass(slots=True)
 class SimFile:
-    """A disk image on the simulated file system. `digest`: the SHA-256 of what was written into it as a whole."""
+    """A disk image on the simulated file system. `digest`: the SHA-256 of what was written into it as a whole.
+
+    `link`: it is another name of that file and no file of its own.
+    """
 
     path: str
     size: int
@@ -65,6 +68,7 @@ class SimFile:
     firmware: str = "none"
     problem: str | None = None
     digest: str | None = None
+    link: str | None = None
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.domain.parse import parse
 from vgpuctl.domain.sources import sources_of
 from vgpuctl.errors import InUse, Refused, VerifyFailed
-from vgpuctl.model.records import DomainRecord
+from vgpuctl.model.records import DomainRecord, Glance
 from vgpuctl.model.vm import MadeDisk, Promise
 from vgpuctl.steps.domain import OFF
 from vgpuctl.steps.storage import MakeVolume, RemoveVolume
@@ -42,14 +42,15 @@ class MakeSpare(Value):
     name: str
     uuid: str
     disk: MadeDisk
+    checked: tuple[Glance, ...] = ()
 
     def describe(self) -> str:
         """Say what is made."""
         return MakeVolume(self.disk).describe()
 
     def perform(self, world: World) -> None:
-        """Make it; raises Exists when the name is taken."""
-        MakeVolume(self.disk).perform(world)
+        """Make it; raises as `MakeVolume` does."""
+        MakeVolume(self.disk, self.checked).perform(world)
 
     def verify(self, world: World) -> None:
         """Read path, size and base back."""

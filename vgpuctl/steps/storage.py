@@ -7,7 +7,8 @@ import posixpath
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from vgpuctl.errors import Exists, HostCannot, LibvirtFailed, VerifyFailed
+from vgpuctl.errors import Busy, Exists, HostCannot, LibvirtFailed, VerifyFailed
+from vgpuctl.model.records import Glance
 from vgpuctl.model.vm import DiskRole, MadeDisk
 from vgpuctl.value import Value
 
@@ -92,9 +93,13 @@ class StartPool(Value):
 
 
 class MakeVolume(Value):
-    """Make a VM's disk: empty and thin, or a linked clone of a base image."""
+    """Make a VM's disk: empty and thin, or a linked clone of a base image.
+
+    `checked` is the base with the files below it, as they were when the plan was made.
+    """
 
     disk: MadeDisk
+    checked: tuple[Glance, ...] = ()
 
     def describe(self) -> str:
         """Say how large it is and what it is a clone of."""
@@ -103,8 +108,21 @@ class MakeVolume(Value):
         return f"make disk {self.disk.path} ({size}, {what})"
 
     def perform(self, world: World) -> None:
-        """Make it; raises Exists when the name is taken."""
+        """Make it.
+
+        Raises:
+            Exists: the name is taken.
+            Busy: the base is another file than the one that was checked, or was written to since.
+        """
         disk = self.disk
+        for one in self.checked:
+            now = world.storage.glance(one.path)
+            if now is None or (now.identity, now.stamp) != (one.identity, one.stamp):
+                raise Busy(
+                    f"{one.path} was {'removed' if now is None else 'changed'} since it was checked; it is not cloned",
+                    hint="run the command again when nobody writes to it",
+                    path=one.path,
+                )
         world.storage.make_volume(disk.pool, disk.volume, disk.capacity_bytes, disk.base, disk.base_format)
 
     def verify(self, world: World) -> None:

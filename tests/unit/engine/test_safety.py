@@ -15,8 +15,9 @@ from vgpuctl.errors import HostCannot, InUse
 from vgpuctl.model.gpu import Backend, Function
 from vgpuctl.model.records import DomainLeftovers, Holder, HypervisorStatus
 from vgpuctl.model.vm import DiskRef, MadeDisk, PromiseState, VmState
+from vgpuctl.plan.chains import chains_of, known_links, refuse_shared_disks
 from vgpuctl.plan.choose import choose
-from vgpuctl.plan.remove import refuse_shared_disks, removal_plan
+from vgpuctl.plan.remove import removal_plan
 from vgpuctl.value import replace
 
 VF = "/sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type"
@@ -37,6 +38,11 @@ class Session:
 
     def domains(self):
         return ()
+
+
+def chains(look):
+    """What records alone say of files."""
+    return chains_of(look, known_links(look, ()))
 
 
 def test_a_vm_that_runs_is_never_removed_although_its_record_says_half_made(tmp_path):
@@ -113,10 +119,10 @@ def test_a_disk_that_another_vm_uses_or_is_a_clone_of_is_not_deleted(clone):
     else:
         other = replace(other, disks=(DiskRef("disk", "vda", path, "qcow2"),))
     with pytest.raises(InUse) as raised:
-        refuse_shared_disks(snapshot(a100(), vms=(golden, other)), golden, mine)
+        refuse_shared_disks(chains(snapshot(a100(), vms=(golden, other))), golden, mine)
     assert other.name in str(raised.value)
     assert "--keep-disks" in str(raised.value.hint)
-    refuse_shared_disks(snapshot(a100(), vms=(golden,)), golden, mine)
+    refuse_shared_disks(chains(snapshot(a100(), vms=(golden,))), golden, mine)
 
 
 def test_the_disk_of_a_vm_is_no_base_image(tmp_path):

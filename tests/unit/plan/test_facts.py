@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.values import A4C, a100, promised, snapshot, vm
+from tests.values import A4C, a100, promised, snapshot
 from tests.worlds import wish
 from vgpuctl.domain.render import compile_template
 from vgpuctl.errors import HostCannot, InUse, NoSpace, NotFound
 from vgpuctl.model.records import HypervisorCapabilities, ImageRecord, NetworkRecord, PoolRecord
-from vgpuctl.model.vm import DiskRef
 from vgpuctl.model.wish import ExistingDisk
 from vgpuctl.plan.facts import Facts, GpuHolders, check_facts, choose_firmware, needs_pool, refuse_held
 from vgpuctl.value import replace
@@ -80,14 +79,6 @@ def test_an_image_that_is_not_there_or_not_readable_is_named():
     with pytest.raises(HostCannot) as raised:
         check(wanted, files={"/srv/a.qcow2": closed})
     assert "/srv is closed to libvirt-qemu" in str(raised.value)
-
-
-def test_a_disk_of_another_vm_is_refused_with_its_name():
-    other = vm(3, disks=(DiskRef("disk", "vda", "/srv/d.qcow2", "qcow2"),))
-    wanted = wish("A100-4C", disks=(ExistingDisk("/srv/d.qcow2"),))
-    with pytest.raises(InUse) as raised:
-        check(wanted, snapshot(a100(), vms=[other]), files={"/srv/d.qcow2": ImageRecord("/srv/d.qcow2", "qcow2", 1)})
-    assert "vdi-003" in str(raised.value)
 
 
 @pytest.mark.parametrize(

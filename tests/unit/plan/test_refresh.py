@@ -37,7 +37,7 @@ def roles(promise):
 
 
 def test_the_record_names_both_disks_while_there_are_two():
-    steps = making(WHOLE, PROMISE, OLD, NEW, None).steps
+    steps = making(WHOLE, PROMISE, OLD, NEW, IMAGE, None).steps
     assert [type(s).__name__ for s in steps] == ["WriteRecord", "MakeSpare", "SwitchDisk"]
     kept = [(DATA.path, "disk"), (SEED.path, "seed")]
     assert roles(steps[0].promise) == [(OLD.path, "disk"), *kept, (NEW.path, "spare")]

@@ -10,11 +10,17 @@ from vgpuctl.errors import Foreign, InUse
 from vgpuctl.model.gpu import Owner
 from vgpuctl.model.records import DomainLeftovers
 from vgpuctl.model.vm import DiskRef, DiskRole, MadeDisk, PromiseState, VmState
-from vgpuctl.plan.remove import describe_leftovers, orphan_plan, own_promise, refuse_shared_disks, removal_plan
+from vgpuctl.plan.chains import chains_of, known_links, refuse_shared_disks
+from vgpuctl.plan.remove import describe_leftovers, orphan_plan, own_promise, removal_plan
 from vgpuctl.value import replace
 
 DISK = MadeDisk("default", "vm.qcow2", "/pool/vm.qcow2", 1, base="/srv/base.qcow2")
 OURS = vm(1, promised(a100(), A4C, 0), promised(a100(), A4C, 1, index=1))
+
+
+def chains(look):
+    """What records alone say of files."""
+    return chains_of(look, known_links(look, ()))
 
 
 def names(plan):
@@ -82,7 +88,7 @@ def test_a_disk_that_only_an_unreadable_record_names_is_not_deleted(named):
     mine = replace(OURS, promise=replace(OURS.promise, disks=(DISK,)))
     newer = vm(2, record=None, unreadable_promise=True, unreadable_disks=(named,))
     with pytest.raises(InUse, match=f"{DISK.path} cannot be deleted: VM vdi-002"):
-        refuse_shared_disks(snapshot(a100(), vms=(mine, newer)), mine, mine.promise)
+        refuse_shared_disks(chains(snapshot(a100(), vms=(mine, newer))), mine, mine.promise)
 
 
 @pytest.mark.parametrize("doing", ["start", "stop", "delete", "change"])
@@ -108,5 +114,5 @@ def test_to_keep_it_is_only_proposed_for_what_can_be_kept(role, keep):
     mine = replace(OURS, promise=replace(OURS.promise, disks=(shared,)))
     clone = replace(vm(2), disks=(DiskRef("cdrom", "sda", "/x", "raw"),))
     with pytest.raises(InUse) as raised:
-        refuse_shared_disks(snapshot(a100(), vms=(mine, clone)), mine, mine.promise)
+        refuse_shared_disks(chains(snapshot(a100(), vms=(mine, clone))), mine, mine.promise)
     assert ("--keep-disks" in str(raised.value.hint)) is keep

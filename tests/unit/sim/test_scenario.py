@@ -72,8 +72,8 @@ def test_pools_and_images() -> None:
     assert scenario["found"] == [
         ["pool", "default", "/var/lib/libvirt/images", True, "dir", None, 0],
         ["pool", "fast", "/var/lib/libvirt/images/fast", False, "fs", 10 * gib, gib],
-        ["file", "/a.iso", 20 * gib, "raw", None, 0, "both", None],
-        ["file", "/b.qcow2", 5 * gib, "qcow2", "/a.iso", 0, "both", "closed"],
+        ["file", "/a.iso", 20 * gib, "raw", None, 0, "both", None, None, None],
+        ["file", "/b.qcow2", 5 * gib, "qcow2", "/a.iso", 0, "both", "closed", None, None],
     ]
 
 

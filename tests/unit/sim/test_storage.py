@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.sim.hosts import MakeHost, libvirt_refused
 from vgpuctl.errors import Exists, NoSpace
-from vgpuctl.model.records import ImageRecord, PoolRecord, VolumeRecord
+from vgpuctl.model.records import PoolRecord, VolumeRecord
 from vgpuctl.sim.storage import THIN_BYTES
 
 GIB = 1 << 30
@@ -74,7 +74,10 @@ def test_a_linked_clone(make: MakeHost) -> None:
     host = make("images: [{path: /srv/base.qcow2, size_gib: 20, firmware: uefi}]\nstorage: {pools: [{name: p}]}\n")
     made = host.storage.make_volume("p", "v", 30 * GIB, "/srv/base.qcow2", "qcow2")
     assert made.backing_path == "/srv/base.qcow2"
-    assert host.storage.image(made.path) == ImageRecord(made.path, "qcow2", 30 * GIB, "uefi")
+    found = host.storage.image(made.path)
+    assert found is not None
+    assert (found.format, found.virtual_size_bytes, found.firmware) == ("qcow2", 30 * GIB, "uefi")
+    assert [one.path for one in found.chain] == [made.path, "/srv/base.qcow2"]
     libvirt_refused(38, lambda: host.storage.make_volume("p", "w", GIB, "/srv/none.qcow2", "qcow2"))
 
 
@@ -87,7 +90,9 @@ def test_images_are_the_scenarios_never_this_machines(make: MakeHost, tmp_path) 
         "  - {path: /srv/b.qcow2, firmware: bios, problem: /srv is closed to libvirt-qemu}\n"
     )
     assert host.storage.image(str(real)) is None
-    assert host.storage.image("/srv/a.iso") == ImageRecord("/srv/a.iso", "raw", GIB, "both")
+    iso = host.storage.image("/srv/a.iso")
+    assert iso is not None
+    assert (iso.format, iso.virtual_size_bytes, iso.firmware, iso.problem) == ("raw", GIB, "both", None)
     found = host.storage.image("/srv/./b.qcow2")
     assert found is not None
     assert (found.firmware, found.problem) == ("bios", "/srv is closed to libvirt-qemu")

@@ -9,6 +9,7 @@ from vgpuctl.errors import HostCannot
 from vgpuctl.model.records import (
     DomainLeftovers,
     DomainRecord,
+    Glance,
     GuestAddress,
     HypervisorCapabilities,
     HypervisorStatus,
@@ -129,7 +130,7 @@ class AbsentStorage(_Absent):
         """Raise HostCannot."""
         self._refuse()
 
-    def volumes(self, pool: str) -> tuple[VolumeRecord, ...]:
+    def volumes(self, pool: str, *, refresh: bool = True) -> tuple[VolumeRecord, ...]:
         """Raise HostCannot."""
         self._refuse()
 
@@ -169,5 +170,9 @@ class AbsentStorage(_Absent):
         self._refuse()
 
     def image(self, path: str) -> ImageRecord | None:
+        """Raise HostCannot."""
+        self._refuse()
+
+    def glance(self, path: str) -> Glance | None:
         """Raise HostCannot."""
         self._refuse()

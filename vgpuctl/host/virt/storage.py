@@ -10,15 +10,16 @@ space is asked of the file system, which is what libvirt does at a refresh (stor
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Exists, LibvirtFailed, NoSpace
+from vgpuctl.host.image_chain import glance
 from vgpuctl.host.virt import documents, numbers
 from vgpuctl.host.virt.connection import Connection, code_of
-from vgpuctl.model.records import ImageRecord, PoolRecord, VolumeRecord
+from vgpuctl.model.records import Glance, ImageRecord, PoolRecord, VolumeRecord
 
 if TYPE_CHECKING:
     from vgpuctl.host.virt.connection import virConnect, virStoragePool, virStorageVol
@@ -38,10 +39,13 @@ _SEND_BYTES = 256 << 10
 _NO_SPACE = "No space left on device"
 
 
+Look = Callable[[str, Callable[[], Iterable[str]]], ImageRecord | None]
+
+
 class LibvirtStorage:
     """Pools and volumes of one connection; `look` examines an image file."""
 
-    def __init__(self, connection: Connection, clock: Clock, look: Callable[[str], ImageRecord | None]) -> None:
+    def __init__(self, connection: Connection, clock: Clock, look: Look) -> None:
         self._connection = connection
         self._clock = clock
         self._look = look
@@ -60,13 +64,14 @@ class LibvirtStorage:
             records = [sought(missing, partial(_pool_record, pool)) for pool in connect.listAllStoragePools(0)]
         return tuple(sorted((r for r in records if r is not None), key=lambda record: record.name))
 
-    def volumes(self, pool: str) -> tuple[VolumeRecord, ...]:
+    def volumes(self, pool: str, *, refresh: bool = True) -> tuple[VolumeRecord, ...]:
         """Return an active pool's volumes after a refresh, where the caller may refresh it."""
         failure = f"cannot list the volumes of storage pool {pool}"
         found: list[VolumeRecord] = []
         with self._connection.calling("virStoragePoolListAllVolumes", failure, pool=pool) as connect:
             holder = connect.storagePoolLookupByName(pool)
-            self._connection.tried(numbers.NOT_ALLOWED, partial(self._refresh, holder))
+            if refresh:
+                self._connection.tried(numbers.NOT_ALLOWED, partial(self._refresh, holder))
             gone = frozenset({numbers.VIR_ERR_SYSTEM_ERROR, numbers.VIR_ERR_NO_STORAGE_VOL})
             for volume in holder.listAllVolumes(0):
                 self._connection.tried(gone, partial(_add_record, found, pool, volume))
@@ -170,7 +175,11 @@ class LibvirtStorage:
 
     def image(self, path: str) -> ImageRecord | None:
         """Look at an image file without changing it; None when there is none."""
-        return self._look(path)
+        return self._look(path, lambda: (pool.path for pool in self.pools() if pool.path is not None))
+
+    def glance(self, path: str) -> Glance | None:
+        """Return which file a path leads to, and the file below it."""
+        return glance(path)
 
     def _found_pool(self, connect: virConnect, name: str) -> virStoragePool | None:
         missing = numbers.VIR_ERR_NO_STORAGE_POOL

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who has a file and what is made from it, by whatever path."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from tests.values import a100, snapshot, vm
+from vgpuctl.errors import InUse
+from vgpuctl.model.vm import DiskRef
+from vgpuctl.plan.chains import Chains, chains_of, known_links, refuse_base, refuse_written
+from vgpuctl.plan.images import Links
+from vgpuctl.value import replace
+
+
+def chains(bases: dict[str, str], identities: dict[str, str] | None = None, **disks: str) -> Chains:
+    """VMs vdi-001 … with a disk each, in the order of `disks`; `bases`: what lies below what."""
+    kinds = [(path.removesuffix(" cdrom"), "cdrom" if path.endswith(" cdrom") else "disk") for path in disks.values()]
+    vms = [replace(vm(n), disks=(DiskRef(k, "vda", path, "qcow2"),)) for n, (path, k) in enumerate(kinds, 1)]
+    look = snapshot(a100(), vms=vms)
+    return chains_of(look, Links(known_links(look, ()).vms, bases), identities or {})
+
+
+def test_everything_above_a_file_is_found_the_nearest_first() -> None:
+    found = chains({"/top": "/mid", "/mid": "/low", "/side": "/low"}, a="/top").clones("/low")
+    assert [(path, sorted(vms)) for path, vms in found] == [("/mid", []), ("/side", []), ("/top", ["vdi-001"])]
+
+
+def test_a_chain_that_leads_back_ends() -> None:
+    assert [path for path, _ in chains({"/a": "/b", "/b": "/a"}).clones("/a")] == ["/b"]
+
+
+def test_a_file_is_known_by_every_path_to_it() -> None:
+    one = chains({"/top": "/link"}, {"/link": "7:1", "/low": "7:1"}, a="/top")
+    with pytest.raises(InUse, match="/low is the base image of vdi-001's disk /top"):
+        refuse_base(one, "/low")
+    refuse_base(one, "/top")
+
+
+def test_what_a_vm_has_as_a_cdrom_is_not_written_to() -> None:
+    refuse_written(chains({}, a="/iso cdrom"), "/iso", ())
+    with pytest.raises(InUse, match="is a disk of VM vdi-002"):
+        refuse_written(chains({}, a="/iso cdrom", b="/iso"), "/iso", ())
+
+
+def test_the_hints_can_be_pasted_whatever_the_name() -> None:
+    name = '/srv/it\'s $HOME; "x".qcow2'
+    with pytest.raises(InUse) as caught:
+        refuse_written(chains({}, a=name), name, ())
+    assert shlex.split(str(caught.value.hint).partition(": ")[2])[-2:] == [name, name.replace(".qcow2", "-copy.qcow2")]
