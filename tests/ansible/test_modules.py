@@ -254,6 +254,23 @@ def test_a_program_that_ends_before_it_has_read_what_it_is_to_do_says_why(
     assert (done.result.get("code"), said in done.result["msg"]) == (code, True), done.result["msg"]
 
 
+def test_entries_of_host_yaml_go_with_prune_alone(site: Site) -> None:
+    assert site.play({"vgpuctl.vgpuctl.host": {"gpus": {"A100": {"cordoned": True}}}}).status == 0
+    before = site.vgpuctl("gpu-1", "export")["data"]["text"]
+    wanted = {"spec": {"version": 1, "placement": {"policy": "depth"}}}
+    (done,) = site.play({"vgpuctl.vgpuctl.host": wanted}).failed
+    assert (done.result["code"], done.result["rc"]) == ("needs-confirmation", 2)
+    assert "gpus.A100: cordoned true\nhint: prune: true" in done.result["msg"]
+    checked = site.play({"vgpuctl.vgpuctl.host": wanted}, arguments=("--check",)).tasks[0].result
+    assert checked["host"]["removed"] == [{"entry": "gpus.A100", "keys": {"cordoned": True}}]
+    assert site.vgpuctl("gpu-1", "export")["data"]["text"] == before
+    assert site.play({"vgpuctl.vgpuctl.host": {**wanted, "prune": True}}).status == 0
+    assert "cordoned" not in site.vgpuctl("gpu-1", "export")["data"]["text"]
+    for empty in ({"spec": {}}, {"spec": {"gpus": {}}, "prune": True}):
+        (done,) = site.play({"vgpuctl.vgpuctl.host": empty}).failed
+        assert (done.result["code"], "version" in done.result["msg"]) == ("invalid-input", True)
+
+
 def test_a_program_that_cannot_be_started_is_named(site: Site) -> None:
     (done,) = site.play({"vgpuctl.vgpuctl.gpu_info": {"executable": "/nowhere/vgpuctl"}}).failed
     assert done.result["msg"] == "/nowhere/vgpuctl cannot be run: No such file or directory"

@@ -23,7 +23,7 @@ from typing import Any
 from tests.bench.conftest import Tell
 from tests.bench.paired import runs
 from tests.bench.test_restore import DRIVER_SECONDS, RATIO_LIMIT, boot
-from tests.worlds import Host, Silent, create, open_host, wish
+from tests.worlds import Host, Silent, create, open_host, wish, yes
 from vgpuctl.engine.apply import apply_host
 from vgpuctl.engine.host_plan import How
 from vgpuctl.engine.host_wish import File, ask
@@ -106,7 +106,9 @@ def _seconds(name: str, args: tuple[Any, ...]) -> float:
 
 def test_what_a_restore_of_partitioned_gpus_takes_beside_the_time_of_a_driver(tmp_path: Path, bench: Tell) -> None:
     host = open_host(tmp_path, text=HOST)
-    apply_host(host.world, ask(host.world, File(SPEC, "FILE"), ()), How(), dry_run=False, progress=Silent())
+    apply_host(
+        host.world, ask(host.world, File(SPEC, "FILE"), ()), How(), dry_run=False, confirm=yes, progress=Silent()
+    )
     for address, gpu in host.sim._core.look().machine.gpus.items():
         for number, profile in enumerate(next(made for word, made in WANTED.items() if word in gpu.model)):
             vm = wish(profile, name=f"vm-{address[5:7]}-{number}", gpu=address)

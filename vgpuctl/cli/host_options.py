@@ -47,8 +47,8 @@ def options(function: Callable[..., int]) -> Callable[..., int]:
     return function
 
 
-def asked(world: World, path: str | None, sets: tuple[str, ...]) -> Asked:
-    """Return what the options ask for.
+def asked(world: World, path: str | None, sets: tuple[str, ...], undo: int | None = None) -> Asked:
+    """Return what the options ask for. `undo`: how many versions of host.yaml back.
 
     Raises:
         InvalidInput, NotFound: the file or a change cannot be understood.
@@ -58,6 +58,8 @@ def asked(world: World, path: str | None, sets: tuple[str, ...]) -> Asked:
 
     shown = "standard input" if path == "-" else path or ""
     file = None if path is None else host_wish.File(wishes.text_of(path), shown)
+    if undo is not None:
+        file = host_wish.version_before(world, undo)
     return host_wish.ask(world, file, sets)
 
 

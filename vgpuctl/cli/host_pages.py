@@ -12,24 +12,32 @@ from vgpuctl.cli.tables import Block, Table
 
 def _applied(data: Data) -> Page:
     if data["dry_run"]:
-        return dry_run(data)
+        return Page([*dry_run(data).blocks, *_removed(data, "would go from host.yaml:")])
     if not data["steps"]:
         return Page(["the host is as host.yaml says; nothing to do"])
     lines = [f"{gpu['address']}: {_words(gpu['after'])}" for gpu in data["gpus"] if gpu["steps"] or gpu["differences"]]
     lines += [f"{row['key']}: {_value(row['wanted'])}" for row in data["settings"]]
+    lines += _removed(data, "gone from host.yaml:")
     return Page([*lines, f"the host is as host.yaml says; steps done: {len(data['steps'])}"])
+
+
+def _removed(data: Data, title: str) -> list[str]:
+    """Return what goes away, an entry in a line; nothing where nothing does."""
+    rows = [f"  {row['entry']}: {_value(row['keys'])}" for row in data.get("removed", ())]
+    return [title, *rows] if rows else []
 
 
 def _differs(data: Data) -> Page:
     rows = [(gpu["address"], row) for gpu in data["gpus"] for row in gpu["differences"]]
     rows += [("host", row) for row in data["settings"]]
-    if not rows and not any(gpu["steps"] for gpu in data["gpus"]):
+    removed = _removed(data, "would go from host.yaml:")
+    if not rows and not removed and not any(gpu["steps"] for gpu in data["gpus"]):
         return Page(["the host is as asked for"])
     cells = tuple((where, row["key"], _value(row["is"]), _value(row["wanted"])) for where, row in rows)
     blocks: list[Block] = [Table(("GPU", "KEY", "IS", "WANTED"), cells)] if cells else []
     if data["steps"]:
         blocks += ["", *dry_run({**data, "sources": None}).blocks]
-    return Page(blocks)
+    return Page([*blocks, *([""] if blocks and removed else []), *removed])
 
 
 def _words(said: Mapping[str, Any]) -> str:

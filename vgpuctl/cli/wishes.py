@@ -3,22 +3,18 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InvalidInput, NotFound
+from vgpuctl.regular_file import MOST_BYTES, read_regular
 
 if TYPE_CHECKING:
     from vgpuctl.model.wish import VmWish
     from vgpuctl.model.world import World
     from vgpuctl.spec.host import Defaults, HostSpec
     from vgpuctl.spec.vm import VmSpec
-
-MOST_BYTES = 1 << 20
-"""No spec and no user-data is larger; without an end, as /dev/zero is, a file would fill the host's memory."""
 
 
 def from_options(world: World, typed: Mapping[str, object]) -> VmWish:
@@ -123,7 +119,7 @@ def host_spec(world: World) -> HostSpec:
 def text_of(path: str, what: str = "spec", most_bytes: int = MOST_BYTES) -> str:
     """Return the text of a file; `what` it is, for messages. Only a spec may come from standard input, or a pipe."""
     try:
-        read = _bytes(path, most_bytes) if what == "spec" else _regular_bytes(path, what, most_bytes)
+        read = _bytes(path, most_bytes) if what == "spec" else read_regular(path, most_bytes)
         if len(read) > most_bytes:
             shown = "standard input" if path == "-" else path
             raise InvalidInput(f"{shown} is larger than {most_bytes >> 10} KiB, which no {what} is", path=shown)
@@ -146,28 +142,3 @@ def _bytes(path: str, most_bytes: int) -> bytes:
         return sys.stdin.buffer.read(most_bytes + 1)
     with open(path, "rb") as file:
         return file.read(most_bytes + 1)
-
-
-def _regular_bytes(path: str, what: str, most_bytes: int) -> bytes:
-    """Read a regular file alone: who opens a pipe waits for its writer, and opening a device may do something.
-
-    Raises:
-        InvalidInput: it is something else.
-    """
-    _require_regular(os.stat(path), path, what)
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        _require_regular(os.fstat(descriptor), path, what)  # another may have taken its name meanwhile
-        with open(descriptor, "rb", closefd=False) as file:
-            return file.read(most_bytes + 1)
-    finally:
-        os.close(descriptor)
-
-
-def _require_regular(found: os.stat_result, path: str, what: str) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise InvalidInput(
-            f"{path} is no regular file, and {what} is read from nothing else",
-            hint=f"put it into a file of mode 0600 and give its path; ls -ld {path}",
-            path=path,
-        )

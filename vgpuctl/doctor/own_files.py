@@ -19,7 +19,7 @@ from vgpuctl.doctor.check import (
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.records import FilePermissions
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.spec.host import parse_host_spec, says_nothing
+from vgpuctl.spec.host import parse_host_spec
 
 RUN = "/run/vgpuctl"
 HOST_FILE = "/etc/vgpuctl/host.yaml"
@@ -49,15 +49,13 @@ def _host_file(look: Look) -> Finding:
         return fail(read.problem, "new vGPUs and changes of GPUs are refused", fix=f"look at it: ls -ld {HOST_FILE}")
     if read.text is None:
         return ok(f"there is no {HOST_FILE}: what is built in applies")
-    if says_nothing(read.text):
-        return warn(
-            f"{HOST_FILE} says nothing and counts as absent",
-            fix=f"begin it with 'version: 1', or remove it: rm {HOST_FILE}",
-        )
     try:
         parse_host_spec(read.text, HOST_FILE)
     except InvalidInput as error:
-        return fail(*error.message.splitlines(), fix=f"correct {HOST_FILE}")
+        return fail(
+            *error.message.splitlines(),
+            fix=f"correct {HOST_FILE}, or go back to a version before: vgpuctl apply --undo",
+        )
     seen = look.permissions.get(HOST_FILE)
     if seen is None:
         return ok(f"{HOST_FILE} can be understood")

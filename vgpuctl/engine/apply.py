@@ -15,11 +15,12 @@ from vgpuctl.engine.guards import require_system, require_writable
 from vgpuctl.engine.host_plan import How, Planned, look_for, plan_host, refuse_all, task_of
 from vgpuctl.engine.host_wish import Asked
 from vgpuctl.engine.kept import lost_again, make_vgpus, plan_vgpus
-from vgpuctl.engine.observe import observe
+from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.run import carry_out
 from vgpuctl.engine.setting_up import apply
 from vgpuctl.errors import Interrupted, PartlyApplied, Temporary, VerifyFailed, VgpuctlError
-from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.gpu import Owner
+from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.plan.host_diff import (
     Difference,
@@ -30,8 +31,10 @@ from vgpuctl.plan.host_diff import (
     settings_differ,
     sides,
 )
+from vgpuctl.plan.host_removals import Removal, removals
 from vgpuctl.plan.kept import Kept
-from vgpuctl.value import replace
+from vgpuctl.steps.host_file import PATH
+from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
@@ -43,16 +46,19 @@ def diff_host(world: World, asked: Asked, how: How) -> Outcome:
     Raises:
         NotFound: host.yaml names a GPU that is not here.
     """
+    if asked.broken is not None:
+        world, asked = _as_if_replaced(world, asked), replace(asked, now=asked.spec)
     snapshot, notes = look_for(world, asked)
     planned = plan_host(world, snapshot, asked, how)
     kept, unknown = plan_vgpus(world, snapshot, asked, planned)
     settings = _settings(asked, kept)
+    gone = removals(asked.spec, asked.now, snapshot.gpus)
     lines = _lines(planned, kept)
-    changed = bool(settings or lines) or any(one.differences for one in planned)
+    changed = bool(settings or lines or gone or asked.broken) or any(one.differences for one in planned)
     record = tuple(step.describe() for step in asked.record)
     refused = [f"{one.gpu.address}: {one.refusal}" for one in planned if one.refusal is not None]
     refused += [f"vGPU {one.entry.name}: {one.refusal}" for one in kept if one.refusal is not None]
-    data = _data(planned, settings)
+    data = _data(planned, settings, gone)
     warnings = (*snapshot.warnings, *refused)
     return Outcome(changed, data, (*lines, *record), warnings, (*notes, *unknown), dry_run=True)
 
@@ -69,10 +75,11 @@ def _settings(asked: Asked, kept: tuple[Kept, ...]) -> tuple[Difference, ...]:
     return (*settings_differ(asked.spec, asked.now), *(no_device(name, asked.spec.vgpus[name]) for name in missing))
 
 
-def apply_host(world: World, asked: Asked, how: How, *, dry_run: bool, progress: Progress) -> Outcome:
-    """Make the host as it is asked for, and host.yaml say so.
+def apply_host(world: World, asked: Asked, how: How, *, dry_run: bool, confirm: Confirm, progress: Progress) -> Outcome:
+    """Make the host as it is asked for, and host.yaml say so; asks before another file takes entries away.
 
     Raises:
+        NeedsConfirmation: entries would go, and the answer is no, or nobody can be asked.
         NotFound, InvalidInput, HostCannot, InUse, Busy: with every GPU on which something stands against it.
         NoCapacity: a vGPU of host.yaml that is missing has no room.
         PartlyApplied: a GPU failed after others were set up.
@@ -80,6 +87,8 @@ def apply_host(world: World, asked: Asked, how: How, *, dry_run: bool, progress:
     """
     if not dry_run:
         require_writable(world)
+    if asked.broken is not None:
+        return _replace_broken(world, asked, how, dry_run=dry_run, confirm=confirm, progress=progress)
     snapshot, notes = look_for(world, asked)
     require_system(snapshot)
     refuse_lost_vgpus(asked.spec, asked.now, asked.source)
@@ -88,14 +97,71 @@ def apply_host(world: World, asked: Asked, how: How, *, dry_run: bool, progress:
     of_gpus, of_vgpus = ([one.refusal for one in some if one.refusal is not None] for some in (planned, kept))
     refuse_all(of_gpus, of_vgpus)
     settings = _settings(asked, kept)
+    gone = removals(asked.spec, asked.now, snapshot.gpus)
     steps = _lines(planned, kept) + tuple(step.describe() for step in asked.record)
     warnings = snapshot.warnings
     if steps and not dry_run:
+        _ask_before_loss(asked, gone, confirm)
         done = _set_up_all(world, planned, () if kept else asked.record, progress)
         if kept:
             _make_all(world, asked, how, done, progress)
         warnings = _seen_after(world, planned, kept)
-    return Outcome(bool(steps), _data(planned, settings), steps, warnings, (*notes, *unknown), dry_run=dry_run)
+    return Outcome(bool(steps), _data(planned, settings, gone), steps, warnings, (*notes, *unknown), dry_run=dry_run)
+
+
+def _ask_before_loss(asked: Asked, gone: tuple[Removal, ...], confirm: Confirm) -> None:
+    """Ask before another file takes entries of host.yaml away; what --set takes out was named by whoever typed it."""
+    if asked.replaces and gone:
+        what = f"{len(gone)} {'entry loses' if len(gone) == 1 else 'entries lose'} keys or go"
+        confirm(f"put {asked.source} in the place of {PATH}? {what}", tuple(one.line for one in gone))
+
+
+def _replace_broken(
+    world: World, asked: Asked, how: How, *, dry_run: bool, confirm: Confirm, progress: Progress
+) -> Outcome:
+    """Put another file in the place of a host.yaml that cannot be understood, and then make the host as it says.
+
+    The file comes first here: until it is there nobody can tell what may be placed where. Every refusal comes before.
+    """
+    then = _as_if_replaced(world, asked)
+    after = replace(asked, now=asked.spec, record=(), broken=None)
+    planned = apply_host(then, after, how, dry_run=True, confirm=confirm, progress=progress)
+    record = tuple(step.describe() for step in asked.record)
+    if dry_run:
+        return replace(planned, changed=True, steps=(*record, *planned.steps))
+    lost = [v for v in observe(then, Want(models=False)).vgpus if v.owner is Owner.LEAKED]
+    confirm(
+        f"put {asked.source} in the place of {PATH}? What that says cannot be told, so neither can what goes",
+        (str(asked.broken), *(f"{v.carrier} on {v.gpu} is nobody's then, and reconcile removes it" for v in lost)),
+    )
+    carry_out(world, Plan(steps=asked.record), progress)
+    try:
+        done = apply_host(world, after, how, dry_run=False, confirm=confirm, progress=progress)
+    except VgpuctlError as error:
+        raise _partly(error, list(record), f"{PATH} is {asked.source} now: vgpuctl apply goes on from there") from error
+    return replace(done, changed=True, steps=(*record, *done.steps))
+
+
+class _TextOfAnother(Value):
+    """A host.yaml that says what another file says, for a look at the host as if it were there."""
+
+    text: str
+
+    def read(self) -> str | None:
+        """Return the text."""
+        return self.text
+
+    def kept(self, number: int) -> str | None:
+        """Return none: whoever looks needs none."""
+        return None
+
+    def replace(self, text: str, was: str | None, *, taken_back: bool = False) -> None:
+        """Refuse: nothing is written to what is only supposed."""
+        raise AssertionError(f"{PATH} was to be written in a dry run")
+
+
+def _as_if_replaced(world: World, asked: Asked) -> World:
+    return replace(world, host_file=_TextOfAnother(asked.file.text))
 
 
 def _make_all(world: World, asked: Asked, how: How, done: list[str], progress: Progress) -> None:
@@ -105,7 +171,7 @@ def _make_all(world: World, asked: Asked, how: How, done: list[str], progress: P
     except VgpuctlError as error:
         if not done:
             raise
-        raise _partly(error, done, asked.record) from error
+        raise _partly(error, done, _hint(asked.record)) from error
 
 
 def _set_up_all(world: World, planned: tuple[Planned, ...], record: tuple[Step, ...], progress: Progress) -> list[str]:
@@ -127,7 +193,7 @@ def _set_up_all(world: World, planned: tuple[Planned, ...], record: tuple[Step, 
         except VgpuctlError as error:
             if not done:
                 raise
-            failure = _partly(error, done, record)
+            failure = _partly(error, done, _hint(record))
             if failure is error:
                 raise
             raise failure from error
@@ -135,11 +201,14 @@ def _set_up_all(world: World, planned: tuple[Planned, ...], record: tuple[Step, 
     return done
 
 
-def _partly(error: VgpuctlError, done: list[str], record: tuple[Step, ...]) -> VgpuctlError:
-    """Return the failure of a GPU, or of the vGPUs, after others were set up; those stay so, and are listed."""
-    error.left += done
+def _hint(record: tuple[Step, ...]) -> str:
     unsaid = ", which host.yaml does not say yet" if record else ""
-    hint = f"the GPUs before it are set up{unsaid}: run the command again"
+    return f"the GPUs before it are set up{unsaid}: run the command again"
+
+
+def _partly(error: VgpuctlError, done: list[str], hint: str) -> VgpuctlError:
+    """Return the failure of a GPU, or of the vGPUs, after something else was done; that stays so, and is listed."""
+    error.left += done
     if isinstance(error, Interrupted | Temporary | PartlyApplied):
         error.hint = "; ".join(filter(None, (error.hint, hint)))
         return error
@@ -172,7 +241,9 @@ def _seen_after(world: World, planned: tuple[Planned, ...], kept: tuple[Kept, ..
     return snapshot.warnings
 
 
-def _data(planned: tuple[Planned, ...], settings: tuple[Difference, ...]) -> dict[str, object]:
+def _data(
+    planned: tuple[Planned, ...], settings: tuple[Difference, ...], gone: tuple[Removal, ...]
+) -> dict[str, object]:
     gpus = [
         {
             "address": one.gpu.address,
@@ -184,4 +255,4 @@ def _data(planned: tuple[Planned, ...], settings: tuple[Difference, ...]) -> dic
         }
         for one in planned
     ]
-    return {"gpus": gpus, "settings": [row.data for row in settings]}
+    return {"gpus": gpus, "settings": [row.data for row in settings], "removed": [one.data for one in gone]}

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vgpuctl.engine.observe.host_file import PATH, read_text
+from vgpuctl.engine.observe.host_file import PATH, read_host_spec, read_text
+from vgpuctl.errors import HostCannot, InvalidInput, NotFound
 from vgpuctl.model.step import Step
 from vgpuctl.spec.assign import entry_changes_of, parse_assignment, with_changes
 from vgpuctl.spec.edit import edit_gpu
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 class Asked(Value):
     """What is asked for, what host.yaml says now, the steps that have it say the former, and where it came from.
 
-    `file`: the text that was read for it, before changes that were typed.
+    `file`: the text that was read for it, before changes that were typed. `replaces`: whether another file becomes
+    host.yaml; then `broken` is why the present one cannot be understood, None where it can.
     """
 
     spec: HostSpec
@@ -29,6 +31,8 @@ class Asked(Value):
     record: tuple[Step, ...]
     source: str
     file: File
+    replaces: bool = False
+    broken: str | None = None
 
 
 class File(Value):
@@ -45,19 +49,47 @@ def ask(world: World, file: File | None, sets: Sequence[str]) -> Asked:
         InvalidInput: a file or a text cannot be understood; each problem with its place.
     """
     assignments = tuple(parse_assignment(text) for text in sets)
-    was = read_text(world)
-    now = _spec(was, PATH)
-    base = now if file is None else _spec(file.text, file.name)
+    base = parse_host_spec(file.text, file.name) if file is not None else read_host_spec(world) or HostSpec(VERSION)
     changes = entry_changes_of(base, assignments)
     spec = with_changes(base, changes)
+    was = read_text(world)
     if file is None:
         record: tuple[Step, ...] = tuple(SetGpuKeys(one.gpu, one.changes, one.before) for one in changes)
-        return Asked(spec, now, record, "--set" if changes else PATH, File(was or "", PATH))
-    text = file.text
+        return Asked(spec, base, record, "--set" if changes else PATH, File(was or "", PATH))
+    text, now, broken = file.text, HostSpec(VERSION), None
+    try:
+        now = read_host_spec(world) or now
+    except InvalidInput as error:
+        broken = error.message
     for one in changes:
         text = edit_gpu(text, one.gpu, one.changes, file.name)
-    return Asked(spec, now, () if text == was else (PutHostFile(text, was, file.name),), file.name, file)
+    record = () if text == was else (PutHostFile(text, was, file.name),)
+    return Asked(spec, now, record, file.name, File(text, file.name), True, broken)
 
 
-def _spec(text: str | None, name: str) -> HostSpec:
-    return HostSpec(VERSION) if text is None else parse_host_spec(text, name)
+def version_before(world: World, number: int) -> File:
+    """Return a version before of host.yaml, 1 being the newest.
+
+    Raises:
+        NotFound: that one is not kept.
+        InvalidInput: it cannot be read or understood.
+    """
+    path = f"{PATH}.{number}"
+    if world.host_file is None:
+        raise HostCannot(f"{PATH} of {world.name} is out of reach", check="host-file", path=PATH)
+    try:
+        text = world.host_file.kept(number)
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror or error}", hint=f"ls -l {path}") from error
+    if text is None:
+        raise NotFound(
+            f"there is no {path}: no such version of host.yaml is kept",
+            hint="ls -l /etc/vgpuctl shows those that are; 1 is the newest",
+            path=path,
+        )
+    try:
+        parse_host_spec(text, path)
+    except InvalidInput as error:
+        error.hint = f"look at it, or go further back: vgpuctl apply --undo {number + 1}"
+        raise
+    return File(text, path)

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """/etc/vgpuctl/host.yaml, as `seams.HostFile`: replaced at once, never half written, and only by who read it last.
 
+The versions before stay beside it, host.yaml.1 being the newest. A power cut while they are renamed leaves a number
+without a file, and never a version too few: the next replacement fills the gap.
+
 A lock on its directory keeps two vgpuctl apart while one compares and renames. An editor takes no such lock: that is
 what the comparison is for.
 """
@@ -14,9 +17,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from vgpuctl.errors import Busy
+from vgpuctl.regular_file import read_regular
 
 PATH = Path("/etc/vgpuctl/host.yaml")
 NEW_MODE = 0o644
+KEPT = 10
 
 
 class HostFileOnDisk:
@@ -28,12 +33,13 @@ class HostFileOnDisk:
 
     def read(self) -> str | None:
         """Return the file's text, None when there is none."""
-        try:
-            return self._path.read_text(encoding="utf-8", errors="surrogateescape")
-        except FileNotFoundError:
-            return None
+        return _text(self._path)
 
-    def replace(self, text: str, was: str | None) -> None:
+    def kept(self, number: int) -> str | None:
+        """Return the text of a version before, 1 being the newest; None when there is none."""
+        return _text(self._version(number))
+
+    def replace(self, text: str, was: str | None, *, taken_back: bool = False) -> None:
         """Put `text` in the place of `was`; a link is followed, so that the file it names is replaced."""
         if self._lock_held():
             raise AssertionError(f"a write to {self._path} under the host lock")
@@ -46,7 +52,43 @@ class HostFileOnDisk:
                     hint="run the command again",
                     path=str(self._path),
                 )
-            swap(target, text)
+            if was is None or taken_back or text == was:
+                swap(target, text)
+            else:
+                with _written(target, text, _status(target)) as new:
+                    self._keep(was, _status(target))
+                    os.rename(new, target)
+            if taken_back and self.kept(1) == text:
+                self._drop_newest()
+
+    def _version(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
+
+    def _keep(self, text: str, status: os.stat_result | None) -> None:
+        """Make a text the newest of the versions before, unless it is; the oldest of ten goes."""
+        if self.kept(1) == text:
+            return
+        with _written(self._version(1), text, status) as new:
+            last = next((n for n in range(1, KEPT) if not os.path.lexists(self._version(n))), KEPT)
+            for number in range(last, 1, -1):
+                os.rename(self._version(number - 1), self._version(number))
+            os.rename(new, self._version(1))
+        _sync(self._path.parent)
+
+    def _drop_newest(self) -> None:
+        """Forget the newest version: it is the file itself again."""
+        os.unlink(self._version(1))
+        for number in range(2, KEPT + 1):
+            if os.path.lexists(self._version(number)):
+                os.rename(self._version(number), self._version(number - 1))
+        _sync(self._path.parent)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return read_regular(path).decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        return None
 
 
 def swap(target: Path, text: str) -> None:
@@ -54,24 +96,42 @@ def swap(target: Path, text: str) -> None:
 
     One that is new may be read by everybody.
     """
-    try:
-        known = target.stat()
-    except FileNotFoundError:
-        known = None
+    with _written(target, text, _status(target)) as new:
+        os.rename(new, target)
+
+
+@contextlib.contextmanager
+def _written(target: Path, text: str, status: os.stat_result | None) -> Iterator[Path]:
+    """Write a text beside a file, as one of that owner and mode; what nobody renamed is removed at the end."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         with open(os.open(temporary, flags, 0o600), "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
             file.flush()
-            if known is not None and (known.st_uid, known.st_gid) != (os.geteuid(), os.getegid()):
-                os.fchown(file.fileno(), known.st_uid, known.st_gid)
-            os.fchmod(file.fileno(), NEW_MODE if known is None else known.st_mode & 0o7777)
+            if status is not None and (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
+                os.fchown(file.fileno(), status.st_uid, status.st_gid)
+            os.fchmod(file.fileno(), NEW_MODE if status is None else status.st_mode & 0o7777)
             os.fsync(file.fileno())
-        os.rename(temporary, target)
+        yield temporary
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -440,13 +440,19 @@ class KernelLog(Protocol):
 
 
 class HostFile(Protocol):
-    """The file /etc/vgpuctl/host.yaml, to be replaced as a whole."""
+    """The file /etc/vgpuctl/host.yaml, to be replaced as a whole. Its last ten versions before are kept beside it."""
 
     def read(self) -> str | None:
         """Return the file's text, None when there is none; raises OSError."""
 
-    def replace(self, text: str, was: str | None) -> None:
+    def kept(self, number: int) -> str | None:
+        """Return the text of a version before, 1 being the newest; None when there is none; raises OSError."""
+
+    def replace(self, text: str, was: str | None, *, taken_back: bool = False) -> None:
         """Put a new text in the file's place at once, with its owner and mode; `was` is what it was made from.
+
+        `was` becomes the newest of the versions before. With `taken_back` it was a failed command's and does not, and
+        `text` is none of them any more.
 
         Raises:
             Busy: the file is not `was` any more: somebody else changed it.

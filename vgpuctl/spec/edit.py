@@ -72,7 +72,7 @@ class _Place(Value):
 
 
 def _entry_edited(text: str | None, place: _Place, changes: Mapping[str, object], name: str) -> str:
-    if text is None or not text.strip():
+    if text is None:
         return _checked(_edited(None, place, changes), None, place, changes, name)
     if place.says(parse_host_spec(text, name), changes):
         return text

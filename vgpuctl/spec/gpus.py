@@ -37,11 +37,16 @@ def said_of_gpu(gpus: Mapping[str, GpuSpec], gpu: Gpu) -> GpuSpec:
     return GpuSpec(**merged)
 
 
+def meant_by(key: str, gpu: Gpu) -> bool:
+    """Say whether an entry of `gpus:` means a GPU, by its key."""
+    if is_pci(key) or not is_pci(gpu.address):
+        return key == gpu.address
+    return gpu.display_class and (key == ALL or gpu.called(key))
+
+
 def _entries(gpus: Mapping[str, GpuSpec], gpu: Gpu) -> tuple[GpuSpec, ...]:
     """Return the entries that mean a GPU, the most specific last."""
-    wide = [ALL, *(model for model in by_model(gpus) if gpu.called(model))] if gpu.display_class else []
-    keys = [*wide, gpu.address] if is_pci(gpu.address) else []
-    return tuple(gpus[key] for key in keys if key in gpus)
+    return tuple(gpus[key] for key in (ALL, *by_model(gpus), gpu.address) if key in gpus and meant_by(key, gpu))
 
 
 def entry_changes(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from vgpuctl.errors import InvalidInput
 from vgpuctl.model.partition import MigSpec
 from vgpuctl.model.scheduler import SchedulerSpec
 from vgpuctl.model.wish import PlacementSpec
@@ -88,22 +89,18 @@ class HostSpec(Value):
 
 
 def parse_host_spec(text: str, name: str) -> HostSpec:
-    """Read host.yaml; `name` is its path, for messages. A file in which nothing stands is as none.
+    """Read host.yaml; `name` is its path, for messages.
 
     Raises:
-        InvalidInput: each problem as `file:line:column: path: what is wrong`.
+        InvalidInput: each problem as `file:line:column: path: what is wrong`; also of a text that is cut short to
+            nothing, as a broken pipe or a full disk leaves it.
     """
-    if says_nothing(text):
-        return HostSpec(VERSION)
+    if all(not line or line.startswith("#") for line in (line.strip() for line in text.splitlines())):
+        raise InvalidInput(f"{name} says nothing: a host.yaml has at least 'version: {VERSION}'", path=name)
     from vgpuctl.spec.read import parse  # a YAML reader, which types and defaults do not need
 
     given: dict[str, Any] = parse(text, name, HOST)
     return HostSpec(**given)
-
-
-def says_nothing(text: str) -> bool:
-    """Say whether a text is empty but for comments, as `touch` and a template that is all commented out leave it."""
-    return all(not line or line.startswith("#") for line in (line.strip() for line in text.splitlines()))
 
 
 def said_of(entry: Value | None, keys: Iterable[str]) -> dict[str, object]:
@@ -122,6 +119,15 @@ def as_written(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value) or None
     return value if value or value is False else None
+
+
+def one_line(value: object) -> str:
+    """Return a value as host.yaml writes it, in one line."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {one_line(one)}' for key, one in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(one_line, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _version(value: object) -> object:

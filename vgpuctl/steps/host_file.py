@@ -30,7 +30,9 @@ class SetGpuKeys(Value):
 
     def describe(self) -> str:
         """Say what is written."""
-        said = ", ".join(f"{key}: {_shown(value)}" for key, value in self.changes.items() if value is not None)
+        from vgpuctl.spec.host import one_line
+
+        said = ", ".join(f"{key}: {one_line(value)}" for key, value in self.changes.items() if value is not None)
         gone = ", ".join(key for key, new in self.changes.items() if new is None and self.before.get(key) is not None)
         if not said:
             return f"take '{gone}' of GPU {self.address} out of {PATH}" if gone else f"keep {PATH}"
@@ -64,7 +66,7 @@ class SetGpuKeys(Value):
     def undo(self, world: World) -> None:
         """Write the old values again, if it still says what was written."""
         if self._now(world) == _as_written(self.changes):
-            _write(world, lambda was: _edit_gpu(was, self.address, self.before))
+            _write(world, lambda was: _edit_gpu(was, self.address, self.before), taken_back=True)
 
 
 class PutHostFile(Value):
@@ -109,7 +111,7 @@ class PutHostFile(Value):
         """Put the text before back, unless somebody wrote the file meanwhile; no file becomes one that says nothing."""
         if self._there(world):
             try:
-                _file(world).replace(_NOTHING_SAID if self.was is None else self.was, self.text)
+                _file(world).replace(_NOTHING_SAID if self.was is None else self.was, self.text, taken_back=True)
             except OSError as error:
                 raise _failed(error) from error
 
@@ -160,7 +162,7 @@ class KeepVgpu(Value):
     def undo(self, world: World) -> None:
         """Take the entry out again, if it still says what was written."""
         if self._there(world):
-            DropVgpu(self.vgpu).perform(world)
+            _drop(world, self.vgpu, taken_back=True)
 
 
 class DropVgpu(Value):
@@ -179,21 +181,7 @@ class DropVgpu(Value):
             Busy: the name is another vGPU's by now, which stays.
             InvalidInput, Busy, HostCannot: as `SetGpuKeys`.
         """
-
-        def without(was: str | None) -> str | None:
-            said = _parsed(was).vgpus.get(self.vgpu.name) if was is not None else None
-            if was is None or said is None:
-                return was
-            if not _is(said, self.vgpu):
-                raise Busy(
-                    f"{PATH} names another vGPU {self.vgpu.name} by now: {said.profile} on {said.carrier}",
-                    hint="run the command again",
-                    vgpu=self.vgpu.name,
-                    carrier=said.carrier,
-                )
-            return _edit_vgpu(was, self.vgpu.name, dict.fromkeys(_entry(self.vgpu)))
-
-        _write(world, without)
+        _drop(world, self.vgpu)
 
     def verify(self, world: World) -> None:
         """See that it is gone."""
@@ -202,6 +190,25 @@ class DropVgpu(Value):
 
     def undo(self, world: World) -> None:
         """Nothing: a removal is finished by running it again, not taken back."""
+
+
+def _drop(world: World, vgpu: NamedVgpu, *, taken_back: bool = False) -> None:
+    """Take a vGPU's entry out; one that is gone is no error."""
+
+    def without(was: str | None) -> str | None:
+        said = _parsed(was).vgpus.get(vgpu.name) if was is not None else None
+        if was is None or said is None:
+            return was
+        if not _is(said, vgpu):
+            raise Busy(
+                f"{PATH} names another vGPU {vgpu.name} by now: {said.profile} on {said.carrier}",
+                hint="run the command again",
+                vgpu=vgpu.name,
+                carrier=said.carrier,
+            )
+        return _edit_vgpu(was, vgpu.name, dict.fromkeys(_entry(vgpu)))
+
+    _write(world, without, taken_back=taken_back)
 
 
 def _is(said: VgpuSpec, vgpu: NamedVgpu) -> bool:
@@ -215,7 +222,7 @@ def _entry(vgpu: NamedVgpu) -> dict[str, object]:
     return {"profile": vgpu.profile, "gpu": vgpu.gpu, "carrier": vgpu.carrier, "vgpu_params": params or None}
 
 
-def _write(world: World, edit: Callable[[str | None], str | None]) -> None:
+def _write(world: World, edit: Callable[[str | None], str | None], *, taken_back: bool = False) -> None:
     """Edit the file's text and put it in the file's place; where another vgpuctl was faster, edit its text.
 
     Of those who write at once one always comes through, so as many looks as callers are enough.
@@ -230,7 +237,7 @@ def _write(world: World, edit: Callable[[str | None], str | None]) -> None:
         if text is None or text == was:
             return
         try:
-            file.replace(text, was)
+            file.replace(text, was, taken_back=taken_back)
             return
         except Busy:
             if not left:
@@ -266,14 +273,6 @@ def _as_written(changes: Mapping[str, object]) -> dict[str, object]:
     from vgpuctl.spec.host import as_written
 
     return {key: as_written(value) for key, value in changes.items()}
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key}: {_shown(one)}' for key, one in value.items())}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_shown, value))}]"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _file(world: World) -> HostFile:

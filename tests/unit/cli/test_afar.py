@@ -34,6 +34,8 @@ from vgpuctl.remote.target import Target
         ("apply -vf here.yaml", "apply -vf -", "here.yaml"),
         ("apply --file=here.yaml --set a=b", "apply --file=- --set a=b", "here.yaml"),
         ("apply", "apply", None),
+        ("apply --undo --json --host ssh://a", "apply --undo", None),
+        ("apply --undo 3 --yes", "apply --undo 3 --yes", None),
         ("install-host --wheelhouse=wheels --dry-run", "install-host --dry-run", None),
         ("import -", "import -", "-"),
         ("import /etc/mdevctl.d", "import /etc/mdevctl.d", None),

@@ -41,7 +41,7 @@ def test_a_run_directory_that_is_not_there_is_no_fault():
         (Text(), 0o644, Verdict.OK),
         ("version: 1\n", 0o644, Verdict.OK),
         ("version: 1\n", 0o666, Verdict.WARN),
-        ("# version: 1\n", 0o644, Verdict.WARN),
+        ("# version: 1\n", 0o644, Verdict.FAIL),
         ("version: 1\ngpu: {}\n", 0o644, Verdict.FAIL),
         (Text(problem=f"{HOST_FILE}: Permission denied"), 0o600, Verdict.UNKNOWN),
         (Text(problem=f"{HOST_FILE}: Is a directory"), 0o755, Verdict.FAIL),

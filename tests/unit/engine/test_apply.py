@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults import CHANGING, counted, dying, failing, outcome
 from tests.layouts import A16, A100, FLEX, T4, do, said, stand
-from tests.worlds import WAIT_SECONDS, Silent, create, mend, open_host, picture, wish
+from tests.worlds import WAIT_SECONDS, Silent, create, mend, open_host, picture, wish, yes
 from vgpuctl.engine import queries
 from vgpuctl.engine.apply import apply_host, diff_host
 from vgpuctl.engine.host_plan import How
@@ -41,7 +41,7 @@ SETS = (f"gpus[{A16}].mode=vgpu", f"gpus[{FLEX}].mode=sriov", f"gpus[{FLEX}].vfs
 
 def run(world, *sets, file=None, drain=False, dry_run=False):
     asked = ask(world, None if file is None else File(file, "FILE"), sets)
-    return apply_host(world, asked, How(drain, WAIT_SECONDS), dry_run=dry_run, progress=Silent())
+    return apply_host(world, asked, How(drain, WAIT_SECONDS), dry_run=dry_run, confirm=yes, progress=Silent())
 
 
 def diff(world, *sets, file=None):
@@ -185,7 +185,7 @@ def test_a_file_may_not_come_in_the_place_of_one_that_changed_meanwhile(tmp_path
     host = open_host(tmp_path, "mixed")
     asked = ask(host.world, File(WANTED, "FILE"), ())
     host.sim.host_file.write_text("version: 1\n")
-    error = outcome(lambda: apply_host(host.world, asked, How(), dry_run=False, progress=Silent()))
+    error = outcome(lambda: apply_host(host.world, asked, How(), dry_run=False, confirm=yes, progress=Silent()))
     assert error.status in (5, 75)
     assert host.world.host_file.read() == "version: 1\n"
 
@@ -199,7 +199,7 @@ def test_what_is_taken_away_after_it_was_read_back_is_noticed(tmp_path):
         def __getattr__(self, name):
             return getattr(host.world.host_file, name)
 
-        def replace(self, text, was):
+        def replace(self, text, was, *, taken_back=False):
             host.world.host_file.replace(text, was)
             host.world.sysfs.write(f"/sys/bus/pci/devices/{FLEX}/sriov_numvfs", "0\n")
 

@@ -281,7 +281,7 @@ def test_what_was_set_and_read_back_and_is_wiped_then_is_noticed(tmp_path):
         def __getattr__(self, name):
             return getattr(host.world.host_file, name)
 
-        def replace(self, text, was):
+        def replace(self, text, was, *, taken_back=False):
             host.world.host_file.replace(text, was)
             nvml.set_mixed_size(SECOND, enabled=False)
 

@@ -100,7 +100,7 @@ def test_instances_and_mixed_sizes_that_went_with_the_vfs_come_back_when_it_fail
         def __getattr__(self, name):
             return getattr(host.world.host_file, name)
 
-        def replace(self, text, was):
+        def replace(self, text, was, *, taken_back=False):
             raise OSError(28, "no space left on device")
 
     full = replace(host.world, host_file=Full())

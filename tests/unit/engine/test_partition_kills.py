@@ -14,7 +14,20 @@ from tests.faults import CHANGING, Trial, counted, failing, fault_points, outcom
 from tests.partitions import FIRST, OFF, SECOND, act, mig, stands
 from tests.unit.engine.test_drained import Deadly, killed
 from tests.unit.engine.test_faults import spawn
-from tests.worlds import WAIT_SECONDS, Host, Silent, copied, create, mend, open_host, picture, start, stop, wish
+from tests.worlds import (
+    WAIT_SECONDS,
+    Host,
+    Silent,
+    copied,
+    create,
+    mend,
+    open_host,
+    picture,
+    start,
+    stop,
+    wish,
+    yes,
+)
 from vgpuctl.engine.apply import apply_host, diff_host
 from vgpuctl.engine.diagnose import diagnose
 from vgpuctl.engine.host_plan import How
@@ -57,7 +70,9 @@ def scheduled(world: World, policy: Policy) -> object:
 
 
 def applied(world: World, sets: tuple[str, ...]) -> object:
-    return apply_host(world, ask(world, None, sets), How(True, WAIT_SECONDS), dry_run=False, progress=Silent())
+    return apply_host(
+        world, ask(world, None, sets), How(True, WAIT_SECONDS), dry_run=False, confirm=yes, progress=Silent()
+    )
 
 
 def partition(gpu: str, wanted: MigSpec | None = None, mixed: bool | None = None, mode: str | None = None):

@@ -67,3 +67,86 @@ def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path) -> None:
     with pytest.raises(OSError):  # noqa: PT011 - a link where the new file is written is not followed
         file_at(path).replace("new", "old")
     assert path.read_text() == "old"
+
+
+def versions(path: Path) -> dict[int, str]:
+    """Return the versions before that are there, by number."""
+    return {int(p.suffix[1:]): p.read_text() for p in path.parent.glob(f"{path.name}.[0-9]*")}
+
+
+def test_the_last_ten_versions_are_kept_with_their_mode_and_owner(tmp_path: Path) -> None:
+    path = tmp_path / "host.yaml"
+    path.write_text("0")
+    os.chmod(path, 0o640)
+    os.chown(path, 1234, 4321)
+    for number in range(13):
+        file_at(path).replace(str(number + 1), str(number))
+        file_at(path).replace(str(number + 1), str(number + 1))
+    assert versions(path) == {number: str(13 - number) for number in range(1, 11)}
+    known = {(s.st_mode & 0o7777, s.st_uid, s.st_gid) for s in (os.stat(p) for p in tmp_path.iterdir())}
+    assert known == {(0o640, 1234, 4321)}
+    assert (file_at(path).kept(1), file_at(path).kept(10), file_at(path).kept(11)) == ("12", "3", None)
+
+
+def test_what_is_taken_back_leaves_no_version(tmp_path: Path) -> None:
+    path = tmp_path / "host.yaml"
+    file_at(path).replace("a", None)
+    file_at(path).replace("b", "a")
+    before = versions(path)
+    file_at(path).replace("c", "b")
+    file_at(path).replace("b", "c", taken_back=True)
+    assert (path.read_text(), versions(path)) == ("b", before)
+    file_at(path).replace("another", "b", taken_back=True)
+    assert versions(path) == before
+
+
+def test_versions_stay_where_the_link_is(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "h.yaml").write_text("old")
+    path = tmp_path / "host.yaml"
+    path.symlink_to("real/h.yaml")
+    file_at(path).replace("new", "old")
+    assert versions(path) == {1: "old"}
+    assert [p.name for p in (tmp_path / "real").iterdir()] == ["h.yaml"]
+
+
+def test_a_power_cut_between_two_renames_loses_no_version(tmp_path: Path) -> None:
+    path = tmp_path / "host.yaml"
+    path.write_text("now")
+    for number in (1, 3, 4):  # 2 became 3, and 1 was to become 2
+        path.with_name(f"host.yaml.{number}").write_text(f"old {number}")
+    file_at(path).replace("new", "now")
+    assert versions(path) == {1: "now", 2: "old 1", 3: "old 3", 4: "old 4"}
+    path.with_name("host.yaml.1").write_text("new")  # the version was kept, and the file not replaced yet
+    file_at(path).replace("newer", "new")
+    assert versions(path) == {1: "new", 2: "old 1", 3: "old 3", 4: "old 4"}
+
+
+def test_a_version_that_cannot_be_kept_stops_the_change(tmp_path: Path) -> None:
+    path = tmp_path / "host.yaml"
+    path.write_text("old")
+    (tmp_path / f".host.yaml.1.{os.getpid()}").symlink_to("/nowhere/else")
+    with pytest.raises(OSError):  # noqa: PT011
+        file_at(path).replace("new", "old")
+    assert (path.read_text(), versions(path)) == ("old", {})
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless", "directory", "large"])
+def test_only_a_regular_file_of_a_bounded_size_is_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "host.yaml"
+    {
+        "pipe": lambda: os.mkfifo(path),
+        "endless": lambda: path.symlink_to("/dev/zero"),
+        "directory": path.mkdir,
+        "large": lambda: (path.touch(), os.truncate(path, 3 << 30)),
+    }[kind]()
+    for act in (file_at(path).read, lambda: file_at(path).replace("new", "old")):
+        with pytest.raises(OSError, match="it is"):
+            act()
+
+
+def test_a_file_is_kept_as_it_is_with_bytes_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "host.yaml"
+    path.write_bytes(b"version: 1\r\n# caf\xe9\r\n")
+    file_at(path).replace("new", file_at(path).read())
+    assert path.with_name("host.yaml.1").read_bytes() == b"version: 1\r\n# caf\xe9\r\n"

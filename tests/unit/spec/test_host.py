@@ -33,6 +33,8 @@ def test_defaults_may_be_missing(text: str) -> None:
     [
         ("defaults: {}", f"{NAME}:1:1: version: it is missing: write 'version: 1'"),
         ("~", f"{NAME}:1:1: a mapping of fields"),
+        ("version: 1\n---\ngpus: {}\n", f"{NAME}:2:1: it is not YAML: expected a single document"),
+        ("version: 1\n...\ngpus: {}\n", f"{NAME}:3:1: it is not YAML: expected a single document"),
         ("version: 2", f"{NAME}:1:10: version: this vgpuctl reads version 1"),
         ("version: '1'", f"{NAME}:1:10: version: this vgpuctl reads version 1"),
         ("version: true", f"{NAME}:1:10: version: this vgpuctl reads version 1"),
@@ -51,8 +53,9 @@ def test_what_is_refused_names_its_place(text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# version: 1\n  # gpus: {}\n"])
-def test_a_file_in_which_nothing_stands_is_as_none(text: str) -> None:
-    assert parse_host_spec(text, NAME) == HostSpec(version=1)
+def test_a_file_in_which_nothing_stands_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"says nothing: a host\.yaml has at least 'version: 1'"):
+        parse_host_spec(text, NAME)
 
 
 def test_gpus_vgpus_and_boot_are_read() -> None:

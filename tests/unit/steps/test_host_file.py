@@ -27,7 +27,7 @@ class File:
     def read(self) -> str | None:
         return self.text
 
-    def replace(self, text: str, was: str | None) -> None:
+    def replace(self, text: str, was: str | None, *, taken_back: bool = False) -> None:
         if self.refusal is not None:
             raise self.refusal
         assert was == self.text
@@ -129,7 +129,7 @@ class Contended(File):
         super().__init__("version: 1\n")
         self.times = times
 
-    def replace(self, text: str, was: str | None) -> None:
+    def replace(self, text: str, was: str | None, *, taken_back: bool = False) -> None:
         if self.times:
             self.times -= 1
             self.text = f"{self.text}# {self.times}\n"
@@ -171,3 +171,24 @@ def test_a_whole_file_that_was_lost_or_changed_meanwhile_is_noticed_and_left(tmp
     for error, kind in ((OSError(errno.EROFS, "read-only"), HostCannot), (OSError(errno.ENOSPC, "full"), Failed)):
         with pytest.raises(kind, match="cannot be written"):
             step.perform(world_with(tmp_path / kind.__name__, File(step.was, refusal=error)))
+
+
+STEPS = {
+    "keys": CORDON,
+    "vgpu": KeepVgpu(SPARE),
+    "whole": PutHostFile("version: 1\n# after\n", "version: 1  # before\n", "FILE"),
+}
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_a_change_that_is_taken_back_leaves_the_versions_as_they_were(tmp_path, kind):
+    """The version before is kept when the step is done, and is the file itself again when it is undone."""
+    world, step = open_host(tmp_path).world, STEPS[kind]
+    world.host_file.replace("version: 1  # first\n", None)
+    world.host_file.replace("version: 1  # before\n", "version: 1  # first\n")
+    step.perform(world)
+    step.verify(world)
+    assert [world.host_file.kept(n) for n in (1, 2, 3)] == ["version: 1  # before\n", "version: 1  # first\n", None]
+    step.undo(world)
+    assert world.host_file.read().strip() == "version: 1  # before"
+    assert [world.host_file.kept(n) for n in (1, 2)] == ["version: 1  # first\n", None]

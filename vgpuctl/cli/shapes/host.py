@@ -112,11 +112,19 @@ class GpuDifferenceShape(TypedDict):
     refused: str | None
 
 
+class RemovedShape(TypedDict):
+    """An entry of host.yaml that goes away, as `gpus.A16`, or some of its keys; `keys` has the values that go."""
+
+    entry: str
+    keys: dict[str, object]
+
+
 class HostDifferenceShape(WorkShape):
-    """What apply did or would do. `settings`: what differs in the other sections of host.yaml."""
+    """What apply did or would do. `settings`: what differs in the other sections of host.yaml; `removed`: what goes."""
 
     gpus: list[GpuDifferenceShape]
     settings: list[DifferenceShape]
+    removed: list[RemovedShape]
 
 
 class HostTextShape(TypedDict):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 PATH = "/etc/vgpuctl/host.yaml"
 
 
-EMPTY = f"{PATH} says nothing and counts as absent: begin it with 'version: 1', or remove it"
 SAID = (
     "desired",
     "cordoned",
@@ -34,35 +34,42 @@ SAID = (
 )
 """The fields of a `Gpu` that host.yaml says."""
 
+_NO_TEXT = re.compile("[\ufffd\ud800-\udfff]")
+"""What the seams read for bytes that are no UTF-8."""
 UNUSABLE = "new vGPUs and changes of GPUs are refused until it is mended"
 
 
 def read_host_spec(world: World) -> HostSpec | None:
-    """Return what host.yaml says, None when there is no such file or nothing stands in it.
+    """Return what host.yaml says, None when there is no such file.
 
     Raises:
-        InvalidInput: it cannot be read or understood.
+        InvalidInput: it cannot be read or understood; also one in which nothing stands: it was cut short.
     """
     text = read_text(world)
-    return None if text is None else _parsed(text)
+    try:
+        return None if text is None else _parsed(text)
+    except InvalidInput as error:
+        error.hint = "; ".join(filter(None, (error.hint, way_back(world))))
+        raise
 
 
 @lru_cache(maxsize=1)
-def _parsed(text: str) -> HostSpec | None:
+def _parsed(text: str) -> HostSpec:
     """Return what a text says. A command looks at its host again and again, and the text is mostly the same."""
-    from vgpuctl.spec.host import parse_host_spec, says_nothing
+    from vgpuctl.spec.host import parse_host_spec
 
-    return None if says_nothing(text) else parse_host_spec(text, PATH)
+    _require_utf8(text)
+    return parse_host_spec(text, PATH)
 
 
 def read_text(world: World) -> str | None:
-    """Return host.yaml's text, None when there is no such file.
+    """Return host.yaml's text, None when there is no such file. Bytes that are no text are in it as surrogates.
 
     Raises:
         InvalidInput: it cannot be read.
     """
     try:
-        text = world.sysfs.read(PATH)
+        return world.host_file.read() if world.host_file is not None else world.sysfs.read(PATH)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
@@ -72,11 +79,26 @@ def read_text(world: World) -> str | None:
             errno=error.errno,
             path=PATH,
         ) from error
-    if "\ufffd" in text:  # what the seam reads for bytes that are none
+
+
+def way_back(world: World) -> str:
+    """Return the command that brings a version before of host.yaml back; when none is kept, what else helps."""
+    try:
+        kept = world.host_file is not None and world.host_file.kept(1) is not None
+    except OSError:
+        kept = False
+    return (
+        "vgpuctl apply --undo goes back to the newest version that is kept"
+        if kept
+        else f"correct it, or remove it: {PATH}"
+    )
+
+
+def _require_utf8(text: str) -> None:
+    if _NO_TEXT.search(text):
         raise InvalidInput(
             f"{PATH} is not UTF-8 text", hint=f"save it as UTF-8, like: iconv -f LATIN1 -t UTF-8 {PATH}", path=PATH
         )
-    return text
 
 
 class HostFileRead(Value):
@@ -128,10 +150,8 @@ def read_host_file(world: World) -> HostFileRead:
         spec = None if text is None else _parsed(text)
     except InvalidInput as error:
         problem = f"{PATH} cannot be used: {error.message}"
-        return HostFileRead(problem=problem, warnings=(f"{problem}; {UNUSABLE}",))
-    if spec is None:
-        return HostFileRead(warnings=() if text is None else (EMPTY,))
-    return HostFileRead(spec.gpus, named_vgpus(spec.vgpus), spec.placement)
+        return HostFileRead(problem=problem, warnings=(f"{problem}; {UNUSABLE}: {way_back(world)}",))
+    return HostFileRead() if spec is None else HostFileRead(spec.gpus, named_vgpus(spec.vgpus), spec.placement)
 
 
 def named_vgpus(vgpus: Mapping[str, VgpuSpec]) -> tuple[NamedVgpu, ...]:

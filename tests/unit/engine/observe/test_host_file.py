@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.worlds import Silent, create, open_host, start, stop, wish
@@ -11,7 +13,7 @@ from vgpuctl.engine.claim import narrow
 from vgpuctl.engine.cordon import cordon
 from vgpuctl.engine.devices import missing_devices
 from vgpuctl.engine.observe import Want, observe, observe_devices
-from vgpuctl.engine.observe.host_file import EMPTY, read_host_spec
+from vgpuctl.engine.observe.host_file import read_host_spec
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.gpu import Mode
 from vgpuctl.model.wish import PlacementSpec
@@ -93,17 +95,41 @@ def test_every_command_that_looks_warns_of_a_broken_file_that_says_nothing_of_gp
         create(host.world, wish("A100-4C"))
 
 
-@pytest.mark.parametrize("text", ["", "\n \n", "# version: 1\n#gpus: {}\n"])
-def test_an_empty_file_counts_as_absent_and_is_told(tmp_path, text):
+@pytest.mark.parametrize("text", ["", "\n \n", "# version: 1\n#gpus: {}\n", "gpus: {}\n", "\0" * 40])
+def test_a_file_that_was_emptied_is_told_stops_changes_and_names_the_way_back(tmp_path, text):
     host = open_host(tmp_path)
     host.sim.host_file.write_text(text)
-    assert [w for w in queries.list_gpus(host.world).warnings if "host.yaml" in w] == [EMPTY]
-    assert "version: 1" in EMPTY
-    assert read_host_spec(host.world) is None
-    assert create(host.world, wish("A100-4C", name="vm")).changed
+    (warned,) = [w for w in queries.list_gpus(host.world).warnings if "host.yaml" in w]
+    assert "correct it, or remove it" in warned
     job = {"dry_run": False, "progress": Silent()}
+    for act in (lambda: create(host.world, wish("A100-4C")), lambda: cordon(host.world, GPU, cordoned=True, **job)):
+        with pytest.raises(InvalidInput, match=r"host\.yaml"):
+            act()
+    assert host.sim.host_file.read_text() == text
+    host.sim.host_file.unlink()
     assert cordon(host.world, GPU, cordoned=True, **job).changed
-    assert host.sim.host_file.read_text() == f'{text.lstrip()}version: 1\ngpus:\n  "{GPU}":\n    cordoned: true\n'
+    assert cordon(host.world, GPU, cordoned=False, **job).changed
+    host.sim.host_file.write_text(text)
+    assert "vgpuctl apply --undo" in queries.list_gpus(host.world).warnings[0]
+    with pytest.raises(InvalidInput) as raised:
+        cordon(host.world, GPU, cordoned=True, **job)
+    assert "vgpuctl apply --undo" in raised.value.hint
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless", "directory", "large"])
+def test_what_is_no_host_file_is_refused_at_once(tmp_path, kind):
+    host = open_host(tmp_path)
+    path = host.sim.host_file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    {
+        "pipe": lambda: os.mkfifo(path),
+        "endless": lambda: path.symlink_to("/dev/zero"),
+        "directory": path.mkdir,
+        "large": lambda: (path.touch(), os.truncate(path, 3 << 30)),
+    }[kind]()
+    assert any("host.yaml cannot be read: it is" in w for w in queries.list_gpus(host.world).warnings)
+    with pytest.raises(InvalidInput, match=r"host\.yaml cannot be read: it is"):
+        cordon(host.world, GPU, cordoned=True, dry_run=False, progress=Silent())
 
 
 def test_bytes_that_are_no_text_are_told_as_such(tmp_path):

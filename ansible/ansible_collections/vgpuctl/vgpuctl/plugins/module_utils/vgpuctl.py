@@ -67,10 +67,17 @@ def mapping_of(module: AnsibleModule, option: str, value: Any) -> dict[Any, Any]
     )
 
 
-def ask(module: AnsibleModule, words: list[str], data: str | None = None, absent: Any = None) -> dict[str, Any]:
+def ask(
+    module: AnsibleModule,
+    words: list[str],
+    data: str | None = None,
+    absent: Any = None,
+    consent: str | None = None,
+) -> dict[str, Any]:
     """Run vgpuctl and return its document; the module ends here when vgpuctl failed.
 
-    `data` is its standard input; `absent` the data to return when it says that there is no such thing.
+    `data` is its standard input; `absent` the data to return when it says that there is no such thing. `consent`: the
+    hint when vgpuctl asks a question; None answers each with yes.
     """
     program = module.params["executable"] or module.get_bin_path("vgpuctl", opt_dirs=PLACES)
     if program is None:
@@ -78,7 +85,8 @@ def ask(module: AnsibleModule, words: list[str], data: str | None = None, absent
             msg="vgpuctl is not on this host. The role vgpuctl.vgpuctl.vgpuctl installs it; or say executable",
             code="no-vgpuctl",
         )
-    status, out, err = _run(module, [program, "--json", "--yes", *words], data)
+    yes = ["--yes"] if consent is None else []
+    status, out, err = _run(module, [program, "--json", *yes, *words], data)
     try:
         document: dict[str, Any] = json.loads(out)
     except ValueError:
@@ -96,10 +104,13 @@ def ask(module: AnsibleModule, words: list[str], data: str | None = None, absent
         return document
     if absent is not None and error["code"] == "not-found":
         return {**document, "data": absent}
+    lines = []
+    if error["code"] == "needs-confirmation":
+        lines, error["hint"] = error["facts"].get("lines", []), consent or error["hint"]
     hint = f"\nhint: {error['hint']}" if error["hint"] else ""
     told = {name: value for name, value in error.items() if name != "message"}
     return module.fail_json(
-        msg=f"{error['message']}   [{error['code']}]{hint}",
+        msg="\n  ".join([f"{error['message']}   [{error['code']}]", *map(str, lines)]) + hint,
         rc=status,
         changed=document["changed"],
         **told,
@@ -125,13 +136,19 @@ def _run(module: AnsibleModule, words: list[str], data: str | None) -> tuple[int
         return module.fail_json(msg=f"{words[0]} cannot be run: {error.strerror}", code="cannot-run", rc=error.errno)
 
 
-def change(module: AnsibleModule, words: list[str], data: str | None = None, name: str = "vgpuctl") -> None:
+def change(
+    module: AnsibleModule,
+    words: list[str],
+    data: str | None = None,
+    name: str = "vgpuctl",
+    consent: str | None = None,
+) -> None:
     """Run a command that changes something, or in check mode only says what it would do, and end the module.
 
-    What vgpuctl tells is returned under `name`.
+    What vgpuctl tells is returned under `name`; `consent` as of `ask`.
     """
     dry = ["--dry-run"] if module.check_mode else []
-    document = ask(module, [words[0], *flags(module.params, "wait"), *dry, *words[1:]], data)
+    document = ask(module, [words[0], *flags(module.params, "wait"), *dry, *words[1:]], data, consent=consent)
     said = document["data"]
     bookkeeping = {
         key: said.pop(key) for key in ("steps", "notes", "dry_run", "before", "after", "sources") if key in said

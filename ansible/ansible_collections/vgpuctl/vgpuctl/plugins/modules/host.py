@@ -29,6 +29,13 @@ options:
     description:
       - Parts to change in the host's own file, which keeps its comments. GPU, as host.yaml names it, to keys and
         values; V(null) takes a key out.
+  prune:
+    type: bool
+    default: false
+    description:
+      - Whether O(spec) or O(src) may take entries of the host's file away, or keys of them. Without it the task fails,
+        changes nothing, and lists what would go; in check mode it lists that under RV(host.removed).
+      - The last ten versions of the file stay beside it; C(vgpuctl apply --undo) goes back to one.
   drain:
     type: bool
     default: false
@@ -61,7 +68,10 @@ host:
   description: What differed, GPU by GPU, as C(vgpuctl diff --json) tells it.
   returned: success
   type: dict
-  sample: {gpus: [{address: '0000:17:00.0', differences: [{key: mode, is: unmanaged, wanted: vgpu}]}], settings: []}
+  sample:
+    gpus: [{address: '0000:17:00.0', differences: [{key: mode, is: unmanaged, wanted: vgpu}]}]
+    settings: []
+    removed: []
 steps:
   description: What was done, or in check mode what would be.
   returned: success
@@ -94,6 +104,7 @@ def main() -> None:
             "spec": {"type": "dict"},
             "src": {"type": "path"},
             "gpus": {"type": "dict"},
+            "prune": {"type": "bool", "default": False},
             "drain": {"type": "bool", "default": False},
             **COMMON,
         },
@@ -110,7 +121,8 @@ def main() -> None:
     file = ["--file", src or "-"] if spec is not None or src is not None else []
     sets = [f"gpus[{gpu}].{key}={json.dumps(value)}" for gpu, keys in named.items() for key, value in keys.items()]
     words = ["apply", *file, *flags({"set": sets, "drain": module.params["drain"]}, "set", "drain")]
-    change(module, words, json.dumps(spec) if spec is not None else None, name="host")
+    consent = None if module.params["prune"] else "prune: true lets these go"
+    change(module, words, json.dumps(spec) if spec is not None else None, name="host", consent=consent)
 
 
 if __name__ == "__main__":

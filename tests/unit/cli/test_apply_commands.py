@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""However a host.yaml comes to be short or empty, apply takes nothing away unasked, and there is a way back."""
+
+from __future__ import annotations
+
+import io
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.unit.cli.conftest import Ran, child
+from tests.unit.cli.test_confirm import Terminal
+from vgpuctl.cli import schemas
+
+A16, A100 = "0000:17:00.0", "0000:3b:00.0"
+SAID = f"""# of the GPU team
+version: 1
+defaults: {{memory: 8GiB}}
+gpus:
+  "{A16}": {{cordoned: true, reserved_for: [vdi-*]}}
+  H100: {{mode: sriov}}
+"""
+GONE = [f"gpus.{A16}: cordoned true, reserved_for [vdi-*]", "gpus.H100: mode sriov", "defaults: memory 8GiB"]
+
+
+class Host:
+    """A simulated host as a user has it: words, standard input, and its /etc/vgpuctl."""
+
+    def __init__(self, run: Callable[..., Ran], etc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.run, self.etc, self.monkeypatch = run, etc, monkeypatch
+        self.file = etc / "host.yaml"
+
+    def __call__(self, line: str, text: str | bytes = "") -> Ran:
+        given = text.encode() if isinstance(text, str) else text
+        self.monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
+        ran = self.run("--host", "sim:mixed", *shlex.split(line))
+        if "--json" in line:
+            jsonschema.validate(ran.document, schemas.document_schema(ran.document["kind"]))
+        return ran
+
+    @property
+    def etc_now(self) -> dict[str, str]:
+        return {path.name: path.read_text() for path in self.etc.iterdir()}
+
+
+@pytest.fixture
+def host(vgpuctl: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    assert vgpuctl("--host", "sim:mixed", "cordon", "A16").status == 0
+    (file,) = tmp_path.rglob("host.yaml")
+    file.write_text(SAID)
+    return Host(vgpuctl, file.parent, monkeypatch)
+
+
+EMPTIED: dict[str, str | bytes] = {
+    "nothing": "",
+    "blank": "\n\n",
+    "comments": "# version: 1\n",
+    "no version": "gpus: {}\n",
+    "null": "~\n",
+    "a list": "[]\n",
+    "NULs": b"\0" * 512,
+    "an end": "...\n",
+    "two documents": f"version: 1\n---\n{SAID}",
+    "an early end": "version: 1\n...\ngpus: {}\n",
+    "half a line": SAID[:30],
+    "half a mapping": SAID[: SAID.index("cordoned")],
+    "half a text": SAID[: SAID.index(A16) + 3],
+    "not text": b"version: 1 # caf\xe9\n",
+    "two at once": f"{SAID}{SAID}",
+}
+
+
+@pytest.mark.parametrize("kind", EMPTIED)
+@pytest.mark.parametrize("command", ["apply --yes -f -", "apply --yes --dry-run -f -", "diff -f -", "assert -f -"])
+def test_a_document_without_version_1_is_refused_whoever_reads_it(host: Host, kind: str, command: str) -> None:
+    ran = host(command, EMPTIED[kind])
+    assert (ran.status, "standard input" in ran.err) == (2, True)
+    assert host.etc_now == {"host.yaml": SAID}
+
+
+def test_a_pipe_whose_first_command_fails_changes_nothing(host: Host, tmp_path: Path) -> None:
+    imported = host("import -", "garbage\n")
+    assert (imported.status, imported.out) == (2, "")
+    assert host("apply --yes -f -", imported.out).status == 2
+    assert host("apply --yes -f /dev/null").status == 2
+    assert host("export").status == 0
+    host.file.write_text("")
+    exported = host("export")
+    assert (exported.status, exported.out) == (2, "")
+    assert host.etc_now == {"host.yaml": ""}
+
+
+SHORTER = {"version alone": "version: 1\n", "older": "version: 1\ngpus: {A16: {mode: vgpu}}\n"}
+
+
+@pytest.mark.parametrize("kind", SHORTER)
+def test_what_goes_is_listed_and_asked_about(host: Host, kind: str) -> None:
+    text = SHORTER[kind]
+    found = host("diff -f -", text)
+    assert (found.status, [line.strip() for line in found.out.splitlines()][-3:]) == (
+        7,
+        [_page(one) for one in GONE],
+    )
+    assert [_page(one) in host("apply --dry-run -f -", text).out for one in GONE] == [True] * 3
+    document = host("diff --json -f -", text).document
+    assert {one["entry"] for one in document["data"]["removed"]} == {line.split(": ")[0] for line in GONE}
+    for words in ("apply -f -", "apply -f - --json"):
+        ran = host(words, text)
+        assert ran.status == 2
+        told = ran.document["error"]["facts"]["lines"] if "--json" in words else ran.err
+        assert [one in told for one in GONE] == [True] * 3
+        assert "[needs-confirmation]" in ran.err or ran.document["error"]["code"] == "needs-confirmation"
+    assert host.etc_now == {"host.yaml": SAID}
+    ran = host("apply --yes -f -", text)
+    assert (ran.status, "gone from host.yaml:" in ran.out) == (0, True)
+    assert host.etc_now == {"host.yaml": text, "host.yaml.1": SAID}
+
+
+def _page(line: str) -> str:
+    """Return a removal as a page has it, where a list has no brackets."""
+    return line.replace("[", "").replace("]", "")
+
+
+def test_a_person_is_asked_and_may_say_no(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "short.yaml").write_text("version: 1\n")
+    for answer, status in (("n\n", 2), ("y\n", 0)):
+        host.monkeypatch.setattr("sys.stdin", Terminal(answer))
+        host.monkeypatch.setattr("sys.stderr", screen := Terminal())
+        ran = host.run("--host", "sim:mixed", "apply", "-f", str(tmp_path / "short.yaml"))
+        assert (ran.status, all(one in screen.getvalue() for one in GONE)) == (status, True)
+        assert (host.file.read_text() == SAID) is (status == 2)
+
+
+def test_nobody_is_asked_where_nothing_goes(host: Host) -> None:
+    assert host("apply -f -", f"{SAID}boot: {{deadline_seconds: 60}}\n").status == 0
+    assert host(f"apply --set gpus[{A16}].reserved_for=null").status == 0
+    assert host("apply -f -", host("export").out).status == 0
+    assert host("diff").status == 0
+
+
+def test_undo_goes_back_and_forth_and_says_what_changes(host: Host) -> None:
+    assert host("uncordon A16").status == 0
+    without = host.file.read_text()
+    assert host("apply --undo --dry-run").out.splitlines()[-1].endswith(f"put {_etc(1)} in the place of {_etc()}")
+    assert host("apply --undo").status == 0
+    assert host.etc_now == {"host.yaml": SAID, "host.yaml.1": without, "host.yaml.2": SAID}
+    ran = host("apply --undo")
+    assert (ran.status, "cordoned true" in ran.err) == (2, True)
+    assert host("apply --undo --yes").status == 0
+    assert host.file.read_text() == without
+    assert host("apply --undo 3 --json").document["changed"] is True
+    assert host.file.read_text() == SAID
+
+
+def _etc(number: int | None = None) -> str:
+    return "/etc/vgpuctl/host.yaml" + (f".{number}" if number else "")
+
+
+@pytest.mark.parametrize("broken", ["", "gpus: [", "version: 1\nnonsense: 1\n", b"version: 1 # caf\xe9\n"])
+@pytest.mark.parametrize("words", ["apply --undo", "apply -f -"])
+def test_a_broken_host_yaml_can_be_replaced(host: Host, broken: str | bytes, words: str) -> None:
+    assert host("create-vgpu lab --profile T4-4Q").status == 0
+    assert host("cordon A100").status == 0
+    assert host("uncordon A100").status == 0
+    wanted = (host.etc / "host.yaml.1").read_text()
+    host.file.write_bytes(broken if isinstance(broken, bytes) else broken.encode())
+    assert host("list-gpus").status == 0
+    assert "vgpuctl apply --undo" in host("list-gpus").err
+    assert "vgpuctl apply --undo" in host("cordon A100").err
+    assert host(f"{words} --dry-run", wanted).status == 0
+    assert host(words, wanted).status == 2
+    assert host.file.read_bytes() == (broken if isinstance(broken, bytes) else broken.encode())
+    assert host(f"{words} --yes", wanted).status == 0
+    assert host.file.read_text() == wanted
+    assert [v["name"] for v in host("list-vgpus --json").document["data"]] == ["lab"]
+    assert "nothing to do" in host("reconcile").out
+    assert host("apply").out == "the host is as host.yaml says; nothing to do\n"
+
+
+def test_a_refusal_comes_before_a_broken_file_is_replaced(host: Host) -> None:
+    assert child("--host", "sim:mixed", "create-vgpu", "lab", "--profile", "T4-4Q").returncode == 0
+    host.file.write_text("broken")
+    before = host.etc_now
+    ran = host("apply --yes -f -", 'version: 1\ngpus: {"0000:99:00.0": {mode: vgpu}}\n')
+    assert (ran.status, host.etc_now) == (2, before)
+    ran = host("apply -f -", "version: 1\n")
+    assert (ran.status, "reconcile removes it" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("apply --undo", "there is no /etc/vgpuctl/host.yaml.1"),
+        ("apply --undo 4", "there is no /etc/vgpuctl/host.yaml.4"),
+        ("apply --undo 11", "N is 1 to 10"),
+        ("apply --undo x", "N is 1 to 10"),
+        ("apply host.yaml", "a file is -f host.yaml"),
+        ("apply --undo -f -", "--undo and -f exclude each other"),
+    ],
+)
+def test_what_cannot_be_undone_is_refused(host: Host, words: str, says: str) -> None:
+    ran = host(words)
+    assert (ran.status, says in ran.err) == (2, True)
+
+
+def test_a_version_that_is_broken_itself_names_the_one_before(host: Host) -> None:
+    (host.etc / "host.yaml.1").write_text("")
+    ran = host("apply --undo --yes")
+    assert (ran.status, "vgpuctl apply --undo 2" in ran.err) == (2, True)
+    assert host.file.read_text() == SAID
+
+
+def test_every_command_that_edits_host_yaml_keeps_the_version_before(host: Host) -> None:
+    lines = ("uncordon A16", "set-mode A16 vgpu", "create-vgpu vdi-1 --profile A16-2Q", "delete-vgpu vdi-1 --yes")
+    for number, line in enumerate(lines, 1):
+        before = host.file.read_text()
+        ran = host(line)
+        assert ran.status == 0, ran.err
+        assert (host.etc / "host.yaml.1").read_text() == before
+        assert len(host.etc_now) == number + 1
+
+
+def test_a_host_by_ssh_gets_the_words_and_the_answer(host: Host) -> None:
+    """The vgpuctl there runs with --json and never asks; `apply --undo N` are words like any other."""
+    assert host("uncordon A16").status == 0
+    assert host("--json apply --undo --yes").document["changed"] is True
+    ran = host("--json apply --undo")
+    assert ran.document["error"]["facts"]["lines"] == [f"gpus.{A16}: cordoned true"]

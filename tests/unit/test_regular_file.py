@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that people write are read when they are regular files, at most as far as such a file can go."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from vgpuctl.regular_file import MOST_BYTES, read_regular
+
+
+def test_a_regular_file_is_read_also_by_a_link(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * MOST_BYTES)
+    (tmp_path / "link").symlink_to("file")
+    assert read_regular(tmp_path / "link") == b"x" * MOST_BYTES
+    assert read_regular(str(tmp_path / "file"), MOST_BYTES) == b"x" * MOST_BYTES
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("pipe", "it is a pipe and no regular file"),
+        ("socket", "it is a socket and no regular file"),
+        ("zero", "it is a device and no regular file"),
+        ("directory", "it is a directory"),
+        ("large", "it is larger than 1024 KiB"),
+        ("sparse", "it is larger than 1024 KiB"),
+    ],
+)
+def test_anything_else_is_refused_at_once(tmp_path: Path, kind: str, why: str) -> None:
+    path = tmp_path / "x"
+    with socket.socket(socket.AF_UNIX) as bound:
+        {
+            "pipe": lambda: os.mkfifo(path),
+            "socket": lambda: bound.bind(str(path)),
+            "zero": lambda: path.symlink_to("/dev/zero"),
+            "directory": path.mkdir,
+            "large": lambda: path.write_bytes(b" " * (MOST_BYTES + 1)),
+            "sparse": lambda: (path.touch(), os.truncate(path, 3 << 30)),
+        }[kind]()
+        with pytest.raises(OSError, match=why) as raised:
+            read_regular(path)
+    assert raised.value.filename == str(path)
