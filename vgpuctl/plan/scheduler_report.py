@@ -9,7 +9,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import VmState
 from vgpuctl.scheduler.limits import runs_on
 from vgpuctl.scheduler.modprobe import ModprobeFile, in_force, loaded, settings
-from vgpuctl.scheduler.registry import decode, generation
+from vgpuctl.scheduler.registry import decode, generation, weighted
 
 Value = dict[str, object]
 _RUNNING = (VmState.RUNNING, VmState.PAUSED)
@@ -30,15 +30,16 @@ def scheduler_details(
     """Return the rest for show-gpu. `params`: the text of the loaded driver's parameters; `files`: modprobe's."""
     limits = gpu.scheduler.limits if gpu.scheduler is not None else None
     adaptive = limits.adaptive if limits is not None else None
+    word = loaded(params or "", gpu.address)
     return {
         "scheduler_limits": _limits(limits),
-        "scheduler_at_load": _word(driver, adaptive, loaded(params or "", gpu.address)),
+        "scheduler_at_load": _word(driver, adaptive, word),
         "scheduler_next": _word(driver, adaptive, in_force(settings(files), gpu.address)),
-        "shares": _shares(snapshot, gpu),
+        "shares": _shares(snapshot, gpu, weighted(driver, word)),
     }
 
 
-def _shares(snapshot: Snapshot, gpu: Gpu) -> list[Value]:
+def _shares(snapshot: Snapshot, gpu: Gpu, weights: bool | None) -> list[Value]:
     state = gpu.scheduler.state if gpu.scheduler is not None else None
     if state is None:
         return []
@@ -51,7 +52,7 @@ def _shares(snapshot: Snapshot, gpu: Gpu) -> list[Value]:
     values: list[Value] = []
     for vgpu in vgpus:
         most = next((t.max_per_gpu for t in gpu.types if t.profile == vgpu.profile), None)
-        found = share(state, runs=_runs(snapshot, vgpu), running=running, most=most)
+        found = share(state, runs=_runs(snapshot, vgpu), running=running, most=most, weighted=weights)
         values.append(
             {
                 "carrier": vgpu.carrier,

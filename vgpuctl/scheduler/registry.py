@@ -126,6 +126,13 @@ def weights_since(driver: str | None) -> bool:
     return (branch(driver) or 0) >= _WEIGHTS_SINCE
 
 
+def weighted(driver: str | None, word: int | None) -> bool | None:
+    """Say whether a driver that was loaded with this word gives vGPUs weights; None when that is not known."""
+    if branch(driver) is None:
+        return None
+    return weights_since(driver) and not (word is not None and word & _ENABLE and word & UNWEIGHTED)
+
+
 def _field(value: int, bits: int, what: str) -> int:
     if not 0 <= value < 1 << bits:
         raise ValueError(f"{what.format(value)} does not fit into {bits} bits")

@@ -2,7 +2,9 @@
 """What a vGPU is guaranteed of its GPU's time under a scheduler, and how long a turn is.
 
 Best effort guarantees nothing. Fixed share: 1 / the most vGPUs of its size that the GPU takes, also while others are
-idle or missing. Equal share: 1 / the vGPUs that run now. Source: NVIDIA's description of the three policies.
+idle or missing. Equal share: 1 / the vGPUs that run now, where the driver does not weight them. Drivers from 590 on do
+unless bit 3 of RmPVMRL is set, and what the weights are is not published. Source: NVIDIA's description of the three
+policies; nvrm_registry.h in NVIDIA's open kernel modules, 595.45.
 """
 
 from __future__ import annotations
@@ -21,8 +23,12 @@ class Share(Value):
     note: str
 
 
-def share(state: SchedulerState | None, *, runs: bool, running: int, most: int | None) -> Share:
-    """Return a vGPU's share. `running`: vGPUs that run on the GPU; `most`: how many of its size there can be."""
+def share(state: SchedulerState | None, *, runs: bool, running: int, most: int | None, weighted: bool | None) -> Share:
+    """Return a vGPU's share.
+
+    `running`: vGPUs that run on the GPU; `most`: how many of its size there can be; `weighted`: whether the driver
+    weights vGPUs, None when that is not known.
+    """
     if state is None or state.policy is None:
         return Share(None, None, "which policy runs is not known")
     length = state.time_slice_ns or None
@@ -34,4 +40,10 @@ def share(state: SchedulerState | None, *, runs: bool, running: int, most: int |
         return Share(Fraction(1, most), length, f"1 of {most}, whether the others run or not")
     if not runs:
         return Share(None, length, "it is off; an equal share when it runs")
-    return Share(Fraction(1, running), length, f"1 of the {running} that run now" if running > 1 else "it runs alone")
+    if running == 1:
+        return Share(Fraction(1), length, "it runs alone")
+    if weighted is None:
+        return Share(None, length, "not known: the driver's version is not known, and from 590 on it weights vGPUs")
+    if weighted:
+        return Share(None, length, "not known: this driver weights vGPUs unless bit 3 of RmPVMRL is set")
+    return Share(Fraction(1, running), length, f"1 of the {running} that run now")

@@ -57,6 +57,44 @@ def test_vms_are_named_and_drained_when_asked_and_each_has_its_share(sim: Run) -
     assert "25 %" in sim(f"show-gpu {GPU}").out
 
 
+WEIGHTS = """version: 1
+libvirt: {running: true}
+storage: {pools: [{name: default}]}
+networks: [{name: default}]
+nvidia: {driver: "DRIVER"}
+gpus: [{model: A40}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("driver", "word", "percent"),
+    [
+        ("580.105.06", "RmPVMRL=0x1", 50.0),
+        ("590.48.01", "RmPVMRL=0x1", None),
+        ("595.45.04", "RmPVMRL=0x1", None),
+        ("595.45.04", "RmPVMRL=0x9", 50.0),
+    ],
+)
+def test_an_equal_share_is_a_number_only_where_the_driver_has_no_weights(
+    sim: Run, tmp_path: Path, driver: str, word: str, percent: float | None
+) -> None:
+    file = tmp_path / "host.yaml"
+    file.write_text(WEIGHTS.replace("DRIVER", driver))
+    assert sim(f"set-scheduler {GPU} --policy equal_share --via modprobe", str(file)).status == 0
+    (options,) = tmp_path.rglob("modprobe.d/*.conf")
+    options.write_text(f'options nvidia NVreg_RegistryDwords="{word}"\n')
+    assert sim("sim reboot", str(file)).status == 0
+    assert sim("create-vm one --profile A40-12Q", str(file)).status == 0
+    alone = sim(f"show-gpu {GPU} --json", str(file)).document["data"]["shares"]
+    assert [s["guaranteed_percent"] for s in alone] == [100.0]
+    assert sim("create-vm two --profile A40-12Q", str(file)).status == 0
+    shares = sim(f"show-gpu {GPU} --json", str(file)).document["data"]["shares"]
+    assert [s["guaranteed_percent"] for s in shares] == [percent, percent]
+    assert all(("this driver weights vGPUs" in s["note"]) is (percent is None) for s in shares)
+    shown = sim(f"show-gpu {GPU}", str(file)).out
+    assert ("not known: this driver weights vGPUs" in " ".join(shown.split())) is (percent is None)
+
+
 def test_the_file_way_says_when_it_counts(sim: Run) -> None:
     ran = sim(f"set-scheduler {GPU} --policy equal_share --via modprobe")
     assert ran.out == f"{GPU}: equal_share when its driver is loaded next\n"
