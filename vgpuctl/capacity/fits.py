@@ -13,7 +13,7 @@ from vgpuctl.capacity.asked import as_asked
 from vgpuctl.capacity.kinds import Numbers, fleet_of
 from vgpuctl.capacity.mixed_size import pack
 from vgpuctl.capacity.place import rooms_for
-from vgpuctl.capacity.profiles import find
+from vgpuctl.capacity.profiles import find, without_namesakes
 from vgpuctl.capacity.room import Room
 from vgpuctl.model.gpu import NVIDIA, Backend, Gpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
@@ -63,6 +63,7 @@ def fit(snapshot: Snapshot, gpus: Sequence[Gpu], profiles: Sequence[tuple[str, i
         NotFound, NoCapacity, InvalidInput: a profile cannot be meant on these GPUs.
     """
     found = {text: find(snapshot, gpus, text) for text, _ in profiles}
+    gpus = without_namesakes(gpus, list(found.values()))
     numbers = fleet_of(snapshot, gpus)
     asked = as_asked(numbers, found)
     types = {asked.names[text]: some for text, some in found.items()}

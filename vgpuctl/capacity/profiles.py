@@ -65,6 +65,36 @@ def find(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -> Mapping[str, Vgp
     raise _missing(snapshot, gpus, text)
 
 
+def shared_names(gpus: Sequence[Gpu]) -> Mapping[str, tuple[str, ...]]:
+    """Return the profiles that mean different types on these GPUs, with the types' full names."""
+    names: dict[str, set[str]] = {}
+    for gpu in gpus:
+        for known in gpu.types:
+            names.setdefault(known.profile, set()).add(known.name)
+    return {profile: tuple(sorted(some)) for profile, some in names.items() if len(some) > 1}
+
+
+def without_namesakes(gpus: Sequence[Gpu], found: Sequence[Mapping[str, VgpuType]]) -> Sequence[Gpu]:
+    """Return the GPUs without those on which a profile that is asked for means another type. `found`: as `find` says.
+
+    Raises:
+        InvalidInput: such a GPU is needed for another profile.
+    """
+    for types in found:
+        profiles = {t.profile for t in types.values()}
+        others = {g.address: [t for t in g.types if t.profile in profiles] for g in gpus if g.address not in types}
+        namesakes = {address: some[0] for address, some in others.items() if some}
+        if any(address in other for address in namesakes for other in found):
+            names = sorted({t.name for t in (*types.values(), *namesakes.values())})
+            raise InvalidInput(
+                f"types of different GPU models have one profile name here: {', '.join(names)}",
+                hint="ask for the profiles of one GPU model at a time: --gpu MODEL",
+                names=names,
+            )
+        gpus = [gpu for gpu in gpus if gpu.address not in namesakes]
+    return gpus
+
+
 def the_one(found: Mapping[str, VgpuType], text: str) -> str:
     """Return the profile that was found, where it has to be one.
 

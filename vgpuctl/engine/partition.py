@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.layout.mig import instances_for
 from vgpuctl.model.gpu import Gpu, VgpuType
 from vgpuctl.model.partition import MigSpec
+from vgpuctl.model.profile_name import profile_of
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def types_of(world: World, gpu: Gpu) -> tuple[VgpuType, ...]:
         VgpuType(
             str(number),
             kind.name,
-            kind.name.split()[-1],
+            profile_of(kind.name),
             kind.framebuffer_mib,
             kind.max_per_gpu,
             gi_profile_id=kind.gi_profile_id,

@@ -8,8 +8,11 @@ import re
 from vgpuctl.value import Value
 
 _NVIDIA = re.compile(
-    r"(?:(?P<board>[A-Za-z].*?)-)?(?P<rest>(?:(?P<slices>[1-7])-)?\d+(?P<series>[ABCQ])(?P<suffix>4|ME)?)"
+    r"(?:(?P<board>[A-Za-z].*?|\d+[A-Za-z].*?)-)?(?P<rest>(?:(?P<slices>[1-7])-)?\d+(?P<series>[ABCQ])(?P<suffix>4|ME)?)"
 )
+
+
+_SHORT = re.compile(r"\w.*-\d\w*")
 
 
 class ProfileName(Value):
@@ -33,6 +36,16 @@ def parse_name(profile: str) -> ProfileName | None:
         return None
     exclusive = match["series"] in "AB" or match["suffix"] == "ME"
     return ProfileName(match["board"] or "", match["rest"], int(match["slices"] or 0), match["series"], exclusive)
+
+
+def profile_of(name: str) -> str:
+    """Return the profile of an NVIDIA type by the driver's name of it: the last word, where that names a board.
+
+    Else it is the whole name: "NVIDIA GeForce RTX 3050", a type of RTX PRO 6000 (ids 1604, 1605, 2266 and 2267 of
+    NVIDIA's driver 595), ends in a word that says neither board nor size.
+    """
+    last = name.rpartition(" ")[2]
+    return last if _SHORT.fullmatch(last) else name
 
 
 def without_model(profile: str) -> str:

@@ -7,12 +7,13 @@ Only VMs that vgpuctl made are moved, each vGPU at most once. A GPU that host.ya
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from vgpuctl.capacity.fits import Spot, fit
 from vgpuctl.capacity.kinds import Numbers, fleet_of
-from vgpuctl.capacity.profiles import find, the_one
+from vgpuctl.capacity.profiles import find, shared_names, the_one, without_namesakes
 from vgpuctl.capacity.room import free_functions
 from vgpuctl.errors import NoCapacity, VgpuctlError
 from vgpuctl.model.gpu import Backend, Gpu, Owner, Vgpu
@@ -97,7 +98,9 @@ def room_by_moves(
         NotFound, InvalidInput: a profile cannot be meant on these GPUs.
         VgpuctlError: moves would, and cannot be made; as `refuse_rounds`.
     """
-    names = [the_one(find(snapshot, gpus, text), text) for text, _ in profiles]
+    types = [find(snapshot, gpus, text) for text, _ in profiles]
+    gpus = without_namesakes(gpus, types)
+    names = [the_one(some, text) for some, (text, _) in zip(types, profiles, strict=True)]
     wanted = [name for name, (_, number) in zip(names, profiles, strict=True) for _ in range(number)]
     host = _host(snapshot, gpus, pinned)
 
@@ -167,12 +170,13 @@ def in_the_way_of(snapshot: Snapshot, gpus: Sequence[Gpu], profile: str) -> Mapp
 
 def _host(snapshot: Snapshot, gpus: Sequence[Gpu], pinned: frozenset[str]) -> _Host:
     numbers = fleet_of(snapshot, gpus)
+    shared = shared_names(gpus)
     placed: list[Placed] = []
     whose: list[tuple[Vm, PromisedVgpu]] = []
     for number, counted in enumerate(numbers.counted):
         for one in counted:
             owner = _owner(snapshot, one.vgpu)
-            if owner is not None and owner[0].uuid not in pinned:
+            if owner is not None and owner[0].uuid not in pinned and one.profile not in shared:
                 placed.append(Placed(number, one.profile, one.place))
                 whose.append(owner)
     fixed = frozenset(n for n, gpu in enumerate(numbers.gpus) if not gpu.chooses_places)
@@ -240,7 +244,7 @@ def _no_room(
     number = len({vm.uuid for vm, _ in host.whose})
     return NoCapacity(
         f"no room for {text} can be made{within} by moving the {number} VMs that may move",
-        hint=f"vgpuctl explain {profiles[0][0]}",
+        hint=f"vgpuctl explain {shlex.quote(profiles[0][0])}",
         details=[*lines, *stay],
         movable=sorted({vm.name for vm, _ in host.whose}),
     )

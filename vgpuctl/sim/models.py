@@ -4,7 +4,8 @@
 The figures are the vendors' published ones. The program never reads them: it believes what the simulated
 driver says, as it believes a real one. Not published, and filled in here: the ids of H100's time-sliced types (those
 before its MIG types'), most of RTX PRO 6000's (counted between the four that were seen), the numbers of VFs of H100,
-A40 and A10, and the placements of RTX PRO 6000's GPU instances (as A30 has them, which has four slices too).
+A40, A10 and RTX PRO 4500, that card's PCI id and the ids of its types (only the time-sliced ones with a published size
+and number are here), and the placements of RTX PRO 6000's GPU instances (as A30 has them, which has four slices too).
 """
 
 from __future__ import annotations

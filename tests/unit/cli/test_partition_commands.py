@@ -37,6 +37,28 @@ def test_a_gpu_is_partitioned_and_says_so(h100: Run) -> None:
     assert document["data"]["partition"]["mixed_size"] is False
 
 
+@pytest.mark.parametrize(("model", "keeps_mode"), [("A100", True), ("H100", False)])
+def test_a_boot_turns_mig_off_on_hopper_and_restore_host_turns_it_on_with_its_instances(
+    vgpuctl: Run, tmp_path: Path, model: str, keeps_mode: bool
+) -> None:
+    file = tmp_path / "host.yaml"
+    file.write_text(f"version: 1\nlibvirt: {{running: true}}\ngpus: [{{model: {model}, vfs: {{enabled: 0}}}}]\n")
+
+    def run(line: str) -> Ran:
+        return vgpuctl("--host", f"sim:{file}", *shlex.split(line))
+
+    def mig() -> tuple[bool, list[str]]:
+        told = run(f"show-gpu {A} --json").document["data"]["mig"]
+        return told["enabled"], [instance["profile"] for instance in told["instances"]]
+
+    small = {"A100": "1g.5gb", "H100": "1g.10gb"}[model]
+    assert run(f"set-mig {A} {small}:2").status == 0
+    assert run("sim reboot").status == 0
+    assert mig() == (keeps_mode, [])
+    assert run("restore-host").status == 0
+    assert mig() == (True, [small, small])
+
+
 def test_a_dry_run_says_what_would_be_done(h100: Run) -> None:
     ran = h100(f"set-mig {A} --off --dry-run")
     assert [line.split("  ")[-1] for line in ran.out.splitlines()[1:4]] == [

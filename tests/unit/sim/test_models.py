@@ -15,7 +15,7 @@ def test_a_model_is_found_by_any_of_its_names(text: str) -> None:
     assert "A100" in known_names()
 
 
-@pytest.mark.parametrize("name", ["A100", "T4", "A16", "A40", "A10", "L40S"])
+@pytest.mark.parametrize("name", ["A100", "T4", "A16", "A40", "A10", "L40S", "RTX PRO 4500"])
 def test_figures_are_consistent(name: str) -> None:
     entry = models()[name]
     assert len({t["id"] for t in entry["profiles"]}) == len(entry["profiles"])

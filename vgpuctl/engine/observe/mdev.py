@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.capacity.profiles import means
 from vgpuctl.model.digits import whole
 from vgpuctl.model.gpu import Function, Gpu, Mdev, VgpuType
+from vgpuctl.model.profile_name import profile_of
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _read_type(sysfs: Sysfs, functions: tuple[Function, ...], type_id: str, *, n
     return VgpuType(
         type_id=type_id,
         name=name,
-        profile=name.split()[-1] if nvidia and name.split() else type_id,
+        profile=profile_of(name.strip()) if nvidia and name.strip() else type_id,
         framebuffer_mib=framebuffer_mib,
         max_per_gpu=int(limit.group(1)) if limit else None,
         units=_units(type_id, framebuffer_mib),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.model.digits import whole
 from vgpuctl.model.gpu import MDEV, Backend, Gpu, Mode, VgpuType
+from vgpuctl.model.profile_name import profile_of
 from vgpuctl.model.records import NvmlGpu, NvmlStatus, NvmlVgpuType
 from vgpuctl.model.world import World
 from vgpuctl.scheduler.driver import MODULE_VERSION, PROC_VERSION, loaded_version
@@ -104,7 +105,7 @@ def _with_nvml(gpu: Gpu, seen: NvmlGpu) -> Gpu:
         described = VgpuType(
             type_id=str(known.type_id),
             name=known.name,
-            profile=known.name.split()[-1],
+            profile=profile_of(known.name),
             framebuffer_mib=known.framebuffer_mib,
             max_per_gpu=known.max_per_gpu,
         )

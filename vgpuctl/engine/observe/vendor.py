@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.model.digits import whole
 from vgpuctl.model.gpu import Function, Gpu, VgpuType
+from vgpuctl.model.profile_name import profile_of
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def add_types(sysfs: Sysfs, gpu: Gpu, offering: tuple[tuple[Function, bool], ...
     names: dict[str, str] = {}
     functions = tuple(read_function(sysfs, f, names, want, offers=offers) for f, offers in offering)
     types = tuple(
-        VgpuType(type_id=t, name=n, profile=n.split()[-1]) for t, n in sorted(names.items(), key=lambda x: int(x[0]))
+        VgpuType(type_id=t, name=n, profile=profile_of(n)) for t, n in sorted(names.items(), key=lambda x: int(x[0]))
     )
     return replace(gpu, functions=functions, types=types)
 

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types of two GPU models with one profile name, and types whose names end in no profile: nothing wrong is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Ran
+
+Run = Callable[..., Ran]
+BIG, SMALL = "0000:3b:00.0", "0000:3f:00.0"
+FULL = "NVIDIA RTX Pro 4500 Blackwell"
+HOST = f"""version: 1
+libvirt: {{running: true}}
+storage: {{pools: [{{name: default}}]}}
+networks: [{{name: default}}]
+nvidia: {{driver: "595.45.04"}}
+gpus:
+  - model: RTX PRO 6000
+    profiles:
+      - NVIDIA RTX Pro 6000 Blackwell DC-8C
+      - NVIDIA RTX Pro 6000 Blackwell DC-32C
+      - {{name: NVIDIA GeForce RTX 3050, id: 1604, framebuffer_mib: 8192, max: 12}}
+  - model: RTX PRO 4500
+    profiles:
+      - {FULL} DC-8C
+      - {FULL} DC-32C
+      - {{name: {FULL} DC-1-2, id: 1752, framebuffer_mib: 2048, max: 16}}
+"""
+
+
+@pytest.fixture
+def run(vgpuctl: Run, tmp_path: Path) -> Run:
+    """Run a command on a host with an RTX PRO 6000 and an RTX PRO 4500."""
+    file = tmp_path / "host.yaml"
+    file.write_text(HOST)
+    return lambda *words: vgpuctl("--host", f"sim:{file}", "--json", *words)
+
+
+def gpus(ran: Ran) -> list[str]:
+    """Return the GPUs of a VM that was made."""
+    return [v["gpu"] for v in ran.document["data"]["vgpus"]]
+
+
+@pytest.mark.parametrize("command", ["fits --profile", "plan-moves --profile", "create-vm vm --profile", "explain"])
+def test_a_name_that_two_models_share_is_refused_with_both(run: Run, command: str) -> None:
+    error = run(*command.split(), "DC-8C").document["error"]
+    assert (error["code"], error["facts"]["names"]) == (
+        "invalid-input",
+        [f"{FULL} DC-8C", "NVIDIA RTX Pro 6000 Blackwell DC-8C"],
+    )
+
+
+def test_by_its_full_name_or_with_its_gpu_it_is_counted_and_placed_on_that_model_alone(run: Run) -> None:
+    counts = {count: run("fits", "--profile", f"{FULL} DC-8C:{count}") for count in (4, 5)}
+    assert [counts[n].document["data"]["fits"] for n in (4, 5)] == [True, False]
+    assert {s["gpu"] for s in counts[4].document["data"]["places"]} == {SMALL}
+    assert gpus(run("create-vm", "one", "--profile", f"{FULL} DC-8C")) == [SMALL]
+    assert gpus(run("create-vm", "two", "--profile", "DC-8C", "--gpu", BIG)) == [BIG]
+    assert gpus(run("create-vm", "any", "--profile", "8C")) in ([BIG], [SMALL])
+    for name in ("one", "two", "any"):
+        assert run("stop-vm", name, "--force").status == 0
+        assert run("start-vm", name).status == 0
+
+
+def test_both_models_at_once_are_refused_and_no_vm_changes_its_model(run: Run) -> None:
+    asked = ("--profile", f"{FULL} DC-1-2", "--profile", "NVIDIA RTX Pro 6000 Blackwell DC-8C")
+    for command in ("fits", "plan-moves"):
+        error = run(command, *asked).document["error"]
+        assert (error["code"], "one profile name" in error["message"]) == ("invalid-input", True)
+    assert gpus(run("create-vm", "one", "--profile", "DC-8C", "--gpu", SMALL)) == [SMALL]
+    refused = run("plan-moves", "--profile", f"{FULL} DC-32C")
+    assert refused.document["error"]["code"] == "no-capacity"
+    assert refused.document["error"]["hint"] == f"vgpuctl explain '{FULL} DC-32C'"
+
+
+def test_a_type_whose_name_ends_in_no_profile_has_its_whole_name(run: Run) -> None:
+    rows = {p["profile"] for p in run("list-profiles").document["data"]}
+    assert rows == {"NVIDIA GeForce RTX 3050", "DC-8C", "DC-32C", "DC-1-2"}
+    assert run("create-vm", "vm", "--profile", "3050").document["error"]["code"] == "not-found"
+    made = run("create-vm", "vm", "--profile", "NVIDIA GeForce RTX 3050")
+    assert (made.status, gpus(made)) == (0, [BIG])
+    assert run("stop-vm", "vm", "--force").status == run("start-vm", "vm").status == 0
