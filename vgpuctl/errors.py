@@ -7,6 +7,7 @@ command or an action that helps; `facts` are the numbers and names seen, as JSON
 
 from __future__ import annotations
 
+import sys
 from typing import ClassVar
 
 
@@ -201,3 +202,33 @@ class Interrupted(VgpuctlError):
     def __init__(self, message: str, *, signal_number: int, hint: str | None = None, **facts: object) -> None:
         super().__init__(message, hint=hint, **facts)
         self.signal_number = signal_number
+
+
+_PACKAGES = {
+    "libvirt": ("python3-libvirt", "libvirt-python"),
+    "libvirtmod": ("python3-libvirt", "libvirt-python"),
+    "nacl": ("python3-nacl", "PyNaCl"),
+    "pynvml": ("python3-pynvml", "nvidia-ml-py"),
+    "ruamel": ("python3-ruamel.yaml", "ruamel.yaml"),
+}
+"""A library's name in Python -> Debian's package and the one of PyPI, where they are named otherwise."""
+_OF_DEBIAN = "/usr/lib/python3/dist-packages"
+
+
+def missing_library(exc: ImportError) -> HostCannot | None:
+    """Return what to say about a library that cannot be loaded; None for a module of our own."""
+    name = (exc.name or "").partition(".")[0]
+    if name in ("", "vgpuctl"):
+        return None
+    if name in sys.stdlib_module_names:
+        debian, pip = "python3", ""
+    else:
+        debian, pip = _PACKAGES.get(name, (f"python3-{name}", name))
+    known = f"Debian's package {debian}" + (f", pip's {pip}" if pip else "")
+    apt = not pip or _OF_DEBIAN in sys.path
+    return HostCannot(
+        f"the Python library {name} cannot be loaded by {sys.executable}: {exc} ({known})",
+        hint=f"apt install {debian}" if apt else f"{sys.executable} -m pip install {pip}",
+        check="python-library",
+        library=name,
+    )

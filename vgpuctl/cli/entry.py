@@ -49,12 +49,32 @@ def _run(words: list[str], guard: signals.Guard) -> int:
 
 
 def _report(exc: BaseException, settings: Settings | None, words: list[str], guard: signals.Guard) -> int:
-    from vgpuctl.cli import failures
-    from vgpuctl.cli.settings import Settings
+    try:
+        from vgpuctl.cli import failures
+        from vgpuctl.cli.settings import Settings
+    except ImportError as without:
+        return _report_without_click(without, words)
 
     settings = settings or Settings()
     settings.json = settings.json or _wants_json(words)
     return failures.report(exc, settings, signal_status=guard.status)
+
+
+def _report_without_click(exc: ImportError, words: list[str]) -> int:
+    """Say which library is missing where it is the one that reads the command line."""
+    from vgpuctl.cli import document, streams
+    from vgpuctl.errors import missing_library
+
+    lacks = missing_library(exc)
+    if lacks is None:
+        raise exc
+    if _wants_json(words):
+        error: dict[str, object] = {"code": lacks.code, "message": lacks.message, "hint": lacks.hint, "facts": lacks.facts,
+                 "exit_status": lacks.status, "undone": [], "left": []}  # fmt: skip
+        streams.write_out(document.failure("vgpuctl", error, changed=False))
+    else:
+        streams.write_err(f"vgpuctl: {lacks.message}   [{lacks.code}]\n  hint: {lacks.hint}")
+    return lacks.status
 
 
 def _wants_json(words: list[str]) -> bool:

@@ -13,7 +13,7 @@ import click
 
 from vgpuctl.cli import streams
 from vgpuctl.cli.settings import Settings
-from vgpuctl.errors import FileFailed, Interrupted, PartlyApplied, VgpuctlError
+from vgpuctl.errors import FileFailed, Interrupted, PartlyApplied, VgpuctlError, missing_library
 
 LINES_FACTS = ("lines", "reasons", "details")
 """Facts that are lists of finished sentences."""
@@ -79,6 +79,7 @@ def document_of(failure: Failure, kind: str) -> dict[str, object]:
 def explain(exc: BaseException, settings: Settings, *, signal_status: int = 130) -> Failure:
     """Return what to say about any exception."""
     exc = _interruption(exc) or exc
+    exc = _library(exc) or exc
     if isinstance(exc, VgpuctlError):
         return _known(exc, settings)
     if isinstance(exc, click.ClickException):
@@ -188,6 +189,11 @@ def _error(failure: Failure) -> dict[str, object]:
         "undone": failure.undone,
         "left": failure.left,
     }
+
+
+def _library(exc: BaseException) -> VgpuctlError | None:
+    """Return what to say where a library is not there, which is the host's state and no bug."""
+    return missing_library(exc) if isinstance(exc, ImportError) else None
 
 
 def _interruption(exc: BaseException) -> Interrupted | None:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TextIO
 
-from vgpuctl.cli.streams import clean
+from vgpuctl.cli.streams import clean, write_err, write_out
+from vgpuctl.errors import missing_library
 from vgpuctl.value import Value
 
 GAP = "  "
@@ -56,10 +57,16 @@ def _plain_row(row: tuple[str, ...], widths: list[int], table: Table) -> str:
 
 
 def show(blocks: Sequence[Block], stream: TextIO) -> None:
-    """Print the page on a terminal."""
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text
+    """Print the page on a terminal; plain where rich is missing, for what was done must be shown."""
+    try:
+        from rich.console import Console
+        from rich.table import Table as RichTable
+        from rich.text import Text
+    except ImportError as exc:
+        write_out(plain(blocks))
+        lacks = missing_library(exc)
+        write_err(f"note: tables are plain: {lacks}; {lacks.hint if lacks else ''}")
+        return
 
     console = Console(file=stream, highlight=False, soft_wrap=True)
     for block in blocks:

@@ -42,7 +42,7 @@ def _libvirt(look: Look, snapshot: Snapshot) -> Finding:
             return unknown(reason)
         return fail(
             reason if status.uri in reason else f"libvirt does not answer at {status.uri}: {reason}",
-            fix="systemctl start libvirtd (or virtqemud.socket virtnetworkd.socket virtstoraged.socket)",
+            fix=status.hint or "systemctl start libvirtd (or virtqemud.socket virtnetworkd.socket virtstoraged.socket)",
         )
     if "/session" in status.uri or status.uri.startswith("test:"):
         return fail(

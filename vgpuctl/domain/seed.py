@@ -10,6 +10,8 @@ from __future__ import annotations
 import io
 import json
 
+from pycdlib import PyCdlib
+
 LABEL = "cidata"
 _ROOT_ONLY = 0o100400
 """A file that only root may read, also in the guest where a desktop mounts CD-ROMs by itself."""
@@ -23,8 +25,6 @@ def hostname(vm_name: str) -> str:
 
 def seed_image(user_data: str, instance_id: str, host: str) -> bytes:
     """Return the ISO image; meta-data is JSON, a part of the YAML that cloud-init reads."""
-    from pycdlib import PyCdlib
-
     meta = json.dumps({"instance-id": instance_id, "local-hostname": host}) + "\n"
     image = PyCdlib()
     image.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=LABEL)

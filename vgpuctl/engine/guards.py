@@ -43,7 +43,8 @@ def require_libvirt(snapshot: Snapshot) -> None:
         reason = status.reason or "no reason given"
         raise HostCannot(
             reason if status.uri and status.uri in reason else f"libvirt does not answer at {status.uri}: {reason}",
-            hint="systemctl start libvirtd (or virtqemud.socket virtnetworkd.socket virtstoraged.socket)",
+            hint=status.hint
+            or "systemctl start libvirtd (or virtqemud.socket virtnetworkd.socket virtstoraged.socket)",
             check="libvirt",
             uri=status.uri,
         )

@@ -67,11 +67,15 @@ class Ecc(Value):
 
 
 class HypervisorStatus(Value):
-    """Whether libvirt answers. Versions are libvirt's numbers: major * 1000000 + minor * 1000 + release."""
+    """Whether libvirt answers. Versions are libvirt's numbers: major * 1000000 + minor * 1000 + release.
+
+    `hint`: what helps when it does not, other than starting it.
+    """
 
     available: bool
     uri: str
     reason: str | None = None
+    hint: str | None = None
     libvirt_version: int | None = None
     qemu_version: int | None = None
 

@@ -126,7 +126,9 @@ def create_plan(snapshot: Snapshot, wish: VmWish, facts: Facts, design: DomainDe
 
 def _make(disk: MadeDisk, wish: VmWish, design: DomainDesign, facts: Facts) -> Step:
     if disk.role is DiskRole.SEED and wish.cloud_init is not None:
-        return MakeSeed(disk, wish.cloud_init, design.uuid, design.name)
+        from vgpuctl.domain.seed import hostname  # with pycdlib: where it is missing nothing is begun
+
+        return MakeSeed(disk, wish.cloud_init, design.uuid, hostname(design.name))
     base = facts.files.get(disk.base) if disk.base else None
     return MakeVolume(disk, () if base is None else base.chain)
 

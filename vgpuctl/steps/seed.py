@@ -21,7 +21,7 @@ class MakeSeed(Value):
     disk: MadeDisk
     user_data: UserData
     instance_id: str
-    vm_name: str
+    host: str
 
     def describe(self) -> str:
         """Say where it is and what it is made from."""
@@ -29,9 +29,9 @@ class MakeSeed(Value):
 
     def perform(self, world: World) -> None:
         """Make it; raises Exists when the name is taken."""
-        from vgpuctl.domain.seed import hostname, seed_image  # with pycdlib, which nothing else needs
+        from vgpuctl.domain.seed import seed_image
 
-        data = seed_image(self.user_data.text, self.instance_id, hostname(self.vm_name))
+        data = seed_image(self.user_data.text, self.instance_id, self.host)
         world.storage.put_volume(self.disk.pool, self.disk.volume, data)
 
     def verify(self, world: World) -> None:

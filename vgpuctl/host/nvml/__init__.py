@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from vgpuctl.errors import NvmlFailed
+from vgpuctl.errors import NvmlFailed, missing_library
 from vgpuctl.model.address import is_pci, pci_parts
 from vgpuctl.model.digits import whole
 from vgpuctl.model.partition import Span
@@ -91,8 +91,9 @@ class HostNvml:
         """Say whether NVML answers: absent, too-old, or the name of a function it lacks."""
         try:
             nvml = self._load()
-        except ImportError:
-            return NvmlStatus(available=False, reason=ABSENT)
+        except ImportError as exc:
+            lacks = missing_library(exc)
+            return NvmlStatus(available=False, reason=f"{lacks}; {lacks.hint}" if lacks else ABSENT)
         from vgpuctl.host.nvml.call import lacking, session
 
         try:

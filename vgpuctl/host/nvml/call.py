@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from ctypes import byref, c_uint
 from typing import Any
 
-from vgpuctl.errors import NvmlFailed
+from vgpuctl.errors import NvmlFailed, missing_library
 
 NEEDED = (
     "nvmlDeviceGetHandleByPciBusId_v2",
@@ -118,7 +118,11 @@ def changing(load: Callable[[], Any], known: dict[str, bool], doing: str) -> Ite
     try:
         nvml = load()
     except ImportError as error:
-        raise NvmlFailed(f"NVML cannot be asked: {error}", nvml_code=None, call="nvmlInit") from error
+        lacks = missing_library(error)
+        hint = lacks.hint if lacks else None
+        raise NvmlFailed(
+            f"NVML cannot be asked: {lacks or error}", hint=hint, nvml_code=None, call="nvmlInit"
+        ) from error
     try:
         with session(nvml):
             yield Library(nvml, known, doing)

@@ -14,7 +14,7 @@ from functools import cache
 from threading import Event, Thread
 from typing import TYPE_CHECKING, TypeVar
 
-from vgpuctl.errors import HostCannot, InvalidInput, LibvirtFailed, VgpuctlError
+from vgpuctl.errors import HostCannot, InvalidInput, LibvirtFailed, VgpuctlError, missing_library
 from vgpuctl.host.virt import numbers
 from vgpuctl.model.records import HypervisorStatus
 
@@ -111,8 +111,11 @@ class Connection:
                     libvirt_version=connect.getLibVersion(),
                     qemu_version=connect.getVersion() if self.uri.startswith("qemu") else None,
                 )
-        except (VgpuctlError, ImportError) as error:
-            return HypervisorStatus(available=False, uri=self.uri, reason=str(error))
+        except VgpuctlError as error:
+            return HypervisorStatus(available=False, uri=self.uri, reason=str(error), hint=error.hint)
+        except ImportError as error:
+            lacks = missing_library(error) or error
+            return HypervisorStatus(available=False, uri=self.uri, reason=str(lacks), hint=getattr(lacks, "hint", None))
 
     def sought(self, missing: int, look: Callable[[], _T]) -> _T | None:
         """Return what a look-up finds, or None for the error number that means "there is none"."""

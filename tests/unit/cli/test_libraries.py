@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Python library that is missing is named with its packages, whichever command needs it, and nothing is begun."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import child, child_environment
+
+WITHOUT = "import sys\nsys.modules[sys.argv.pop(1)] = None\nfrom vgpuctl.cli.entry import main\nsys.exit(main())"
+SIM = "--host sim:a100-40"
+
+
+@pytest.mark.parametrize(
+    ("library", "line", "debian", "pip"),
+    [
+        ("libvirt", "show-vm a", "python3-libvirt", "libvirt-python"),
+        ("libvirt", "create-vm a --profile A100-4C", "python3-libvirt", "libvirt-python"),
+        ("libvirt", "list-images", "python3-libvirt", "libvirt-python"),
+        ("libvirt", "address a", "python3-libvirt", "libvirt-python"),
+        ("libvirt", "reconcile", "python3-libvirt", "libvirt-python"),
+        ("paramiko", "--host ssh://a list-gpus", "python3-paramiko", "paramiko"),
+        ("lxml", f"{SIM} create-vm a --profile A100-4C", "python3-lxml", "lxml"),
+        ("jinja2", f"{SIM} create-vm a --profile A100-4C", "python3-jinja2", "jinja2"),
+        ("ruamel", f"{SIM} create-vgpu a --profile A100-4C", "python3-ruamel.yaml", "ruamel.yaml"),
+        ("click", "list-gpus", "python3-click", "click"),
+    ],
+)
+def test_the_package_to_install_is_named(tmp_path: Path, library: str, line: str, debian: str, pip: str) -> None:
+    environment = child_environment(XDG_STATE_HOME=str(tmp_path))
+    ran = child(library, "--json", *line.split(), code=WITHOUT, env=environment)
+    error = json.loads(ran.stdout)["error"]
+    assert (ran.returncode, error["code"]) == (6, "host-cannot")
+    assert f"the Python library {library} cannot be loaded by {sys.executable}: " in error["message"]
+    assert error["message"].endswith(f" (Debian's package {debian}, pip's {pip})")
+    assert error["hint"] in (f"apt install {debian}", f"{sys.executable} -m pip install {pip}")
+    assert (error["undone"], error["left"]) == ([], [])
+    text = child(library, *line.split(), code=WITHOUT, env=environment).stderr
+    assert debian in text
+    assert "[bug]" not in text
+    assert "systemctl" not in text
+
+
+def test_libvirt_that_is_missing_is_named_by_a_list_and_by_the_doctor() -> None:
+    for line in ("list-vms", "doctor libvirt"):
+        ran = child("libvirt", *line.split(), code=WITHOUT)
+        assert "the Python library libvirt cannot be loaded" in ran.stdout + ran.stderr
+        assert "systemctl start" not in ran.stdout + ran.stderr
+
+
+def test_a_seed_that_cannot_be_made_is_told_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "user-data").write_text("#cloud-config\nhostname: a\n")
+    line = f"{SIM} create-vm a --profile A100-4C --image /srv/images/ubuntu-24.04.qcow2"
+    words = [*line.split(), "--cloud-init", f"{tmp_path}/user-data"]
+    ran = child("pycdlib", *words, code=WITHOUT, env=child_environment(XDG_STATE_HOME=str(tmp_path)))
+    assert (ran.returncode, "python3-pycdlib" in ran.stderr, "undone" in ran.stderr) == (6, True, False)
+
+
+def test_a_page_is_plain_where_rich_is_missing() -> None:
+    """A change that was made has to be told, whatever is missing to draw its table."""
+    import pty
+
+    main, terminal = pty.openpty()
+    environment = child_environment(TERM="xterm")
+    code = f"import os\nos.dup2({terminal}, 1)\n{WITHOUT}"
+    ran = child("rich", *SIM.split(), "list-gpus", code=code, env=environment, pass_fds=[terminal])
+    os.close(terminal)
+    shown = os.read(main, 10_000).decode()
+    os.close(main)
+    assert (ran.returncode, "NVIDIA A100-PCIE-40GB" in shown) == (0, True)
+    assert ran.stderr.startswith("note: tables are plain: the Python library rich cannot be loaded by ")
+    assert "python3-rich" in ran.stderr
