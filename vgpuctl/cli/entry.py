@@ -69,8 +69,10 @@ def _report_without_click(exc: ImportError, words: list[str]) -> int:
     if lacks is None:
         raise exc
     if _wants_json(words):
-        error: dict[str, object] = {"code": lacks.code, "message": lacks.message, "hint": lacks.hint, "facts": lacks.facts,
-                 "exit_status": lacks.status, "undone": [], "left": []}  # fmt: skip
+        error: dict[str, object] = {
+            "code": lacks.code, "message": lacks.message, "hint": lacks.hint, "facts": lacks.facts,
+            "exit_status": lacks.status, "undone": [], "left": [],
+        }  # fmt: skip
         streams.write_out(document.failure("vgpuctl", error, changed=False))
     else:
         streams.write_err(f"vgpuctl: {lacks.message}   [{lacks.code}]\n  hint: {lacks.hint}")

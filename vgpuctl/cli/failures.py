@@ -60,7 +60,7 @@ def report(
 
             streams.write_out(document.text(document_of(failure, settings.kind)))
             if failure.traceback:
-                streams.write_err(failure.traceback)
+                streams.write_err(streams.clean(failure.traceback))
         else:
             streams.write_err("\n".join(text_lines(failure, verbose=settings.verbose)))
     except OSError as unwritable:
@@ -126,7 +126,7 @@ def text_lines(failure: Failure, *, verbose: bool = False) -> Iterator[str]:
     if failure.hint:
         yield f"  hint: {streams.clean(failure.hint)}"
     if failure.traceback:
-        yield failure.traceback.rstrip()
+        yield streams.clean(failure.traceback).rstrip()
 
 
 def _doctor_lines(failure: Failure) -> Iterator[str]:

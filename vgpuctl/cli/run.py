@@ -97,7 +97,7 @@ def publish(settings: Settings, result: Result) -> int:
             )
             return result.status
         if result.raw is not None:
-            streams.write_out(result.raw)
+            streams.write_out(streams.clean(result.raw) if streams.is_terminal(sys.stdout) else result.raw)
         else:
             _print_page(settings.kind, result.data)
     except OSError as exc:

@@ -9,17 +9,24 @@ import re
 import sys
 from typing import TextIO
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+from vgpuctl.letters import is_shown
+
+_TO_LOOK_AT = re.compile(r"[^\t\n -~]")
 
 
 def clean(text: str) -> str:
-    """Replace control characters: names come from libvirt, drivers and files."""
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+    """Replace what nobody would see, but for tabs and line ends: names come from libvirt, drivers and files."""
+    return _TO_LOOK_AT.sub(lambda found: found[0] if is_shown(found[0]) else "\N{REPLACEMENT CHARACTER}", text)
 
 
 def escaped(text: str) -> str:
-    """Write control characters of a JSON text as JSON's escapes; json leaves those beyond ASCII's as they are."""
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """Write what nobody would see as JSON's escapes; json does so with ASCII's control characters alone."""
+    return _TO_LOOK_AT.sub(lambda found: found[0] if is_shown(found[0]) else _escape(found[0]), text)
+
+
+def _escape(character: str) -> str:
+    pairs = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{pairs[at]:02x}{pairs[at + 1]:02x}" for at in range(0, len(pairs), 2))
 
 
 def write_out(text: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 
+from vgpuctl.letters import is_shown
 from vgpuctl.model.address import normal_pci
 from vgpuctl.spec.fields import (
     GPU_MODES,
@@ -33,9 +34,6 @@ MOST_NUMA_NODES = 1024
 _UUID_PATTERN = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 TEMPLATE_PATTERN = r"[A-Za-z0-9_-]{1,64}"
 PARAM_PATTERN = r"[a-z_]+=[!-+\--~]+"
-_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
-"""What XML, YAML or a terminal would not carry as it is: control characters, line ends, half characters."""
-
 _NUMBER_LIKE = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.ASCII)
 _COUNTED = re.compile(r"(.*):([^:]*)", re.DOTALL)
 _QUOTE_ADDRESS = (
@@ -106,7 +104,7 @@ def split_profile(text: str) -> tuple[str, int]:
     """Return profile and count of `PROFILE[:N]`."""
     match = _COUNTED.fullmatch(text)
     wanted, count = (match[1].strip(), match[2].strip()) if match else (text.strip(), "1")
-    if not wanted or len(wanted) > 128 or _UNFIT.search(wanted):
+    if not wanted or len(wanted) > 128 or _unfit(wanted):
         raise ValueError(f"{_quoted(text)} is not a profile: write it like A100-4C, or A100-4C:2 for two")
     if not re.fullmatch("[0-9]{1,4}", count, re.ASCII):
         what = "is too large" if count.isascii() and count.isdigit() else "is not a number"
@@ -220,7 +218,7 @@ def path(value: object) -> str:
     text = as_text(value)
     if not text.startswith("/"):
         raise ValueError(f"{_quoted(text)} is not an absolute path: write it from / on")
-    if _UNFIT.search(text) or text.endswith("/"):
+    if _unfit(text) or text.endswith("/"):
         raise ValueError(f"{_quoted(text)} is not the path of a file")
     return text
 
@@ -366,13 +364,18 @@ def _size_text(value: object) -> str:
 
 
 def _plain(text: str, what: str) -> str:
-    if not text.strip() or text != text.strip() or len(text) > 255 or _UNFIT.search(text):
+    if not text.strip() or text != text.strip() or len(text) > 255 or _unfit(text):
         raise ValueError(f"{_quoted(text)} is not {what}")
     return text
 
 
+def _unfit(text: str) -> bool:
+    """Say whether XML, YAML or a terminal would not carry it as it is, or people not see it."""
+    return not all(map(is_shown, text))
+
+
 def _quoted(text: str) -> str:
-    shown = text if text.isprintable() else ascii(text)[1:-1]
+    shown = ascii(text)[1:-1] if _unfit(text) else text
     return f"'{shown}'" if len(shown) <= 200 else f"'{shown[:200]}…'"
 
 

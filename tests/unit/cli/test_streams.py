@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
-from tests.unit.cli.conftest import child, child_environment
+import pytest
+
+from tests.unit.cli.conftest import Ran, child, child_environment
 from vgpuctl.cli.streams import clean
 
 _PRINT = (
@@ -20,6 +25,41 @@ _PRINT = (
 def test_clean_keeps_text_and_replaces_controls() -> None:
     assert clean("Größe\tx\ny") == "Größe\tx\ny"
     assert clean("a\x1b[2Jb\u202ec") == "a\ufffd[2Jb\ufffdc"
+
+
+HIDDEN = "\u200e\u200f\u061c\u202e\u2066\u200b\ufeff\xad\x9b\U000e0041\u3164"
+SCENARIO = """\
+version: 1
+title: a VM of somebody whose name hides something
+storage: {pools: [{name: default}]}
+gpus:
+  - model: T4
+    address: "0000:5e:00.0"
+    vgpus:
+      - {profile: T4-4Q, vm: "NAME"}
+"""
+LINES = (
+    "list-vms", "list-gpus", "list-vgpus", "show-gpu 0000:5e:00.0", "show-vm 'NAME'", "stop-vm 'NAME'",
+    "start-vm 'NAME'", "delete-vm 'NAME' --yes", "attach 'NAME' --profile T4-4Q --dry-run", "reconcile", "doctor",
+    "explain T4-16Q", "create-vm 'NAME' --profile T4-4Q", "show-vm 'NAMEx'", "cordon 0000:5e:00.0", "import /NAME",
+    "create-vm a --profile 'NAME'", "create-vm a --profile T4-4Q --image '/NAME'", "'NAME'", "--'NAME' list-vms",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_no_name_from_outside_or_typed_steers_the_terminal(
+    tmp_path: Path, vgpuctl: Callable[..., Ran], line: str
+) -> None:
+    """A VM that virsh made may have any name; tables, errors, hints, warnings and JSON tell it."""
+    name = f"vdi-{HIDDEN}001"
+    path = tmp_path / "host.yaml"
+    path.write_text(SCENARIO.replace("NAME", "".join(f"\\U{ord(c):08x}" for c in name)), encoding="utf-8")
+    for words in (line, f"-v {line}", f"{line} --json"):
+        ran = vgpuctl("--host", f"sim:{path}", *shlex.split(words.replace("NAME", name)))
+        assert "[bug]" not in ran.err
+        assert not {*HIDDEN} & {*ran.out, *ran.err}
+        if "--json" in words and line == "list-vms":
+            assert ran.document["data"][0]["name"] == name
 
 
 def test_a_reader_that_goes_away_is_quiet() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpuctl.errors import InvalidInput
+from vgpuctl.letters import is_shown
 from vgpuctl.model.wish import ExistingDisk, NewDisk
 from vgpuctl.spec.fields import DEFAULTABLE, FIELD, VM_FIELDS
 from vgpuctl.spec.host import DEFAULTS, Defaults
@@ -280,9 +281,7 @@ def test_a_vm_needs_a_profile_or_a_gpu() -> None:
 
 
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", fullmatch=True)
-clean = st.text(
-    st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp"), exclude_characters="\ufffe\uffff"), max_size=20
-)
+clean = st.text(st.characters(exclude_categories=("Cs", "Cc", "Cf", "Zl", "Zp")).filter(is_shown), max_size=20)
 paths = clean.map(lambda rest: f"/{rest}x")
 sizes = st.integers(64, 2**30).map(render_size)
 typed_specs = st.fixed_dictionaries(
