@@ -38,7 +38,11 @@ UNREADABLE = "unreadable record"
 
 def carrier_uuid(vm_uuid: str, index: int) -> str:
     """Return the UUID of a VM's mdev number `index`: a pure function, so its owner can always be proved."""
-    return str(uuid.uuid5(uuid.UUID(vm_uuid), f"vgpuctl-{index}"))
+    try:
+        space = uuid.UUID(vm_uuid)
+    except ValueError:  # a domain's XML says what is none: no device is its own
+        space = uuid.uuid5(uuid.NAMESPACE_URL, f"urn:vgpuctl:1:vm:{vm_uuid}")
+    return str(uuid.uuid5(space, f"vgpuctl-{index}"))
 
 
 def named_owner(machine_id: str, name: str) -> str:

@@ -34,9 +34,9 @@ class Console(Value):
 
 def console_of(xml: str) -> Console:
     """Read a domain's XML: the live one when it runs, its config XML otherwise."""
-    from lxml import etree
+    from vgpuctl.domain.parse import root_of  # with lxml
 
-    devices = etree.fromstring(xml.encode(), etree.XMLParser(resolve_entities=False, no_network=True)).find("devices")
+    devices = root_of(xml).find("devices")
     if devices is None:
         return Console()
     terminals = []

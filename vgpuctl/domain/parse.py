@@ -49,7 +49,7 @@ def parse(xml: str, state: VmState, machine_id: str) -> Vm:
     Raises:
         LibvirtFailed: it is not a domain's XML.
     """
-    top = _children(_root(xml))
+    top = _children(root_of(xml))
     uuid = _text(top.get("uuid")).strip().lower()
     promise, unreadable = _promise(top.get("metadata"))
     own = promise is not None and promise.vm_uuid == uuid and promise.machine_id == machine_id
@@ -97,12 +97,12 @@ def _memory_nodes(numatune: etree._Element | None) -> frozenset[int]:
 
 def run_of(live_xml: str) -> str | None:
     """Return the id that libvirt gave a domain when it was started (virDomainGetID); each start gives another one."""
-    return _root(live_xml).get("id")
+    return root_of(live_xml).get("id")
 
 
 def hostdevs_of(xml: str) -> tuple[HostdevRef, ...]:
     """Return the host devices of a domain's XML; for the live XML of a running domain."""
-    return tuple(_hostdevs(_root(xml).find("devices")))
+    return tuple(_hostdevs(root_of(xml).find("devices")))
 
 
 def refers_to_more(live_xml: str, config_xml: str) -> bool:
@@ -121,7 +121,7 @@ def hostdev_carrier(entry: etree._Element) -> str | None:
 
 def has_console(xml: str) -> bool:
     """Say whether a domain has a serial console on a pseudo-terminal."""
-    devices = _root(xml).find("devices")
+    devices = root_of(xml).find("devices")
     return devices is not None and any(
         entry.get("type") == "pty" for tag in ("console", "serial") for entry in devices.iterchildren(tag)
     )
@@ -132,7 +132,7 @@ def lost_of_windows(xml: str) -> tuple[str, ...]:
 
     libvirt writes secure boot as the firmware's feature that was asked for, or as a secure loader once it chose one.
     """
-    root = _root(xml)
+    root = root_of(xml)
     asked = root.find("os/firmware/feature[@name='secure-boot'][@enabled='yes']") is not None
     secure = asked or root.find("os/loader[@secure='yes']") is not None
     emulated = root.find("devices/tpm/backend[@type='emulator']") is not None
@@ -140,7 +140,8 @@ def lost_of_windows(xml: str) -> tuple[str, ...]:
     return found if emulated else (*found, "the TPM is not there")
 
 
-def _root(xml: str) -> etree._Element:
+def root_of(xml: str) -> etree._Element:
+    """Return the root element of a domain's XML, or raise LibvirtFailed."""
     try:
         root = etree.fromstring(xml, _PARSER)
     except (etree.XMLSyntaxError, ValueError) as exc:

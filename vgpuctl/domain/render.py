@@ -12,11 +12,12 @@ from __future__ import annotations
 from contextlib import suppress
 from pickle import PickleError
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 from jinja2 import BytecodeCache, FunctionLoader, StrictUndefined, TemplateSyntaxError
 from jinja2 import Template as Compiled
+from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from lxml import etree
 from markupsafe import Markup
@@ -30,11 +31,15 @@ from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from jinja2.bccache import Bucket
+    from jinja2.runtime import Context
 
     from vgpuctl.model.seams import Scratch
 
 _SOURCE_NAME = "<template>"
 """The file name that jinja2 gives to a template made from a string; its frames bear it in a traceback."""
+
+_LARGEST = 1 << 32
+"""More than any number that a domain's XML multiplies; beyond it a template could ask for all memory."""
 
 
 class Template(Value):
@@ -59,6 +64,12 @@ def compile_template(text: str, name: str = "vm.xml.j2", scratch: Scratch | None
         source = FunctionLoader(load).load(environment, name, environment.make_globals(None))
     except TemplateSyntaxError as exc:
         raise _refusal(name, exc.lineno, str(exc.message)) from exc
+    except VgpuctlError:
+        raise
+    except RecursionError as exc:
+        raise _refusal(name, None, "it is nested too deeply") from exc
+    except Exception as exc:  # jinja2 and Python's compiler stumble in many ways: blocks in blocks, a character
+        raise _refusal(name, None, f"{exc}" or type(exc).__name__) from exc
     return Template(name, source)
 
 
@@ -119,8 +130,21 @@ class _Kept(BytecodeCache):
         self._scratch.keep(bucket.key, bucket.bytecode_to_string())
 
 
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, which also refuses numbers and texts that would fill the host's memory."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**" or not all(
+            isinstance(side, (int, float)) and abs(side) < _LARGEST for side in (left, right)
+        ):
+            raise SecurityError(f"a template may multiply numbers up to {_LARGEST} only, not {operator} others")
+        return super().call_binop(context, operator, left, right)
+
+
 def _environment(scratch: Scratch | None) -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+    environment = _Environment(
         undefined=StrictUndefined,
         autoescape=True,
         trim_blocks=True,

@@ -30,14 +30,13 @@ class Sources(Value):
 
 def sources_of(*documents: str | None) -> Sources:
     """Return what the disks of a domain are, by its config XML and, when it runs, its live XML."""
-    from lxml import etree
+    from vgpuctl.domain.parse import root_of  # with lxml
 
-    parser = etree.XMLParser(resolve_entities=False, no_network=True)
     files: dict[str, None] = {}
     volumes: dict[tuple[str, str], None] = {}
     backing: dict[tuple[str, str], None] = {}
     for text in documents:
-        root = None if text is None else etree.fromstring(text.encode(), parser)
+        root = None if text is None else root_of(text)
         for disk in () if root is None else root.findall("devices/disk"):
             for source in (disk.find("source"), disk.find("mirror/source")):
                 path = _path(source)

@@ -9,7 +9,6 @@ places only while it runs gets no claim and no device here; one that is to keep 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Set
 from typing import TYPE_CHECKING
 
@@ -243,15 +242,15 @@ def _require_network(world: World, name: str) -> None:
 
 def _placed(wish: VmWish, promise: Promise, exchange: Swap) -> VmWish:
     """Return the wish for those vGPUs alone that come, on the GPU and with the parameters the VM was made with."""
-    kept = json.loads(promise.spec or "{}")
-    params = kept.get("vgpu_params") or {}
+    kept = promise.asked
+    params = kept.get("vgpu_params")
     counts = {text: exchange.come.count(text) for text in exchange.come}
     return replace(
         wish,
         mode="vgpu",
         profiles=tuple(counts.items()),
         where=_where(wish.where, kept_where(kept)),
-        vgpu_params=tuple((str(k), str(v)) for k, v in params.items()),
+        vgpu_params=tuple((str(k), str(v)) for k, v in params.items()) if isinstance(params, dict) else (),
     )
 
 

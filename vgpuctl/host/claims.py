@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.lock import HostLock, make_private
 from vgpuctl.model.gpu import Backend
+from vgpuctl.model.json_text import parsed
 from vgpuctl.model.records import ClaimsRead
 from vgpuctl.model.vm import Claim, DrainedVm, ProcessId, StuckWrite, WorkedOn
 from vgpuctl.value import Value, as_dict, field_names
@@ -237,7 +238,7 @@ class ClaimStore:
 
 def _claim(name: str, text: bytes) -> Claim | None:
     """Return the claim in a file of that name, or None: what cannot be understood is never half believed."""
-    data = _parsed(text)
+    data = parsed(text)
     if not isinstance(data, dict) or data.get("carrier") != name:
         return None
     try:
@@ -255,7 +256,7 @@ def _claim(name: str, text: bytes) -> Claim | None:
 
 def _note(kind: type[Note], text: bytes) -> Note | None:
     """Return the record of a process's work in a file, or None when it cannot be understood."""
-    data = _parsed(text)
+    data = parsed(text)
     if not isinstance(data, dict):
         return None
     try:
@@ -318,13 +319,6 @@ def _text(path: Path) -> bytes:
         return _bytes(path)
     except OSError:
         return b""
-
-
-def _parsed(text: bytes) -> object:
-    try:
-        return json.loads(text.decode())
-    except (ValueError, RecursionError):
-        return None
 
 
 def _write_new(path: Path, data: dict[str, object], *, over: bool = False) -> None:

@@ -16,9 +16,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vgpuctl.errors import FileFailed, HostCannot, Locked
+from vgpuctl.model.json_text import parsed
 
 if TYPE_CHECKING:
     from vgpuctl.model.seams import Clock, Processes
@@ -117,7 +118,7 @@ class HostLock:
 
     def _locked(self, descriptor: int, wait_seconds: float) -> Locked:
         try:
-            holder = json.loads(os.pread(descriptor, 4096, 0))
+            holder: Any = parsed(os.pread(descriptor, 4096, 0))
             pid, command = int(holder["pid"]), str(holder["command"])
         except (ValueError, KeyError, TypeError):  # it has just taken the lock, or is just letting go
             return Locked(f"another vgpuctl holds {self._what}", hint="try again", waited_seconds=wait_seconds)

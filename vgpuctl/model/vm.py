@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
+from typing import Any
 
 from vgpuctl.model.gpu import Backend
+from vgpuctl.model.json_text import parsed
 from vgpuctl.value import Value
 
 
@@ -124,12 +125,14 @@ class Promise(Value):
         """The group whose VMs are on different GPUs, as it was asked for; none in a spec that cannot be read."""
         if '"spread_group"' not in self.spec:
             return None
-        try:
-            spec = json.loads(self.spec)
-        except ValueError:
-            return None
-        group = spec.get("spread_group") if isinstance(spec, dict) else None
+        group = self.asked.get("spread_group")
         return group if isinstance(group, str) else None
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What was asked for, by name; nothing in a spec that cannot be read."""
+        spec = parsed(self.spec)
+        return spec if isinstance(spec, dict) else {}
 
     @property
     def lends(self) -> bool:

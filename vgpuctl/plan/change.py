@@ -88,10 +88,11 @@ def beside(snapshot: Snapshot, vm: Vm, vgpus: Sequence[PromisedVgpu]) -> Snapsho
 
 def promised(promise: Promise, vgpus: Sequence[PromisedVgpu], typed: Sequence[str] = ()) -> Promise:
     """Return the record with these vGPUs; `typed` are the profiles of those that were not there, in their order."""
-    spec = json.loads(promise.spec or "{}")
+    spec = promise.asked
     texts = spec.get("profile")
-    known = isinstance(texts, list) and len(texts) == len(promise.vgpus)
-    old = {v.carrier: str(t) for v, t in zip(promise.vgpus, texts, strict=True)} if known else {}
+    old: dict[str, str] = {}
+    if isinstance(texts, list) and len(texts) == len(promise.vgpus):
+        old = {v.carrier: str(t) for v, t in zip(promise.vgpus, texts, strict=True)}
     later = iter(typed)
     named = [old.get(v.carrier) or next(later, None) or v.profile or "" for v in vgpus]
     spec["profile"] = named

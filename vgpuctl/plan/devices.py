@@ -6,8 +6,6 @@ start-vm, the restore after a boot and libvirt's hook all ask here.
 
 from __future__ import annotations
 
-import json
-
 from vgpuctl.backends import of
 from vgpuctl.capacity.left import type_on
 from vgpuctl.capacity.mixed_size import is_free
@@ -23,11 +21,7 @@ from vgpuctl.value import replace
 
 def force_console(promise: Promise) -> bool:
     """Say whether the VM was made with --force-console; a spec that cannot be read says no."""
-    try:
-        kept = json.loads(promise.spec or "{}")
-    except ValueError:
-        return False
-    return isinstance(kept, dict) and bool(kept.get("force_console", False))
+    return bool(promise.asked.get("force_console", False))
 
 
 def check_devices(snapshot: Snapshot, promise: Promise) -> None:

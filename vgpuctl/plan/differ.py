@@ -66,7 +66,7 @@ def types_of(snapshot: Snapshot, vm: Vm) -> tuple[VgpuType, ...]:
 
 
 def _kept(vm: Vm) -> Side:
-    return json.loads(vm.promise.spec) if vm.promise else {}
+    return vm.promise.asked if vm.promise else {}
 
 
 def _short_name(vm: Vm, kept: Side, text: str) -> str:

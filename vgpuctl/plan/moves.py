@@ -6,7 +6,6 @@ Only VMs that vgpuctl made are moved, each vGPU at most once. A GPU that host.ya
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -216,18 +215,10 @@ def why_pinned(vm: Vm) -> str | None:
         return "its place is being exchanged"
     if promise.lends:
         return "it has its places only while it runs"
-    asked = replace(kept_where(_spec(promise.spec)), policy=None)
+    asked = replace(kept_where(promise.asked), policy=None)
     if asked != ANYWHERE or promise.spread_group is not None or vm.memory_nodes:
         return "it is bound to a GPU, a NUMA node, a scheduler or a group"
     return None
-
-
-def _spec(text: str) -> dict[str, object]:
-    try:
-        kept = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return kept if isinstance(kept, dict) else {}
 
 
 def _no_room(

@@ -7,8 +7,6 @@ free, and others where there is room otherwise.
 
 from __future__ import annotations
 
-import json
-
 from vgpuctl.capacity.closed import why_closed, why_shut
 from vgpuctl.capacity.mixed_size import cheapest, is_free
 from vgpuctl.capacity.ownership import carrier_uuid
@@ -47,7 +45,7 @@ def homeless(snapshot: Snapshot, vm: Vm, promise: Promise) -> tuple[PromisedVgpu
 
 def wish_for(vm: Vm, promise: Promise, vgpus: tuple[PromisedVgpu, ...]) -> VmWish:
     """Return the wish that these vGPUs of a VM were made for, on the GPU that was typed then."""
-    kept = json.loads(promise.spec or "{}")
+    kept = promise.asked
     names = [v.profile for v in vgpus if v.profile is not None]
     return VmWish(
         name=vm.name,

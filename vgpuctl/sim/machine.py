@@ -162,8 +162,10 @@ def build(scenario: Mapping[str, Any]) -> Machine:
     """Make the machine that a compiled scenario describes."""
     gpus: dict[str, SimGpu] = {}
     functions: dict[str, SimFunction] = {}
+    taken = {name for raw in scenario["gpus"] for name in addresses(raw)}
     for position, raw in enumerate(scenario["gpus"]):
-        gpu = _gpu(raw, position, bool(scenario["iommu"]))
+        port = _free_port(raw["address"], taken)
+        gpu = _gpu(raw, position, bool(scenario["iommu"]), port)
         gpus[gpu.address] = gpu
         functions.update((function.address, function) for function in gpu.functions)
     slots: dict[str, dict[str, list[SimFunction]]] = {}
@@ -173,7 +175,30 @@ def build(scenario: Mapping[str, Any]) -> Machine:
     return Machine(scenario=scenario, gpus=gpus, functions=functions, slots=slots)
 
 
-def _gpu(raw: Mapping[str, Any], position: int, iommu: bool) -> SimGpu:
+def addresses(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the addresses of a GPU's own functions: its own, its companions', and every VF's there can be."""
+    address = raw["address"]
+    if ":" not in address:
+        return (address,)
+    domain, bus = int(address[:4], 16), int(address[5:7], 16)
+    others = (f"{address[:-1]}{number}" for number in range(1, len(raw["companions"]) + 1))
+    return (address, *others, *(_vf_address(domain, bus, address, number) for number in range(raw["vfs_total"])))
+
+
+def _free_port(address: str, taken: set[str]) -> str | None:
+    """Return where the root port above a GPU is, on the bus before; no other GPU's function and no other port is there.
+
+    On bus 0 there is none.
+    """
+    if ":" not in address or int(address[5:7], 16) == 0:
+        return None
+    bus = f"{address[:4]}:{int(address[5:7], 16) - 1:02x}"
+    port = next(name for slot in range(32) if (name := f"{bus}:{slot:02x}.0") not in taken)
+    taken.add(port)
+    return port
+
+
+def _gpu(raw: Mapping[str, Any], position: int, iommu: bool, port: str | None) -> SimGpu:
     types = {entry["key"]: SimType(**entry) for entry in raw["types"]}
     return SimGpu(
         address=raw["address"],
@@ -184,7 +209,7 @@ def _gpu(raw: Mapping[str, Any], position: int, iommu: bool) -> SimGpu:
         gi_profiles={entry["id"]: _gi_profile(entry) for entry in raw["gi_profiles"]},
         by_number={entry.number: entry for entry in types.values()},
         largest_mib=max((entry.framebuffer_mib for entry in types.values() if not entry.mig), default=0),
-        functions=tuple(_functions(raw, position, iommu)),
+        functions=tuple(_functions(raw, position, iommu, port)),
         **{
             name: raw[name]
             for name in (
@@ -209,7 +234,7 @@ def _gi_profile(raw: Mapping[str, Any]) -> GiProfile:
     return GiProfile(raw["id"], raw["name"], raw["slices"], raw["memory_mib"], raw["max"], spans)
 
 
-def _functions(raw: Mapping[str, Any], position: int, iommu: bool) -> list[SimFunction]:
+def _functions(raw: Mapping[str, Any], position: int, iommu: bool, port: str | None) -> list[SimFunction]:
     """List the GPU's own function first, then its companions and port, then every VF there can be."""
     address = raw["address"]
     if ":" not in address:
@@ -217,7 +242,6 @@ def _functions(raw: Mapping[str, Any], position: int, iommu: bool) -> list[SimFu
         return [SimFunction(address, "parent", address, path, driver=raw["driver"])]
     domain, bus = int(address[:4], 16), int(address[5:7], 16)
     top = f"{ROOT}/pci{domain:04x}:{max(bus - 1, 0):02x}"
-    port = f"{domain:04x}:{bus - 1:02x}:00.0" if bus else None
     slot = f"{top}/{port}" if port else top
 
     def function(name: str, kind: str, number: int, ids: Mapping[str, Any]) -> SimFunction:
@@ -236,12 +260,12 @@ def _functions(raw: Mapping[str, Any], position: int, iommu: bool) -> list[SimFu
             serial=position * 128 + number + (8 if kind == "vf" else 0),
         )
 
-    made = [function(address, "pf", 0, raw)]
-    for number, other in enumerate(raw["companions"], start=1):
-        made.append(function(f"{address[:-1]}{number}", "extra", number, other))
+    own = addresses(raw)
+    extra = len(raw["companions"])
     virtual = {**raw, "device": raw["vf_device"], "driver": raw["vf_driver"]}
-    for number in range(raw["vfs_total"]):
-        made.append(function(_vf_address(domain, bus, address, number), "vf", number, virtual))
+    made = [function(address, "pf", 0, raw)]
+    made += [function(own[1 + n], "extra", n + 1, other) for n, other in enumerate(raw["companions"])]
+    made += [function(own[1 + extra + n], "vf", n, virtual) for n in range(raw["vfs_total"])]
     if port:
         made.append(_port(port, address, slot, raw["port_group"] if iommu else None))
     return made

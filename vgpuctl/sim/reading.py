@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.digits import whole
+from vgpuctl.model.yaml_text import NotYaml, compose
 
 _TAG = "tag:yaml.org,2002:"
 HINT = "docs/scenarios.md lists every key"
@@ -74,7 +76,9 @@ class Value:
         """Return a whole number."""
         if self._node.tag != f"{_TAG}int":
             self.wrong("must be a whole number")
-        value = int(str(self._node.value).replace("_", ""), 0)
+        value = whole(str(self._node.value).replace("_", "")[:64])
+        if value is None:
+            self.wrong("must be a whole number of at most 18 digits")
         if not least <= value <= most:
             self.wrong(f"must be {least} to {most}, is {value}")
         return value
@@ -149,14 +153,24 @@ def read(text: str, file: str) -> Value:
     Raises:
         InvalidInput: it is not YAML, or empty.
     """
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError
-
     try:
-        node = YAML().compose(text)
-    except MarkedYAMLError as exc:
-        line = exc.problem_mark.line + 1 if exc.problem_mark is not None else 1
-        raise InvalidInput(f"{file}:{line}: not YAML: {exc.problem}", hint=HINT, file=file) from exc
+        node = compose(text)
+    except NotYaml as exc:
+        raise InvalidInput(f"{file}:{exc.line}:{exc.column}: {exc.problem}", hint=HINT, file=file) from exc
     if node is None:
         raise InvalidInput(f"{file}: the scenario is empty", hint=HINT, file=file)
+    _refuse_aliases(node, file)
     return Value(node, file, "")
+
+
+def _refuse_aliases(root: Any, file: str) -> None:
+    """Refuse a node that is there twice: a few lines of aliases of aliases stand for billions of values."""
+    seen: set[int] = set()
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            Value(node, file, "").wrong("an alias (*name) of this value is not taken here: write the value out")
+        seen.add(id(node))
+        if isinstance(node.value, list):
+            waiting += [inner for entry in node.value for inner in (entry if isinstance(entry, tuple) else (entry,))]

@@ -12,6 +12,7 @@ from typing import Any
 
 from vgpuctl.sim import faults
 from vgpuctl.sim.found import found_records
+from vgpuctl.sim.machine import addresses
 from vgpuctl.sim.reading import Table, Value, read
 from vgpuctl.sim.scenario_gpu import GPU_KEYS, expand
 
@@ -58,9 +59,11 @@ def compile_scenario(text: str, file: str) -> dict[str, Any]:
     }
     entries = top.items("gpus")
     kernel = compiled["kernel"]
+    whose: dict[str, str] = {}
     for value in entries:
         table = value.table(GPU_KEYS)
         for raw in expand(table, kernel, compiled["gpus"]):
+            _take(value, raw, whose)
             compiled["gpus"].append(raw)
     compiled["found"] = [
         *_pools(top.get("storage")),
@@ -68,6 +71,14 @@ def compile_scenario(text: str, file: str) -> dict[str, Any]:
         *found_records(compiled, entries),
     ]
     return compiled
+
+
+def _take(value: Value, raw: dict[str, Any], whose: dict[str, str]) -> None:
+    """Refuse a GPU of which a function has the address of another GPU's: one would hide the other."""
+    for name in addresses(raw):
+        if name in whose:
+            value.wrong(f"{raw['address']} would have a function at {name}, where one of {whose[name]} is")
+        whose[name] = raw["address"]
 
 
 def _kernel(top: Table) -> str:

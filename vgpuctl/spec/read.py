@@ -13,12 +13,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
-from ruamel.yaml.reader import ReaderError
 
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.yaml_text import DEEP, NotYaml, compose
 from vgpuctl.spec.rules import Problem, Refused, shown_path
 from vgpuctl.spec.shape import Shape
 from vgpuctl.value import NOTHING, Value
@@ -85,20 +83,13 @@ def load(text: str, name: str) -> Document:
         InvalidInput: it cannot be read, or says a key twice; every such problem is listed.
     """
     try:
-        node = YAML(typ="safe", pure=True).compose(text)
+        node = compose(text)
         walk = _Walk()
         value = walk.value(node, ()) if node is not None else None
-    except MarkedYAMLError as exc:
-        raise refusal(name, [_syntax(exc)]) from exc
-    except ReaderError as exc:
-        before = text[: exc.position] if isinstance(exc.position, int) else ""
-        column = len(before) - (before.rfind("\n") + 1) + 1
-        problem = Found(before.count("\n") + 1, column, "", "a character that YAML does not allow")
-        raise refusal(name, [problem]) from exc
-    except YAMLError as exc:
-        raise refusal(name, [Found(1, 1, "", f"it is not YAML: {exc}")]) from exc
-    except (RecursionError, ValueError) as exc:
-        raise refusal(name, [Found(1, 1, "", "it is nested too deeply")]) from exc
+    except NotYaml as exc:
+        raise refusal(name, [Found(exc.line, exc.column, "", exc.problem)]) from exc
+    except RecursionError as exc:
+        raise refusal(name, [Found(1, 1, "", DEEP)]) from exc
     if walk.problems:
         raise refusal(name, walk.problems)
     return Document(name, value, walk.values, walk.keys)
@@ -134,13 +125,6 @@ def _placed(document: Document, problem: Problem) -> Found:
 def _line(name: str, entry: Found) -> str:
     where = f"{name}:{entry.line}:{entry.column}: "
     return where + (f"{entry.path}: " if entry.path else "") + entry.text
-
-
-def _syntax(exc: MarkedYAMLError) -> Found:
-    mark = exc.problem_mark or exc.context_mark
-    line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
-    problem = " ".join(str(part) for part in (exc.context, exc.problem) if part)
-    return Found(line, column, "", f"it is not YAML: {problem}")
 
 
 class _Walk:

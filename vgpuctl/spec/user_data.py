@@ -8,12 +8,11 @@ module makes of its keys only the guest's cloud-init knows. No message quotes th
 
 from __future__ import annotations
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
 from vgpuctl.errors import InvalidInput
 from vgpuctl.model.wish import UserData
+from vgpuctl.model.yaml_text import NotYaml, compose
 from vgpuctl.spec.read import Found, refusal
 
 MOST_BYTES = 1 << 20
@@ -59,13 +58,9 @@ def _check_yaml(text: str, path: str, due: type[MappingNode] | type[SequenceNode
     kind = "a mapping (key: value)" if due is MappingNode else "a list of parts"
     problem: InvalidInput | None = None
     try:
-        node = YAML(typ="safe", pure=True).compose(text)
-    except MarkedYAMLError as exc:
-        mark = exc.problem_mark or exc.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
-        problem = refusal(path, [Found(line, column, "", "it is not YAML: the structure breaks off here")])
-    except (YAMLError, RecursionError, ValueError):
-        problem = _refused(path, 1, "it is not YAML")
+        node = compose(text)
+    except NotYaml as exc:
+        problem = refusal(path, [Found(exc.line, exc.column, "", "it is not YAML: the structure breaks off here")])
     if problem is not None:
         raise problem
     if node is None or (isinstance(node, ScalarNode) and not node.value):

@@ -17,7 +17,7 @@ def top(text: str) -> Value:
     ("text", "message"),
     [
         ("", r"f\.yaml: the scenario is empty"),
-        ("a: [1", r"f\.yaml:\d+: not YAML"),
+        ("a: [1", r"f\.yaml:\d+:\d+: it is not YAML"),
         ("a: 1\nb: 2\n", r"f\.yaml:2: unknown key 'b'; known: a"),
         ("a: 1\naa: 2\n", "did you mean 'a'"),
         ("a: 1\na: 2\n", r"f\.yaml:2: 'a' is there twice"),

@@ -49,7 +49,7 @@ def test_what_cloud_init_understands_is_kept_as_it_is(text):
         ("#cloud-config more\n- hunter2\n", "/ud:2:1: a mapping"),
         ("#cloud-config\npassword: [hunter2\n", "/ud:3:1: it is not YAML"),
         ("#cloud-config\na: b\n\tpassword: hunter2\n", "/ud:3:1: it is not YAML"),
-        ("#cloud-config\na: \x01hunter2\n", "/ud:1:1: it is not YAML"),
+        ("#cloud-config\na: \x01hunter2\n", "/ud:2:4: it is not YAML"),
         ("#cloud-config-archive\na: hunter2\n", "/ud:2:1: a list of parts is due here"),
         ("#!/bin/sh\n", "/ud:1:1: nothing follows its header"),
         ("#include\n\n", "/ud:1:1: nothing follows its header"),

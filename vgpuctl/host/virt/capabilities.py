@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vgpuctl.host.bounded import read_regular
 from vgpuctl.host.virt import documents
+from vgpuctl.model.json_text import parsed
 from vgpuctl.model.records import HypervisorCapabilities
 
 if TYPE_CHECKING:
@@ -55,8 +55,9 @@ def _features(path: str) -> list[object] | None:
     """Return the features of a described firmware, or None when they cannot be read; an empty file only hides."""
     try:
         text = read_regular(path, _MOST_BYTES).decode("utf-8")
-        found = json.loads(text)["features"] if text.strip() else []
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        described: Any = parsed(text)
+        found = described["features"] if text.strip() else []
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if isinstance(found, list) else None
 

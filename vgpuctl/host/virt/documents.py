@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vgpuctl.errors import LibvirtFailed
+
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
@@ -13,11 +15,18 @@ PROMISE_PREFIX = "vgpuctl"
 
 
 def parsed(text: str) -> _Element:
-    """Parse XML without entities and without looking anything up."""
+    """Parse XML without entities and without looking anything up.
+
+    Raises:
+        LibvirtFailed: it is not XML.
+    """
     from lxml import etree
 
     parser = etree.XMLParser(resolve_entities=False, no_network=True, remove_blank_text=True)
-    return etree.fromstring(text.encode(), parser)
+    try:
+        return etree.fromstring(text.encode(), parser)
+    except (etree.XMLSyntaxError, ValueError) as exc:
+        raise LibvirtFailed(f"libvirt's XML cannot be read: {exc}") from exc
 
 
 def text_at(root: _Element, path: str) -> str | None:

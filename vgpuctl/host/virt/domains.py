@@ -254,5 +254,5 @@ def _name_in(xml: str) -> str:
     """Return the name in a domain's XML, for messages; libvirt itself says what is wrong with bad XML."""
     try:
         return documents.text_at(documents.parsed(xml), "name") or "?"
-    except SyntaxError:
+    except LibvirtFailed:
         return "?"

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents that no person writes: each is refused with a place and a documented code, never a traceback."""
+
+from __future__ import annotations
+
+import shlex
+from xml.sax.saxutils import escape
+
+import pytest
+
+from tests.worlds import create, open_host, wish
+from vgpuctl.capacity.ownership import carrier_uuid
+from vgpuctl.engine.observe.vms import read_vm
+from vgpuctl.sim.world import open_world
+from vgpuctl.value import replace
+
+BOMB = "a: &a [x, x]\n" + "".join(f"b{n}: &b{n} [*{'a' if n == 0 else f'b{n - 1}'}, *a]\n" for n in range(30))
+TEXTS = {
+    "nul": "version: 1\0\n",
+    "deep sequences": f"{'- ' * 3000}x\n",
+    "deep flow": f"gpus: {'[' * 3000}",
+    "deep mappings": f"gpus: {'{a: ' * 3000}",
+    "bomb": BOMB,
+    "endless": "version: &a [*a]\n",
+    "no such character": 'title: "\\UFFFFFFFF"\n',
+    "half a character": 'title: "\\ud800"\n',
+    "long number": f"version: {'9' * 6000}\n",
+    "octal": "version: 1\ngpus: [{model: A100, vfs: 017}]\n",
+    "directive": f"%YAML {'9' * 5000}.1\n---\nversion: 1\n",
+    "tag": "!!python/object:os.system {}\n",
+    "list": "- version: 1\n",
+    "empty": "",
+}
+COMMANDS = {
+    "scenario": "--host sim:{path} list-gpus",
+    "spec": "--host sim:a100-40 ensure-vm -f {path} --dry-run",
+    "host file": "--host sim:a100-40 diff -f {path}",
+    "import": "--host sim:a100-40 import {path}",
+    "cloud-init": "--host sim:a100-40 create-vm --profile A100-4C --cloud-init {path} --dry-run",
+}
+
+
+CASES = [(where, name) for where in COMMANDS for name in TEXTS if (where, name) != ("host file", "empty")]
+
+
+@pytest.mark.parametrize(("where", "name"), CASES)
+def test_every_reader_refuses_it_and_says_where(vgpuctl, tmp_path, name, where):
+    path = tmp_path / "file.yaml"
+    path.write_text(TEXTS[name])
+    ran = vgpuctl("--json", *shlex.split(COMMANDS[where].format(path=path)))
+    if (where, name) == ("scenario", "octal"):  # YAML 1.2 knows no octal numbers of that form
+        assert ran.status in (0, 2)
+        return
+    assert ran.status == 2, ran.out
+    error = ran.document["error"]
+    assert error["code"] in ("invalid-input", "usage", "not-found")
+    assert str(path) in error["message"] or "--cloud-init" in error["message"], error
+
+
+RECORDS = {
+    "deep": "[" * 3000,
+    "list": "[]",
+    "number": "7",
+    "half": "{",
+    "types": '{"vgpu_params": 7, "placement": 9, "profile": 3, "gpu": {}, "numa_node": [], "mode": 1, "os": []}',
+    "long": f'{{"numa_node": {"9" * 5000}}}',
+    "surrogate": '{"gpu": "\\ud800"}',
+}
+ON_THE_OTHERS = (
+    "plan-moves --defragment",
+    "plan-moves --profile A100-40C",
+    "list-vms",
+    "list-vgpus",
+    "show-vm vdi-1",
+    "doctor",
+    "reconcile",
+    "explain A100-4C",
+    "create-vm vdi-3 --profile A100-4C",
+    "start-vm vdi-1",
+    "stop-vm vdi-1 --force",
+    "set-scheduler 0000:3b:00.0 --policy best-effort --drain --yes",
+    "console vdi-1",
+    "list-images",
+    "attach vdi-1 --profile A100-4C",
+    "ensure-vm vdi-1 --profile A100-4C",
+    "refresh-vm vdi-1",
+    "set-profile vdi-1 A100-8C",
+    "detach vdi-1",
+    "delete-vm vdi-1 --yes",
+)
+
+
+@pytest.fixture(params=RECORDS)
+def damaged(request, sim):
+    """A host on which the record of one of two VMs keeps something else than what was asked for."""
+    for name in ("vdi-1", "vdi-2"):
+        assert sim(f"create-vm {name} --profile A100-4C").status == 0
+    hypervisor = open_world("a100-40", lock_held=lambda: False).hypervisor
+    record = hypervisor.find_domain("vdi-1")
+    before, _, rest = record.xml.partition("<spec>")
+    hypervisor.redefine(
+        record.uuid, f"{before}<spec>{escape(RECORDS[request.param])}</spec>{rest.partition('</spec>')[2]}"
+    )
+    return sim
+
+
+def test_one_vm_with_a_damaged_record_never_ends_a_command(damaged):
+    for command in ON_THE_OTHERS:
+        ran = damaged(f"--json {command}")
+        assert ran.status in (0, 2, 3, 4, 6), ran.out
+        if ran.status not in (0, 6):
+            assert ran.document["error"]["code"] not in ("bug", "failed"), ran.out
+        assert "stumbled" not in ran.out
+
+
+TEMPLATES = {
+    "braces": "{{" * 3000,
+    "parentheses": f"{{{{ {'(' * 3000}{')' * 3000} }}}}",
+    "blocks": "{% if 1 %}" * 3000 + "{% endif %}" * 3000,
+    "loops": "{% for a in [1] %}" * 30 + "x" + "{% endfor %}" * 30,
+    "nul": "<domain>\0</domain>",
+    "half a character": "<domain>{{ '\\ud800' }}</domain>",
+    "a large number": "<domain>{{ 9 ** (9 ** 9) }}</domain>",
+    "a large text": "<domain>{{ 'x' * 10 ** 11 }}</domain>",
+    "deep elements": "<a>" * 3000,
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_that_cannot_be_is_refused(sim, tmp_path, name):
+    assert sim("list-gpus").status == 0
+    state = next((tmp_path / "state/vgpuctl").glob("**/journal*")).parent
+    where = state / "etc/vgpuctl/templates/vm.xml.j2"
+    where.parent.mkdir(parents=True, exist_ok=True)
+    where.write_text(TEMPLATES[name])
+    ran = sim("--json create-vm v1 --profile A100-4C")
+    assert (ran.status, ran.document["error"]["code"]) == (2, "invalid-input"), ran.out
+    assert "template" in ran.document["error"]["message"]
+    assert sim("--json list-vms").document["data"] == []
+
+
+def test_a_domain_whose_uuid_is_none_is_shown_and_ends_no_command(tmp_path):
+    """Libvirt never says so, and a file of the hook may."""
+    host = open_host(tmp_path)
+    create(host.world, wish("A100-4C"))
+    for bad in ("", "none", "9" * 40, "11111111-2222-3333-4444-55555555555g"):
+        record = host.world.hypervisor.domains()[0]
+        xml = record.xml.replace(record.uuid, bad)
+        vm = read_vm(host.world, replace(record, uuid=bad, xml=xml))
+        assert vm.uuid == bad.lower()
+        assert carrier_uuid(vm.uuid, 0) != carrier_uuid(record.uuid, 0)
+
+
+def test_gpus_on_neighbouring_buses_do_not_hide_each_other(vgpuctl, tmp_path):
+    path = tmp_path / "host.yaml"
+    path.write_text(
+        "version: 1\ngpus:\n"
+        "  - {model: A100, address: '0000:3b:00.0'}\n"
+        "  - {model: A100, address: '0000:3c:00.0'}\n"
+        "  - {model: A100, address: '0000:3d:01.0'}\n"
+    )
+    listed = vgpuctl("--host", f"sim:{path}", "--json", "list-gpus")
+    assert [gpu["address"] for gpu in listed.document["data"]] == ["0000:3b:00.0", "0000:3c:00.0", "0000:3d:01.0"]
+    made = vgpuctl(
+        "--host", f"sim:{path}", "--json", "create-vm", "v1", "--profile", "A100-4C", "--gpu", "0000:3b:00.0"
+    )
+    assert made.status == 0, made.out
+
+
+def test_gpus_of_which_a_function_would_hide_another_are_refused(vgpuctl, tmp_path):
+    path = tmp_path / "host.yaml"
+    path.write_text(
+        "version: 1\ngpus:\n  - {model: A100, address: '0000:3b:00.0'}\n  - {model: A100, address: '0000:3b:00.4'}\n"
+    )
+    ran = vgpuctl("--host", f"sim:{path}", "--json", "list-gpus")
+    assert ran.status == 2
+    assert f"{path}:4" in ran.document["error"]["message"]
+    assert "0000:3b:00.4" in ran.document["error"]["message"]
