@@ -18,6 +18,7 @@ from typing import Any
 from vgpuctl.engine.create import create_vm
 from vgpuctl.engine.power import delete_vm, start_vm, stop_vm
 from vgpuctl.engine.reconcile import reconcile
+from vgpuctl.host.atomic import unfinished_below
 from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.host_file import HostFileOnDisk
 from vgpuctl.host.processes import HostProcesses
@@ -126,6 +127,7 @@ def open_host(
         host_file=HostFileOnDisk(sim.host_file, lock_held=lambda: stores[0].held),
         vendor=sim.vendor,
         kernel_log=sim.kernel_log,
+        unfinished=unfinished_below(state, sim.run_dir, sim.host_file, processes),
     )
     return Host(world, sim, directory, scenario, later)
 

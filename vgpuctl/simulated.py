@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from vgpuctl import sim
+from vgpuctl.host.atomic import unfinished_below
 from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.host_file import HostFileOnDisk
@@ -54,6 +55,7 @@ def simulated_world(scenario: str) -> World:
         host_file=HostFileOnDisk(host.host_file, lock_held=lambda: claims.held),
         vendor=host.vendor,
         kernel_log=host.kernel_log,
+        unfinished=unfinished_below(host.run_dir.parent, host.run_dir, host.host_file, processes),
     )
 
 

@@ -2,9 +2,9 @@
 """Claims and stuck writes: one small JSON file each below /run/vgpuctl.
 
 /run is emptied by the same reboot that empties the devices, so nothing here goes stale across boots. A file
-appears whole or not at all: it is written under a name that starts with a dot and then linked to its own name,
-which fails when that name exists (link(2)). Removing first compares and then unlinks; a lock on the directory
-keeps the two together, so that a claim which was given to another VM meanwhile is never taken from it.
+appears whole or not at all (`host/atomic.py`), and a claim is not made where there is one. Removing first compares
+and then unlinks; a lock on the directory keeps the two together, so that a claim which was given to another VM
+meanwhile is never taken from it.
 
 Two versions of vgpuctl may meet here: keys that this one does not know are passed over, so a field that is added
 to `Claim`, `ProcessId` or `StuckWrite` needs a default there. All claims are read in one pass, because this is
@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import itertools
 import json
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from vgpuctl.host.atomic import write
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.lock import HostLock, make_private
 from vgpuctl.model.gpu import Backend
@@ -42,7 +42,6 @@ _KINDS: tuple[tuple[str, type | tuple[type, ...]], ...] = (
     ("framebuffer_mib", (int, type(None))),
 )
 _CLAIM, _PROCESS = frozenset(field_names(Claim)), frozenset(field_names(ProcessId))
-_counter = itertools.count()
 
 Note = TypeVar("Note", bound=Value)
 
@@ -322,26 +321,8 @@ def _text(path: Path) -> bytes:
 
 
 def _write_new(path: Path, data: dict[str, object], *, over: bool = False) -> None:
-    """Make a whole file, or raise FileExistsError or another OSError with its path; nobody ever sees half of it.
-
-    `over`: in the place of the one that is there, in one step.
-    """
-    temporary = path.parent / f".{os.getpid()}-{next(_counter)}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        descriptor = os.open(temporary, flags, 0o600)
-        try:
-            text = json.dumps(data).encode()
-            if os.write(descriptor, text) != len(text):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        finally:
-            os.close(descriptor)
-        (os.replace if over else os.link)(temporary, path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None  # people know the file by its own name
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
+    """Make a whole file, under the directory's lock; `over`: in the place of the one that is there."""
+    write(path, json.dumps(data).encode(), over=over, durable=False)
 
 
 @contextmanager

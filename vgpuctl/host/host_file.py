@@ -15,13 +15,20 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypedDict
 
 from vgpuctl.errors import Busy
+from vgpuctl.host.atomic import sync, write, written
 from vgpuctl.regular_file import read_regular
 
 PATH = Path("/etc/vgpuctl/host.yaml")
 NEW_MODE = 0o644
 KEPT = 10
+
+
+class _Like(TypedDict):
+    mode: int
+    owner: tuple[int, int] | None
 
 
 class HostFileOnDisk:
@@ -55,9 +62,11 @@ class HostFileOnDisk:
             if was is None or taken_back or text == was:
                 swap(target, text)
             else:
-                with _written(target, text, _status(target)) as new:
-                    self._keep(was, _status(target))
+                known = _status(target)
+                with written(target, _bytes(text), **_like(known)) as new:
+                    self._keep(was, known)
                     os.rename(new, target)
+                sync(target.parent)
             if taken_back and self.kept(1) == text:
                 self._drop_newest()
 
@@ -68,12 +77,12 @@ class HostFileOnDisk:
         """Make a text the newest of the versions before, unless it is; the oldest of ten goes."""
         if self.kept(1) == text:
             return
-        with _written(self._version(1), text, status) as new:
+        with written(self._version(1), _bytes(text), **_like(status)) as new:
             last = next((n for n in range(1, KEPT) if not os.path.lexists(self._version(n))), KEPT)
             for number in range(last, 1, -1):
                 os.rename(self._version(number - 1), self._version(number))
             os.rename(new, self._version(1))
-        _sync(self._path.parent)
+        sync(self._path.parent)
 
     def _drop_newest(self) -> None:
         """Forget the newest version: it is the file itself again."""
@@ -81,7 +90,7 @@ class HostFileOnDisk:
         for number in range(2, KEPT + 1):
             if os.path.lexists(self._version(number)):
                 os.rename(self._version(number), self._version(number - 1))
-        _sync(self._path.parent)
+        sync(self._path.parent)
 
 
 def _text(path: Path) -> str | None:
@@ -96,27 +105,18 @@ def swap(target: Path, text: str) -> None:
 
     One that is new may be read by everybody.
     """
-    with _written(target, text, _status(target)) as new:
-        os.rename(new, target)
+    write(target, _bytes(text), **_like(_status(target)))
 
 
-@contextlib.contextmanager
-def _written(target: Path, text: str, status: os.stat_result | None) -> Iterator[Path]:
-    """Write a text beside a file, as one of that owner and mode; what nobody renamed is removed at the end."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        with open(os.open(temporary, flags, 0o600), "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(text)
-            file.flush()
-            if status is not None and (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
-                os.fchown(file.fileno(), status.st_uid, status.st_gid)
-            os.fchmod(file.fileno(), NEW_MODE if status is None else status.st_mode & 0o7777)
-            os.fsync(file.fileno())
-        yield temporary
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _like(known: os.stat_result | None) -> _Like:
+    """Return owner and mode of the file that another one replaces."""
+    if known is None:
+        return {"mode": NEW_MODE, "owner": None}
+    return {"mode": known.st_mode & 0o7777, "owner": (known.st_uid, known.st_gid)}
 
 
 def _status(path: Path) -> os.stat_result | None:
@@ -126,20 +126,11 @@ def _status(path: Path) -> os.stat_result | None:
         return None
 
 
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @contextlib.contextmanager
 def _directory_locked(directory: Path) -> Iterator[None]:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)

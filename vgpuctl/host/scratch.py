@@ -12,6 +12,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from vgpuctl.host.atomic import write
 from vgpuctl.host.lock import make_private
 
 
@@ -30,18 +31,10 @@ class HostScratch:
 
     def keep(self, name: str, data: bytes) -> None:
         """Keep bytes under a name if that can be done; a reader sees the old file or the new one."""
-        new = self._directory / f".{name}.{os.getpid()}"
-        with suppress(OSError):
+        with suppress(OSError):  # FileExistsError among them: another thread keeps the same just now
             make_private(self._directory.parent, self._directory)
-            if not self._is_ours():
-                return
-            try:
-                with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-                    file.write(data)
-                os.replace(new, self._directory / name)
-            finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(new)
+            if self._is_ours():
+                write(self._directory / name, data, durable=False)
 
     def _is_ours(self) -> bool:
         found = os.lstat(self._directory)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vgpuctl.errors import Failed
+from vgpuctl.host.atomic import write
 from vgpuctl.host.bounded import read_regular
 from vgpuctl.host.host_file import swap
 
@@ -59,18 +60,7 @@ class HostSystem:
         if mode is None:
             swap(Path(os.path.realpath(real)), text)
             return
-        temporary = real.parent / f".{real.name}.{os.getpid()}"
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fchmod(file.fileno(), mode)
-                os.fsync(file.fileno())
-            os.replace(temporary, real)
-        finally:
-            with suppress(FileNotFoundError):
-                temporary.unlink()
+        write(real, text.encode(), mode=mode)
 
     def link(self, path: str, target: str) -> None:
         """Make a symbolic link."""

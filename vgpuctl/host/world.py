@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InvalidInput
+from vgpuctl.host.atomic import unfinished_below
 from vgpuctl.host.claims import ClaimStore
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.files import HostFiles, resolved
+from vgpuctl.host.host_file import PATH as HOST_FILE
 from vgpuctl.host.host_file import HostFileOnDisk
 from vgpuctl.host.identity import machine_id
 from vgpuctl.host.journal import JournalSocket
@@ -67,6 +69,7 @@ def local_world(*, root: str = "/", connect: str | None = None, new_uuid: Callab
         if captured
         else HostVendorCommands(lock_held=lambda: claims.held, records=claims, processes=processes),
         kernel_log=None if captured else HostKernelLog(),
+        unfinished=None if captured else unfinished_below(Path(root), RUN_DIR, HOST_FILE, processes),
     )
 
 

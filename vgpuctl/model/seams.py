@@ -43,7 +43,7 @@ from vgpuctl.model.records import (
     VolumeRecord,
 )
 from vgpuctl.model.scheduler import SchedulerSpec
-from vgpuctl.model.vm import Claim, DrainedVm, ProcessId, StuckWrite, WorkedOn
+from vgpuctl.model.vm import Claim, DrainedVm, ProcessId, StuckWrite, UnfinishedFile, WorkedOn
 
 
 class Sysfs(Protocol):
@@ -393,6 +393,24 @@ class Claims(Protocol):
 
     def set_mode(self, mode: int) -> None:
         """Set the permission bits of /run/vgpuctl itself.
+
+        Raises:
+            OSError: with the kernel's errno.
+        """
+
+
+class Unfinished(Protocol):
+    """The files that processes which are gone were writing, in every directory where vgpuctl writes."""
+
+    def all(self) -> tuple[UnfinishedFile, ...]:
+        """Return them, by directory and name.
+
+        Raises:
+            OSError: a directory cannot be listed.
+        """
+
+    def remove(self, file: UnfinishedFile) -> None:
+        """Remove one while it still is such a file; a missing one is no error.
 
         Raises:
             OSError: with the kernel's errno.

@@ -277,6 +277,13 @@ class WorkedOn(Value):
     process: ProcessId
 
 
+class UnfinishedFile(Value):
+    """A file that a process was writing beside its place, and that it left there."""
+
+    path: str
+    process: ProcessId
+
+
 class StuckWrite(Value):
     """A kernel write that outlived its deadline: /run/vgpuctl/stuck/<pid>."""
 

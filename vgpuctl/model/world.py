@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Scratch,
         Storage,
         Sysfs,
+        Unfinished,
         VendorCommands,
     )
     from vgpuctl.model.system import System
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 class World(Value):
     """One host. `read_only` is the reason why changing commands are refused, None when they are not.
 
-    `host_file`, `vendor` and `kernel_log` None: the host's own file, its drivers' commands, or what its kernel wrote,
-    are out of reach (a captured tree).
+    `host_file`, `vendor`, `kernel_log` and `unfinished` None: the host's own file, its drivers' commands, what its
+    kernel wrote, or the files that were left half-written, are out of reach (a captured tree).
     """
 
     name: str
@@ -50,3 +51,4 @@ class World(Value):
     host_file: HostFile | None = None
     vendor: VendorCommands | None = None
     kernel_log: KernelLog | None = None
+    unfinished: Unfinished | None = None

@@ -10,6 +10,7 @@ import pytest
 
 from vgpuctl.errors import Busy
 from vgpuctl.host.host_file import HostFileOnDisk
+from vgpuctl.host.processes import HostProcesses
 
 
 def file_at(path: Path, *, held: bool = False) -> HostFileOnDisk:
@@ -63,7 +64,8 @@ def test_nothing_is_written_under_the_host_lock(tmp_path: Path) -> None:
 def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path) -> None:
     path = tmp_path / "host.yaml"
     path.write_text("old")
-    (tmp_path / f".host.yaml.{os.getpid()}").symlink_to("/nowhere/else")
+    me = HostProcesses().this()
+    (tmp_path / f".host.yaml.vgpuctl-{me.pid}-{me.start_ticks}").symlink_to("/nowhere/else")
     with pytest.raises(OSError):  # noqa: PT011 - a link where the new file is written is not followed
         file_at(path).replace("new", "old")
     assert path.read_text() == "old"
@@ -125,7 +127,8 @@ def test_a_power_cut_between_two_renames_loses_no_version(tmp_path: Path) -> Non
 def test_a_version_that_cannot_be_kept_stops_the_change(tmp_path: Path) -> None:
     path = tmp_path / "host.yaml"
     path.write_text("old")
-    (tmp_path / f".host.yaml.1.{os.getpid()}").symlink_to("/nowhere/else")
+    me = HostProcesses().this()
+    (tmp_path / f".host.yaml.1.vgpuctl-{me.pid}-{me.start_ticks}").symlink_to("/nowhere/else")
     with pytest.raises(OSError):  # noqa: PT011
         file_at(path).replace("new", "old")
     assert (path.read_text(), versions(path)) == ("old", {})
