@@ -54,7 +54,7 @@ def read_console(lab: Lab, name: str, wanted: str, *, timeout: float) -> str:
     return lab.run(["python3", "-c", LISTEN, name, wanted, f"{timeout:g}"], timeout=timeout + 30).stdout
 
 
-def ask_guest(lab: Lab, name: str, question: str, *, timeout: float = 240) -> str:
+def ask_guest(lab: Lab, name: str, question: str, *, timeout: float = 480) -> str:
     """What the guest's shell answers; waits until there is a shell."""
     number = random.randrange(10**6, 10**7)
     words = ["python3", "-c", TALK, name, question, f"{timeout:g}", str(number)]

@@ -45,6 +45,30 @@ def test_a_vgpu_is_there_again_after_a_boot_and_a_plain_start_makes_a_missing_on
 
 
 @pytest.mark.quick
+@pytest.mark.deadline(900)
+def test_a_gpu_that_is_not_ready_lets_libvirt_go_and_its_vm_is_started_when_it_is(lab: Lab) -> None:
+    lab.run(INSTALLED)
+    put_gpu(lab, "mdev-pf")
+    use_defaults(lab)
+    lab.run("printf 'boot: {hold_libvirt_seconds: 5, deadline_seconds: 600}\\n' >> /etc/vgpuctl/host.yaml")
+    must(lab, "install-host", "--restart-libvirt")
+    carrier = must(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--no-start")["vgpus"][0]["carrier"]
+    lab.run("virsh autostart vm-1")
+    lab.reboot()
+    # The driver is not there: the unit has let libvirt go, and goes on waiting.
+    lab.wait_until("virsh domstate vm-1 | grep -qx 'shut off'", timeout=300)
+    shown = lab.run("systemctl show -p ActiveState,SubState vgpuctl-restore.service").stdout.split()
+    assert shown == ["ActiveState=active", "SubState=running"]
+    put_gpu(lab, "mdev-pf")
+    lab.wait_until("virsh domstate vm-1 | grep -qx running", timeout=120)
+    assert lab.run("ls /sys/bus/mdev/devices").stdout.split() == [carrier]
+    lab.wait_until("systemctl show -p SubState vgpuctl-restore.service | grep -qx SubState=exited", timeout=120)
+    must(lab, "stop-vm", "vm-1", "--force")
+    must(lab, "delete-vm", "vm-1")
+    must(lab, "uninstall-host")
+
+
+@pytest.mark.quick
 @pytest.mark.deadline(600)
 def test_a_plain_start_without_room_fails_with_the_reason(lab: Lab) -> None:
     lab.run(INSTALLED)

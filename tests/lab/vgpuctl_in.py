@@ -18,8 +18,8 @@ defaults:
 """
 
 
-def call(lab: Lab, *words: str, timeout: float = 240) -> tuple[int, dict[str, Any]]:
-    """Exit status and the one JSON document of a command."""
+def call(lab: Lab, *words: str, timeout: float = 480) -> tuple[int, dict[str, Any]]:
+    """Exit status and the one JSON document of a command; on a busy machine a guest's start takes minutes."""
     result = lab.run(["vgpuctl", "--json", "--yes", *words], check=False, timeout=timeout)
     try:
         return result.returncode, json.loads(result.stdout)
