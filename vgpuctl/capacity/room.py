@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from vgpuctl.capacity import gpu_instances, mixed_size
 from vgpuctl.capacity.left import MAX_TIME_SLICED, Left, who
 from vgpuctl.model.gpu import NVIDIA, Backend, Function, Gpu, Owner, Vgpu, VgpuType
+from vgpuctl.model.sizes import mib_text
 from vgpuctl.value import Value, replace
 
 _UNKNOWN = "how many fit is not known: NVML does not answer"
@@ -109,7 +110,8 @@ def _other_size(taken: Sequence[Vgpu], wanted: VgpuType) -> str | None:
     others = [v for v in taken if v.framebuffer_mib is not None and v.framebuffer_mib != wanted.framebuffer_mib]
     if not others:
         return None
-    sizes = ", ".join(sorted({f"{v.profile or v.type_id} ({v.framebuffer_mib} MiB)" for v in others}))
+    named = {f"{v.profile or v.type_id} ({mib_text(v.framebuffer_mib)})" for v in others if v.framebuffer_mib}
+    sizes = ", ".join(sorted(named))
     return f"it runs {len(others)} of another size: {sizes}, held by {who(others)}"
 
 

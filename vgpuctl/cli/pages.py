@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from vgpuctl.cli.tables import Block, Pairs, Table
+from vgpuctl.model.sizes import bytes_text, mib_text
 from vgpuctl.value import Value
 
 Data = Mapping[str, Any]
@@ -269,15 +270,13 @@ _PAGES: dict[str, Callable[[Any], Page]] = {
 
 
 def mib(value: int | None) -> str:
-    """Return a size in MiB as people write it: `4GiB`, `512MiB`."""
-    if value is None:
-        return "?"
-    return f"{value // 1024}GiB" if value and value % 1024 == 0 else f"{value}MiB"
+    """Return a size in MiB for people, "?" where it is not known."""
+    return "?" if value is None else mib_text(value)
 
 
 def size(value: int | None) -> str:
-    """Return a size in bytes as people write it."""
-    return "?" if value is None else mib(value // 1024**2)
+    """Return a size in bytes for people, "?" where it is not known."""
+    return "?" if value is None else bytes_text(value)
 
 
 def holder(vgpu: Data) -> str:

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import re
-
 from vgpuctl.doctor.check import Check, Finding, Look, Needs, judged_by_host, not_applicable, ok, unknown, warn
+from vgpuctl.model.digits import meminfo_mib
+from vgpuctl.model.sizes import mib_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import VmState
 
@@ -19,24 +19,19 @@ def _locked(look: Look, snapshot: Snapshot) -> Finding:
     if not vms:
         return not_applicable("no VM here has a device")
     read = look.file(MEMINFO)
-    total, free = (_mib(read.text or "", name) for name in ("MemTotal", "MemAvailable"))
+    total, free = (meminfo_mib(read.text or "", name) for name in ("MemTotal", "MemAvailable"))
     if total is None or free is None:
         return unknown(read.problem or f"there is no MemTotal or MemAvailable in {MEMINFO}")
     needed = sum(vm.memory_mib for vm in vms)
-    seen = f"{len(vms)} VM{'s' if len(vms) > 1 else ''} with devices: {needed} MiB, all of it locked"
-    host = f"{MEMINFO}: MemTotal {total} MiB, MemAvailable {free} MiB"
+    seen = f"{len(vms)} VM{'s' if len(vms) > 1 else ''} with devices: {mib_text(needed)}, all of it locked"
+    host = f"{MEMINFO}: MemTotal {mib_text(total)}, MemAvailable {mib_text(free)}"
     if needed > total:
         return warn(seen, host, fix="they cannot all run at once: give them less memory")
     too_big = [vm for vm in vms if vm.state is VmState.STOPPED and vm.memory_mib > free]
     if too_big:
-        named = ", ".join(f"{vm.name} ({vm.memory_mib} MiB)" for vm in too_big)
+        named = ", ".join(f"{vm.name} ({mib_text(vm.memory_mib)})" for vm in too_big)
         return warn(seen, host, f"too big to start now: {named}", fix="stop other VMs before these are started")
     return ok(seen, host)
-
-
-def _mib(text: str, name: str) -> int | None:
-    found = re.search(rf"^{name}:\s*([0-9]{{1,18}}) kB", text, re.MULTILINE)
-    return int(found.group(1)) // 1024 if found else None
 
 
 CHECKS = (

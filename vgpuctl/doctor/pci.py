@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from vgpuctl.doctor.check import Check, Finding, Look, Needs, fail, judged_by_host, not_applicable, ok, unknown, warn
 from vgpuctl.doctor.gpus import shortened
 from vgpuctl.model.gpu import Backend, Gpu
+from vgpuctl.model.sizes import bytes_text
 from vgpuctl.model.snapshot import Snapshot
 
 _MEMORY, _UNSET = 0x200, 0x20000000
@@ -87,7 +88,7 @@ def _unassigned(text: str, gpu: Gpu) -> Iterator[str]:
             continue
         if flags & _UNSET or start == 0:
             what = f"BAR {number}" if number < _ROM else f"VF BAR {number - _ROM - 1}"
-            yield f"{what} of {gpu.address} has no address (size {(end - start + 1) >> 20} MiB)"
+            yield f"{what} of {gpu.address} has no address (size {bytes_text(end - start + 1)})"
 
 
 _ROM = 6

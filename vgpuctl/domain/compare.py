@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vgpuctl.domain.parse import has_console, lost_of_windows, parse
+from vgpuctl.model.sizes import mib_text
 from vgpuctl.model.vm import Vm, VmState
 from vgpuctl.model.wish import DomainDesign
 
@@ -39,7 +40,7 @@ def _values(design: DomainDesign, vm: Vm) -> Iterator[str]:
     pairs: tuple[tuple[str, object, object], ...] = (
         ("name", design.name, vm.name),
         ("uuid", design.uuid.lower(), vm.uuid),
-        ("memory", f"{design.memory_mib} MiB", f"{vm.memory_mib} MiB"),
+        ("memory", mib_text(design.memory_mib), mib_text(vm.memory_mib)),
         ("vcpus", design.vcpus, vm.vcpus),
         ("firmware", design.firmware, vm.firmware),
     )

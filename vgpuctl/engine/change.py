@@ -16,6 +16,7 @@ from vgpuctl.capacity.where import selected
 from vgpuctl.engine.attach import own_all, want_types
 from vgpuctl.engine.claim import claim_carriers, claims_of, give_back, on_other_gpus
 from vgpuctl.engine.done import done
+from vgpuctl.engine.facts import host_memory_mib
 from vgpuctl.engine.guards import find_vm, refuse_stuck, refuse_worked_on, require_system, require_writable
 from vgpuctl.engine.move import definition
 from vgpuctl.engine.observe import Want, observe
@@ -29,6 +30,7 @@ from vgpuctl.model.vm import Claim, Promise, PromisedVgpu, Vm
 from vgpuctl.model.wish import VmWish, Where
 from vgpuctl.plan.change import Swap, swap, typed_profiles
 from vgpuctl.plan.differ import kept_where, types_of
+from vgpuctl.plan.facts import refuse_memory
 from vgpuctl.plan.in_place import Goal, Job, chosen, expected, steps_of
 from vgpuctl.plan.remove import own_promise
 from vgpuctl.plan.report import vm_value
@@ -92,6 +94,8 @@ def _changed(
     progress: Progress,
 ) -> Outcome:
     job = _job(world, wish, fields, dry_run=dry_run)
+    if "memory" in fields:
+        refuse_memory(wish.memory_mib, host_memory_mib(world))
     if not job.swap.go and not job.swap.come and not job.fields - {"profile"}:
         return Outcome(False, vm_value(job.snapshot, job.vm), warnings=job.snapshot.warnings, dry_run=dry_run)
     want = _want(wish, fields)

@@ -16,6 +16,7 @@ from vgpuctl.engine.run import carry_out
 from vgpuctl.engine.working import working_on
 from vgpuctl.errors import Exists, NoCapacity, VgpuctlError
 from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.sizes import mib_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan
 from vgpuctl.model.vm import Claim, DiskRole, PromisedVgpu
@@ -138,7 +139,7 @@ def _planned(world: World, prepared: Prepared) -> Outcome:
 def sources(wish: VmWish, placement: PlacementSpec) -> Mapping[str, object]:
     """Return for every field its value and where it came from. `placement`: what host.yaml says of that."""
     values: dict[str, object] = {
-        "memory": f"{wish.memory_mib} MiB",
+        "memory": mib_text(wish.memory_mib),
         "vcpus": wish.vcpus,
         "image": wish.image,
         "network": wish.network,

@@ -12,11 +12,13 @@ from vgpuctl.domain.templates import builtin_names, builtin_template
 from vgpuctl.engine.chains import find_chains
 from vgpuctl.engine.observe.host_file import PATH, read_text
 from vgpuctl.errors import FileFailed, NotFound
+from vgpuctl.model.digits import meminfo_mib
+from vgpuctl.model.records import PoolRecord
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import ExistingDisk, VmWish
 from vgpuctl.plan.chains import NO_CHAINS
-from vgpuctl.plan.facts import Facts, GpuHolders
+from vgpuctl.plan.facts import DEFAULT_POOL_PATH, Facts, GpuHolders
 from vgpuctl.spec.fields import DEFAULT_PLACEMENT
 
 if TYPE_CHECKING:
@@ -31,15 +33,35 @@ def gather(world: World, snapshot: Snapshot, wish: VmWish, vgpus: tuple[Promised
 
     paths = [p for p in (wish.image, wish.cdrom) if p is not None]
     paths += [d.path for d in wish.disks if isinstance(d, ExistingDisk)]
+    pool = world.storage.pool(wish.storage_pool)
     return Facts(
         capabilities=world.hypervisor.capabilities(),
         network=world.hypervisor.network(wish.network),
-        pool=world.storage.pool(wish.storage_pool),
+        pool=pool,
         template=compile_template(read_template(world, wish.template), f"{wish.template}.xml.j2", world.scratch),
         files={p: world.storage.image(p) for p in paths},
         holders=holders_of(world, vgpus) if wish.mode == "passthrough" else GpuHolders(),
         chains=find_chains(world, snapshot, *paths) if paths else NO_CHAINS,
+        host_memory_mib=host_memory_mib(world),
+        file_system_bytes=_file_system_bytes(world, pool),
     )
+
+
+def _file_system_bytes(world: World, pool: PoolRecord | None) -> int | None:
+    """Return how large the file system of a pool is, or will be; of one that is not mounted that is not known."""
+    if pool is None:
+        return world.storage.file_system_bytes(DEFAULT_POOL_PATH)
+    if pool.capacity_bytes is None and pool.kind == "dir" and pool.path is not None:
+        return world.storage.file_system_bytes(pool.path)
+    return pool.capacity_bytes
+
+
+def host_memory_mib(world: World) -> int | None:
+    """Return how much memory the host has; None where that is not told."""
+    try:
+        return meminfo_mib(world.sysfs.read("/proc/meminfo"), "MemTotal")
+    except OSError:
+        return None
 
 
 def demand_warnings(world: World, snapshot: Snapshot, wish: VmWish) -> tuple[str, ...]:

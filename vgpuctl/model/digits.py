@@ -17,3 +17,9 @@ def whole(text: str) -> int | None:
     if _WHOLE.fullmatch(shown) is None:
         return None
     return int(shown, 16 if "x" in shown or "X" in shown else 10)
+
+
+def meminfo_mib(text: str, name: str) -> int | None:
+    """Return a line of /proc/meminfo in MiB, whose "kB" are KiB (kernel, proc_pid(5)); None when it is not there."""
+    found = re.search(rf"^{name}:\s*([0-9]{{1,18}}) kB", text, re.MULTILINE)
+    return int(found.group(1)) // 1024 if found else None

@@ -273,6 +273,9 @@ class Storage(Protocol):
     def image(self, path: str) -> ImageRecord | None:
         """Look at an image file without changing it; None when there is none."""
 
+    def file_system_bytes(self, directory: str) -> int | None:
+        """Return how large the file system is that a directory is on, or would be made on; None where unknown."""
+
     def glance(self, path: str) -> Glance | None:
         """Return which file a path leads to, and the file below it; None where it cannot be read. Runs no program."""
 

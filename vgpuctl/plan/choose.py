@@ -28,6 +28,11 @@ def vm_name(wish: VmWish, uuid: str) -> str:
     return wish.name or f"vgpu-{uuid[:8]}"
 
 
+def disk_stem(name: str, uuid: str) -> str:
+    """Return how the names of a VM's volumes begin: NAME-<8 of uuid>, which is the name of a VM without one already."""
+    return name if name.endswith(f"-{uuid[:8]}") else f"{name}-{uuid[:8]}"
+
+
 def choose(
     snapshot: Snapshot,
     wish: VmWish,

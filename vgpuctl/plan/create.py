@@ -14,7 +14,7 @@ from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import DiskRole, MadeDisk, Promise, PromisedVgpu, PromiseState
 from vgpuctl.model.wish import DesignDisk, DomainDesign, ExistingDisk, NewDisk, VmWish
-from vgpuctl.plan.choose import make_steps, vm_name
+from vgpuctl.plan.choose import disk_stem, make_steps, vm_name
 from vgpuctl.plan.differ import kept_spec
 from vgpuctl.plan.facts import DEFAULT_POOL_PATH, Facts, choose_firmware, has_system, makes_disks
 from vgpuctl.spec.fields import DEFAULT_DISK_GIB
@@ -33,7 +33,7 @@ def made_disks(wish: VmWish, facts: Facts, uuid: str) -> tuple[MadeDisk, ...]:
     """
     directory = facts.pool.path if facts.pool is not None and facts.pool.path else DEFAULT_POOL_PATH
     directory = directory.rstrip("/")
-    stem = f"{vm_name(wish, uuid)}-{uuid[:8]}"
+    stem = disk_stem(vm_name(wish, uuid), uuid)
     sizes: list[tuple[int, str | None, str | None]] = []
     if wish.image is not None:
         base = facts.files.get(wish.image)

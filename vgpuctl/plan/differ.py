@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence, Set
 from vgpuctl.capacity.profiles import is_named, means
 from vgpuctl.model.gpu import VgpuType
 from vgpuctl.model.scheduler import Policy
+from vgpuctl.model.sizes import mib_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm
 from vgpuctl.model.wish import ExistingDisk, NewDisk, VmWish, Where
@@ -101,7 +102,7 @@ def _observed(vm: Vm, kept: Side) -> Side:
         "vcpus": vm.vcpus,
         "network": vm.networks[0] if vm.networks else None,
         "image": clones[0].base if clones else None,
-        "disk": sorted([f"{m} MiB" for m in empty] + [str(p) for p in existing]),
+        "disk": sorted([mib_text(m) for m in empty] + [str(p) for p in existing]),
         "cdrom": next((d.source for d in vm.disks if d.device == "cdrom" and d.source not in paths), None),
         "cloud_init": None,
         "storage_pool": made[0].pool if made else None,
@@ -161,7 +162,7 @@ def _written(texts: tuple[str, ...]) -> object:
 
 
 def _wanted(wish: VmWish) -> Side:
-    sizes = [f"{d.size_mib} MiB" for d in wish.disks if isinstance(d, NewDisk)]
+    sizes = [mib_text(d.size_mib) for d in wish.disks if isinstance(d, NewDisk)]
     paths = [d.path for d in wish.disks if isinstance(d, ExistingDisk)]
     return {
         "memory": wish.memory_mib,

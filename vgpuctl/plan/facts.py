@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoSpace, NotFound, Refused
 from vgpuctl.model.records import HypervisorCapabilities, ImageRecord, NetworkRecord, PoolRecord
+from vgpuctl.model.sizes import bytes_text, mib_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu
-from vgpuctl.model.wish import ExistingDisk, VmWish
+from vgpuctl.model.wish import ExistingDisk, NewDisk, VmWish
 from vgpuctl.plan.chains import NO_CHAINS, Chains, copy_of, refuse_base, refuse_written
 from vgpuctl.plan.windows import WINDOWS_11, check_windows, refuse_bios
 from vgpuctl.value import NOTHING, Value
@@ -50,6 +51,7 @@ class Facts(Value):
     """`files` maps every path the wish names (image, disks, cdrom) to what is there, None for nothing.
 
     `holders`: who has the GPU of a passthrough wish open. `chains`: who has which file already.
+    `file_system_bytes`: how large the file system is on which the pool is, or would be made.
     """
 
     capabilities: HypervisorCapabilities
@@ -59,6 +61,8 @@ class Facts(Value):
     files: Mapping[str, ImageRecord | None] = NOTHING
     holders: GpuHolders = GpuHolders()
     chains: Chains = NO_CHAINS
+    host_memory_mib: int | None = None
+    file_system_bytes: int | None = None
 
 
 def check_facts(snapshot: Snapshot, wish: VmWish, vgpus: tuple[PromisedVgpu, ...], facts: Facts) -> tuple[str, ...]:
@@ -68,13 +72,48 @@ def check_facts(snapshot: Snapshot, wish: VmWish, vgpus: tuple[PromisedVgpu, ...
         HostCannot, InvalidInput, NotFound, NoSpace, InUse: as the message says.
     """
     check_windows(wish, facts.capabilities)
+    refuse_memory(wish.memory_mib, facts.host_memory_mib)
     _check_network(wish, facts)
     _check_cloud_init(wish)
     disks = [d.path for d in wish.disks if isinstance(d, ExistingDisk)]
     warnings = check_files(facts.chains, facts.files, bases=[wish.image] if wish.image else [], disks=disks)
     if vgpus:
         refuse_held(vgpus[0].gpu, facts.holders, force_console=wish.force_console)
-    return (*warnings, *(check_pool(wish.storage_pool, facts.pool) if needs_pool(wish) else ()))
+    if needs_pool(wish):
+        warnings += check_pool(wish.storage_pool, facts.pool)
+    _check_sizes(wish, facts)
+    return warnings
+
+
+def refuse_memory(wanted_mib: int, host_mib: int | None) -> None:
+    """Refuse more memory than the host has: libvirt defines such a VM, and it never starts.
+
+    Raises:
+        HostCannot: naming both.
+    """
+    if host_mib is not None and wanted_mib > host_mib:
+        raise HostCannot(
+            f"a VM with {mib_text(wanted_mib)} of memory does not fit: this host has {mib_text(host_mib)}",
+            hint="give it less with --memory",
+            check="memory",
+            memory_mib=wanted_mib,
+            host_memory_mib=host_mib,
+        )
+
+
+def _check_sizes(wish: VmWish, facts: Facts) -> None:
+    """Refuse a disk that its file system could never hold, although a thin one can be made there."""
+    most = facts.file_system_bytes
+    for disk in wish.disks:
+        if isinstance(disk, NewDisk) and most is not None and disk.size_mib << 20 > most:
+            raise NoSpace(
+                f"a disk of {mib_text(disk.size_mib)} does not fit: the file system of the storage pool "
+                f"'{wish.storage_pool}' has {bytes_text(most)}",
+                hint="make it smaller, or choose another pool with --storage-pool",
+                pool=wish.storage_pool,
+                size_bytes=disk.size_mib << 20,
+                file_system_bytes=most,
+            )
 
 
 def _check_network(wish: VmWish, facts: Facts) -> None:
@@ -173,7 +212,7 @@ def check_pool(name: str, pool: PoolRecord | None) -> tuple[str, ...]:
     free = pool.available_bytes
     if free is not None and free < POOL_RESERVE_BYTES:
         raise NoSpace(
-            f"the storage pool '{pool.name}' is full: {free >> 20} MiB free in {pool.path}",
+            f"the storage pool '{pool.name}' is full: {bytes_text(free)} free in {pool.path}",
             hint="delete what is not needed, or choose another pool with --storage-pool",
             pool=pool.name,
             available_bytes=free,

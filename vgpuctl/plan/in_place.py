@@ -7,6 +7,7 @@ from vgpuctl.backends import of
 from vgpuctl.capacity.mixed_size import is_free
 from vgpuctl.domain.edit import Edit, edited
 from vgpuctl.errors import NoCapacity
+from vgpuctl.model.sizes import mib_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
 from vgpuctl.model.vm import Claim, Promise, PromisedVgpu, Vm
@@ -175,7 +176,7 @@ def _words(job: Job, new: tuple[PromisedVgpu, ...]) -> tuple[str, ...]:
     vm, wish = job.vm, job.wish
     come = _parted(job, new)[1]
     words = {
-        "memory": f"memory: {vm.memory_mib} -> {wish.memory_mib} MiB",
+        "memory": f"memory: {mib_text(vm.memory_mib)} -> {mib_text(wish.memory_mib)}",
         "network": f"network: {vm.networks[0] if vm.networks else 'none'} -> {wish.network}",
         "profile": f"profile: {_names(job.promise.vgpus)} -> {_names((*job.swap.stay, *come))}"
         if job.goal is None

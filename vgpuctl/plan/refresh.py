@@ -15,6 +15,7 @@ from vgpuctl.errors import Busy, InUse, InvalidInput, Refused
 from vgpuctl.model.records import DomainLeftovers, ImageRecord, PoolRecord
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.model.vm import DiskRole, MadeDisk, Promise, Vm
+from vgpuctl.plan.choose import disk_stem
 from vgpuctl.plan.remove import describe_leftovers
 from vgpuctl.steps.plug import WriteRecord
 from vgpuctl.steps.refresh import DropSpare, MakeSpare, SwitchDisk
@@ -93,7 +94,7 @@ def refuse_unbootable(vm: Vm, image: ImageRecord) -> None:
 
 def disk_names(vm: Vm, promise: Promise, old: MadeDisk) -> Iterator[str]:
     """Return names for a disk beside the old one, in the order in which they are tried."""
-    stem = f"{vm.name}-{vm.uuid[:8]}"
+    stem = disk_stem(vm.name, vm.uuid)
     used = {d.volume for d in promise.disks if d.pool == old.pool}
     names = (f"{stem}-{n}.qcow2" if n else f"{stem}.qcow2" for n in count())
     return (name for name in names if name not in used)

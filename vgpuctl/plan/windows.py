@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from vgpuctl.errors import HostCannot, InvalidInput
 from vgpuctl.model.records import HypervisorCapabilities
+from vgpuctl.model.sizes import mib_text
 from vgpuctl.model.wish import VmWish
 
 WINDOWS_11 = "windows11"
@@ -23,7 +24,8 @@ def check_windows(wish: VmWish, capabilities: HypervisorCapabilities) -> None:
         return
     if wish.memory_mib < LEAST_MEMORY_MIB:
         raise InvalidInput(
-            f"Windows 11 does not install with {wish.memory_mib} MiB of memory: it needs {LEAST_MEMORY_MIB} MiB",
+            f"Windows 11 does not install with {mib_text(wish.memory_mib)} of memory: "
+            f"it needs {mib_text(LEAST_MEMORY_MIB)}",
             hint="--memory 4GiB, or more",
             memory_mib=wish.memory_mib,
             least_memory_mib=LEAST_MEMORY_MIB,

@@ -87,7 +87,7 @@ class Core:
         """
         try:
             with self.journal.locked():
-                if not self._usable():
+                if not self.journal.path.exists():
                     self.forget(digest, compiled())
         except Damaged as exc:
             raise self.damaged(f"its journal is damaged ({exc})") from exc
@@ -106,10 +106,6 @@ class Core:
             "scenario": compiled,
         }
         self.journal.replace(header, list(compiled["found"]))
-
-    def _usable(self) -> bool:
-        """Say whether there is a header; a file that was killed while its first line was written has none."""
-        return self.journal.path.exists() and self.journal.lines > 0
 
     def _restart(self, header: Any) -> None:
         if header["vgpuctl-sim"] != FORMAT:

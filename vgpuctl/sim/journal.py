@@ -7,6 +7,9 @@ without its newline never happened, and the next writer cuts it. Processes take 
 its own, because compacting replaces the journal by a rename and a lock on the old file would guard nothing.
 
 Reading takes no lock: only whole lines count, and they never change.
+
+How long the journal is at least, a file beside it says, which is written after each line. So a journal that somebody
+made shorter is told from one whose last line was never finished, or of a host on which nothing happened yet.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ Record = list[object]
 
 
 class Damaged(Exception):
-    """A whole line of the journal is not what the simulator writes."""
+    """A whole line of the journal is not what the simulator writes, or lines that it wrote are gone."""
 
 
 def encode(value: object) -> bytes:
@@ -49,6 +52,7 @@ class Journal:
         self._turn = threading.RLock()
         self._depth = 0
         self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._length = os.open(directory / "journal.length", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._file = -1
         self._inode = -1
         self._offset = 0
@@ -56,10 +60,15 @@ class Journal:
 
     def close(self) -> None:
         """Close the files."""
-        for number in (self._file, self._lock):
+        for number in (self._file, self._lock, self._length):
             if number >= 0:
                 os.close(number)
-        self._file = self._lock = -1
+        self._file = self._lock = self._length = -1
+
+    def forget(self) -> None:
+        """Remove the journal, damaged or not."""
+        self._note(0)
+        self.path.unlink(missing_ok=True)
 
     def refresh(self) -> None:
         """Apply what other processes appended since the last look."""
@@ -68,6 +77,8 @@ class Journal:
             if seen.st_ino != self._inode:
                 self._reopen()
                 seen = os.fstat(self._file)
+            if seen.st_size < self._offset:
+                raise Damaged(f"{self.path} is {seen.st_size} bytes long, and was {self._offset}")
             if seen.st_size > self._offset:
                 self._read_tail(seen.st_size)
 
@@ -79,9 +90,8 @@ class Journal:
             try:
                 if self._depth == 1:
                     fcntl.flock(self._lock, fcntl.LOCK_EX)
-                if self._file >= 0 or self.path.exists():
-                    self.refresh()
-                    if os.fstat(self._file).st_size > self._offset:
+                    self._require_whole()
+                    if self._file >= 0 and os.fstat(self._file).st_size > self._offset:
                         os.ftruncate(self._file, self._offset)
                 yield
             finally:
@@ -98,6 +108,7 @@ class Journal:
             os.ftruncate(self._file, self._offset)
             raise OSError(28, "the journal of the simulated host could not be written", str(self.path))
         self._offset += written
+        self._note(self._offset)
         self.lines += 1
         self._apply(records)
 
@@ -111,8 +122,25 @@ class Journal:
             file.write(encode(header))
             if records:
                 file.write(encode(records))
+        self._note(0)  # until the new one is there and its length is written
         os.replace(fresh, self.path)
         self.refresh()
+        self._note(self._offset)
+
+    def _note(self, length: int) -> None:
+        os.pwrite(self._length, b"%020d\n" % length, 0)
+
+    def _require_whole(self) -> None:
+        """Apply what is there, and see that nothing is missing. Only inside the lock."""
+        there = self._file >= 0 or self.path.exists()
+        if there:
+            self.refresh()
+        text = os.pread(self._length, 21, 0).strip()
+        least = int(text) if text.isdigit() else 0
+        if self._offset < least:
+            raise Damaged(f"{self.path} is {f'{self._offset} bytes long' if there else 'gone'}; it was {least} bytes")
+        if there and self.lines == 0:
+            raise Damaged(f"{self.path} is there without its first line")
 
     def _reopen(self) -> None:
         if self._file >= 0:
@@ -133,7 +161,7 @@ class Journal:
                     self._apply(value)
                 self.lines += 1
             self._offset += end
-        except (ValueError, LookupError, TypeError, AttributeError) as exc:
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as exc:
             raise Damaged(f"{self.path}, line {self.lines + 1}: {exc}") from exc
 
 

@@ -142,6 +142,12 @@ class SimStorage:
             chain, refusal = _chain(state, path)
             return ImageRecord(path, file.format, file.size, file.firmware, file.problem, refusal, chain=chain)
 
+    def file_system_bytes(self, directory: str) -> int | None:
+        """Return how large the file system is that a directory is on: a pool's own, or that of all others."""
+        with looking(self._core, "file-system", directory) as state:
+            pools = [pool for pool in state.pools.values() if pool.path == directory]
+            return self._space(state, pools[0] if pools else SimPool("", directory, active=True))[0]
+
     def glance(self, path: str) -> Glance | None:
         """Return which file a path leads to, and the file below it."""
         with looking(self._core, "glance", path) as state:

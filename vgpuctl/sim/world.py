@@ -154,7 +154,7 @@ def open_world(text: str, *, state_dir: Path | None = None, lock_held: Callable[
 def reset_world(text: str, *, state_dir: Path | None = None) -> SimWorld:
     """Open a simulated host after forgetting its state, also when that is damaged or of an older scenario."""
     world, _, _ = _world(text, state_dir)
-    world._core.journal.path.unlink(missing_ok=True)
+    world._core.journal.forget()
     world.close()
     fresh = open_world(text, state_dir=state_dir)
     fresh.reset()

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, VerifyFailed
 from vgpuctl.model.records import DomainRecord
+from vgpuctl.model.sizes import mib_text
 from vgpuctl.model.vm import Promise, VmState
 from vgpuctl.model.wish import DomainDesign
 from vgpuctl.model.world import World
@@ -35,7 +36,9 @@ class DefineDomain(Value):
     def describe(self) -> str:
         """Say what is defined."""
         d = self.design
-        return f"define VM {d.name} ({d.vcpus} vCPU, {d.memory_mib} MiB, {d.firmware.upper()}, network {d.network})"
+        return (
+            f"define VM {d.name} ({d.vcpus} vCPU, {mib_text(d.memory_mib)}, {d.firmware.upper()}, network {d.network})"
+        )
 
     def perform(self, world: World) -> None:
         """Define it, validated against libvirt's schema."""

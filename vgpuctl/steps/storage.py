@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, Exists, HostCannot, LibvirtFailed, VerifyFailed
 from vgpuctl.model.records import Glance
+from vgpuctl.model.sizes import bytes_text
 from vgpuctl.model.vm import DiskRole, MadeDisk
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
 
-GIB = 1 << 30
 POOL_DEADLINE_SECONDS = 10.0
 POOL_PAUSE_SECONDS = 0.1
 
@@ -103,7 +103,7 @@ class MakeVolume(Value):
 
     def describe(self) -> str:
         """Say how large it is and what it is a clone of."""
-        size = f"{self.disk.capacity_bytes / GIB:.3g} GiB"
+        size = bytes_text(self.disk.capacity_bytes)
         what = f"linked clone of {self.disk.base}" if self.disk.base else "empty, thin"
         return f"make disk {self.disk.path} ({size}, {what})"
 

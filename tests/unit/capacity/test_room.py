@@ -46,7 +46,7 @@ def test_another_size_locks_the_gpu_and_its_holder_is_named():
     found = room(gpu, [taken(gpu, A5C, 3)], A4C)
     assert found.free == 0
     assert not found.some
-    assert found.reasons == ("it runs 1 of another size: A100-5C (5120 MiB), held by vdi-003",)
+    assert found.reasons == ("it runs 1 of another size: A100-5C (5 GiB), held by vdi-003",)
 
 
 def test_a_driver_that_takes_one_type_names_who_has_another_of_the_same_size():

@@ -43,7 +43,7 @@ def test_gpus() -> None:
     assert plain(page.blocks) == (
         "ADDRESS       MODEL                  BACKEND    MODE  DRIVER  MEMORY  NUMA  IOMMU"
         "  VFS            VGPUS\n"
-        "0000:3b:00.0  NVIDIA A100-PCIE-40GB  vendor-vf  vgpu  nvidia   40GiB     0      -"
+        "0000:3b:00.0  NVIDIA A100-PCIE-40GB  vendor-vf  vgpu  nvidia  40 GiB     0      -"
         "  16/16, 2 used  2 (1 foreign)\n"
         "mtty          NVIDIA A100-PCIE-40GB  -          vgpu  -            ?     0      -  -              0\n"
     )
@@ -77,7 +77,7 @@ def test_one_gpu() -> None:
     assert "problem:     a fan is loud\n" in said
     assert "0000:3b:00.4  A100-4C  vdi-001  ours\n" in said
     assert "0000:3b:00.4  ?        -        foreign\n" in said
-    assert "A100-4C  468     4GiB        ?     8\n" in said
+    assert "A100-4C  468    4 GiB        ?     8\n" in said
     leaked = vgpu(owner="leaked", reason="its VM is gone")
     assert "its VM is gone" in text("show-gpu", {**GPU, "vgpus": [leaked]})
 
@@ -93,9 +93,9 @@ def test_profiles() -> None:
         "gpus": [{"address": "a", "free": None}, {"address": "b", "free": 0}],
     }
     assert text("list-profiles", [row, {**row, "free": 0, "gpus": []}]) == (
-        "PROFILE  TYPE  MEMORY  MAX/GPU  FREE  WHERE\n"
-        "A100-4C  ?     512MiB        ?     ?  a: ?\n"
-        "A100-4C  ?     512MiB        ?     0  -\n"
+        "PROFILE  TYPE   MEMORY  MAX/GPU  FREE  WHERE\n"
+        "A100-4C  ?     512 MiB        ?     ?  a: ?\n"
+        "A100-4C  ?     512 MiB        ?     0  -\n"
     )  # fmt: skip
 
 
@@ -143,9 +143,9 @@ def test_the_same_twice_is_said_once() -> None:
 
 def test_one_vm() -> None:
     said = text("show-vm", {**VM, "vgpus": [vgpu(present=False)]})
-    assert "memory:   4GiB\n" in said
+    assert "memory:   4 GiB\n" in said
     assert "vgpu:     A100-4C on GPU 0000:3b:00.0 (0000:3b:00.4, missing)\n" in said
-    assert "disk:     /d/a.qcow2 (40GiB, clone of /d/base.qcow2)\n" in said
+    assert "disk:     /d/a.qcow2 (40 GiB, clone of /d/base.qcow2)\n" in said
 
 
 def test_a_change_shows_what_is_there_now() -> None:
@@ -153,7 +153,7 @@ def test_a_change_shows_what_is_there_now() -> None:
     assert text("create-vm", done) == (
         "vdi-001: running\n"
         "  vgpu  A100-4C on GPU 0000:3b:00.0 (0000:3b:00.4)\n"
-        "  disk  /d/a.qcow2 (40GiB, clone of /d/base.qcow2)\n"
+        "  disk  /d/a.qcow2 (40 GiB, clone of /d/base.qcow2)\n"
     )
     assert text("ensure-vm", {**done, "steps": []}).endswith("  nothing to do\n")
 
@@ -191,7 +191,7 @@ def test_an_empty_list_is_said_beside(kind: str) -> None:
     assert page.asides[0].startswith("no ")
 
 
-@pytest.mark.parametrize(("value", "shown"), [(None, "?"), (0, "0MiB"), (1536, "1536MiB"), (2048, "2GiB")])
+@pytest.mark.parametrize(("value", "shown"), [(None, "?"), (0, "0 MiB"), (1536, "1536 MiB"), (2048, "2 GiB")])
 def test_sizes(value: int | None, shown: str) -> None:
     assert pages.mib(value) == shown
     assert pages.size(None if value is None else value << 20) == shown
@@ -206,9 +206,9 @@ def test_images() -> None:
             "role": "orphan", "base": "/d/base.qcow2", "vms": [], "children": []}  # fmt: skip
     page = pages.page("list-images", [base, lost])
     assert plain(page.blocks) == (
-        "PATH           ROLE    POOL     SIZE  VMS  CLONES                  BASE\n"
-        "/d/base.qcow2  base    -           ?  -    2: vdi-001, /d/x.qcow2  -\n"
-        "/d/x.qcow2     orphan  default  1GiB  -    -                       /d/base.qcow2\n"
+        "PATH           ROLE    POOL      SIZE  VMS  CLONES                  BASE\n"
+        "/d/base.qcow2  base    -            ?  -    2: vdi-001, /d/x.qcow2  -\n"
+        "/d/x.qcow2     orphan  default  1 GiB  -    -                       /d/base.qcow2\n"
     )
     assert page.asides == ["1 named like disks of vgpuctl, and no VM refers to them"]
     assert pages.page("list-images", []).asides

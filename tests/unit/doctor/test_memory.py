@@ -10,6 +10,7 @@ from tests.values import A4C, a100, promised, snapshot, vm
 from vgpuctl.doctor.check import Verdict
 from vgpuctl.doctor.memory import MEMINFO
 from vgpuctl.model.records import HypervisorStatus
+from vgpuctl.model.sizes import mib_text
 from vgpuctl.model.vm import VmState
 
 GPU = a100()
@@ -33,7 +34,7 @@ def test_the_memory_that_is_locked_must_be_there(state, total, free, verdict):
     host = snapshot(GPU, vms=(vm(1, OWN, memory_mib=4096, state=state),))
     found = judge("locked-memory", host, files=meminfo(total, free))
     assert found.verdict is verdict
-    assert f"MemTotal {total} MiB" in said(found)
+    assert f"MemTotal {mib_text(total)}" in said(found)
 
 
 def test_without_devices_or_without_figures_nothing_is_judged():

@@ -60,7 +60,7 @@ def test_bars_with_addresses_are_ok_and_a_rom_does_not_matter():
 def test_a_bar_without_an_address_fails_with_its_size(text, name):
     found = judge("bars", snapshot(a100()), files={RESOURCE: text})
     assert found.verdict is Verdict.FAIL
-    assert f"{RESOURCE}: {name} of 0000:3b:00.0 has no address (size 65536 MiB)" in found.evidence
+    assert f"{RESOURCE}: {name} of 0000:3b:00.0 has no address (size 64 GiB)" in found.evidence
     assert "Above 4G" in (found.fix or "")
 
 

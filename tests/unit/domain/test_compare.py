@@ -22,7 +22,7 @@ def test_as_meant_is_nothing(name: str) -> None:
 
 CHANGES = [
     ("vendor-vf", r"<name>vdi-1", "<name>vdi-x", ("name is vdi-x instead of vdi-1",)),
-    ("vendor-vf", r"<memory unit='KiB'>\d+", "<memory unit='KiB'>4194304", ("memory is 4096 MiB instead of 8192 MiB",)),
+    ("vendor-vf", r"<memory unit='KiB'>\d+", "<memory unit='KiB'>4194304", ("memory is 4 GiB instead of 8 GiB",)),
     ("vendor-vf", r"(<vcpu[^>]*>)4", r"\g<1>1", ("vcpus is 1 instead of 4",)),
     ("vendor-vf", r" firmware='efi'|<loader.*</loader>", "", ("firmware is bios instead of uefi",)),
     ("vendor-vf", r"managed='no'", "managed='yes'", ("0000:3b:00.4 has managed='yes' instead of 'no'",)),

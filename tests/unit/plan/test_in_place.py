@@ -37,7 +37,7 @@ def test_memory_alone_is_one_definition_and_no_vgpu_is_touched(host):
     new = chosen(change.snapshot, change, frozenset())
     (step,) = steps_of(change.snapshot, change, new, ())
     assert isinstance(step, Redefine)
-    assert "memory: 1024 -> 8192 MiB" in step.describe()
+    assert "memory: 1 GiB -> 8 GiB" in step.describe()
     assert expected(change, new)["memory_mib"] == 8192
 
 

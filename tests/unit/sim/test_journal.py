@@ -56,13 +56,48 @@ def test_a_torn_last_line_never_happened_and_is_cut_by_the_next_writer(writer: R
     assert (tmp_path / "journal").read_bytes() == b'"header"\n[["whole"]]\n'
 
 
-def test_a_torn_header_is_as_if_there_were_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("length", [0, 5, 9, 12, 21])
+def test_a_journal_that_was_made_shorter_is_damage_for_who_had_it_open_and_who_had_not(
+    writer: Reader, tmp_path: Path, length: int
+) -> None:
+    for number in range(3):
+        with writer.journal.locked():
+            writer.journal.append([["a", number]])
+    os.truncate(tmp_path / "journal", length)
+    with pytest.raises(Damaged, match="bytes"), Reader(tmp_path).journal.locked():
+        pass
+    with pytest.raises(Damaged, match="bytes"):
+        writer.journal.refresh()
+    assert os.path.getsize(tmp_path / "journal") == length
+    writer.journal.forget()
+    with Reader(tmp_path).journal.locked():
+        pass
+
+
+def test_a_journal_that_is_gone_is_damage_and_one_that_never_was_is_none(writer: Reader, tmp_path: Path) -> None:
+    (tmp_path / "journal").unlink()
+    with pytest.raises(Damaged, match="gone"), Reader(tmp_path).journal.locked():
+        pass
+    fresh = tmp_path / "fresh"
+    fresh.mkdir()
+    with Reader(fresh).journal.locked():
+        pass
+
+
+def test_a_kill_before_the_length_is_written_loses_nothing(writer: Reader, tmp_path: Path) -> None:
+    with writer.journal.locked():
+        writer.journal.append([["a"]])
+    for length in (b"", b"%020d\n" % 9):
+        (tmp_path / "journal.length").write_bytes(length)
+        other = Reader(tmp_path)
+        with other.journal.locked():
+            assert other.seen == [[["a"]]]
+
+
+def test_a_first_line_that_is_torn_is_damage(tmp_path: Path) -> None:
     (tmp_path / "journal").write_bytes(b'{"vgpu')
-    reader = Reader(tmp_path)
-    with reader.journal.locked():
-        assert reader.journal.lines == 0
-        reader.journal.replace("fresh", [["a"]])
-    assert (reader.header, reader.seen) == ("fresh", [[["a"]]])
+    with pytest.raises(Damaged, match="without its first line"), Reader(tmp_path).journal.locked():
+        pass
 
 
 def test_a_whole_line_that_is_no_json_is_damage(writer: Reader, tmp_path: Path) -> None:

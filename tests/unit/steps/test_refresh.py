@@ -35,7 +35,8 @@ def steps(host):
     """Record, make and switch."""
     vm = the_vm(host)
     old = vm.promise.disks[0]
-    return making(vm, vm.promise, old, new_disk(old, ImageRecord(BASE, "qcow2", 1, "both"), "n.qcow2"), None).steps
+    image = ImageRecord(BASE, "qcow2", 1, "both")
+    return making(vm, vm.promise, old, new_disk(old, image, "n.qcow2"), image, None).steps
 
 
 def test_each_is_read_back_and_taken_back(host, steps):

@@ -177,6 +177,13 @@ class LibvirtStorage:
         """Look at an image file without changing it; None when there is none."""
         return self._look(path, lambda: (pool.path for pool in self.pools() if pool.path is not None))
 
+    def file_system_bytes(self, directory: str) -> int | None:
+        """Return how large the file system is that a directory is on, or would be made on."""
+        while not os.path.isdir(directory) and directory != "/":
+            directory = os.path.dirname(directory)
+        found = _file_system(directory)
+        return None if found is None else found[0]
+
     def glance(self, path: str) -> Glance | None:
         """Return which file a path leads to, and the file below it."""
         return glance(path)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images, disks and sizes from the typed line to the printed refusal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Ran
+
+Run = Callable[..., Ran]
+SCENARIO = """version: 1
+storage: {filesystem_gib: 500, pools: [{name: default}, {name: small, capacity_gib: 10}]}
+images:
+  - {path: /srv/images/ubuntu-24.04.qcow2, size_gib: 20}
+  - {path: /srv/images/appliance.vmdk, format: vmdk}
+  - {path: "/srv/images/own loop.qcow2", base: "/srv/images/own loop.qcow2"}
+gpus: [{model: A100}]
+"""
+
+
+@pytest.fixture
+def run(sim: Run, tmp_path: Path) -> Run:
+    (tmp_path / "host.yaml").write_text(SCENARIO)
+    return lambda line: sim(line, str(tmp_path / "host.yaml"))
+
+
+def refused(run: Run, line: str, status: int, code: str, *words: str) -> Ran:
+    before = run("list-vms --json").document["data"]
+    ran = run(f"{line} --json")
+    assert (ran.status, ran.document["error"]["code"]) == (status, code), ran.out
+    assert run("list-vms --json").document["data"] == before
+    error = run(line).err
+    for word in words:
+        assert word in error
+    return ran
+
+
+def test_the_base_of_a_vms_clone_is_no_disk_of_another(run: Run, tmp_path: Path) -> None:
+    base = "/srv/images/ubuntu-24.04.qcow2"
+    assert run(f"create-vm v1 --profile A100-4C --image {base} --no-start").status == 0
+    (tmp_path / "spec.yaml").write_text(f"name: v2\nprofile: A100-4C\ndisk: {base}\n")
+    for line in (f"create-vm v2 --profile A100-4C --disk {base}", f"ensure-vm -f {tmp_path}/spec.yaml"):
+        refused(run, line, 3, "in-use", f"{base} is the base image of v1's disk /var/", f"hint: --image {base}")
+    assert run(f"create-vm v2 --profile A100-4C --image {base}").status == 0
+
+
+def test_an_image_in_another_format_is_refused_with_the_command_that_converts_it(run: Run) -> None:
+    line = "create-vm --profile A100-4C --image /srv/images/appliance.vmdk"
+    command = "qemu-img convert -f vmdk -O qcow2 /srv/images/appliance.vmdk /srv/images/appliance-copy.qcow2"
+    refused(run, line, 3, "refused", "it is a vmdk image, not raw or qcow2", command)
+    refused(run, line.replace("--image", "--disk"), 3, "refused", command)
+    assert run(line.replace("--image", "--cdrom")).status == 0
+
+
+def test_an_image_below_itself_is_refused(run: Run) -> None:
+    refused(run, "create-vm --profile A100-4C --image '/srv/images/own loop.qcow2'", 3, "refused", "lead back to")
+
+
+@pytest.mark.parametrize("memory", ["900TiB", "513GiB"])
+def test_more_memory_than_the_host_has_is_refused(run: Run, tmp_path: Path, memory: str) -> None:
+    line = f"create-vm --profile A100-4C --memory {memory}"
+    ran = refused(run, line, 6, "host-cannot", "this host has 512 GiB")
+    assert ran.document["error"]["facts"]["check"] == "memory"
+    assert run("create-vm v1 --profile A100-4C --memory 512GiB --no-start").status == 0
+    (tmp_path / "spec.yaml").write_text(f"name: v1\nmemory: {memory}\n")
+    line = f"ensure-vm -f {tmp_path}/spec.yaml --state stopped"
+    refused(run, line, 6, "host-cannot", "this host has 512 GiB")
+
+
+@pytest.mark.parametrize(("disk", "pool"), [("900TiB", "default"), ("501GiB", "default"), ("11GiB", "small")])
+def test_a_disk_that_its_file_system_could_never_hold_is_refused(run: Run, disk: str, pool: str) -> None:
+    line = f"create-vm --profile A100-4C --disk {disk} --storage-pool {pool}"
+    refused(run, line, 4, "no-space", f"of the storage pool '{pool}' has", "--storage-pool")
+
+
+def test_where_the_pool_is_to_be_made_its_file_system_counts_too(sim: Run) -> None:
+    error = sim("create-vm --profile A100-4C --disk 900TiB").err
+    assert "a disk of 921600 GiB does not fit: the file system of the storage pool 'default' has 1000 GiB" in error
+
+
+def test_sizes_have_one_form_on_the_screen(run: Run) -> None:
+    shown = run("create-vm --profile A100-4C --memory 1536MiB --disk 20GiB").err
+    shown += "".join(run(line).out for line in ("list-gpus", "list-profiles", "list-vms", "list-images"))
+    (name,) = (vm["name"] for vm in run("list-vms --json").document["data"])
+    shown += run(f"show-vm {name}").out + run("show-gpu 0000:3b:00.0").out
+    sizes = re.findall(r"\S*[0-9.] ?(?:KiB|MiB|GiB|TiB)", shown)
+    assert {"1536 MiB", "20 GiB", "40 GiB"} <= set(sizes)
+    assert [size for size in sizes if not re.fullmatch(r"\(?[0-9]+ (KiB|MiB|GiB)", size)] == []
+
+
+def test_the_disk_of_a_vm_without_a_name_does_not_name_it_twice(run: Run) -> None:
+    made = run("create-vm --profile A100-4C --json").document["data"]
+    assert made["disks"][0]["path"] == f"/var/lib/libvirt/images/{made['name']}.qcow2"
+    assert re.fullmatch(r"vgpu-[0-9a-f]{8}", made["name"])
+    named = run("create-vm v1 --profile A100-4C --json").document["data"]
+    assert named["disks"][0]["path"] == f"/var/lib/libvirt/images/v1-{named['uuid'][:8]}.qcow2"
