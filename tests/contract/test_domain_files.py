@@ -7,7 +7,7 @@ import pytest
 
 from tests.contract.site import Site, new_uuid
 from vgpuctl.domain.parse import parse
-from vgpuctl.engine.restore import DOMAINS
+from vgpuctl.engine.devices import DOMAINS
 
 pytestmark = pytest.mark.forms("mdev-pf")
 DOMAIN = """<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>64</memory><vcpu>1</vcpu>

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from vgpuctl.capacity.asked import as_asked
 from vgpuctl.capacity.kinds import Numbers, fleet_of
 from vgpuctl.capacity.mixed_size import pack
-from vgpuctl.capacity.place import rooms_for
+from vgpuctl.capacity.place import rooms_for, sure_in
 from vgpuctl.capacity.profiles import find, without_namesakes
 from vgpuctl.capacity.room import Room
 from vgpuctl.model.gpu import NVIDIA, Backend, Gpu, VgpuType
@@ -81,6 +81,8 @@ def fit(snapshot: Snapshot, gpus: Sequence[Gpu], profiles: Sequence[tuple[str, i
         if gpu.address in types[profile]
     ]
     unknown = sorted({b.gpu.address for b in rooms if _more_than_counted(numbers.gpus, asked.fleet, b)})
+    if unknown and len(wanted) == 1:
+        return _of_one(snapshot, wanted, rooms, types)
     if unknown:
         return Fit(None, wanted, why=f"how much fits on {', '.join(unknown)} is not known: only trying tells")
     if answer.fits is None:
@@ -94,6 +96,33 @@ def fit(snapshot: Snapshot, gpus: Sequence[Gpu], profiles: Sequence[tuple[str, i
     few = too_many(largest, wanted)
     barriers = tuple(b for b in rooms if b.profile in few.few)
     return Fit(False, wanted, too_many=tuple(few.few.items()), fewest=few.fewest, barriers=barriers)
+
+
+def _of_one(
+    snapshot: Snapshot,
+    wanted: Mapping[str, int],
+    rooms: Sequence[Barrier],
+    types: Mapping[str, Mapping[str, VgpuType]],
+) -> Fit:
+    """Say whether so many of one profile fit by what each GPU has room for, as where numbers for others are lacking."""
+    ((profile, number),) = wanted.items()
+    sure = sure_in([(b.gpu, b.room) for b in rooms])
+    if sure < number and all(b.room.free is not None for b in rooms):
+        return Fit(False, wanted, too_many=((profile, number - sure),), barriers=tuple(rooms))
+    if sure < number:
+        gpus = ", ".join(b.gpu.address for b in rooms if b.room.free is None)
+        return Fit(None, wanted, why=f"at least {sure} fit; whether more do on {gpus} is not known: only trying tells")
+    spots: list[Spot] = []
+    for b in rooms:
+        kinds = [types[profile][b.gpu.address]] * min(b.room.sure or 0, number - len(spots))
+        spots += _on_one(snapshot, b.gpu, kinds)
+    return Fit(True, wanted, spots=tuple(spots))
+
+
+def _on_one(snapshot: Snapshot, gpu: Gpu, kinds: Sequence[VgpuType]) -> list[Spot]:
+    """Return the spots of these on one GPU, where vgpuctl chooses them at their placements."""
+    ids = pack(gpu, snapshot.taken_on(gpu.address), kinds) if gpu.chooses_places else None
+    return [Spot(gpu, t.profile, ids[n] if ids is not None else None) for n, t in enumerate(kinds)]
 
 
 def _more_than_counted(gpus: Sequence[Gpu], fleet: Fleet, barrier: Barrier) -> bool:
@@ -120,6 +149,5 @@ def _spots(
         gpu = numbers.gpus[number]
         kinds = [types[p][gpu.address] for p, n in where[number].items() for _ in range(n)]
         kinds.sort(key=lambda t: (-(t.framebuffer_mib or 0), t.profile))
-        ids = pack(gpu, snapshot.taken_on(gpu.address), kinds) if gpu.chooses_places else None
-        spots += [Spot(gpu, t.profile, ids[n] if ids is not None else None) for n, t in enumerate(kinds)]
+        spots += _on_one(snapshot, gpu, kinds)
     return tuple(spots)

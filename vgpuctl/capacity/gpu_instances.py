@@ -38,7 +38,8 @@ def why_wrong_mode(gpu: Gpu, wanted: VgpuType) -> str | None:
 def left(gpu: Gpu, mig: Mig, taken: Sequence[Vgpu], wanted: VgpuType) -> Left:
     """Return how many more of a type the GPU's instances take.
 
-    A vGPU whose instance is not known, as every mdev's, counts as if it had the one where it costs most.
+    A vGPU whose instance is not known, as every mdev's, counts as if it had the one where it costs most. Where an
+    instance takes one of its type that is exact: it has one to itself, whichever.
     """
     if wanted.gi_profile_id is None:
         return Left(None)
@@ -49,12 +50,13 @@ def left(gpu: Gpu, mig: Mig, taken: Sequence[Vgpu], wanted: VgpuType) -> Left:
     seen = _seen(gpu, taken, wanted, instances)
     free = sum(_free_in(seen, number, wanted, most) for number in instances)
     free -= sum(1 if kind.framebuffer_mib == wanted.framebuffer_mib else most for kind in seen.somewhere)
+    least = any(kind.gi_profile_id is None or (kind.max_per_gi or 1) > 1 for kind in seen.somewhere)
     if free > 0:
-        return Left(free, least=bool(seen.somewhere))
+        return Left(free, least=least)
     name = _name(mig, wanted.gi_profile_id)
     per = f", {most} of one size in each" if most > 1 else ""
     why = f"all {len(instances)} GPU instances {name} are in use{per}: {who(seen.holders)}"
-    return Left(0, why, least=bool(seen.somewhere))
+    return Left(0, why, least=least)
 
 
 class _Seen(Value):

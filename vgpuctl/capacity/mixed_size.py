@@ -29,18 +29,19 @@ def left(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType) -> Left:
     """Return how many more of a type fit: the most of its placements that overlap neither each other nor what is there.
 
     What is at an unknown place, as where a driver has no file that tells it, is taken to be where it costs most: the
-    number is never too big.
+    number is never too big. It is exact where every place of it costs the same.
     """
     if not _told(wanted):
         return Left(None)
     seen = _seen(gpu, taken)
     free = _most_beside(seen, wanted)
+    least = bool(seen.unplaced) and free < _most_at_best(seen, wanted)
     if free:
-        return Left(free, least=bool(seen.unplaced))
+        return Left(free, least=least)
     blocking = [v for v in taken if _blocks(gpu, v, wanted)]
     why = f"it has mixed sizes, and none of its {len(_places(wanted))} places for {wanted.profile} is free"
     why += f": {len(blocking)} in the way, held by {who(blocking)}" if blocking else ""
-    return Left(0, why, least=bool(seen.unplaced))
+    return Left(0, why, least=least)
 
 
 def most_when_empty(wanted: VgpuType) -> int | None:
@@ -127,12 +128,28 @@ def _most(places: Iterable[Span]) -> int:
 
 
 def _most_beside(seen: _Seen, wanted: VgpuType) -> int:
-    """Return how many fit beside what is there.
+    """Return how many fit beside what is there, wherever what is at unknown places is.
 
     Of a largest set of places one vGPU at an unknown place spoils at most as many as a place of it overlaps.
     """
     free = _free(wanted, seen.spans)
+    alone = _with_one_unplaced(seen, wanted)
+    if alone is not None:
+        return min(alone)
     return max(0, _most(free) - sum(_spoiled(kind, seen.spans, free) for kind in seen.unplaced))
+
+
+def _most_at_best(seen: _Seen, wanted: VgpuType) -> int:
+    """Return how many fit at most, were everything at the unknown place that costs least."""
+    alone = _with_one_unplaced(seen, wanted)
+    return max(alone) if alone is not None else _most(_free(wanted, seen.spans))
+
+
+def _with_one_unplaced(seen: _Seen, wanted: VgpuType) -> list[int] | None:
+    """Return how many fit for each place of the only vGPU whose place is not known; None for none or several."""
+    kind = seen.unplaced[0] if len(seen.unplaced) == 1 else None
+    places = _free(kind, seen.spans) if kind is not None and kind.placement_size else ()
+    return [_most(_free(wanted, (*seen.spans, place))) for place in places] or None
 
 
 def _spoiled(kind: VgpuType | None, spans: Sequence[Span], free: Sequence[Span]) -> int:

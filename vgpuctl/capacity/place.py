@@ -39,6 +39,11 @@ def free_in(rooms: Sequence[tuple[Gpu, Room]]) -> int | None:
     return sum(known) if len(known) == len(free) else None
 
 
+def sure_in(rooms: Sequence[tuple[Gpu, Room]]) -> int:
+    """Return how many more fit for sure in these rooms of one profile together."""
+    return sum(space.sure or 0 for _, space in rooms)
+
+
 def place(
     snapshot: Snapshot,
     profiles: Sequence[tuple[str, int]],
@@ -147,9 +152,12 @@ def _totals(profiles: Sequence[tuple[str, int]]) -> Counter[str]:
 
 
 def _enough(snapshot: Snapshot, gpus: Sequence[Gpu], types: Mapping[str, VgpuType], count: int, vm: str | None) -> bool:
-    """Say whether that many fit on these GPUs together: without it, the search tries every combination."""
-    free = joint_free(snapshot, gpus, types, vm)
-    return free is None or free >= count
+    """Say whether that many may fit on these GPUs together: without it, the search tries every combination.
+
+    It finds no more than fit for sure, where a number is known.
+    """
+    rooms = rooms_for(snapshot, [g for g in gpus if g.address in types], types, vm)
+    return any(space.sure is None for _, space in rooms) or sure_in(rooms) >= count
 
 
 def stuck_error(write: StuckWrite) -> Stuck:
@@ -207,14 +215,15 @@ def _no_room(
             if gpu.address not in found[profile]:
                 continue
             bar = barred.get(gpu.address)
-            alone = len(profiles) > 1 and (space.free or 0) >= count
-            seen = f"{space.free} × {profile} alone, not beside the others" if alone else f"{space.free} of {count}"
-            reasons = list(space.reasons) or [f"room for {seen}" if bar is None else f"room for {space.free}"]
+            alone = len(profiles) > 1 and (space.sure or 0) >= count
+            seen = f"{space.sure} × {profile} alone, not beside the others" if alone else f"{space.sure} of {count}"
+            reasons = list(space.reasons) or [f"room for {seen}" if bar is None else f"room for {space.sure}"]
             if bar is not None:
                 reasons.insert(0, f"left out by {bar.word}: {bar.why}")
                 numbers = lost.setdefault(bar.word, {})
-                numbers[gpu.address] = max(numbers.get(gpu.address, 0), space.free or 0)
-            details.append({"gpu": gpu.address, "profile": profile, "free": space.free, "reasons": reasons})
+                numbers[gpu.address] = max(numbers.get(gpu.address, 0), space.sure or 0)
+            known = {"free": space.free, "free_at_least": space.sure or 0}
+            details.append({"gpu": gpu.address, "profile": profile, **known, "reasons": reasons})
             lines.append(f"{gpu.address}: {'; '.join(reasons)}")
     where = f" on {gpus[0].address}" if len(gpus) == 1 else ""
     first, *others = sorted({t.profile for t in found[profiles[0][0]].values()})

@@ -21,15 +21,22 @@ _UNKNOWN = "how many fit is not known: NVML does not answer"
 
 
 class Room(Value):
-    """`free`: how many more fit now, None when the driver keeps that to itself (at least one may be tried).
+    """`free`: how many more fit now, None when that is not known (at least one may be tried).
 
-    `functions`: where the next ones would go, in order; a PF is named once however many it takes, and on a mixed-size
-    GPU every function that is free. `reasons`: what stands in the way, in words; empty when nothing does.
+    `at_least`: then how many fit for sure, None when that is not known either. `functions`: where the next ones would
+    go, in order; a PF is named once however many it takes, and on a mixed-size GPU every function that is free.
+    `reasons`: what stands in the way, in words; empty when nothing does.
     """
 
     free: int | None
     functions: tuple[str, ...]
     reasons: tuple[str, ...] = ()
+    at_least: int | None = None
+
+    @property
+    def sure(self) -> int | None:
+        """How many more fit for sure; None when no number is known."""
+        return self.at_least if self.free is None else self.free
 
     @property
     def some(self) -> bool:
@@ -185,7 +192,10 @@ def _on_vfs(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType, usable: Sequence[
     if left.free is None:
         return Room(None, addresses, tuple(filter(None, (left.why, *broken))))
     free = min(left.free, len(offering))
-    return Room(free, addresses if gpu.mixed_size else addresses[:free], broken)
+    functions = addresses if gpu.mixed_size else addresses[:free]
+    if left.least and left.free < len(offering):
+        return Room(None, functions, (*_at_unknown_places(free, taken), *broken), at_least=free)
+    return Room(free, functions, broken)
 
 
 def _left(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType, *, offered: bool) -> Left:
@@ -205,7 +215,7 @@ def _left(gpu: Gpu, taken: Sequence[Vgpu], wanted: VgpuType, *, offered: bool) -
         found = _within(MAX_TIME_SLICED, mixed_size.left(gpu, taken, wanted), taken)
     else:
         return _same_size(gpu, taken, wanted, offered=told)
-    return Left(1) if found.free == 0 and found.least and told else found
+    return Left(1, least=True) if found.free == 0 and found.least and told else found
 
 
 def _within(limit: int, found: Left, taken: Sequence[Vgpu]) -> Left:
@@ -233,6 +243,10 @@ def _unknown_with_promises(awaited: Sequence[Vgpu]) -> str:
         f"how many fit is not known without NVML, and {len(awaited)} promised vGPUs are not made again yet: "
         f"start {who(awaited)} first, or vgpuctl restore-host"
     )
+
+
+def _at_unknown_places(free: int, taken: Sequence[Vgpu]) -> tuple[str, ...]:
+    return (f"at least {free}: where on the GPU each vGPU of {who(taken)} is, is not known",)
 
 
 def _occupied(function: Function) -> bool:

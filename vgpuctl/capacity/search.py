@@ -141,7 +141,7 @@ def with_one_more(host: Host, slots: tuple[Slot, ...], wanted: VgpuType) -> tupl
     if function is None:
         return None
     more = (*slots, Slot(gpu, function, wanted))
-    if not gpu.mixed_size or space.free is None:
+    if not gpu.mixed_size or space.sure is None:
         return more
     ids = pack(gpu, taken, [slot.type for slot in more])
     if ids is None:

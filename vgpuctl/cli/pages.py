@@ -78,7 +78,7 @@ def _gpu(data: Data) -> Page:
                 known["type_id"],
                 mib(known["framebuffer_mib"]),
                 unknown(known["max_per_gpu"]),
-                unknown(known["free"]),
+                how_many(known),
             )
             for known in data["types"]
         )
@@ -351,6 +351,12 @@ def _value(value: object) -> str:
 def unknown(value: object) -> str:
     """Return a value as it is shown, `?` for what is not known."""
     return "?" if value is None else str(value)
+
+
+def how_many(known: Data) -> str:
+    """Return how many more fit: a number, `at least` one where no more is known, or `?`."""
+    least = known.get("free_at_least")
+    return f"at least {least}" if known["free"] is None and least else unknown(known["free"])
 
 
 def _or_dash(value: object) -> str:

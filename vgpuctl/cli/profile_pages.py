@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from vgpuctl.cli.pages import NUMBERS, Data, Page, holder, mib, shortened, unknown
+from vgpuctl.cli.pages import NUMBERS, Data, Page, holder, how_many, mib, shortened, unknown
 from vgpuctl.cli.tables import Block, Table
 
 
@@ -17,7 +17,7 @@ def _profiles(data: Sequence[Data]) -> Page:
     rows = tuple(
         (
             row["profile"], unknown(row["type_id"]), mib(row["framebuffer_mib"]), unknown(row["max_per_gpu"]),
-            unknown(row["free"]), _where(row["gpus"]),
+            how_many(row), _where(row["gpus"]),
         )
         for row in data
     )  # fmt: skip
@@ -29,15 +29,16 @@ def _profiles(data: Sequence[Data]) -> Page:
 
 def _where(gpus: Sequence[Data]) -> str:
     roomy = [gpu for gpu in gpus if gpu["free"] != 0]
-    return ", ".join(f"{gpu['address']}: {unknown(gpu['free'])}" for gpu in roomy) or "-"
+    return ", ".join(f"{gpu['address']}: {how_many(gpu)}" for gpu in roomy) or "-"
 
 
 def _explain(data: Data) -> Page:
     free = data["free"]
-    total = "not known how many more, only trying tells" if free is None else f"{free} more on this host"
+    unknown_total = free is None and not data.get("free_at_least")
+    total = "not known how many more, only trying tells" if unknown_total else f"{how_many(data)} more on this host"
     blocks: list[Block] = [f"{data['profile']}: {total}"]
     for gpu in data["gpus"]:
-        blocks += ["", f"{gpu['address']}  {gpu['model']}: {unknown(gpu['free'])} more"]
+        blocks += ["", f"{gpu['address']}  {gpu['model']}: {how_many(gpu)} more"]
         blocks += [f"  rule: {gpu['rule']}"] if gpu["rule"] else []
         blocks += [f"  {reason}" for reason in gpu["reasons"]]
         names = [holder(v) for v in gpu["vgpus"]]
@@ -89,7 +90,7 @@ def _fits(data: Data) -> Page:
     blocks += [f"  {_counted(data['too_many'])} {too_many}"]
     for gpu in data["gpus"]:
         why = "; ".join(gpu["reasons"])
-        blocks.append(f"  {gpu['address']}  {gpu['profile']}: {unknown(gpu['free'])} more{f': {why}' if why else ''}")
+        blocks.append(f"  {gpu['address']}  {gpu['profile']}: {how_many(gpu)} more{f': {why}' if why else ''}")
     return Page(blocks)
 
 

@@ -64,6 +64,7 @@ def _fit_value(found: Fit) -> dict[str, object]:
                 "model": b.gpu.model,
                 "profile": b.profile,
                 "free": b.room.free,
+                "free_at_least": b.room.sure or 0,
                 "reasons": list(b.room.reasons),
             }
             for b in found.barriers

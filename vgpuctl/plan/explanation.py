@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from vgpuctl.capacity.place import joint_free, rooms_for
+from vgpuctl.capacity.place import rooms_for
 from vgpuctl.capacity.profiles import find, the_one
 from vgpuctl.capacity.rule import rule_of
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.plan.moves import in_the_way_of, room_by_moves
-from vgpuctl.plan.report import Value, vgpu_value
+from vgpuctl.plan.report import Value, free_values, vgpu_value
 
 
 def explain_value(
@@ -23,17 +23,17 @@ def explain_value(
     types = find(snapshot, gpus, profile)
     owners = [g for g in gpus if g.address in types]
     name = the_one(types, profile)
-    free = joint_free(snapshot, owners, types)
+    total = free_values(rooms_for(snapshot, owners, types))
     blocking = in_the_way_of(snapshot, gpus, name)
     return {
         "profile": name,
-        "free": free,
-        "moves": _moves(snapshot, gpus, profile, pinned) if free == 0 else [],
+        **total,
+        "moves": _moves(snapshot, gpus, profile, pinned) if total["free"] == 0 else [],
         "gpus": [
             {
                 "address": gpu.address,
                 "model": gpu.model,
-                "free": space.free,
+                **free_values([(gpu, space)]),
                 "rule": rule_of(gpu),
                 "reasons": list(space.reasons),
                 "in_the_way": _as_list(blocking[gpu.address]) if space.free == 0 else [],

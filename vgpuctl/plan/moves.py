@@ -227,7 +227,7 @@ def _no_room(
     text = ", ".join(p if n == 1 else f"{n} × {p}" for p, n in profiles)
     seen = fit(snapshot, gpus, profiles)
     lines = [
-        f"{b.gpu.address}: {b.profile}: {'; '.join(b.room.reasons) or f'{b.room.free} more'}" for b in seen.barriers
+        f"{b.gpu.address}: {b.profile}: {'; '.join(b.room.reasons) or f'{b.room.sure} more'}" for b in seen.barriers
     ]
     lines += [f"{address}: {why}" for address, why in sorted(host.numbers.left_out.items())]
     stay = sorted({f"{vm.name} stays: {why}" for vm in snapshot.vms if vm.promise and (why := why_pinned(vm))})

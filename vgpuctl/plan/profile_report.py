@@ -9,7 +9,7 @@ from vgpuctl.capacity.room import most_on
 from vgpuctl.model.gpu import Gpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.placement.joint import none_beside, total_left
-from vgpuctl.plan.report import Value
+from vgpuctl.plan.report import Value, free_values
 
 
 def profile_values(snapshot: Snapshot, gpus: tuple[Gpu, ...], *, everything: bool) -> list[Value]:
@@ -37,9 +37,11 @@ def profile_values(snapshot: Snapshot, gpus: tuple[Gpu, ...], *, everything: boo
                 "type_id": ids[0] if len(ids) == 1 else None,
                 "framebuffer_mib": first.framebuffer_mib,
                 "max_per_gpu": _joint_most([g for g, _ in rooms[name]], types),
-                "free": joint[name],
+                **free_values(rooms[name]),
                 "excludes": excluded[name],
-                "gpus": [{"address": g.address, "free": r.free} for g, r in rooms[name] if everything or r.free != 0],
+                "gpus": [
+                    {"address": g.address, **free_values([(g, r)])} for g, r in rooms[name] if everything or r.free != 0
+                ],
             }
         )
     return sorted(values, key=_profile_key)

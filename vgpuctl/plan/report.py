@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from vgpuctl.capacity.place import joint_free
-from vgpuctl.capacity.room import most_on
+from vgpuctl.capacity.place import free_in, rooms_for, sure_in
+from vgpuctl.capacity.room import Room, most_on
 from vgpuctl.model.gpu import NOT_FOR_VGPUS, Gpu, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu, Vm
@@ -14,6 +14,11 @@ from vgpuctl.plan.reserve import homeless
 from vgpuctl.plan.scheduler_report import scheduler_pair
 
 Value = dict[str, object]
+
+
+def free_values(rooms: Sequence[tuple[Gpu, Room]]) -> Value:
+    """Return how many more of one profile fit in these rooms, and how many of them for sure."""
+    return {"free": free_in(rooms), "free_at_least": sure_in(rooms)}
 
 
 def vgpu_value(vgpu: Vgpu) -> Value:
@@ -94,7 +99,7 @@ def gpu_details(snapshot: Snapshot, gpu: Gpu) -> Value:
             "type_id": t.type_id,
             "framebuffer_mib": t.framebuffer_mib,
             "max_per_gpu": most_on(gpu, t),
-            "free": joint_free(snapshot, (gpu,), {gpu.address: t}),
+            **free_values(rooms_for(snapshot, (gpu,), {gpu.address: t})),
             "gpu_instance_profile": _gi_profile(gpu, t),
         }
         for t in gpu.types

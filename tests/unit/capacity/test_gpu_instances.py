@@ -74,9 +74,15 @@ def test_an_instance_takes_several_of_one_size_where_the_driver_says_so():
 def test_where_the_instance_is_not_known_the_worst_is_counted_and_the_driver_knows_better():
     gpu = host(19, 19, types=(BIG, HALF, SMALL), backend=Backend.MDEV_VF)
     two = (taken(gpu, HALF, 0), taken(gpu, HALF, 1))
-    assert [room(gpu, two, t).free for t in (HALF, SMALL)] == [2, 1]
+    assert [(room(gpu, two, t).free, room(gpu, two, t).at_least) for t in (HALF, SMALL)] == [(None, 2), (None, 1)]
     away = tuple(replace(v, present=False) for v in two)
-    assert [room(gpu, away, t).free for t in (HALF, SMALL)] == [2, 0]
+    assert [room(gpu, away, t).sure for t in (HALF, SMALL)] == [2, 0]
+
+
+def test_one_that_has_an_instance_to_itself_is_counted_exactly_whichever_it_is():
+    gpu = host(19, 19, 9, types=(H1, H3), backend=Backend.MDEV_VF)
+    there = (taken(gpu, H1, 0),)
+    assert [room(gpu, there, t).free for t in (H1, H3)] == [1, 1]
 
 
 def test_a_device_of_an_unknown_type_may_be_in_any_instance():
@@ -130,6 +136,7 @@ def test_the_count_is_exact_when_every_instance_is_known_and_never_too_big_other
         most = wanted.max_per_gi or 1
         inside = [[k for k, n, _ in there if n == number] for number in range(3)]
         true = sum(most - len(i) for i in inside if all(k == wanted for k in i))
-        counted = room(gpu, vgpus, wanted).free
-        assert counted <= true
-        assert counted == true or not all(told for _, _, told in there)
+        seen = room(gpu, vgpus, wanted)
+        assert seen.sure <= true
+        assert seen.free == true or not all(told for _, _, told in there)
+        assert seen.free in (None, true) or not seen.functions

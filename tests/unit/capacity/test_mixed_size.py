@@ -108,9 +108,20 @@ def test_what_is_at_an_unknown_place_is_taken_to_be_at_the_worst_and_the_driver_
     assert left(host, (on(host, Q4, 0, None),), Q24).free == 1
     two = (on(host, Q4, 0, None), on(host, Q4, 1, None))
     assert left(host, two, Q24).free == 0
-    assert room(host, two, Q24).free == 1  # it is offered, and both are made
+    seen = room(host, two, Q24)  # it is offered, and both are made
+    assert (seen.free, seen.at_least, seen.sure) == (None, 1, 1)
+    assert "at least 1: where on the GPU each vGPU of vdi-000, vdi-001 is, is not known" in seen.reasons
     promises = tuple(replace(v, present=False) for v in two)
     assert room(host, promises, Q24).free == 0
+
+
+def test_the_count_is_exact_where_every_place_of_one_vgpu_costs_the_same():
+    host = gpu()
+    half = (on(host, Q24, 0, None),)
+    assert (room(host, half, Q24).free, room(host, half, Q4).free) == (1, 4)
+    quarter = (on(host, Q4, 0, None),)
+    seen = room(host, quarter, next(t for t in host.types if t.profile == "A40-16Q"))
+    assert (seen.free, seen.at_least) == (None, 1)
 
 
 def test_several_vgpus_of_one_vm_never_collide_and_are_placed_for_each_other():

@@ -34,8 +34,8 @@ def test_unknown_is_null_and_a_missing_field_is_refused() -> None:
     schema = schemas.document_schema("list-profiles")
     row = {
         "profile": "A100-4C", "name": "GRID A100-4C", "type_id": "468", "framebuffer_mib": None,
-        "max_per_gpu": None, "free": None, "excludes": None, "gpus": [{"address": "0000:3b:00.0", "free": None}],
-        "new": 1,
+        "max_per_gpu": None, "free": None, "free_at_least": 0, "excludes": None,
+        "gpus": [{"address": "0000:3b:00.0", "free": None, "free_at_least": 0}], "new": 1,
     }  # fmt: skip
     jsonschema.validate(json.loads(document.success("list-profiles", [row], changed=False, warnings=[])), schema)
     del row["free"]

@@ -172,7 +172,7 @@ def test_a_driver_without_the_file_puts_each_where_it_likes_and_the_count_is_nev
     for name in ("one", "two"):
         create(host.world, wish(Q24, name=name), start=False)
     assert [v.placement_id for v in seen(host)] == [None, None]
-    free = next(p["free"] for p in queries.list_profiles(host.world).data if p["profile"] == Q24)
+    free = next(p["free_at_least"] for p in queries.list_profiles(host.world).data if p["profile"] == Q24)
     assert 0 < free <= 2
 
 
@@ -184,8 +184,8 @@ def test_mdevs_of_an_old_driver_go_where_it_puts_them_and_the_last_one_counted_f
         assert done.data["vgpus"][0]["placement_id"] is None
     with pytest.raises(NoCapacity):
         create(host.world, wish("A16-16Q", name="whole", gpu=gpu), start=False)
-    left = next(t["free"] for t in queries.show_gpu(host.world, gpu).data["types"] if t["profile"] == "A16-4Q")
-    assert left == 1
+    left = next(t for t in queries.show_gpu(host.world, gpu).data["types"] if t["profile"] == "A16-4Q")
+    assert (left["free"], left["free_at_least"]) == (None, 1)
     create(host.world, wish("A16-4Q", name="last", gpu=gpu), start=False)
     host.sim.reboot()
     host = host.again()

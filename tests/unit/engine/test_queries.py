@@ -10,7 +10,7 @@ from vgpuctl.engine import queries
 from vgpuctl.errors import InvalidInput, NoCapacity, NotFound
 
 GPU = {"address", "model", "backend", "mode", "driver", "framebuffer_mib", "numa_node", "vfs", "vgpus"}
-PROFILE = {"profile", "name", "type_id", "framebuffer_mib", "max_per_gpu", "free", "excludes", "gpus"}
+PROFILE = {"free_at_least", "profile", "name", "type_id", "framebuffer_mib", "max_per_gpu", "free", "excludes", "gpus"}
 
 
 def test_list_gpus_has_the_documented_names_and_marks_foreign_vgpus(tmp_path):
@@ -113,7 +113,7 @@ def test_list_profiles_counts_what_fits_on_the_host_together(tmp_path):
     found = {p["profile"]: p for p in queries.list_profiles(host.world).data}
     assert all(p.keys() == PROFILE for p in found.values())
     assert (found["T4-4Q"]["free"], found["T4-4Q"]["max_per_gpu"]) == (3 + 4, 4)
-    assert found["T4-8Q"]["gpus"] == [{"address": "0000:af:00.0", "free": 2}]
+    assert found["T4-8Q"]["gpus"] == [{"address": "0000:af:00.0", "free": 2, "free_at_least": 2}]
 
 
 def test_without_nvml_what_is_not_known_is_none_and_never_zero(tmp_path):

@@ -65,7 +65,7 @@ class GroupMemberShape(TypedDict):
 
 
 class TypeShape(TypedDict):
-    """A vGPU type of one GPU; `free` is null when only trying tells.
+    """A vGPU type of one GPU; `free` is null when only trying tells, `free_at_least` how many fit for sure.
 
     `max_per_gpu` is how many fit when nothing else is there: on a mixed-size GPU by that mode, else by the driver's
     figure for one size. `gpu_instance_profile`: what a type that MIG backs needs, null for others.
@@ -77,6 +77,7 @@ class TypeShape(TypedDict):
     framebuffer_mib: int | None
     max_per_gpu: int | None
     free: int | None
+    free_at_least: int
     gpu_instance_profile: str | None
 
 
@@ -117,14 +118,15 @@ class GpuDetailsShape(GpuShape):
 
 
 class RoomShape(TypedDict):
-    """How many more of a profile fit on one GPU."""
+    """How many more of a profile fit on one GPU: null when not known, and then `free_at_least` fit for sure."""
 
     address: str
     free: int | None
+    free_at_least: int
 
 
 class ProfileShape(TypedDict):
-    """A vGPU profile of this host. `free` is joint over all GPUs, null when only trying tells.
+    """A vGPU profile of this host. `free` is joint over all GPUs, null when only `free_at_least` is known.
 
     The figures of several profiles do not add up: `excludes` are those of which not one can be made any more once the
     most of this one are; null when that is not known. `type_id` is null when GPUs of this host have different ids for
@@ -137,12 +139,15 @@ class ProfileShape(TypedDict):
     framebuffer_mib: int | None
     max_per_gpu: int | None
     free: int | None
+    free_at_least: int
     excludes: list[str] | None
     gpus: list[RoomShape]
 
 
 class ReasonShape(TypedDict):
     """What stands in the way of a profile on one GPU. `rule` says how the GPU is divided, null when it is not.
+
+    `free` is null when not known, and then `free_at_least` fit for sure.
 
     `in_the_way`: the carriers of the fewest vGPUs that would have to leave it for one more; null when that is not
     enough or not known, empty when one more fits as it is.
@@ -151,6 +156,7 @@ class ReasonShape(TypedDict):
     address: str
     model: str
     free: int | None
+    free_at_least: int
     rule: str | None
     reasons: list[str]
     in_the_way: list[str] | None
@@ -158,7 +164,7 @@ class ReasonShape(TypedDict):
 
 
 class ExplainShape(TypedDict):
-    """Where a profile fits and where it does not.
+    """Where a profile fits and where it does not: `free` of it, null when only `free_at_least` is known.
 
     `moves`: the fewest VMs that would have to be moved for one more, in their order; empty when one more fits as it
     is, null when no moves make room or that is not known. plan-moves carries them out.
@@ -166,6 +172,7 @@ class ExplainShape(TypedDict):
 
     profile: str
     free: int | None
+    free_at_least: int
     moves: list[MoveShape] | None
     gpus: list[ReasonShape]
 

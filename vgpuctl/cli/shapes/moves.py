@@ -24,12 +24,16 @@ class SpotShape(TypedDict):
 
 
 class BarrierShape(TypedDict):
-    """What one GPU has room for of one of the profiles that are too many; `free` counts that profile alone."""
+    """What one GPU has room for of one of the profiles that are too many; `free` counts that profile alone.
+
+    It is null when not known; then `free_at_least` fit for sure.
+    """
 
     address: str
     model: str
     profile: str
     free: int | None
+    free_at_least: int
     reasons: list[str]
 
 

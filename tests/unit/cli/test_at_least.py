@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a vGPU is at an unknown place, every command gives the same answer: a number, or the least that fits."""
+
+from __future__ import annotations
+
+import pytest
+
+GPU = "0000:3b:00.0"
+TEXT = """version: 1
+nvidia: {{driver: "570.90.05"}}
+storage: {{pools: [{{name: default}}]}}
+gpus:
+  - {{model: RTX PRO 6000, address: "0000:3b:00.0", mixed_size: true, vgpus: [{{profile: {}}}]}}
+"""
+
+
+@pytest.fixture
+def host(sim, tmp_path):
+    def with_one(profile):
+        file = tmp_path / "host.yaml"
+        file.write_text(TEXT.format(profile))
+        return lambda line: sim(line, str(file))
+
+    return with_one
+
+
+def test_a_small_one_at_an_unknown_place_leaves_at_least_so_many_for_every_command(host):
+    run = host("DC-8Q")
+    (row,) = (p for p in run("list-profiles --json").document["data"] if p["profile"] == "DC-12Q")
+    assert (row["free"], row["free_at_least"], row["gpus"]) == (
+        None, 6, [{"address": GPU, "free": None, "free_at_least": 6}],
+    )  # fmt: skip
+    assert f"at least 6  {GPU}: at least 6" in run("list-profiles").out
+    told = run("explain DC-12Q --json").document["data"]
+    assert (told["free"], told["free_at_least"], told["gpus"][0]["free_at_least"]) == (None, 6, 6)
+    assert "DC-12Q: at least 6 more on this host" in run("explain DC-12Q").out
+    (kind,) = (t for t in run(f"show-gpu {GPU} --json").document["data"]["types"] if t["profile"] == "DC-12Q")
+    assert (kind["free"], kind["free_at_least"]) == (None, 6)
+    assert run("fits --profile DC-12Q:6").out.startswith("yes: 6 x DC-12Q")
+    more = run("fits --profile DC-12Q:7")
+    assert "at least 6 fit; whether more do on 0000:3b:00.0 is not known" in more.out
+    refused = run("create-vm vm --profile DC-12Q:7 --json")
+    (seen,) = refused.document["error"]["facts"]["gpus"]
+    assert (refused.status, seen["free"], seen["free_at_least"]) == (4, None, 6)
+    assert "at least 6" in run("create-vm vm --profile DC-12Q:7").err
+    assert run("create-vm vm --profile DC-12Q:6 --dry-run").status == 0
+
+
+def test_a_large_one_leaves_the_same_wherever_it_is_and_every_command_counts_exactly(host):
+    run = host("DC-48Q")
+    (row,) = (p for p in run("list-profiles --json").document["data"] if p["profile"] == "DC-8Q")
+    assert (row["free"], row["free_at_least"]) == (6, 6)
+    assert run("explain DC-8Q --json").document["data"]["free"] == 6
+    assert run("fits --profile DC-8Q:6").out.startswith("yes: 6 x DC-8Q")
+    no = run("fits --profile DC-8Q:7")
+    assert (no.status, no.out.splitlines()[1:]) == (4, ["  1 x DC-8Q is too many", f"  {GPU}  DC-8Q: 6 more"])
