@@ -193,6 +193,12 @@ class AnswerLost(PartlyApplied):
     code = "answer-lost"
 
 
+class OutputLost(PartlyApplied):
+    """A change was made, and its result could not be written to stdout: the disk is full, or nobody reads the pipe."""
+
+    code = "output-lost"
+
+
 class Interrupted(VgpuctlError):
     """A signal stopped the command (exit 130 or 143)."""
 

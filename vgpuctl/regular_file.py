@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a file that people write: a regular one, and no more of it than such a file can have."""
+"""Reads a regular file, and no more of it than fits: what somebody put there may be a FIFO, a device or endless.
+
+Opening a FIFO waits for its writer, so every file is opened with O_NONBLOCK. The kernel's own files ignore that flag.
+Opening a device may do something, as to a watchdog, so only sysfs, which has none, is opened without a look before.
+"""
 
 from __future__ import annotations
 
@@ -10,43 +14,62 @@ import stat
 MOST_BYTES = 1 << 20
 """No spec, host.yaml or user-data is larger; a file without an end, as /dev/zero is, would fill the host's memory."""
 
-_KINDS = (
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
+_CHUNK = 8192
+_PAGE = 4096
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
-def read_regular(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> bytes:
-    """Return the bytes of a regular file; a link is followed.
+def read_regular(
+    path: str | os.PathLike[str],
+    most_bytes: int = MOST_BYTES,
+    *,
+    shown: str | None = None,
+    flags: int = 0,
+    page: bool = False,
+) -> bytes:
+    """Return what is in a regular file; a link is followed.
 
-    Who opens a pipe waits for its writer, and opening a device may do something: neither is opened.
+    `shown`: the path in errors. `flags`: more flags for open(2). `page`: an attribute in sysfs, of which a short first
+    read is the whole; elsewhere a short read may have more behind it (seq_file).
 
     Raises:
-        OSError: it cannot be read; EISDIR or EINVAL: it is no regular file; EFBIG: it has more than `most_bytes`.
+        OSError: the kernel's; EISDIR or EINVAL for what is no regular file, EFBIG for more than `most_bytes`.
     """
-    _require_regular(os.stat(path), path)
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        known = os.fstat(descriptor)
-        _require_regular(known, path)  # another may have taken its name meanwhile
-        with open(descriptor, "rb", closefd=False) as file:
-            found = file.read(most_bytes + 1)
-        if len(found) > most_bytes:
-            raise _refused(errno.EFBIG, f"it is larger than {most_bytes >> 10} KiB", path)
-        return found
-    finally:
-        os.close(descriptor)
+        if not page:
+            _require_regular(os.stat(path).st_mode)
+        descriptor = os.open(path, _FLAGS | flags)
+        try:
+            _require_regular(os.fstat(descriptor).st_mode)  # another may have taken its name meanwhile
+            return _read(descriptor, most_bytes, page=page)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path) if shown is None else shown) from None
 
 
-def _require_regular(found: os.stat_result, path: str | os.PathLike[str]) -> None:
-    if stat.S_ISDIR(found.st_mode):
-        raise _refused(errno.EISDIR, "it is a directory", path)
-    if not stat.S_ISREG(found.st_mode):
-        kind = next((name for is_kind, name in _KINDS if is_kind(found.st_mode)), "something else")
-        raise _refused(errno.EINVAL, f"it is {kind} and no regular file", path)
+def _require_regular(mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise OSError(errno.EISDIR, "it is a directory")
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not a regular file")
 
 
-def _refused(number: int, why: str, path: str | os.PathLike[str]) -> OSError:
-    return OSError(number, why, os.fspath(path))
+def _read(descriptor: int, most_bytes: int, *, page: bool) -> bytes:
+    data = os.read(descriptor, _CHUNK)
+    if not data or (page and len(data) < _PAGE):
+        return data
+    parts, size = [data], len(data)
+    while data and size <= most_bytes:
+        data = os.read(descriptor, _CHUNK)
+        parts.append(data)
+        size += len(data)
+    if size > most_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {most_bytes >> 10} KiB")
+    return b"".join(parts)

@@ -22,9 +22,9 @@ def test_a_regular_file_is_read_also_by_a_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("pipe", "it is a pipe and no regular file"),
-        ("socket", "it is a socket and no regular file"),
-        ("zero", "it is a device and no regular file"),
+        ("pipe", "it is a pipe, not a regular file"),
+        ("socket", "it is a socket, not a regular file"),
+        ("zero", "it is a device, not a regular file"),
         ("directory", "it is a directory"),
         ("large", "it is larger than 1024 KiB"),
         ("sparse", "it is larger than 1024 KiB"),

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vgpuctl.cli import answer_check, document, failures, pages, run, streams, tables
+from vgpuctl.cli import answer_check, document, failures, output, pages, run, streams, tables
 from vgpuctl.cli.failures import Failure
 from vgpuctl.cli.result import Result
 from vgpuctl.cli.shapes import KINDS
@@ -56,13 +56,14 @@ def publish_one(settings: Settings, reply: Reply, stopped: int) -> int:
         streams.write_err(f"warning: {streams.clean(warning)}")
     found = reply.answer.document
     settings.kind = str(found.get("kind", settings.kind))
-    if settings.json:
-        streams.write_out(document.text(found))
+    if not found["ok"]:
+        failures.tell(settings, failure_of(found["error"]), document.text(found) if settings.json else None)
         return reply.answer.status
-    if found["ok"]:
-        return run.publish(settings, _result(settings, reply.answer))
-    streams.write_err("\n".join(failures.text_lines(failure_of(found["error"]), verbose=settings.verbose)))
-    return reply.answer.status
+    if settings.json:
+        changes = {output.HERE: found["data"]} if found.get("changed") else {}
+        printed = output.written(settings.kind, lambda: streams.write_out(document.text(found)), changes)
+        return reply.answer.status if printed else 1
+    return run.publish(settings, _result(settings, reply.answer))
 
 
 def publish(settings: Settings, replies: Sequence[Reply], stopped: int) -> int:
@@ -70,24 +71,42 @@ def publish(settings: Settings, replies: Sequence[Reply], stopped: int) -> int:
     replies = [_checked(settings, reply) for reply in replies]
     rows = [_row(settings, reply, stopped) for reply in replies]
     warnings = [warning for reply in replies if reply.answer for warning in reply.answer.warnings]
+    changes = {row.host: row.document.get("data") for row in rows if row.document["ok"] and row.document.get("changed")}
+    status = stopped or worst(row.exit_status for row in rows)
     if settings.json:
-        status = stopped or worst(row.exit_status for row in rows)
-        streams.write_out(_document(settings.kind, rows, warnings, status))
-        return status
+        text = _document(settings.kind, rows, warnings, status)
+        printed = False
+        try:
+            printed = output.written(settings.kind, lambda: streams.write_out(text), changes)
+        finally:
+            if not printed:
+                _print_failures(settings, rows)
+        return status if printed else 1
     shown = [_page(row, *_shown(settings.kind, row.document["data"])) for row in rows if row.document["ok"]]
     blocks = joined([(page.host, page.blocks) for page in shown])
-    if blocks and streams.is_terminal(sys.stdout):
-        tables.show(blocks, sys.stdout)
-    elif blocks:
-        streams.write_out(tables.plain(blocks))
-    for line in (*(f"warning: {warning}" for warning in warnings), *(line for page in shown for line in page.beside)):
-        streams.write_err(streams.clean(line))
+
+    def write() -> None:
+        if blocks and streams.is_terminal(sys.stdout):
+            tables.show(blocks, sys.stdout)
+        elif blocks:
+            streams.write_out(tables.plain(blocks))
+
+    try:
+        printed = output.written(settings.kind, write, changes)
+    finally:
+        beside = (line for page in shown for line in page.beside)
+        for line in (*(f"warning: {warning}" for warning in warnings), *beside):
+            streams.write_err(streams.clean(line))
+        _print_failures(settings, rows)
+    return status if printed else 1
+
+
+def _print_failures(settings: Settings, rows: Sequence[HostRow]) -> None:
     failed = [row for row in rows if not row.document["ok"]]
     for row in failed:
         _print_failure(settings, row)
     if failed:
         streams.write_err(streams.clean(f"vgpuctl: {_summary(rows, failed)}   [{SOME_FAILED}]"))
-    return stopped or worst(row.exit_status for row in rows)
 
 
 def worst(statuses: Any) -> int:

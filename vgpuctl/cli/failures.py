@@ -13,7 +13,7 @@ import click
 
 from vgpuctl.cli import streams
 from vgpuctl.cli.settings import Settings
-from vgpuctl.errors import FileFailed, Interrupted, PartlyApplied, VgpuctlError, missing_library
+from vgpuctl.errors import FileFailed, Interrupted, OutputLost, PartlyApplied, VgpuctlError, missing_library
 
 LINES_FACTS = ("lines", "reasons", "details")
 """Facts that are lists of finished sentences."""
@@ -54,19 +54,26 @@ def report(
     failure = explain(exc, settings, signal_status=signal_status)
     if told is not None:
         told(failure)
-    try:
-        if settings.json:
-            from vgpuctl.cli import document
+    if settings.json and failure.code != OutputLost.code:
+        from vgpuctl.cli import document
 
-            streams.write_out(document.text(document_of(failure, settings.kind)))
-            if failure.traceback:
-                streams.write_err(streams.clean(failure.traceback))
-        else:
-            streams.write_err("\n".join(text_lines(failure, verbose=settings.verbose)))
+        tell(settings, failure, document.text(document_of(failure, settings.kind)))
+        if failure.traceback:
+            streams.write_err(streams.clean(failure.traceback))
+    else:
+        tell(settings, failure, None)
+    return failure.status
+
+
+def tell(settings: Settings, failure: Failure, document: str | None) -> None:
+    """Print a failure's document, or its text on stderr where there is none, or nobody takes it."""
+    try:
+        if document is not None:
+            streams.write_out(document)
+            return
     except OSError as unwritable:
         streams.write_err(f"vgpuctl: the result could not be written: {unwritable.strerror}   [output]")
-        return failure.status or 1
-    return failure.status
+    streams.write_err("\n".join(text_lines(failure, verbose=settings.verbose)))
 
 
 def document_of(failure: Failure, kind: str) -> dict[str, object]:

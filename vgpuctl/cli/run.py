@@ -85,24 +85,28 @@ def perform(
 
 
 def publish(settings: Settings, result: Result) -> int:
-    """Print a result: one JSON document, or text with warnings and notes on stderr."""
-    from vgpuctl.cli import streams
+    """Print a result: one JSON document, or text with warnings and notes on stderr.
 
-    try:
+    Raises:
+        OutputLost: it could not be written, and tells of a change.
+    """
+    from vgpuctl.cli import output, streams
+
+    def write() -> None:
         if settings.json:
             from vgpuctl.cli import document
 
-            streams.write_out(
-                document.success(settings.kind, result.data, changed=result.changed, warnings=result.warnings)
-            )
-            return result.status
-        if result.raw is not None:
+            found = document.success(settings.kind, result.data, changed=result.changed, warnings=result.warnings)
+            streams.write_out(found)
+        elif result.raw is not None:
             streams.write_out(streams.clean(result.raw) if streams.is_terminal(sys.stdout) else result.raw)
         else:
             _print_page(settings.kind, result.data)
-    except OSError as exc:
-        streams.write_err(f"vgpuctl: the result could not be written: {exc.strerror}   [output]")
+
+    if not output.written(settings.kind, write, {output.HERE: result.data} if result.changed else {}):
         return 1
+    if settings.json:
+        return result.status
     for warning in result.warnings:
         streams.write_err(f"warning: {streams.clean(warning)}")
     for note in result.notes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing to stdout and stderr: a reader that went away is no error, and no text can steer the terminal."""
+"""Writing to stdout and stderr: no text can steer the terminal, and what cannot be written is not tried again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write_out(text: str) -> None:
     """Write to stdout and flush.
 
     Raises:
-        OSError: it could not be written, other than because nobody reads it.
+        OSError: it could not be written; BrokenPipeError: because nobody reads it any more.
     """
     _write(sys.stdout, text)
 
@@ -59,8 +59,9 @@ def _write(stream: TextIO | None, text: str) -> None:
     try:
         stream.write(text.encode(encoding, "replace").decode(encoding))
         stream.flush()
-    except BrokenPipeError:
+    except OSError:
         _discard(stream)
+        raise
 
 
 def _discard(stream: TextIO) -> None:

@@ -14,8 +14,8 @@ import pwd
 import re
 import stat
 
-from vgpuctl.host.bounded import read_regular
 from vgpuctl.model.digits import whole
+from vgpuctl.regular_file import read_regular
 from vgpuctl.value import Value
 
 _MOST_BYTES = 1 << 20

@@ -14,8 +14,8 @@ import os
 from collections.abc import Callable
 from typing import Protocol
 
-from vgpuctl.host.bounded import read_regular
 from vgpuctl.model.records import FilePermissions
+from vgpuctl.regular_file import read_regular
 
 MOST_SYSFS_BYTES = 256 << 10
 """An attribute is a page at most, of 4 to 64 KiB (sysfs_emit); only binary ones, such as `config`, are larger."""

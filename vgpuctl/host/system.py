@@ -10,8 +10,8 @@ from pathlib import Path
 
 from vgpuctl.errors import Failed
 from vgpuctl.host.atomic import write
-from vgpuctl.host.bounded import read_regular
 from vgpuctl.host.host_file import swap
+from vgpuctl.regular_file import read_regular
 
 MOST_BYTES = 1 << 20
 """Units and modprobe's files are a page or some."""

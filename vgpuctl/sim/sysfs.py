@@ -11,6 +11,7 @@ from pathlib import Path
 from vgpuctl.errors import Stuck
 from vgpuctl.model.records import FilePermissions
 from vgpuctl.model.vm import ProcessId, StuckWrite
+from vgpuctl.regular_file import read_regular
 from vgpuctl.sim.core import Change, Core, Met
 from vgpuctl.sim.host_tree import root
 from vgpuctl.sim.journal import Record
@@ -41,7 +42,7 @@ class SimSysfs:
         if real is not None:
             if not real.exists():
                 raise fail(errno.ENOENT, path)
-            return real.read_bytes().decode("utf-8", "replace")
+            return read_regular(real).decode("utf-8", "replace")
         _, node = self._find(path)
         if isinstance(node, Dir):
             raise fail(errno.EISDIR, path)

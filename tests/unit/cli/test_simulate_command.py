@@ -86,7 +86,7 @@ def test_mig_on_demand(sim: Sim) -> None:
         ("--requests CSV --write x.csv", 2, "--write goes with --generate"),
         ("--requests missing.csv", 2, "there is no CSV file missing.csv"),
         ("--requests /", 2, "/ cannot be read: it is a directory"),
-        ("--requests FIFO", 2, "it is a pipe and no regular file"),
+        ("--requests FIFO", 2, "it is a pipe, not a regular file"),
         ("--requests EMPTY", 2, "is empty"),
         ("--requests LATIN", 2, "is not UTF-8 text"),
         ("--requests BAD", 2, "bad.csv:3: no GPU here offers L40S-2X; did you mean L40S-2"),

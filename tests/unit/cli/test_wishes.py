@@ -112,6 +112,6 @@ def test_user_data_that_is_no_regular_file_is_refused_at_once(tmp_path: Path, ki
             path = tmp_path / "link"
             path.symlink_to("pipe")
     typed = {"profile": ("A100-4C",), "image": "/a.qcow2", "cloud_init": os.fspath(path)}
-    with pytest.raises(InvalidInput, match=r"no regular file|it is a directory") as raised:
+    with pytest.raises(InvalidInput, match=r"not a regular file|it is a directory") as raised:
         wishes.from_options(world(), typed)
     assert f"ls -ld {path}" in str(raised.value.hint)

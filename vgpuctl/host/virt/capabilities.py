@@ -6,10 +6,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from vgpuctl.host.bounded import read_regular
 from vgpuctl.host.virt import documents
 from vgpuctl.model.json_text import parsed
 from vgpuctl.model.records import HypervisorCapabilities
+from vgpuctl.regular_file import read_regular
 
 if TYPE_CHECKING:
     from lxml.etree import _Element

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A result that cannot be written: what was changed is told on stderr, with a status and a code of its own."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from tests.unit.cli.conftest import child, child_environment
+
+SIM = ("--host", "sim:mixed")
+
+
+def lost(line: str, how: str) -> subprocess.CompletedProcess[str]:
+    """Run a line with a stdout that is full, or whose reader is gone."""
+    command = [sys.executable, "-m", "vgpuctl", *SIM, *shlex.split(line)]
+    options = {"env": child_environment(), "stderr": subprocess.PIPE, "text": True, "check": False, "timeout": 60}
+    if how == "full":
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            return subprocess.run(command, stdout=full, **options)
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        return subprocess.run(command, stdout=writer, **options)
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.parametrize("how", ["full", "gone"])
+@pytest.mark.parametrize("more", ["", "--json"])
+def test_a_vm_that_was_made_is_told(how: str, more: str) -> None:
+    ran = lost(f"create-vm vdi-1 --profile A100-4C {more}", how)
+    why = {"full": "No space left on device", "gone": "Broken pipe"}[how]
+    assert ran.returncode == 5
+    assert f"vgpuctl: create-vm is done, and its result could not be written: {why}   [output-lost]\n" in ran.stderr
+    assert "  vdi-1: running\n" in ran.stderr
+    assert "  hint: see what is there: vgpuctl show-vm vdi-1\n" in ran.stderr
+    assert child(*SIM, "show-vm", "vdi-1").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "look"),
+    [
+        ("create-vm 'vdi-{}' --profile A100-4C --count 2", "vgpuctl list-vms"),
+        ("create-vgpu lab --profile A100-4C", "vgpuctl list-vgpus"),
+        ("cordon A100", "vgpuctl show-gpu 0000:3b:00.0"),
+        ("apply --set gpus[A100].cordoned=true", "vgpuctl diff"),
+        ("install-host", "vgpuctl doctor"),
+    ],
+)
+def test_every_change_names_the_command_that_shows_it(line: str, look: str) -> None:
+    for more in ("", " --json"):
+        ran = lost(line + more, "full")
+        if not more:
+            assert (ran.returncode, "[output-lost]" in ran.stderr) == (5, True)
+            assert f"hint: see what is there: {look}\n" in ran.stderr
+        assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("line", ["list-gpus", "create-vm vdi-1 --profile A100-4C --dry-run", "diff", "export"])
+@pytest.mark.parametrize("more", ["", "--json"])
+def test_who_changed_nothing_is_told_of_a_full_disk_alone(line: str, more: str) -> None:
+    full = lost(f"{line} {more}", "full")
+    assert full.returncode == 1
+    assert full.stderr.splitlines()[-1].endswith("No space left on device   [output]")
+    gone = lost(f"{line} {more}", "gone")
+    assert (gone.returncode, "output" in gone.stderr) == (0, False)
+
+
+@pytest.mark.parametrize("how", ["full", "gone"])
+def test_a_failure_whose_document_is_lost_is_told_as_text(how: str) -> None:
+    ran = lost("create-vm vdi-1 --profile A100-40C:2 --json", how)
+    assert (ran.returncode, "[no-capacity]" in ran.stderr) == (4, True)
+
+
+_REMOTE = """
+import sys
+from vgpuctl.cli import afar_result, failures
+from vgpuctl.cli.settings import Settings
+from vgpuctl.remote.answer import Answer
+from vgpuctl.remote.crowd import Reply
+from vgpuctl.remote.target import Target
+done = {"steps": ["cordon it"], "notes": [], "dry_run": False, "findings": [
+    {"kind": "leaked", "what": "a claim", "action": "removed"}]}
+error = {"code": "busy", "message": "it works", "hint": None, "facts": {}, "exit_status": 75, "undone": [], "left": []}
+body = {"schema": "vgpuctl/1", "kind": "reconcile", "warnings": []}
+good = Answer({**body, "ok": True, "changed": True, "data": done}, 0)
+bad = Answer({**body, "ok": False, "changed": False, "error": error}, 75)
+replies = [Reply(Target(name, name), 0.1, answer) for name, answer in (("gpu-1", good), ("gpu-2", bad))]
+settings = Settings(json="--json" in sys.argv)
+settings.kind = "reconcile"
+publish = (afar_result.publish_one, replies[0]) if "one" in sys.argv else (afar_result.publish, replies)
+try:
+    sys.exit(publish[0](settings, publish[1], 0))
+except Exception as exc:
+    sys.exit(failures.report(exc, settings))
+"""
+
+
+@pytest.mark.parametrize("words", [["one"], ["one", "--json"], ["all"], ["all", "--json"]])
+def test_what_other_hosts_did_is_told_too(words: list[str]) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        command = [sys.executable, "-c", _REMOTE, *words]
+        ran = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, env=child_environment(), check=False
+        )
+    assert (ran.returncode, "reconcile is done" in ran.stderr, "[output-lost]" in ran.stderr) == (5, True, True)
+    if "all" in words:
+        assert "gpu-2: it works" in ran.stderr
+        assert "gpu-1: " in ran.stderr
