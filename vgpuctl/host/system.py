@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from contextlib import suppress
 from pathlib import Path
 
@@ -90,6 +89,8 @@ class HostSystem:
 
     def notify_ready(self, status: str) -> bool:
         """Send READY to the socket that systemd named; one that cannot be reached is nobody who waits."""
+        import socket  # which most commands do without
+
         address = os.environ.get("NOTIFY_SOCKET", "")
         if not self._services or not address:
             return False
