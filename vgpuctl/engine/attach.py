@@ -18,6 +18,7 @@ from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.power import look_again, settled
 from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import Busy, NoCapacity, Refused
+from vgpuctl.model import commands
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan, Step
@@ -73,7 +74,7 @@ def _attach(
     typed = change.typed_profiles(wish)
     if live:
         record = world.hypervisor.find_domain(vm.uuid)
-        refuse_full(vm.name, record.live_xml if record else None, len(typed))
+        refuse_full(vm.name, record.live_xml if record else None, len(typed), commands.to_stop(vm))
     looks = iter([snapshot])
 
     def look() -> Snapshot:
@@ -127,7 +128,7 @@ def _is_live(vm: Vm) -> bool:
     if vm.state not in (*LIVE, VmState.STOPPED):
         raise Refused(
             f"{vm.name} is {vm.state}: its devices can be changed while it runs or is off",
-            hint=f"vgpuctl stop-vm {vm.name} --force",
+            hint=commands.to_stop(vm, force=True),
             vm=vm.name,
         )
     return vm.state in LIVE

@@ -11,6 +11,7 @@ from vgpuctl.domain.parse import parse
 from vgpuctl.engine.guards import find_vm
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.errors import Busy, Refused
+from vgpuctl.model import commands
 from vgpuctl.model.outcome import Answer
 from vgpuctl.model.records import DomainRecord, GuestAddress
 from vgpuctl.model.vm import OFF_OR_CRASHED
@@ -62,7 +63,7 @@ def address(world: World, name: str) -> Answer:
     if record.live_xml is None or record.state in OFF_OR_CRASHED:
         raise Refused(
             f"{record.name} is {record.state}: it has no address",
-            hint=f"vgpuctl start-vm {record.name}",
+            hint=commands.to_start(parse(record.xml, record.state, world.machine_id)),
             vm=record.name,
             state=str(record.state),
         )

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
 from vgpuctl.backends.whole import HARMLESS_DRIVERS
 from vgpuctl.errors import HostCannot, InUse, InvalidInput
 from vgpuctl.layout.sriov import FIXED_HINT
+from vgpuctl.model.commands import to_stop
 from vgpuctl.model.gpu import Backend, Gpu, Owner, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm, VmState
@@ -154,11 +156,12 @@ def refuse_crashed(gpu: Gpu, vms: Iterable[Vm]) -> None:
     Raises:
         InUse: naming the VMs.
     """
-    names = sorted(vm.name for vm in vms if vm.state is VmState.CRASHED)
-    if names:
+    crashed = sorted((vm for vm in vms if vm.state is VmState.CRASHED), key=lambda vm: vm.name)
+    if crashed:
+        names, first = [vm.name for vm in crashed], crashed[0]
         raise InUse(
             f"{', '.join(names)} crashed, and QEMU still holds the vGPU on {gpu.address}: on_crash preserves it",
-            hint=f"virsh dump {names[0]} FILE keeps what it was doing; then: vgpuctl stop-vm {names[0]} --force",
+            hint=f"virsh dump {shlex.quote(first.name)} FILE keeps what it did; then: {to_stop(first, force=True)}",
             gpu=gpu.address,
             vms=names,
         )

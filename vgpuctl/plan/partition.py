@@ -391,7 +391,7 @@ def _promised(gpu: Gpu, vgpus: list[Vgpu], why: str) -> InUse:
     profiles = sorted({v.profile for v in vgpus if v.profile is not None})
     return InUse(
         f"{gpu.address} keeps {', '.join(profiles) or 'vGPUs'} for {', '.join(names)}, {why}",
-        hint="delete those VMs and vGPUs first, or give the VMs another profile: vgpuctl set-profile VM PROFILE",
+        hint="delete those VMs and vGPUs first, or give VMs another profile: vgpuctl set-profile VM --profile PROFILE",
         gpu=gpu.address,
         vms=names,
         profiles=profiles,

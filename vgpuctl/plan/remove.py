@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from vgpuctl.backends import of
 from vgpuctl.errors import Foreign
 from vgpuctl.model.gpu import Backend, Vgpu
@@ -35,7 +37,7 @@ def own_promise(vm: Vm, doing: str) -> Promise:
     if vm.copied_promise is not None:
         raise Foreign(
             f"{vm.name} carries the record of another VM or host ({vm.copied_promise.vm_uuid}): it is a copy",
-            hint=f"vgpuctl does not {doing} it; use virsh",
+            hint=f"vgpuctl does not {doing} it; {_by_virsh(vm, doing)}",
             vm=vm.name,
         )
     if vm.unreadable_promise:
@@ -46,9 +48,15 @@ def own_promise(vm: Vm, doing: str) -> Promise:
         )
     raise Foreign(
         f"{vm.name} was not made by vgpuctl, which does not {doing} it",
-        hint=f"use virsh; if its record was lost, vgpuctl reconcile rebuilds it: virsh dumpxml {vm.name}",
+        hint=f"{_by_virsh(vm, doing)}; if vgpuctl made it and its record was lost: vgpuctl reconcile",
         vm=vm.name,
     )
+
+
+def _by_virsh(vm: Vm, doing: str) -> str:
+    """Return virsh's command for what vgpuctl does not do to a VM."""
+    word = {"start": "start", "stop": "shutdown", "delete": "undefine"}.get(doing, "edit")
+    return f"virsh {word} {shlex.quote(vm.name)}"
 
 
 def not_provably_ours(snapshot: Snapshot, vm: Vm, promise: Promise) -> frozenset[str]:

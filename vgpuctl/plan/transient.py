@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
 from vgpuctl.errors import Refused
+from vgpuctl.model.commands import to_remove_transient
 from vgpuctl.model.vm import Vm
 
 
@@ -15,11 +17,12 @@ def refuse_transient(vms: Iterable[Vm]) -> None:
     Raises:
         Refused: naming the VMs.
     """
-    names = sorted(vm.name for vm in vms if not vm.persistent)
-    if names:
+    gone = sorted((vm for vm in vms if not vm.persistent), key=lambda vm: vm.name)
+    if gone:
+        names, first = [vm.name for vm in gone], shlex.quote(gone[0].name)
         raise Refused(
             f"{', '.join(names)}: undefined while running (virsh undefine), so nothing is left of it once it stops",
-            hint=f"to keep it: virsh dumpxml --inactive --security-info {names[0]} > FILE, then virsh define FILE; "
-            f"to be rid of it: vgpuctl delete-vm {names[0]}",
+            hint=f"to keep it: virsh dumpxml --inactive --security-info {first} > FILE, then virsh define FILE; "
+            f"to be rid of it: {to_remove_transient(gone[0])}",
             vms=names,
         )

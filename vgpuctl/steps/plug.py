@@ -112,7 +112,7 @@ class AttachDevice(Value):
             world.hypervisor.attach_device(self.uuid, self.xml, self.live)
         except LibvirtFailed as error:
             if self.live and error.facts.get("libvirt_code") == _INTERNAL_ERROR:
-                refuse_full(self.name, _read(world, self.uuid, self.name).live_xml, 1)
+                refuse_full(self.name, _read(world, self.uuid, self.name).live_xml, 1, f"virsh shutdown {self.uuid}")
             raise
 
     def verify(self, world: World) -> None:
@@ -205,8 +205,8 @@ class DetachDevice(Value):
         """Nothing: a removal is finished by reconcile, not taken back."""
 
 
-def refuse_full(name: str, live_xml: str | None, wanted: int) -> None:
-    """Refuse to plug devices into a running VM that has too few root ports free.
+def refuse_full(name: str, live_xml: str | None, wanted: int, stop: str) -> None:
+    """Refuse to plug devices into a running VM that has too few root ports free. `stop` is a command that stops it.
 
     Raises:
         Refused: with how many there are and how many are free.
@@ -219,7 +219,7 @@ def refuse_full(name: str, live_xml: str | None, wanted: int) -> None:
     if seen.free < wanted:
         raise Refused(
             f"{name} runs and has {seen.free} of {seen.total} PCI ports free; {wanted} needed to plug in a vGPU",
-            hint=f"stop it first: vgpuctl stop-vm {name}; ports for later: create-vm --hotplug-slots",
+            hint=f"stop it first: {stop}; ports for later: create-vm --hotplug-slots",
             vm=name,
             ports_free=seen.free,
             ports_total=seen.total,

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +47,34 @@ def test_what_cannot_be_meant_is_exit_2(sim: Run, command: str) -> None:
 def test_a_count_that_is_too_large_and_a_name_that_is_empty_are_told_as_what_they_are(sim: Run) -> None:
     assert "the count after ':' in 'A100-4C:99999' is too large" in sim("attach vm --profile A100-4C:99999").err
     assert "there is no VM ''" in sim("attach '' --profile A100-4C").err
+
+
+UNMANAGED = """\
+version: 1
+title: a VM of virsh, running and without a free port
+storage: {pools: [{name: default}]}
+gpus:
+  - model: T4
+    address: "0000:5e:00.0"
+    vgpus:
+      - {profile: T4-4Q, vm: "old desktop", running: RUNNING}
+"""
+
+
+@pytest.mark.parametrize(
+    ("running", "line", "hint"),
+    [
+        ("true", "attach 'old desktop' --profile T4-4Q", "stop it first: virsh shutdown 'old desktop'; "),
+        ("true", "stop-vm 'old desktop'", "virsh shutdown 'old desktop'; "),
+        ("true", "delete-vm 'old desktop' --yes", "virsh undefine 'old desktop'; "),
+        ("false", "start-vm 'old desktop'", "virsh start 'old desktop'; "),
+        ("false", "address 'old desktop'", "virsh start 'old desktop'\n"),
+        ("false", "set-profile 'old desktop' --profile T4-8Q", "virsh edit 'old desktop'; "),
+    ],
+)
+def test_what_is_said_of_a_vm_of_virsh_can_be_done(
+    vgpuctl: Callable[..., Ran], tmp_path: Path, running: str, line: str, hint: str
+) -> None:
+    (tmp_path / "host.yaml").write_text(UNMANAGED.replace("RUNNING", running))
+    ran = vgpuctl("--host", f"sim:{tmp_path}/host.yaml", *shlex.split(line))
+    assert (ran.status, f"  hint: {hint}" in ran.err) == (3, True), ran.err

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that hints name for a VM: vgpuctl's where it has a record of the VM, and virsh's for any other.
+
+stop-vm and start-vm refuse a VM without a record; delete-vm also refuses one that only got vGPUs from vgpuctl.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from vgpuctl.model.vm import Vm
+
+
+def to_start(vm: Vm) -> str:
+    """Return the command that starts a VM."""
+    return f"{'virsh start' if vm.promise is None else 'vgpuctl start-vm'} {shlex.quote(vm.name)}"
+
+
+def to_stop(vm: Vm, *, force: bool = False) -> str:
+    """Return the command that stops a VM; by `force` its guest is not asked."""
+    name = shlex.quote(vm.name)
+    if vm.promise is None:
+        return f"virsh {'destroy' if force else 'shutdown'} {name}"
+    return f"vgpuctl stop-vm {name}{' --force' if force else ''}"
+
+
+def to_remove_transient(vm: Vm) -> str:
+    """Return the command after which nothing is left of a VM that runs without a definition."""
+    made = vm.promise is not None and vm.promise.made_vm
+    return f"{'vgpuctl delete-vm' if made else 'virsh destroy'} {shlex.quote(vm.name)}"
