@@ -25,6 +25,7 @@ ANSIBLE_VENVS = {".venv-ansible": "requirements.txt", ".venv-ansible-2.18": "req
 PYTHON = "/usr/bin/python3"
 IN_PARALLEL = ("-n", "2", "--dist", "worksteal")
 PLACEMENT = "tests/bench/placement"
+UNIT = ("tests/unit", "tests/contract", "tests/fuzz", PLACEMENT)
 BASE_PACKAGES = ("python3-venv", "python3-libvirt")
 TEST_PACKAGES = (
     "libvirt0",
@@ -151,7 +152,7 @@ def demo() -> int:
 def phases() -> list[tuple[str, list[str]]]:
     """Return the test phases: name and pytest arguments."""
     return [
-        ("lint, types, unit, simulator, placement", [*IN_PARALLEL, "tests/unit", "tests/contract", PLACEMENT]),
+        ("lint, types, unit, simulator, placement", [*IN_PARALLEL, *UNIT]),
         ("other hosts", [*IN_PARALLEL, "tests/remote"]),
         ("ansible", ["-n", "3", "--dist", "worksteal", "tests/ansible"]),  # plays wait as long as they work
         ("lab", ["-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider", "-m", "quick", "tests/lab"]),

@@ -21,6 +21,8 @@ MOST_VALUES = 1_000_000
 """How deep a document may be nested, and how many commas it may have: a list in it takes 20 times its text."""
 BAD_NEWS: Mapping[str, tuple[int, ...]] = {"fits": (1, 4), "doctor": (6,), "diff": (7,), "assert": (7,)}
 """Exit statuses besides 0 with which these commands have worked (docs/exit-codes.md)."""
+_FAILED = frozenset({1, 2, 3, 4, 5, 6, 75, 130, 143})
+"""Exit statuses of a command that failed (docs/exit-codes.md)."""
 _INSTALL = (
     "vgpuctl --host ssh://HOST install-host --wheelhouse DIR brings it there (docs/remote.md); it is looked for in PATH"
     " and /opt/vgpuctl/bin"
@@ -83,7 +85,7 @@ def nonsense(name: str, what: str, *, changes: bool, **facts: object) -> Vgpuctl
 def _agree(document: Document, status: int) -> bool:
     if document["ok"]:
         return status == 0 or status in BAD_NEWS.get(str(document.get("kind")), ())
-    return status != 0
+    return status in _FAILED
 
 
 def unknown_word(answer: Answer) -> bool:

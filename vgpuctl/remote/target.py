@@ -10,7 +10,7 @@ from vgpuctl.value import Value
 
 SCHEME = "ssh://"
 _URL = re.compile(
-    r"ssh://(?:(?P<user>[^@/:\s]+)@)?(?:\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^@/:\s\[\]]+))(?::(?P<port>[0-9]+))?/?"
+    r"ssh://(?:(?P<user>[^@/:\s]+)@)?(?:\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^@/:\s\[\]]+))(?::(?P<port>[0-9]{1,9}))?/?"
 )
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9A-Fa-f:.]+(%\w+)?", re.ASCII)
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]*\$?", re.ASCII)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command lines, made from click's own tree of commands and options. They reach simulated hosts alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import click
+
+from tests.fuzz import odd
+
+FAR = frozenset({"--host", "--hosts", "--limit", "--connect", "--host-deadline", "--hosts-at-a-time", "--root"})
+"""Options that choose another host than the simulated one."""
+WAITING = frozenset({"--wait", "--timeout", "--deadline"})
+"""Options that say how long to wait: a case would wait so long."""
+KNOWN = (
+    "vdi-1",
+    "vdi-2",
+    "vdi-9",
+    "A100-4C",
+    "A100-8C:2",
+    "A100-40C",
+    "4C",
+    "0000:3b:00.0",
+    "0000:3b:00.4",
+    "A100",
+    "all",
+    "default",
+    "2",
+    "20GiB",
+    "vgpu",
+    "sriov",
+    "off",
+    "on",
+    "best_effort",
+    "1g.5gb",
+    "depth",
+    "web",
+    "given.yaml",
+    "/nowhere/x",
+    ".",
+    "-",
+    "",
+    "vdi-{:03}",
+    "bash",
+)
+
+
+def made(rng: Random, place: Path) -> tuple[str, ...]:
+    """Return a command with some of its options and arguments, and some words that are none of them."""
+    from vgpuctl.cli.app import cli
+
+    (place / "given.yaml").write_bytes(odd.yaml_text(rng, {"version": 1, "profile": "A100-4C"}))
+    context = click.Context(cli)
+    name = rng.choice(cli.list_commands(context))
+    chosen = cli.get_command(context, name)
+    assert chosen is not None
+    words = [name]
+    if isinstance(chosen, click.Group):
+        name = rng.choice(chosen.list_commands(context))
+        words.append(name)
+        chosen = chosen.get_command(context, name) or chosen
+    if rng.random() < 0.7:
+        words += ["--yes"]
+    for parameter in chosen.params:
+        words += _of(rng, parameter)
+    if rng.random() < 0.1:
+        words.insert(rng.randrange(len(words) + 1), _value(rng))
+    if rng.random() < 0.05:
+        words = words[: rng.randrange(len(words) + 1)]
+    return tuple(word for word in words if word.partition("=")[0] not in FAR and not word.startswith(("ssh:", "local")))
+
+
+def _of(rng: Random, parameter: click.Parameter) -> list[str]:
+    if isinstance(parameter, click.Argument):
+        least = 1 if parameter.required else 0
+        return [_value(rng, parameter) for _ in range(rng.choice((1, 1, 1, least, 2)))]
+    name = rng.choice([*parameter.opts, *parameter.secondary_opts])
+    if name in FAR or name in WAITING or name in ("--help", "--version", "-v", "--verbose") or rng.random() < 0.7:
+        return []
+    if getattr(parameter, "is_flag", False):
+        return [name]
+    return [word for _ in range(rng.choice((1, 1, 2))) for word in (name, _value(rng, parameter))]
+
+
+def _value(rng: Random, parameter: click.Parameter | None = None) -> str:
+    if parameter is not None and isinstance(parameter.type, click.Choice) and rng.random() < 0.8:
+        return str(rng.choice(list(parameter.type.choices)))
+    return rng.choice(KNOWN) if rng.random() < 0.6 else odd.text(rng, rng.choice(KNOWN)).replace("\0", "")[:100_000]
