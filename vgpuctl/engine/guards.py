@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -16,12 +18,24 @@ if TYPE_CHECKING:
     from vgpuctl.model.world import World
 
 
+_PLAIN = re.compile(r"( [\w@%+=:,./-]+)*", re.ASCII)
+"""Words of a command line that a shell takes as they are."""
+
+
 def require_writable(world: World) -> None:
-    """Refuse a changing command on a host that is only to be looked at.
+    """Refuse a changing command on a host that is only to be looked at, or for a user who may not change it.
 
     Raises:
+        FileFailed: it takes root's rights.
         InvalidInput: with the reason.
     """
+    if world.unprivileged is not None:
+        words = world.processes.command().removeprefix("vgpuctl")
+        raise FileFailed(
+            f"root is needed to change this host, and {world.unprivileged} is not root",
+            hint=f"sudo vgpuctl{words}" if _PLAIN.fullmatch(words) else "run the same command with sudo in front",
+            errno=errno.EPERM,
+        )
     if not world.machine_id:
         raise HostCannot(
             "this host has no machine id, by which vgpuctl tells its own VMs from copies",

@@ -50,9 +50,9 @@ def install_host(
         HostCannot: libvirt is too old for a second hook and has one.
         Failed: a file could not be written; those written before are taken back.
     """
-    system = system_of(world)
     if not dry_run:
         require_writable(world)
+    system = system_of(world)
     version = world.hypervisor.status().libvirt_version
     hook = texts.hook_file(python, version, system.read(texts.MAIN_HOOK))
     files = [texts.unit_file(python), hook, *_completions(system, completions)]
@@ -82,9 +82,9 @@ def uninstall_host(world: World, *, restart_libvirt: bool, dry_run: bool, progre
     Raises:
         Failed: a file could not be removed; those removed before are put back.
     """
-    system = system_of(world)
     if not dry_run:
         require_writable(world)
+    system = system_of(world)
     places = [f"{d}/{n}" for entries in texts.COMPLETION_DIRECTORIES.values() for d, n in entries]
     steps: list[Step] = []
     kept: list[str] = []

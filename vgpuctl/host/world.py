@@ -32,8 +32,14 @@ if TYPE_CHECKING:
 RUN_DIR = Path("/run/vgpuctl")
 
 
-def local_world(*, root: str = "/", connect: str | None = None, new_uuid: Callable[[], str] | None = None) -> World:
-    """Return this host, or the one whose files lie below `root`.
+def local_world(
+    *,
+    root: str = "/",
+    connect: str | None = None,
+    new_uuid: Callable[[], str] | None = None,
+    euid: int | None = None,
+) -> World:
+    """Return this host, or the one whose files lie below `root`. `euid`: whose rights count, this process's if None.
 
     A captured tree is only looked at: NVML and commands would answer for the machine that looks, and so would
     libvirt unless a connection is named.
@@ -62,6 +68,7 @@ def local_world(*, root: str = "/", connect: str | None = None, new_uuid: Callab
         new_uuid=new_uuid or _random_uuid,
         scratch=None if captured else HostScratch(_run_dir(root) / "scratch"),
         read_only=_read_only(root, captured, identity),
+        unprivileged=None if captured else _unprivileged(os.geteuid() if euid is None else euid),
         audit=None if captured else JournalSocket(),
         system=None if captured else HostSystem(),
         host_file=None if captured else HostFileOnDisk(lock_held=lambda: claims.held),
@@ -119,6 +126,18 @@ def _read_only(root: str, captured: bool, identity: str | None) -> str | None:
     if identity is None:
         return "this host has no machine id, so its VMs cannot be told from copies; run systemd-machine-id-setup"
     return None
+
+
+def _unprivileged(euid: int) -> str | None:
+    """Return who runs this when that is not root: sysfs, /etc and /run are root's alone."""
+    if euid == 0:
+        return None
+    import pwd
+
+    try:
+        return f"user {pwd.getpwuid(euid).pw_name}"
+    except KeyError:
+        return f"uid {euid}"
 
 
 def _random_uuid() -> str:

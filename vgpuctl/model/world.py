@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 class World(Value):
     """One host. `read_only` is the reason why changing commands are refused, None when they are not.
 
+    `unprivileged` is who runs this without root's rights, which a change takes; None for root.
+
     `host_file`, `vendor`, `kernel_log` and `unfinished` None: the host's own file, its drivers' commands, what its
     kernel wrote, or the files that were left half-written, are out of reach (a captured tree).
     """
@@ -46,6 +48,7 @@ class World(Value):
     new_uuid: Callable[[], str]
     scratch: Scratch | None = None
     read_only: str | None = None
+    unprivileged: str | None = None
     audit: Audit | None = None
     system: System | None = None
     host_file: HostFile | None = None

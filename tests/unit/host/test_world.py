@@ -123,3 +123,8 @@ def test_making_it_does_not_load_libvirt_either():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(("euid", "who"), [(0, None), (65534, "user nobody"), (4_000_000_000, "uid 4000000000")])
+def test_who_is_not_root_is_known_before_anything_is_written(euid: int, who: str | None) -> None:
+    assert local_world(euid=euid).unprivileged == who
