@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.ownership import LOST
-from vgpuctl.engine.claim import claim_carriers, claims_of, give_back, on_other_gpus, reclaim
+from vgpuctl.engine.claim import claim_carriers, claims_of, give_back_unused, on_other_gpus, reclaim
 from vgpuctl.engine.done import done
 from vgpuctl.engine.guards import find_vm, refuse_stuck, refuse_worked_on, require_system, require_writable
 from vgpuctl.engine.observe import Want, observe
@@ -100,9 +100,9 @@ def _attach(
     fresh, new, mine = claim_carriers(world, look, choose, claims, wait_seconds)
     mine = own_all(world, vm, replace(promise, vgpus=held(snapshot, vm, promise)), mine, wait_seconds)
     try:
-        plan = Plan(change.attach_steps(fresh, vm, promise, typed, new, live=live))
+        plan = Plan(change.attach_steps(fresh, vm, promise, typed, new, live=live), off=() if live else (vm.uuid,))
     except BaseException:
-        give_back(world, mine)
+        give_back_unused(world, mine)
         raise
     carry_out(world, plan, progress, mine)
     return done(world, vm_value(snapshot, vm), mine, plan)
@@ -160,7 +160,7 @@ def own_all(
         if _changeable(now) != _changeable(vm):
             raise Busy(f"{vm.name} was changed meanwhile", hint="run the command again", vm=vm.name)
     except BaseException:
-        give_back(world, mine)
+        give_back_unused(world, mine)
         raise
     return mine
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.where import selected
 from vgpuctl.engine.attach import own_all, want_types
-from vgpuctl.engine.claim import claim_carriers, claims_of, give_back, on_other_gpus
+from vgpuctl.engine.claim import claim_carriers, claims_of, give_back_unused, on_other_gpus
 from vgpuctl.engine.done import done
 from vgpuctl.engine.facts import host_memory_mib
 from vgpuctl.engine.guards import find_vm, refuse_stuck, refuse_worked_on, require_system, require_writable
@@ -166,9 +166,9 @@ def _done(
     fresh, new, mine = claim_carriers(world, look, choose, claims, wait_seconds)
     mine = own_all(world, job.vm, owned, mine, wait_seconds, leaving=bool(olds))
     try:
-        plan = Plan(steps_of(fresh, job, new, olds))
+        plan = Plan(steps_of(fresh, job, new, olds), off=(job.vm.uuid,))
     except BaseException:
-        give_back(world, mine)
+        give_back_unused(world, mine)
         raise
     carry_out(world, plan, progress, mine)
     return done(world, vm_value(job.snapshot, job.vm), mine, plan)

@@ -18,7 +18,7 @@ from vgpuctl.errors import Busy, InUse, NoCapacity, NotFound
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, Promise, PromisedVgpu
 from vgpuctl.plan.claims import claims_for, typed
-from vgpuctl.steps.claims import HoldClaim, all_claims
+from vgpuctl.steps.claims import HoldClaim, all_claims, runs_with
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -122,6 +122,11 @@ def give_back(world: World, held: Sequence[HoldClaim]) -> None:
     """Release claims for which nothing was made yet."""
     for step in reversed(held):
         step.undo(world)
+
+
+def give_back_unused(world: World, held: Sequence[HoldClaim]) -> None:
+    """Release a VM's claims, but not on what it has while it is not off: another program may have started it."""
+    give_back(world, [step for step in held if not runs_with(world, step.claim)])
 
 
 def on_other_gpus(act: Callable[[frozenset[str]], Done]) -> Done:

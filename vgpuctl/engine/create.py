@@ -164,13 +164,13 @@ def _create(world: World, prepared: Prepared, *, wait_seconds: float, progress: 
     snapshot, design, held = _claimed(world, prepared, wait_seconds)
     plan = _guarded(world, held, snapshot, prepared, design)
     with working_on(world, () if held else (design.uuid,)):
-        carry_out(world, plan, progress, held)
+        told = carry_out(world, plan, progress, held)
     return done(
         world,
         _unseen(design, present=bool(held)),
         held,
         plan,
-        prepared.warnings,
+        (*prepared.warnings, *told),
         sources=sources(prepared.wish, prepared.snapshot.placement),
     )
 

@@ -47,12 +47,15 @@ def lines(jobs: Sequence[Job]) -> tuple[str, ...]:
 class Crew:
     """The threads at work. When `work` returns, `made` and `failed` are complete; `stopped` is the signal that came.
 
+    `told`: which VMs came about otherwise than by this.
+
     Threads write both themselves: a signal may take an answer from the main thread just as it arrives.
     """
 
     def __init__(self, world: World, jobs: tuple[Job, ...], parallel: int, progress: ManyProgress) -> None:
         self.made: list[str] = []
         self.failed: dict[str, VgpuctlError] = {}
+        self.told: list[str] = []
         self.stopped: Interrupted | None = None
         self.halted = False
         self._world = world
@@ -123,7 +126,7 @@ class Crew:
                 return
             failure: VgpuctlError | None = None
             try:
-                carry_out(self._world, job.plan, self.watch(), job.held)
+                self.told += carry_out(self._world, job.plan, self.watch(), job.held)
             except VgpuctlError as error:
                 failure = error
             except BaseException as error:  # noqa: BLE001 - who waits for this VM must hear of it

@@ -84,12 +84,17 @@ def planned_devices(world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...],
 
 
 def _plan(snapshot: Snapshot, vm: Vm, promise: Promise) -> Plan:
-    _refuse_half_way(vm, promise)
+    refuse_half_way(vm, promise)
     check_devices(snapshot, promise)
     return Plan(steps=device_steps(snapshot, vm, promise))
 
 
-def _refuse_half_way(vm: Vm, promise: Promise) -> None:
+def refuse_half_way(vm: Vm, promise: Promise) -> None:
+    """Refuse a VM that is half made or half removed.
+
+    Raises:
+        Busy: reconcile finishes it.
+    """
     if promise.state is not PromiseState.READY:
         raise Busy(
             f"{vm.name} is half-way: its record says {promise.state}",
@@ -160,7 +165,7 @@ def make_anywhere(
         NoCapacity: no GPU has room.
         VgpuctlError: why else not; what was made has been taken back.
     """
-    _refuse_half_way(vm, promise)
+    refuse_half_way(vm, promise)
     on_other_gpus(lambda exclude: _make_anywhere(world, vm, promise, vms, exclude, wait_seconds, progress))
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vgpuctl.engine.observe import observe_vm
@@ -22,7 +22,7 @@ def done(
     last: Mapping[str, object],
     held: tuple[HoldClaim, ...],
     plan: Plan,
-    warnings: tuple[str, ...] = (),
+    warnings: Sequence[str] = (),
     **more: object,
 ) -> Outcome:
     """Look at the host again and report the VM as it is now; `last` is what was known of it before.

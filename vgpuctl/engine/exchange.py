@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.engine.attach import own_all
 from vgpuctl.engine.change import moving
-from vgpuctl.engine.claim import claim_carriers, claims_of, give_back
+from vgpuctl.engine.claim import claim_carriers, claims_of, give_back_unused
 from vgpuctl.engine.guards import refuse_worked_on, require_writable
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.run import carry_out
@@ -64,9 +64,9 @@ def exchange(world: World, moves: Round, *, wait_seconds: float, progress: Progr
     for job in jobs:
         mine = own_all(world, job.vm, replace(job.promise, vgpus=job.has), mine, wait_seconds, leaving=True)
     try:
-        plan = Plan(exchange_steps(fresh, jobs, new))
+        plan = Plan(exchange_steps(fresh, jobs, new), off=tuple(job.vm.uuid for job in jobs))
     except BaseException:
-        give_back(world, mine)
+        give_back_unused(world, mine)
         raise
     carry_out(world, plan, progress, mine)
     carry_out(world, Plan(following_steps(jobs, new, olds), undo_on_failure=False), progress)

@@ -77,7 +77,7 @@ def ensure_many(
     if crew.failed or crew.stopped is not None:
         raise _failure(crew, data, names)
     steps = lines(jobs)
-    return Outcome(True, data, steps, (*batch.warnings, *warnings), _notes(jobs))
+    return Outcome(True, data, steps, (*batch.warnings, *crew.told, *warnings), _notes(jobs))
 
 
 def _missing(world: World, snapshot: Snapshot, wish: VmWish, names: tuple[str, ...]) -> tuple[str, ...]:

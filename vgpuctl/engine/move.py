@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.engine.claim import claim_carriers, claims_of, give_back, reclaim
+from vgpuctl.engine.claim import claim_carriers, claims_of, give_back_unused, reclaim
 from vgpuctl.engine.done import done
 from vgpuctl.engine.facts import holders_of
 from vgpuctl.engine.guards import refuse_being_set_up, refuse_stuck, refuse_worked_on
@@ -72,10 +72,10 @@ def start_anywhere(
         _refuse_changed(snapshot, vm)
         plan = _plan(world, snapshot, vm, promise, new, dry_run=False)
     except BaseException:
-        give_back(world, mine)
+        give_back_unused(world, mine)
         raise
-    carry_out(world, plan, progress, mine)
-    return done(world, vm_value(snapshot, vm), mine, plan)
+    told = carry_out(world, plan, progress, mine)
+    return done(world, vm_value(snapshot, vm), mine, plan, told)
 
 
 def _refuse_changed(snapshot: Snapshot, vm: Vm) -> None:
@@ -98,7 +98,7 @@ def _plan(
     steps: list[Step] = [*device_steps(seen, vm, there)]
     if there != promise:
         steps += move_steps(vm, promise, there, definition(world, vm, dry_run=dry_run))
-    return Plan((*steps, StartDomain(vm.name, vm.uuid)))
+    return Plan((*steps, StartDomain(vm.name, vm.uuid)), off=(vm.uuid,))
 
 
 def _in_order(promise: Promise, *parts: tuple[PromisedVgpu, ...]) -> tuple[PromisedVgpu, ...]:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from vgpuctl.engine.chains import refuse_shared
-from vgpuctl.engine.claim import claims_of, give_back, on_other_gpus, reclaim
+from vgpuctl.engine.claim import claims_of, give_back_unused, on_other_gpus, reclaim
 from vgpuctl.engine.done import done
 from vgpuctl.engine.guards import (
     find_vm,
@@ -20,7 +22,7 @@ from vgpuctl.engine.observe import Want, observe, observe_devices
 from vgpuctl.engine.observe.vms import read_vm
 from vgpuctl.engine.run import carry_out
 from vgpuctl.engine.working import working_on
-from vgpuctl.errors import Busy, HostCannot, InUse, LibvirtFailed, NoCapacity, VgpuctlError
+from vgpuctl.errors import Busy, HostCannot, Interrupted, InUse, LibvirtFailed, NoCapacity, VgpuctlError
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.records import DomainLeftovers
 from vgpuctl.model.snapshot import Snapshot
@@ -38,7 +40,7 @@ from vgpuctl.plan.remove import (
 from vgpuctl.plan.report import vm_value
 from vgpuctl.plan.reserve import held
 from vgpuctl.plan.transient import refuse_transient
-from vgpuctl.steps.domain import OFF, StartDomain, StopDomain
+from vgpuctl.steps.domain import OFF, RUNS, StartDomain, StopDomain, lacking
 from vgpuctl.value import replace
 
 
@@ -71,15 +73,46 @@ def start_vm(world: World, name: str, *, dry_run: bool, wait_seconds: float, pro
         if not dry_run:
             world.claims.forget_drained(vm.uuid)
         return Outcome(False, vm_value(snapshot, vm), warnings=snapshot.warnings, dry_run=dry_run)
-    if promise.lends:
-        started = on_other_gpus(
-            lambda exclude: start_anywhere(
-                world, vm, promise, exclude, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress
+    try:
+        if promise.lends:
+            started = on_other_gpus(
+                lambda exclude: start_anywhere(
+                    world, vm, promise, exclude, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress
+                )
             )
-        )
-        if not dry_run:
-            world.claims.forget_drained(vm.uuid)
-        return started
+        else:
+            started = _start_in_place(world, snapshot, vm, promise, dry_run, wait_seconds, progress)
+    except VgpuctlError as error:
+        other = None if dry_run or error.left or isinstance(error, Interrupted) else _started_meanwhile(world, vm)
+        if other is None:
+            raise
+        started = other
+    if not dry_run:
+        world.claims.forget_drained(vm.uuid)
+    return started
+
+
+def _started_meanwhile(world: World, vm: Vm) -> Outcome | None:
+    """Return what is reported of a VM that another program started; None unless it runs with all it should have."""
+    with suppress(VgpuctlError):
+        record = world.hypervisor.find_domain(vm.uuid)
+        if record is not None and record.state in RUNS and not lacking(world, record):
+            snapshot, now = look_again(world, vm)
+            told = (f"VM {vm.name} was started by another program", *snapshot.warnings)
+            return Outcome(False, vm_value(snapshot, now), warnings=told)
+    return None
+
+
+def _start_in_place(
+    world: World,
+    snapshot: Snapshot,
+    vm: Vm,
+    promise: Promise,
+    dry_run: bool,
+    wait_seconds: float,
+    progress: Progress,
+) -> Outcome:
+    """Start a VM where its record says that its vGPUs are, making those that are missing."""
     refuse_stuck(snapshot, [v.gpu for v in promise.vgpus])
     seen = _with_types(world, snapshot, vm, promise)
     try:
@@ -95,14 +128,13 @@ def start_vm(world: World, name: str, *, dry_run: bool, wait_seconds: float, pro
         promise = own_promise(vm, "start")
         settled(vm, promise)
         if vm.state not in OFF:
-            return Outcome(False, vm_value(snapshot, vm), warnings=snapshot.warnings)
+            raise InUse(f"{vm.name} was started just now by another program", hint=f"vgpuctl show-vm {vm.name}")
         plan = _start_plan(world, _with_types(world, snapshot, vm, promise), vm, promise)
     except BaseException:
-        give_back(world, mine)
+        give_back_unused(world, mine)
         raise
-    carry_out(world, plan, progress, mine)
-    world.claims.forget_drained(vm.uuid)
-    return done(world, vm_value(snapshot, vm), mine, plan)
+    told = carry_out(world, plan, progress, mine)
+    return done(world, vm_value(snapshot, vm), mine, plan, told)
 
 
 def _refuse_changing(world: World, vm: Vm, promise: Promise) -> None:
@@ -158,7 +190,7 @@ def _start_plan(world: World, snapshot: Snapshot, vm: Vm, promise: Promise) -> P
     refuse_being_set_up(snapshot, [v.gpu for v in promise.vgpus])
     check_host(world, snapshot, promise)
     steps = [*device_steps(snapshot, vm, promise), StartDomain(vm.name, vm.uuid)]
-    return Plan(steps=tuple(steps))
+    return Plan(steps=tuple(steps), off=(vm.uuid,))
 
 
 def lacks_place(world: World, snapshot: Snapshot, vm: Vm) -> str | None:
@@ -206,7 +238,7 @@ def shut_down(
     refuse_transient((vm,))
     stop = StopDomain(vm.name, vm.uuid, force, wait_seconds)
     mine = held(snapshot, vm, promise) if promise.lends else ()
-    plan = Plan((stop, *freeing_steps(vm, mine)), undo_on_failure=not mine)
+    plan = Plan((stop, *freeing_steps(vm, mine)), undo_on_failure=not mine, off=(vm.uuid,) if mine else ())
     if dry_run:
         return Outcome(True, vm_value(snapshot, vm), tuple(s.describe() for s in plan.steps), dry_run=True)
     if mine:
@@ -279,7 +311,7 @@ def delete_vm(
         refuse_shared(world, now, vm, replace(promise, disks=gone_with(promise, keep_disks=keep_disks)))
         plan = removal_plan(vm, promise, leftovers_of(world, vm), keep_disks=keep_disks, leave=leave)
     except BaseException:
-        give_back(world, mine)
+        give_back_unused(world, mine)
         raise
     with working_on(world, () if promise.vgpus else (vm.uuid,)):
         carry_out(world, plan, progress)

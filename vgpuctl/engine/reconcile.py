@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from vgpuctl.domain.sources import sources_of
 from vgpuctl.engine.chains import refuse_shared
-from vgpuctl.engine.claim import claims_of, reclaim
+from vgpuctl.engine.claim import claims_of, give_back_unused, reclaim
 from vgpuctl.engine.drained import left_off
 from vgpuctl.engine.guards import require_system, require_writable
 from vgpuctl.engine.observe import Want, observe
@@ -39,7 +40,7 @@ from vgpuctl.plan.remove import (
 from vgpuctl.plan.reserve import held
 from vgpuctl.plan.vgpus import holder_of, promised, refuse_unread
 from vgpuctl.steps.claims import HoldClaim, ReleaseClaim, all_claims
-from vgpuctl.steps.domain import OFF, SetRecord
+from vgpuctl.steps.domain import OFF, SetRecord, lacking
 from vgpuctl.steps.plug import SwitchOver
 from vgpuctl.value import Value, replace
 
@@ -93,8 +94,9 @@ def _mend(world: World, finding: Finding, wait_seconds: float, progress: Progres
             return None
         plan = finding.plan or Plan(())
         removes = any(isinstance(step, ReleaseClaim | SwitchOver) for step in plan.steps)
-        reclaim(world, finding.claims, wait_seconds, lost=finding.vm is not None, leaving=removes)
-        if not _still(world, finding, removes=removes):
+        mine = reclaim(world, finding.claims, wait_seconds, lost=finding.vm is not None, leaving=removes)
+        if not _still(world, finding):
+            give_back_unused(world, mine)
             return None
         carry_out(world, plan, progress)
     except VgpuctlError as error:
@@ -102,7 +104,7 @@ def _mend(world: World, finding: Finding, wait_seconds: float, progress: Progres
     return None
 
 
-def _still(world: World, finding: Finding, *, removes: bool) -> bool:
+def _still(world: World, finding: Finding) -> bool:
     """Say whether it is as it was found; a VM that was off and is started since keeps what it has."""
     if finding.vm is None:
         claimed = {c.carrier for c in all_claims(world)}
@@ -113,11 +115,9 @@ def _still(world: World, finding: Finding, *, removes: bool) -> bool:
         return False
     record = world.hypervisor.find_domain(finding.vm.uuid)
     if record is None:
-        for claim in finding.claims:
-            world.claims.remove(claim.carrier, claim.vm_uuid)
         return False
     now = read_vm(world, record)
-    if removes and finding.vm.state in OFF and now.state not in OFF:
+    if (finding.vm.state in OFF) != (now.state in OFF):
         return False
     return now.promise == finding.vm.promise and now.unreadable_promise == finding.vm.unreadable_promise
 
@@ -180,14 +180,9 @@ def _half_way(
     world: World, snapshot: Snapshot, vm: Vm, promise: Promise, own: Promise, claims: tuple[Claim, ...]
 ) -> list[Finding]:
     """Return what is half made or half removed; `own` is the record with those vGPUs that the VM has now."""
-    if promise.state is PromiseState.MAKING and vm.state not in OFF:
-        ready = SetRecord(vm.name, vm.uuid, replace(promise, state=PromiseState.READY), was=promise)
-        text = f"VM {vm.name} runs, and its record says it is half made"
-        plan = Plan((ready,), undo_on_failure=False)
-        return [
-            Finding("half-made", text, f"record VM {vm.name} as ready: nothing that runs is removed", plan, claims, vm)
-        ]
     half = "made" if promise.state is PromiseState.MAKING else "removed"
+    if vm.state not in OFF:
+        return _half_way_and_on(world, vm, promise, half, claims)
     try:
         leftovers = leftovers_of(world, vm)
     except NotFound:
@@ -199,6 +194,19 @@ def _half_way(
     leave = not_provably_ours(snapshot, vm, own)
     plan = removal_plan(vm, own, leftovers, keep_disks=False, leave=leave)
     return [Finding(f"half-{half}", f"VM {vm.name} is half {half}", f"remove VM {vm.name}", plan, claims, vm)]
+
+
+def _half_way_and_on(world: World, vm: Vm, promise: Promise, half: str, claims: tuple[Claim, ...]) -> list[Finding]:
+    """Return what is half-way and was started: nothing of it is removed, and one that has everything is ready."""
+    text = f"VM {vm.name} is {vm.state}, and its record says it is half {half}"
+    record = world.hypervisor.find_domain(vm.uuid)
+    lacks = lacking(world, record) if record is not None else ()
+    if lacks:
+        action = f"nothing while it is not off: it lacks {', '.join(lacks)}; vgpuctl delete-vm {vm.name} removes it"
+        return [Finding(f"half-{half}", text, action, vm=vm)]
+    ready = SetRecord(vm.name, vm.uuid, replace(promise, state=PromiseState.READY), was=promise)
+    action = f"record VM {vm.name} as ready: nothing that runs is removed"
+    return [Finding(f"half-{half}", text, action, Plan((ready,), undo_on_failure=False), claims, vm)]
 
 
 def _incomplete(
@@ -230,7 +238,7 @@ def _not_needed(world: World, vm: Vm, own: Promise, claims: tuple[Claim, ...]) -
     except NotFound:
         return []
     text = f"VM {vm.name} is off and still has {', '.join(v.carrier for v in own.vgpus)}, which it reserves only to run"
-    plan = Plan(freeing_steps(vm, own.vgpus), undo_on_failure=False)
+    plan = Plan(freeing_steps(vm, own.vgpus), undo_on_failure=False, off=(vm.uuid,))
     return [Finding("not-needed", text, "; ".join(s.describe() for s in plan.steps), plan, claims, vm)]
 
 
@@ -256,6 +264,9 @@ def _half_refreshed(
 ) -> list[Finding]:
     paths = ", ".join(d.path for d in promise.spares())
     text = f"a refresh of VM {vm.name} was interrupted, which left {paths}"
+    record = world.hypervisor.find_domain(vm.uuid) if vm.state not in OFF else None
+    if record is not None and any(d.path in sources_of(record.xml, record.live_xml).files for d in promise.spares()):
+        return [Finding("half-refreshed", text, f"nothing while the VM uses it: vgpuctl stop-vm {vm.name} first")]
     try:
         refuse_shared(world, snapshot, vm, replace(promise, disks=promise.spares()))
     except (InUse, LibvirtFailed) as error:

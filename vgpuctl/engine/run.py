@@ -24,14 +24,17 @@ from vgpuctl.errors import (
 )
 from vgpuctl.model.outcome import Progress
 from vgpuctl.model.step import Plan, Step
-from vgpuctl.steps.domain import StartDomain
+from vgpuctl.steps.claims import HoldClaim, runs_with
+from vgpuctl.steps.domain import KeepDefinition, StartDomain, StopDomain, not_off
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
 
 
-def carry_out(world: World, plan: Plan, progress: Progress, done: Sequence[Step] = ()) -> None:
+def carry_out(world: World, plan: Plan, progress: Progress, done: Sequence[Step] = ()) -> tuple[str, ...]:
     """Do every step and read it back; `done` are steps performed before, undone with the rest.
+
+    Returns what the user must know: which steps came about otherwise than by this.
 
     Raises:
         VgpuctlError: the step's own error, with `undone` filled.
@@ -41,20 +44,23 @@ def carry_out(world: World, plan: Plan, progress: Progress, done: Sequence[Step]
     """
     performed = list(done)
     finished = 0
+    told: list[str | None] = []
     try:
         progress.planned(tuple(s.describe() for s in (*done, *plan.steps)))
         for number, step in enumerate(done, start=1):
             progress.finished(number, step.describe())
         for number, step in enumerate(plan.steps, start=len(done) + 1):
             progress.started(number, step.describe())
-            _perform(world, step, performed)
+            if not plan.undo_on_failure and not isinstance(step, StopDomain | KeepDefinition):
+                refuse_started(world, plan)
+            told.append(_perform(world, step, performed))
             step.verify(world)
             progress.finished(number, step.describe())
             finished += 1
     except BaseException as error:
         failure = as_failure(error)
         if plan.undo_on_failure:
-            take_back(world, performed, progress, failure)
+            take_back(world, performed, progress, failure, plan.off)
         elif finished or not _changed_nothing(failure):
             failure.left += [s.describe() for s in plan.steps[finished:]]
         retry = isinstance(failure, Stuck) or (isinstance(failure, Temporary) and not plan.undo_on_failure)
@@ -65,6 +71,23 @@ def carry_out(world: World, plan: Plan, progress: Progress, done: Sequence[Step]
         if failure is error:
             raise
         raise failure from error
+    return tuple(text for text in told if text is not None)
+
+
+def refuse_started(world: World, plan: Plan) -> None:
+    """Refuse to take something away from a VM that has to be off for it.
+
+    Raises:
+        InUse: it is not off.
+    """
+    for uuid in plan.off:
+        on = not_off(world, uuid)
+        if on is not None:
+            raise InUse(
+                f"{on}: another program started it just now, and nothing is taken from a VM that is not off",
+                hint="stop it, then run the command again",
+                vm_uuid=uuid,
+            )
 
 
 def _changed_nothing(failure: VgpuctlError) -> bool:
@@ -72,12 +95,13 @@ def _changed_nothing(failure: VgpuctlError) -> bool:
     return isinstance(failure, (Refused, Temporary))
 
 
-def _perform(world: World, step: Step, performed: list[Step]) -> None:
+def _perform(world: World, step: Step, performed: list[Step]) -> str | None:
     performed.append(step)
     try:
-        step.perform(world)
-    except (Exists, InUse, FileExistsError):
-        performed.pop()
+        return step.perform(world)
+    except BaseException as error:
+        if isinstance(step, StartDomain) or isinstance(error, Exists | InUse | FileExistsError):
+            performed.pop()  # one that runs although our start failed is not ours to stop
         raise
 
 
@@ -93,15 +117,22 @@ def as_failure(error: BaseException) -> VgpuctlError:
     return VgpuctlError(f"{type(error).__name__}: {error}", hint="this is a bug in vgpuctl; run again with -v")
 
 
-def take_back(world: World, performed: Sequence[Step], progress: Progress, failure: VgpuctlError) -> None:
+def take_back(
+    world: World, performed: Sequence[Step], progress: Progress, failure: VgpuctlError, off: Sequence[str] = ()
+) -> None:
     """Undo steps in reverse; what cannot be undone is added to the failure's `left`, and the rest goes on.
 
-    Only a VM that cannot be stopped ends it: nothing is taken from under a running VM.
+    Only a VM of `off` that is not off ends it, whoever started it: nothing is taken from under a running VM. What this
+    run started is stopped first, and a claim on what no VM runs with is released all the same.
     """
     waiting = list(performed)
     while waiting:
         step = waiting.pop()
         text = step.describe()
+        on = next(filter(None, (not_off(world, uuid) for uuid in off)), None)
+        if on is not None and not _apart(world, step):
+            failure.left += [f"{on}: nothing of it is undone", text, *(s.describe() for s in reversed(waiting))]
+            return
         if failure.left and getattr(step, "tells_owner", False):
             failure.left.append(f"{text}: kept, it says whose the rest is")
             continue
@@ -114,9 +145,11 @@ def take_back(world: World, performed: Sequence[Step], progress: Progress, failu
             return
         except Exception as error:  # noqa: BLE001 - every other step must still be tried; the reason is told
             failure.left.append(f"{text}: {error}")
-            if isinstance(step, StartDomain):
-                failure.left += [s.describe() for s in reversed(waiting)]
-                return
+
+
+def _apart(world: World, step: Step) -> bool:
+    """Say whether a step may be undone while its VM is not off: our own start, and a claim on what it does not have."""
+    return isinstance(step, StartDomain) or (isinstance(step, HoldClaim) and not runs_with(world, step.claim))
 
 
 def _then_reconcile(failure: VgpuctlError) -> str:

@@ -16,10 +16,17 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from vgpuctl.domain.record import ROOT_TAG, promise_of
-from vgpuctl.engine.devices import DOMAINS, free_devices, make_anywhere, make_devices, missing_devices
+from vgpuctl.engine.devices import (
+    DOMAINS,
+    free_devices,
+    make_anywhere,
+    make_devices,
+    missing_devices,
+    refuse_half_way,
+)
 from vgpuctl.engine.guards import require_writable
 from vgpuctl.errors import Busy, Temporary, VgpuctlError
-from vgpuctl.model.vm import Vm, VmState
+from vgpuctl.model.vm import PromiseState, Vm, VmState
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -106,7 +113,11 @@ def prepare(world: World, xml: str) -> None:
         VgpuctlError: why the VM cannot have them now.
     """
     vm = read(xml, world.machine_id)
-    if vm is None or vm.promise is None or not missing_devices(world, vm, vm.promise):
+    if vm is None or vm.promise is None:
+        return
+    if vm.promise.state is PromiseState.REMOVING:
+        refuse_half_way(vm, vm.promise)
+    if not missing_devices(world, vm, vm.promise):
         return
     require_writable(world)
     if vm.promise.lends:

@@ -23,8 +23,8 @@ class Step(Protocol):
     def describe(self) -> str:
         """Return one line for people, in the imperative: "make vGPU A100-4C on 0000:3b:00.4"."""
 
-    def perform(self, world: World) -> None:
-        """Do it."""
+    def perform(self, world: World) -> str | None:
+        """Do it; returns what the user must know where it came about otherwise than by this."""
 
     def verify(self, world: World) -> None:
         """Read it back."""
@@ -34,8 +34,13 @@ class Step(Protocol):
 
 
 class Plan(Value):
-    """Steps in the order in which they are done, and what people are told beside them."""
+    """Steps in the order in which they are done, and what people are told beside them.
+
+    `off`: uuids of the VMs of which something is taken away only while they are off: by the undo, and by the steps
+    themselves where there is no undo. Empty where libvirt is not asked, or a running VM is changed.
+    """
 
     steps: tuple[Step, ...]
     notes: tuple[str, ...] = ()
     undo_on_failure: bool = True
+    off: tuple[str, ...] = ()

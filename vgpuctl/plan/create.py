@@ -121,7 +121,7 @@ def create_plan(snapshot: Snapshot, wish: VmWish, facts: Facts, design: DomainDe
     steps.append(SetRecord(design.name, design.uuid, ready, was=design.promise))
     if start:
         steps.append(StartDomain(design.name, design.uuid))
-    return Plan(steps=tuple(steps), notes=notes(wish, design))
+    return Plan(steps=tuple(steps), notes=notes(wish, design), off=(design.uuid,))
 
 
 def _make(disk: MadeDisk, wish: VmWish, design: DomainDesign, facts: Facts) -> Step:

@@ -117,7 +117,7 @@ def making(vm: Vm, promise: Promise, old: MadeDisk, new: MadeDisk, image: ImageR
         MakeSpare(vm.name, vm.uuid, new, image.chain),
         SwitchDisk(vm.name, vm.uuid, old.path, new.path, both, after),
     ]
-    return Plan(tuple(steps))
+    return Plan(tuple(steps), off=(vm.uuid,))
 
 
 def switched(promise: Promise, old: MadeDisk, new: MadeDisk) -> Promise:

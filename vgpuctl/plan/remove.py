@@ -100,11 +100,11 @@ def removal_plan(
     """
     kept = replace(promise, disks=gone_with(promise, keep_disks=keep_disks))
     steps: list[Step] = [] if vm.persistent else [KeepDefinition(vm.name, vm.uuid)]
+    if vm.state is not VmState.STOPPED:
+        steps.append(StopDomain(vm.name, vm.uuid, force=True, deadline_seconds=0))
     steps.append(SetRecord(vm.name, vm.uuid, replace(kept, state=PromiseState.REMOVING), was=vm.promise))
     if promise.lends:
         steps.append(RefuseOthers(vm.name, vm.uuid))
-    if vm.state is not VmState.STOPPED:
-        steps.append(StopDomain(vm.name, vm.uuid, force=True, deadline_seconds=0))
     for vgpu in reversed(kept.vgpus):
         if vgpu.carrier not in leave:
             steps += of(vgpu.backend).remove(vgpu)
@@ -113,7 +113,7 @@ def removal_plan(
     steps += [ReleaseClaim(v.carrier, vm.uuid) for v in reversed(kept.vgpus)]
     notes = tuple(f"disk {d.path} is kept" for d in promise.own_disks()) if keep_disks else ()
     notes += tuple(f"the vGPU on {c} is not {vm.name}'s: somebody else set it; it stays" for c in sorted(leave))
-    return Plan(steps=tuple(steps), notes=notes, undo_on_failure=False)
+    return Plan(steps=tuple(steps), notes=notes, undo_on_failure=False, off=(vm.uuid,))
 
 
 def describe_leftovers(leftovers: DomainLeftovers) -> tuple[str, ...]:

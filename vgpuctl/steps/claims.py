@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from vgpuctl.errors import Busy, FileFailed, InUse, VerifyFailed
+from vgpuctl.errors import Busy, FileFailed, InUse, VerifyFailed, VgpuctlError
 from vgpuctl.model.records import ClaimsRead
-from vgpuctl.model.vm import SETTING_UP, Claim
+from vgpuctl.model.vm import SETTING_UP, Claim, VmState
 from vgpuctl.model.world import World
 from vgpuctl.value import Value
 
@@ -83,6 +83,19 @@ def _taken(world: World, wanted: Claim, path: str) -> InUse | None:
     else:
         message, hint = f"{carrier} was claimed until just now", "run the command again"
     return InUse(message, hint=hint, carrier=carrier, path=path)
+
+
+def runs_with(world: World, claim: Claim) -> bool:
+    """Say whether a claim's VM is not off and has what is claimed; unreadable counts as that."""
+    from vgpuctl.domain.parse import hostdevs_of  # which libvirt's hook does without
+
+    try:
+        record = world.hypervisor.find_domain(claim.vm_uuid)
+    except VgpuctlError:
+        return True
+    if record is None or record.state is VmState.STOPPED:
+        return False
+    return any(h.carrier == claim.carrier for h in hostdevs_of(record.live_xml or record.xml))
 
 
 class HoldClaim(Value):

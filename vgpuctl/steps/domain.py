@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from vgpuctl.errors import Busy, InUse, LibvirtFailed, VerifyFailed
+from vgpuctl.errors import Busy, InUse, LibvirtFailed, VerifyFailed, VgpuctlError
 from vgpuctl.model.records import DomainRecord
 from vgpuctl.model.sizes import mib_text
 from vgpuctl.model.vm import Promise, VmState
@@ -15,7 +15,7 @@ from vgpuctl.value import Value
 
 OFF = (VmState.STOPPED,)
 """A crashed domain is not off: with on_crash=preserve libvirt keeps its QEMU, which holds the devices."""
-_OPERATION_INVALID = 55
+RUNS = (VmState.RUNNING, VmState.PAUSED)
 
 
 def _read(world: World, uuid: str, name: str) -> DomainRecord:
@@ -23,6 +23,27 @@ def _read(world: World, uuid: str, name: str) -> DomainRecord:
     if record is None:
         raise VerifyFailed(f"the VM {name} is not there any more", hint="virsh list --all", uuid=uuid)
     return record
+
+
+def not_off(world: World, uuid: str) -> str | None:
+    """Say which VM is not off and how it is; None when it is off or not there. Unreadable counts as running."""
+    try:
+        record = world.hypervisor.find_domain(uuid)
+    except VgpuctlError as error:
+        return f"whether VM {uuid} runs cannot be read: {error.message}"
+    return None if record is None or record.state in OFF else f"VM {record.name} is {record.state}"
+
+
+def lacking(world: World, record: DomainRecord) -> tuple[str, ...]:
+    """Return what a VM's record names and the VM, which is not off, does not have: devices, and files of its disks."""
+    from vgpuctl.domain.parse import hostdevs_of, parse
+
+    promise = parse(record.xml, record.state, world.machine_id).promise
+    if promise is None:
+        return ()
+    live = {h.carrier for h in hostdevs_of(record.live_xml or "<domain/>")}
+    devices = tuple(v.carrier for v in promise.vgpus if v.carrier not in live)
+    return (*devices, *(d.path for d in promise.disks if world.storage.image(d.path) is None))
 
 
 class DefineDomain(Value):
@@ -151,15 +172,28 @@ class StartDomain(Value):
         """Say what is started."""
         return f"start VM {self.name}"
 
-    def perform(self, world: World) -> None:
-        """Start it; one that somebody else started meanwhile is not ours to stop again."""
+    def perform(self, world: World) -> str | None:
+        """Start it; one that runs after all, with all that it should have, is what was asked for.
+
+        Raises:
+            InUse: another program started it without something that its record names.
+        """
         try:
             world.hypervisor.start(self.uuid)
         except LibvirtFailed as error:
-            refused = error.facts.get("libvirt_code") == _OPERATION_INVALID
-            if refused and _read(world, self.uuid, self.name).state not in OFF:
-                raise InUse(f"the VM {self.name} runs already", hint="somebody else started it") from error
-            raise
+            record = _read(world, self.uuid, self.name)
+            if record.state not in RUNS:
+                raise
+            lacks = lacking(world, record)
+            if lacks:
+                raise InUse(
+                    f"another program started VM {self.name}, which runs without {', '.join(lacks)}",
+                    hint=f"vgpuctl stop-vm {self.name}, then vgpuctl start-vm {self.name}",
+                    vm=self.name,
+                    lacks=list(lacks),
+                ) from error
+            return f"VM {self.name} was started by another program"
+        return None
 
     def verify(self, world: World) -> None:
         """See it run."""

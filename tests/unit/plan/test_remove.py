@@ -31,8 +31,8 @@ def test_a_running_vm_goes_in_the_order_that_leaves_nothing_unowned():
     promise = replace(OURS.promise, disks=(DISK,))
     plan = removal_plan(OURS, promise, DomainLeftovers(), keep_disks=False)
     assert names(plan) == [
-        "SetRecord",
         "StopDomain",
+        "SetRecord",
         "ClearType",
         "ClearType",
         "RemoveVolume",
@@ -40,7 +40,7 @@ def test_a_running_vm_goes_in_the_order_that_leaves_nothing_unowned():
         "ReleaseClaim",
         "ReleaseClaim",
     ]
-    assert plan.steps[0].promise.state is PromiseState.REMOVING
+    assert plan.steps[1].promise.state is PromiseState.REMOVING
     assert not plan.undo_on_failure
 
 
@@ -52,7 +52,7 @@ def test_a_stopped_vm_is_not_stopped():
 def test_kept_disks_are_told_and_leave_the_record_so_that_reconcile_keeps_them_too():
     plan = removal_plan(OURS, replace(OURS.promise, disks=(DISK,)), DomainLeftovers(), keep_disks=True)
     assert "RemoveVolume" not in names(plan)
-    assert plan.steps[0].promise.disks == ()
+    assert plan.steps[1].promise.disks == ()
     assert plan.notes == ("disk /pool/vm.qcow2 is kept",)
 
 

@@ -91,8 +91,18 @@ def test_a_start_is_read_back_and_its_undo_pulls_the_plug(tmp_path):
 def test_a_vm_that_somebody_else_started_is_not_ours_to_stop(tmp_path):
     host = open_host(tmp_path)
     uuid = create(host.world, wish("A100-4C", name="vm")).data["uuid"]
-    with pytest.raises(InUse):
-        StartDomain("vm", uuid).perform(host.world)
+    assert StartDomain("vm", uuid).perform(host.world) == "VM vm was started by another program"
+    assert picture(host).running
+
+
+def test_a_vm_that_somebody_else_started_and_that_lacks_something_is_refused_by_what_it_lacks(tmp_path):
+    host = open_host(tmp_path)
+    made = create(host.world, wish("A100-4C", name="vm")).data
+    disk = made["disks"][0]["path"]
+    host.world.storage.remove_volume("default", disk.rpartition("/")[2])
+    with pytest.raises(InUse, match=disk):
+        StartDomain("vm", made["uuid"]).perform(host.world)
+    assert picture(host).running
 
 
 def test_a_start_that_libvirt_refuses_keeps_libvirts_number(tmp_path):

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that change VMs or GPUs, each on a small simulated host, and the VMs that somebody else acts on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tests.faults import Watch
+from tests.layouts import do as set_mode
+from tests.partitions import act as partition
+from tests.partitions import mig
+from tests.partitions import small as one_gpu
+from tests.schedulers import POOL, TWO_MS
+from tests.schedulers import act as set_scheduler
+from tests.schedulers import small as one_card
+from tests.worlds import WAIT_SECONDS, Act, Host, Silent, create, delete, mend, open_host, start, stop, wish, yes
+from vgpuctl.engine.apply import apply_host
+from vgpuctl.engine.attach import attach, detach
+from vgpuctl.engine.change import set_profile
+from vgpuctl.engine.ensure import ensure_vm
+from vgpuctl.engine.host_plan import How
+from vgpuctl.engine.host_wish import ask
+from vgpuctl.engine.many import ensure_many
+from vgpuctl.engine.moves import make_room, move_all
+from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.refresh import refresh_vm
+from vgpuctl.engine.restore import restore_host
+from vgpuctl.model.outcome import Outcome
+from vgpuctl.model.wish import NewDisk, UserData, VmWish
+from vgpuctl.model.world import World
+from vgpuctl.plan.rounds import VmMove
+from vgpuctl.spec.host import HostSpec
+from vgpuctl.value import replace
+
+IMAGES = "images: [{path: /old.qcow2, size_gib: 20, firmware: both}, {path: /new.qcow2, size_gib: 10, firmware: both}]"
+HEAD = "version: 1\nstorage: {pools: [{name: default}]}\nnetworks: [{name: default}]\n" + IMAGES + "\n"
+HOSTS = {
+    "vendor-vf": (HEAD + "gpus: [{model: A100, vfs: {total: 3, enabled: 3}}]\n", "A100-4C", "A100-5C"),
+    "mdev-pf": (HEAD + "gpus: [{model: T4, profiles: [T4-2Q, T4-4Q]}]\n", "T4-2Q", "T4-4Q"),
+    "mdev-vf": (
+        HEAD + 'kernel: "5.14.0"\ngpus: [{model: A16, profiles: [A16-2Q, A16-4Q], vfs: {total: 3, enabled: 3}}]\n',
+        "A16-2Q",
+        "A16-4Q",
+    ),
+    "sriov": (HEAD + 'gpus: [{address: "0000:86:00.0", model: Flex 170, vfs: {enabled: 3}}]\n', "0000:86:00.0", ""),
+    "passthrough": (
+        HEAD + 'gpus: [{address: "0000:d8:00.0", model: RTX 4090}, {address: "0000:d9:00.0", model: RTX 4090}]\n',
+        "0000:d9:00.0",
+        "",
+    ),
+}
+"""For each kind of device a host, what its VMs get, and another profile."""
+
+TWO_GPUS = {
+    "vendor-vf": ("{model: A100, vfs: {total: 4, enabled: 4}, profiles: [A100-20C, A100-40C]}", "A100-20C", "A100-40C"),
+    "mdev-pf": ("{model: T4, profiles: [T4-8Q, T4-16Q]}", "T4-8Q", "T4-16Q"),
+    "mdev-vf": ("{model: A16, vfs: {total: 4, enabled: 4}, profiles: [A16-8Q, A16-16Q]}", "A16-8Q", "A16-16Q"),
+}
+SEED = UserData("/root/user-data", "#cloud-config\na: 1\n")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command, on a host that `prepared` makes. `targets`: the VMs that another program acts on, one at a time."""
+
+    command: str
+    kind: str
+    prepared: Callable[[Path], Host]
+    act: Act
+    targets: tuple[str, ...] = ("vm",)
+
+    @property
+    def name(self) -> str:
+        """The command and the kind of device."""
+        return f"{self.command} {self.kind}"
+
+
+class Tally(Silent):
+    """The progress of several VMs, that nobody sees."""
+
+    def tallied(self, done: int, total: int, failed: int, text: str) -> None: ...
+
+
+def asked(kind: str, name: str = "vm", **changes: object) -> VmWish:
+    """Return the wish for a VM on a host of this kind: with a clone, a second disk and a seed."""
+    more = {"image": "/old.qcow2", "disks": (NewDisk(1024),), "cloud_init": SEED, **changes}
+    if kind in ("sriov", "passthrough"):
+        return wish(mode=kind, gpu=HOSTS[kind][1], name=name, **more)
+    return wish(HOSTS[kind][1], name=name, vgpu_params=(("frame_rate_limiter", "0"),), **more)
+
+
+def empty(directory: Path, kind: str) -> Host:
+    """Return a host without VMs."""
+    return open_host(directory, text=HOSTS[kind][0])
+
+
+def with_vm(directory: Path, kind: str, *, on: bool, reboot: bool = False, **changes: object) -> Host:
+    """Return a host with a VM, and with `reboot` after one: its device is to be made again."""
+    host = empty(directory, kind)
+    create(host.world, asked(kind, **changes), start=on)
+    if reboot:
+        host.sim.reboot()
+    return host.again()
+
+
+def killed(directory: Path, kind: str, before: Callable[[Path, str], Host], act: Act, call: str) -> Host:
+    """Return a host on which a process that did this was killed in such a call, once it was done."""
+    host = before(directory, kind)
+
+    def die(number: int, done: str, args: object) -> None:
+        if done == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    pid = os.fork()
+    if not pid:
+        try:
+            act(Watch(after=die).watch(open_host(directory, host.scenario, later=host.later).world))
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    return host.again()
+
+
+def _create(world: World, kind: str, *, on: bool = True, **changes: object) -> Outcome:
+    return create(world, asked(kind, **changes), start=on)
+
+
+def _many(world: World, kind: str) -> Outcome:
+    names = ("vm", "vm-2")
+    wanted = asked(kind, name="vm")
+    return ensure_many(
+        world, wanted, names, start=True, parallel=1, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Tally()
+    )
+
+
+def _ensure(world: World, kind: str, state: str, **changes: object) -> Outcome:
+    sources = dict.fromkeys(changes, "typed")
+    wanted = replace(asked(kind, **changes), sources=sources)
+    return ensure_vm(
+        world, wanted, state=state, dry_run=False, confirm=yes, wait_seconds=WAIT_SECONDS, progress=Silent()
+    )
+
+
+def _attach(world: World, kind: str) -> Outcome:
+    return attach(world, wish(HOSTS[kind][1], name="vm"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+
+
+def _detach(world: World) -> Outcome:
+    return detach(world, "vm", dry_run=False, wait_seconds=5, progress=Silent())
+
+
+def _set_profile(world: World, kind: str) -> Outcome:
+    return set_profile(
+        world, wish(HOSTS[kind][2], name="vm"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent()
+    )
+
+
+def _refresh(world: World, *, drain: bool) -> Outcome:
+    return refresh_vm(
+        world, "vm", "/new.qcow2", drain=drain, dry_run=False, confirm=yes, wait_seconds=5, progress=Silent()
+    )
+
+
+def _stop(world: World, *, force: bool) -> Outcome:
+    return stop(world, "vm", force=force)
+
+
+def _apply(world: World) -> Outcome:
+    wanted = ask(world, None, ("gpus[0000:86:00.0].mode=sriov", "gpus[0000:86:00.0].vfs=2"))
+    return apply_host(world, wanted, How(True, WAIT_SECONDS), dry_run=False, confirm=yes, progress=Silent())
+
+
+def _restore(world: World) -> Outcome:
+    return restore_host(world, HostSpec(1), dry_run=False, wait_seconds=5.0, progress=Silent())
+
+
+def two_gpus(directory: Path, kind: str, *, on: bool, locked_out: bool) -> Host:
+    """Return two GPUs with one VM on each, to be moved together; or VMs that have each other's places."""
+    gpu, small, large = TWO_GPUS[kind]
+    kernel = 'kernel: "5.14.0"\n' if kind == "mdev-vf" else ""
+    host = open_host(directory, text=f"version: 1\n{kernel}gpus:\n  - {gpu}\n  - {gpu}\n")
+    profiles = (small, large, small) if locked_out else (small, small, small)
+    names = ("vm", "vm-2", "vm-3") if locked_out else ("gone", "vm", "vm-2")
+    for name, profile in zip(names, profiles, strict=True):
+        create(host.world, wish(profile, name=name), start=on)
+    if not locked_out:
+        delete(host.world, "gone")
+    return host.again()
+
+
+def _room(world: World, kind: str) -> Outcome:
+    return make_room(world, [(TWO_GPUS[kind][2], 1)], most=None, yes=True, wait_seconds=WAIT_SECONDS, progress=Silent())
+
+
+def _exchange(world: World) -> None:
+    """Put each VM on the other GPU, all at once."""
+    snapshot = observe(world, Want(types=True))
+    one, other = (gpu.address for gpu in snapshot.gpus)
+    moves = []
+    for vm in sorted(snapshot.vms, key=lambda vm: vm.name):
+        assert vm.promise is not None
+        (vgpu,) = vm.promise.vgpus
+        moves.append(VmMove(vm, vgpu, other if vgpu.gpu == one else one))
+    move_all(world, [tuple(moves)], WAIT_SECONDS, Silent())
+
+
+def _flex(directory: Path, *, on: bool) -> Host:
+    host = empty(directory, "sriov")
+    for name in ("vm", "vm-2"):
+        create(host.world, asked("sriov", name=name), start=on)
+    return host.again()
+
+
+def _card(directory: Path, *, mixed: bool) -> Host:
+    host = one_gpu(directory, "H100", **({} if mixed else {"more": "mig: [3g.40gb, 1g.10gb]"}))
+    host.sim.host_file.parent.mkdir(parents=True, exist_ok=True)
+    host.sim.host_file.write_text("version: 1\n")
+    create(host.world, wish("H100-10C" if mixed else "H100-1-10C", name="vm"))
+    return host.again()
+
+
+def _scheduled(directory: Path) -> Host:
+    host = one_card(directory, more=POOL)
+    create(host.world, wish("A100-4C", name="vm"))
+    return host.again()
+
+
+def _of_kind(kind: str) -> Iterator[Case]:
+    """Yield what every kind of device has."""
+    lends = {"reserve": "running"}
+    on, off = partial(with_vm, kind=kind, on=True), partial(with_vm, kind=kind, on=False)
+    lent = partial(off, **lends)
+    yield Case("create-vm", kind, partial(empty, kind=kind), partial(_create, kind=kind))
+    yield Case("create-vm --no-start", kind, partial(empty, kind=kind), partial(_create, kind=kind, on=False))
+    yield Case("create-vm --reserve running", kind, partial(empty, kind=kind), partial(_create, kind=kind, **lends))
+    if kind != "passthrough":
+        yield Case("create-vm --count 2", kind, partial(empty, kind=kind), partial(_many, kind=kind), ("vm", "vm-2"))
+    yield Case("ensure-vm (new)", kind, partial(empty, kind=kind), partial(_ensure, kind=kind, state="started"))
+    yield Case("ensure-vm (memory)", kind, off, partial(_ensure, kind=kind, state="started", memory_mib=2048))
+    yield Case("start-vm", kind, partial(off, reboot=True), partial(start, name="vm"))
+    yield Case("start-vm --reserve running", kind, lent, partial(start, name="vm"))
+    yield Case("stop-vm", kind, on, partial(_stop, force=False))
+    yield Case("stop-vm --reserve running", kind, partial(on, **lends), partial(_stop, force=True))
+    yield Case("delete-vm", kind, on, partial(delete, name="vm"))
+    yield Case("delete-vm (off)", kind, off, partial(delete, name="vm"))
+    yield Case("delete-vm --reserve running", kind, lent, partial(delete, name="vm"))
+    yield Case("refresh-vm", kind, off, partial(_refresh, drain=False))
+    yield Case("refresh-vm --drain", kind, on, partial(_refresh, drain=True))
+    yield Case("restore-host", kind, partial(off, reboot=True), _restore)
+    made = partial(_create, kind=kind)
+    for call, act, before in (
+        ("storage.make_volume", made, empty),
+        ("hypervisor.set_promise", partial(delete, name="vm"), partial(with_vm, on=False)),
+        ("hypervisor.redefine", partial(_refresh, drain=False), partial(with_vm, on=False)),
+    ):
+        host = partial(killed, kind=kind, before=before, act=act, call=call)
+        what = {"storage.make_volume": "half made", "hypervisor.set_promise": "half removed"}.get(
+            call, "half refreshed"
+        )
+        yield Case(f"reconcile ({what})", kind, host, mend)
+
+
+def _of_vgpus(kind: str) -> Iterator[Case]:
+    """Yield what is done to vGPUs alone."""
+    on, off = partial(with_vm, kind=kind, on=True), partial(with_vm, kind=kind, on=False)
+    to_lend = partial(_ensure, kind=kind, state="present", reserve="running")
+    yield Case("attach", kind, on, partial(_attach, kind=kind))
+    yield Case("attach (off)", kind, off, partial(_attach, kind=kind))
+    yield Case("detach", kind, on, _detach)
+    yield Case("detach (off)", kind, off, _detach)
+    yield Case("set-profile", kind, off, partial(_set_profile, kind=kind))
+    yield Case("ensure-vm (reserve)", kind, off, to_lend)
+    for is_on in (True, False):
+        state = "" if is_on else " (off)"
+        crowd = partial(two_gpus, kind=kind, on=is_on)
+        room, places = partial(crowd, locked_out=False), partial(crowd, locked_out=True)
+        yield Case(f"plan-moves --yes{state}", kind, room, partial(_room, kind=kind), ("vm", "vm-2"))
+        yield Case(f"plan-moves, exchange{state}", kind, places, _exchange, ("vm", "vm-2"))
+
+
+def all_cases() -> tuple[Case, ...]:
+    """Return every command on every kind of device that it is for."""
+    cases = [case for kind in HOSTS for case in _of_kind(kind)]
+    cases += [case for kind in TWO_GPUS for case in _of_vgpus(kind)]
+    flex, gpu = partial(_flex, on=True), "0000:86:00.0"
+    drain = partial(set_mode, gpu=gpu, mode="sriov", vfs=2, drain=True)
+    cases += [
+        Case("set-mode --drain", "sriov", flex, drain, ("vm", "vm-2")),
+        Case("set-mode", "sriov", partial(_flex, on=False), partial(drain, drain=False), ("vm",)),
+        Case("apply --drain", "sriov", flex, _apply, ("vm", "vm-2")),
+        Case(
+            "set-mig --drain",
+            "vendor-vf",
+            partial(_card, mixed=False),
+            partial(partition, gpu="0000:3b:00.0", wanted=mig("4g.40gb", "1g.10gb"), drain=True),
+        ),
+        Case(
+            "set-mixed-size --drain",
+            "vendor-vf",
+            partial(_card, mixed=True),
+            partial(partition, gpu="0000:3b:00.0", mixed=True, drain=True),
+        ),
+        Case("set-scheduler --drain", "vendor-vf", _scheduled, partial(set_scheduler, wanted=TWO_MS, drain=True)),
+    ]
+    return tuple(cases)

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One command while another program starts, destroys or undefines a VM at one instant, and what must hold then.
+
+While a VM is not off nothing of it goes: no disk, record, definition, device or claim. The command ends with a
+documented status, and `reconcile` comes to rest, leaves running VMs alone and leaves nothing without an owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from random import Random
+from shutil import rmtree
+from typing import Any
+
+from tests.faults import CHANGING, Watch
+from tests.outside.cases import Case
+from tests.worlds import Host, copied, mend, open_host
+from vgpuctl.domain.parse import parse
+from vgpuctl.domain.sources import sources_of
+from vgpuctl.errors import VgpuctlError
+from vgpuctl.hook.run import prepare
+from vgpuctl.model.vm import PromiseState, VmState
+from vgpuctl.sim.state import State
+
+ACTIONS = ("start", "destroy", "undefine")
+STATUSES = frozenset({1, 2, 3, 4, 5, 6, 75})
+"""What docs/exit-codes.md says of a command that no signal reaches."""
+ROUNDS = 5
+LOOKS = frozenset({"sysfs.read", "sysfs.readlink", "sysfs.listdir"})
+
+
+@dataclass(frozen=True)
+class Instant:
+    """An action of another program on one VM, before one call."""
+
+    action: str
+    target: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a trial. `effective`: the action was possible then. `wrong`: what must not be."""
+
+    case: Case
+    instant: Instant
+    call: str
+    effective: bool
+    status: int
+    error: str
+    wrong: tuple[str, ...]
+
+    @property
+    def where(self) -> str:
+        """Say which trial it was."""
+        i = self.instant
+        return f"{self.case.name}: {i.action} {i.target} before call {i.number} {self.call}"
+
+
+def _things(host: Host, state: State, uuid: str) -> set[str]:
+    """Return what a running VM has."""
+    domain, running = state.domains[uuid], state.running[uuid]
+    claims = {c.carrier for c in host.world.claims.all() if c.vm_uuid == uuid}
+    plain = host.sim._core.machine.functions.keys() - state.types.keys()
+    there = {c for c in running.carriers if c in state.mdevs or state.types.get(c)} | (plain & set(running.carriers))
+    files = sources_of(running.xml).files
+    return {
+        *(["definition"] if domain.persistent else []),
+        *(["record"] if "urn:vgpuctl:1" in domain.xml else []),
+        *(f"disk {path}" for path in files if path in state.files),
+        *(f"device {carrier}" for carrier in there),
+        *(f"claim {carrier}" for carrier in claims & set(running.carriers)),
+    }
+
+
+@dataclass
+class Running:
+    """Looks at the running VMs again and again: nothing of one may go while it runs."""
+
+    host: Host
+    had: dict[str, set[str]] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+    def look(self, when: str) -> None:
+        """See that every VM that runs has what it had when it was seen to run first."""
+        state = self.host.sim._core.look()
+        self.had = {uuid: had for uuid, had in self.had.items() if uuid in state.running}
+        for uuid, running in state.running.items():
+            now = _things(self.host, state, uuid)
+            had = {t for t in self.had.get(uuid, now) if _held(t, running.carriers)}
+            self.wrong += [f"{when}: {running.name} runs and lost its {thing}" for thing in sorted(had - now)]
+            self.wrong += [
+                f"{when}: {running.name} runs without {p}"
+                for p in sources_of(running.xml).files
+                if p not in state.files
+            ]
+            self.had[uuid] = now
+
+    def undefined(self, uuid: str) -> None:
+        """Another program took the definition: that is not ours to keep."""
+        self.had.get(uuid, set()).discard("definition")
+
+
+def _held(thing: str, carriers: tuple[str, ...]) -> bool:
+    """Say whether it still is something of the VM: a guest may have let a device go."""
+    kind, _, carrier = thing.partition(" ")
+    return kind not in ("device", "claim") or carrier in carriers
+
+
+@dataclass
+class Trials:
+    """The trials of one case: each has a copy of the host that was made once."""
+
+    case: Case
+    directory: Path
+
+    @cached_property
+    def made(self) -> Host:
+        """The host as it is before the command."""
+        made = self.case.prepared(self.directory / "made")
+        made.sim.close()
+        return made
+
+    @cached_property
+    def seen(self) -> tuple[tuple[str, dict[str, str]], ...]:
+        """Each call of the command when nobody meddles, and the state of each target before it."""
+        host = copied(self.made, self.directory / "dry")
+        beside, seen = open_host(host.directory, host.scenario), []
+
+        def note(number: int, call: str, args: tuple[Any, ...]) -> None:
+            state = beside.sim._core.look()
+            states = {}
+            for name in self.case.targets:
+                uuid = state.names.get(name)
+                states[name] = "" if uuid is None else "on" if uuid in state.running else "off"
+            seen.append((call, states))
+
+        self.case.act(Watch(before=note).watch(host.world))
+        _close(host, beside)
+        return tuple(seen)
+
+    def instants(self) -> Iterator[Instant]:
+        """Yield every instant at which an action is possible: before a call, but not between two looks at sysfs."""
+        possible = {"start": ("off",), "destroy": ("on",), "undefine": ("on", "off")}
+        last = ""
+        for number, (call, states) in enumerate(self.seen, start=1):
+            if not (last in LOOKS and call in LOOKS):
+                for target, state in states.items():
+                    yield from (Instant(a, target, number) for a in ACTIONS if state in possible[a])
+            last = call
+
+    def run(self, instant: Instant) -> Result:
+        """Carry the command out with the action at that instant, then reconcile, and see that nothing is lost."""
+        directory = self.directory / f"{instant.action}-{instant.target}-{instant.number}"
+        host = copied(self.made, directory)
+        beside = open_host(host.directory, host.scenario, later=host.later)
+        running, files = Running(beside), set(beside.sim._core.look().files)
+        running.look("before")
+        effective: list[str] = []
+
+        def before(number: int, call: str, args: tuple[Any, ...]) -> None:
+            if number == instant.number and (uuid := _meddle(beside, instant)) is not None:
+                effective.append(uuid)
+                if instant.action == "undefine":
+                    running.undefined(uuid)
+                running.look(f"after {instant.action}")
+
+        def after(number: int, call: str, args: tuple[Any, ...]) -> None:
+            if call in CHANGING:
+                running.look(f"after call {number} {call}")
+
+        error, wrong = _outcome(self.case, Watch(before=before, after=after).watch(host.world))
+        wrong += _of_error(error)
+        running.look("at the end")
+        later = beside.again()
+        wrong += _rest(later, running)
+        gone = instant.action == "undefine" and bool(effective)
+        wrong += _leaks(later, files, undefined=gone, failed=error is not None)
+        _close(host, beside, later)
+        rmtree(directory)
+        status, text = (0, "") if error is None else (error.status, str(error))
+        call = self.seen[instant.number - 1][0]
+        return Result(self.case, instant, call, bool(effective), status, text, (*running.wrong, *wrong))
+
+
+def _close(*hosts: Host) -> None:
+    for host in hosts:
+        host.sim.close()
+
+
+def _meddle(host: Host, instant: Instant) -> str | None:
+    """Do what another program does; None where libvirt refuses it now."""
+    uuid = host.sim._core.look().names.get(instant.target)
+    if uuid is None:
+        return None
+    runs = uuid in host.sim._core.look().running
+    with suppress(VgpuctlError):
+        if instant.action == "start":
+            _hook(host, uuid)
+            host.sim.hypervisor.start(uuid)
+        elif instant.action == "destroy" and runs:
+            host.sim.hypervisor.destroy(uuid)
+        elif instant.action == "undefine":
+            (host.sim.hypervisor.forget_definition if runs else host.sim.hypervisor.undefine)(uuid)
+        else:
+            return None
+        return uuid
+    return None
+
+
+def _hook(host: Host, uuid: str) -> None:
+    """Let vgpuctl's hook refuse the start of a VM that goes, as libvirt does; else nobody has installed it."""
+    xml = host.sim._core.look().domains[uuid].xml
+    promise = parse(xml, VmState.STOPPED, host.world.machine_id).promise
+    leaves = any(c.leaving and c.vm_uuid == uuid for c in host.world.claims.all())
+    if leaves or (promise is not None and promise.state is PromiseState.REMOVING):
+        prepare(host.world, xml)
+
+
+def _outcome(case: Case, world: Any) -> tuple[VgpuctlError | None, list[str]]:
+    try:
+        case.act(world)
+    except VgpuctlError as error:
+        return error, []
+    except Exception as error:  # noqa: BLE001 - that it is not one of ours is what is to be seen
+        return None, [f"a bare {type(error).__name__}: {error}"]
+    return None, []
+
+
+def _of_error(error: VgpuctlError | None) -> list[str]:
+    if error is None:
+        return []
+    wrong = [] if error.status in STATUSES else [f"status {error.status} is not documented"]
+    if "bug in vgpuctl" in (error.hint or "") or not error.message:
+        wrong.append(f"an internal error: {error}")
+    if error.status == 5 and not (error.left and error.hint):
+        wrong.append(f"status 5 does not say what is left, or what helps: {error}")
+    return wrong
+
+
+def _rest(later: Host, running: Running) -> list[str]:
+    """Reconcile until nothing changes any more; VMs that run go on, and are whole."""
+    on = set(later.sim._core.look().running)
+    wrong, left = [], ""
+    for number in range(ROUNDS):
+        # Each is a command of its own: what the one before claimed has no living process any more.
+        command = open_host(later.directory, later.scenario, later=later.later + number)
+        try:
+            done = mend(command.world)
+            left = str(done.data["findings"]) if done.changed else ""
+        except VgpuctlError as error:
+            left = str(error)
+        _close(command)
+        running.look("after reconcile")
+        if not left:
+            break
+    wrong += [f"reconcile stopped {uuid}" for uuid in on - set(later.sim._core.look().running)]
+    return wrong + ([f"reconcile does not come to rest: {left}"] if left else [])
+
+
+def _leaks(host: Host, files: set[str], *, undefined: bool, failed: bool) -> list[str]:
+    """Return what nobody owns, what is half-way, and disks that a record names and that are gone."""
+    state = host.sim._core.look()
+    claims = {c.carrier: c.vm_uuid for c in host.world.claims.all()}
+    wrong = [f"a claim on {c} of a VM that is gone" for c, uuid in claims.items() if uuid not in state.domains]
+    devices = {*state.mdevs, *(c for c, t in state.types.items() if t)}
+    wrong += [f"a device {c} without a claim" for c in sorted(devices - claims.keys())]
+    named: set[str] = set()
+    for domain in state.domains.values():
+        power = VmState.RUNNING if domain.uuid in state.running else VmState.STOPPED
+        vm = parse(domain.xml, power, host.world.machine_id)
+        live = state.running[domain.uuid].xml if domain.uuid in state.running else None
+        named |= set(sources_of(domain.xml, live).files)
+        if vm.promise is not None:
+            named |= {d.path for d in vm.promise.disks}
+            wrong += [f"{vm.name} names {d.path}, which is gone" for d in vm.promise.disks if d.path not in state.files]
+            if vm.promise.state is not PromiseState.READY and power is VmState.STOPPED:
+                wrong.append(f"{vm.name} is off and its record says {vm.promise.state}")
+    orphans = {p for p in state.files if p.startswith("/var")} - named
+    new = orphans - files
+    if (not undefined and orphans) or (undefined and failed and new and not files - set(state.files)):
+        wrong += [f"nobody names {path}" for path in sorted(new if undefined else orphans)]
+    return wrong
+
+
+def sampled(trials: list[Trials], count: int, seed: int) -> list[tuple[Trials, Instant]]:
+    """Return so many instants, of all cases in turn, drawn by this seed."""
+    random = Random(seed)
+    decks = []
+    for each in trials:
+        deck = list(each.instants())
+        random.shuffle(deck)
+        decks.append((each, deck))
+    drawn: list[tuple[Trials, Instant]] = []
+    while len(drawn) < count and any(deck for _, deck in decks):
+        drawn += [(each, deck.pop()) for each, deck in decks if deck]
+    return drawn[:count]
