@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from vgpuctl.backends.base import alias, require_iommu
 from vgpuctl.errors import HostCannot, InUse, Refused
+from vgpuctl.model.commands import vfs_off_hint
 from vgpuctl.model.gpu import Function, Gpu, GroupMember
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
@@ -112,17 +113,3 @@ def _vm_of(snapshot: Snapshot, member: GroupMember) -> str | None:
         if not lends and any(h.carrier == member.address for h in vm.hostdevs):
             return vm.name
     return next((c.vm for c in snapshot.claims if c.carrier == member.address), None)
-
-
-def vfs_off_hint(gpu: Gpu) -> str:
-    """Return the command that turns a GPU's VFs off."""
-    if gpu.driver == "gim":
-        return "set vf_num in /etc/modprobe.d or /etc/gim_config and reload gim"
-    return f"vgpuctl set-mode {gpu.address} passthrough"
-
-
-def vfs_on_hint(gpu: Gpu) -> str:
-    """Return the command that turns a GPU's VFs on."""
-    if gpu.driver == "gim":
-        return "set vf_num in /etc/modprobe.d or /etc/gim_config and reload gim"
-    return f"vgpuctl set-mode {gpu.address} {'vgpu' if gpu.driver == 'nvidia' else 'sriov'}"

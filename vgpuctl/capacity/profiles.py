@@ -8,9 +8,11 @@ model open says so: `2B` is that of any model, `A40-2B|A16-2B` either of two.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
-from vgpuctl.errors import InvalidInput, NoCapacity, NotFound, Refused
+from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity, NotFound, Refused, VgpuctlError
+from vgpuctl.model.commands import vfs_on_hint
 from vgpuctl.model.gpu import Backend, Gpu, Vgpu, VgpuType
 from vgpuctl.model.profile_name import ProfileName, parse_name, without_model
 from vgpuctl.model.snapshot import Snapshot
@@ -19,18 +21,19 @@ from vgpuctl.model.snapshot import Snapshot
 def means(known: VgpuType, text: str) -> bool:
     """Say whether what was typed names this type: its profile, full name or type id, or what is behind the model in it.
 
-    Of several with `|` between them each one counts.
+    Capital and small letters are alike. Of several with `|` between them each one counts.
     """
     return any(_means(known, one) for one in text.split("|"))
 
 
 def _means(known: VgpuType, one: str) -> bool:
-    return one in (known.name, known.type_id) or is_named(known.profile, one)
+    return one.lower() in (known.name.lower(), known.type_id) or is_named(known.profile, one)
 
 
 def is_named(profile: str, one: str) -> bool:
     """Say whether one text names a profile by what no driver need tell: its name, or what is behind the model in it."""
-    return one == profile or (one[:1].isdigit() and one == without_model(profile))
+    text = one.lower()
+    return text == profile.lower() or (one[:1].isdigit() and text == without_model(profile).lower())
 
 
 def leaves_open(text: str) -> bool:
@@ -45,11 +48,12 @@ def find(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -> Mapping[str, Vgp
     Raises:
         NotFound: no GPU knows it; the message suggests near names.
         NoCapacity: its board is here, but the drivers list only what can be made now and this is not it.
+        HostCannot: a GPU of its model is here, and its VFs are off.
         InvalidInput: the short name means different types on this host, and the model was not left open.
     """
     found: dict[str, VgpuType] = {}
     for gpu in gpus:
-        match = next((t for one in text.split("|") for t in gpu.types if _means(t, one)), None)
+        match = next((match for one in text.split("|") if (match := _match(gpu, one)) is not None), None)
         if match is not None:
             found[gpu.address] = match
     names = {t.name for t in found.values()}
@@ -63,6 +67,25 @@ def find(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -> Mapping[str, Vgp
     if found:
         return found
     raise _missing(snapshot, gpus, text)
+
+
+def _match(gpu: Gpu, one: str) -> VgpuType | None:
+    """Return the type that one text means on a GPU: the one that is spelled so, else the one that is named so.
+
+    Raises:
+        InvalidInput: two of its types differ in capital and small letters alone.
+    """
+    some = [t for t in gpu.types if _means(t, one)]
+    exact = next((t for t in some if one in (t.profile, t.name, t.type_id, without_model(t.profile))), None)
+    alike = sorted({t.profile for t in some if t.profile.lower() == some[0].profile.lower()})
+    if exact is None and len(alike) > 1:
+        raise InvalidInput(
+            f"'{one}' may be {' or '.join(alike)} on {gpu.address}: they differ in capital letters alone",
+            hint=f"type it as the driver does: {alike[0]}",
+            profile=one,
+            names=alike,
+        )
+    return exact or next(iter(some), None)
 
 
 def shared_names(gpus: Sequence[Gpu]) -> Mapping[str, tuple[str, ...]]:
@@ -112,10 +135,10 @@ def the_one(found: Mapping[str, VgpuType], text: str) -> str:
     return names[0]
 
 
-def _missing(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -> NotFound | NoCapacity:
+def _missing(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -> VgpuctlError:
     hidden = [g for g in gpus if _catalogue_is_partial(g, snapshot.taken_on(g.address))]
-    asked = {name.board for name in map(typed_name, text.split("|")) if name is not None}
-    boards = {b.board for g in hidden for b in _names_seen(g, snapshot.taken_on(g.address))}
+    asked = {name.board.lower() for name in map(typed_name, text.split("|")) if name is not None}
+    boards = {b.board.lower() for g in hidden for b in _names_seen(g, snapshot.taken_on(g.address))}
     if asked & boards or ("" in asked and boards):
         busy = ", ".join(f"{g.address} ({len(snapshot.taken_on(g.address))} vGPUs)" for g in hidden)
         return NoCapacity(
@@ -124,18 +147,47 @@ def _missing(snapshot: Snapshot, gpus: Sequence[Gpu], text: str) -> NotFound | N
             profile=text,
             gpus=[g.address for g in hidden],
         )
+    off = [g for g in gpus if g.backend is None and g.vfs_total]
+    without_vfs = next((g for g in off if any(_is_of_model(g.model, board) for board in asked)), None)
+    if without_vfs is not None:
+        return vfs_are_off(without_vfs, f", and it may have {text} once they are on")
     known = sorted({t.profile for g in gpus for t in g.types})
     words = sorted({without_model(profile) for profile in known}) if leaves_open(text) else known
     import difflib
 
-    near = difflib.get_close_matches(text, words, n=3, cutoff=0.5)
+    spelled = {word.lower(): word for word in words}
+    near = [spelled[word] for word in difflib.get_close_matches(text.lower(), spelled, n=3, cutoff=0.5)]
     hint = f"did you mean {', '.join(near)}?" if near else "vgpuctl list-profiles shows what this host offers"
-    off = [g.address for g in gpus if g.backend is None and g.vfs_total]
     if off:
-        hint += f"; the VFs of {', '.join(off)} are off, what it offers shows once they are on"
+        hint += f"; the VFs of {', '.join(g.address for g in off)} are off, what it offers shows once they are on"
     if not known:
         hint = "no GPU here offers vGPU profiles now; vgpuctl list-gpus --all says why"
     return NotFound(f"no GPU on this host knows the profile '{text}'", hint=hint, profile=text, near=near)
+
+
+def vfs_are_off(gpu: Gpu, may: str = "") -> HostCannot:
+    """Return the error for a GPU that offers nothing because its VFs are off."""
+    return HostCannot(
+        f"the VFs of {gpu.address} ({gpu.model}) are off: 0 of {gpu.vfs_total} enabled{may}",
+        hint=vfs_on_hint(gpu),
+        check="vfs-off",
+        gpu=gpu.address,
+        vfs_total=gpu.vfs_total,
+    )
+
+
+_FORMS = ("", "d", "dx", "x", "l", "xl", "xm", "xs", "p", "c")
+"""What the boards of NVIDIA's profiles have behind a model for its memory and form: A100D, H100XM (vgpuConfig.xml)."""
+
+
+def _is_of_model(model: str, board: str) -> bool:
+    """Say whether a board of profile names, in small letters, may be a GPU's model: A100D is NVIDIA A100 80GB PCIe."""
+    words = re.findall("[a-z0-9]+", model.lower())
+    names = {"".join(words[at:end]) for at in range(len(words)) for end in range(at + 1, len(words) + 1)}
+    if board == "dc":
+        return "rtxpro" in names
+    plain = board.replace("-", "")
+    return any(plain == name + form for name in names for form in _FORMS)
 
 
 def lists_all(gpu: Gpu, taken: Sequence[Vgpu]) -> bool:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from vgpuctl.backends.whole import vfs_on_hint
 from vgpuctl.doctor.check import Check, Finding, Look, fail, judged_by_host, not_applicable, ok, unknown, warn
+from vgpuctl.model.commands import vfs_on_hint
 from vgpuctl.model.gpu import NOT_FOR_VGPUS, Backend, Gpu
 from vgpuctl.model.snapshot import Snapshot
 

@@ -69,7 +69,7 @@ def instances_for(mig: Mig, vgpus: Sequence[tuple[str, int]], types: Iterable[Vg
     known = tuple(types)
     names: list[str] = []
     for profile, count in vgpus:
-        kind = next((t for t in known if profile in (t.profile, t.name, t.type_id)), None)
+        kind = next((t for t in known if profile.lower() in (t.profile.lower(), t.name.lower(), t.type_id)), None)
         sliced = sorted(t.profile for t in known if t.gi_profile_id is not None)
         if kind is None or kind.gi_profile_id is None:
             near = difflib.get_close_matches(profile, sliced, n=3) or sliced[:8]

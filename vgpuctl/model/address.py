@@ -39,7 +39,7 @@ def gpu_address(text: str) -> str:
         return text
     raise InvalidInput(
         f"'{text}' is not a GPU address",
-        hint="write it like 0000:3b:00.0, in quotes in YAML files; 'vgpuctl list-gpus --all' shows them",
+        hint="write it like 0000:3b:00.0; vgpuctl list-gpus --all shows them",
         value=text,
     )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that hints name for a VM: vgpuctl's where it has a record of the VM, and virsh's for any other.
+"""The commands that hints name. For a VM: vgpuctl's where it has a record of the VM, and virsh's for any other.
 
 stop-vm and start-vm refuse a VM without a record; delete-vm also refuses one that only got vGPUs from vgpuctl.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 
+from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.vm import Vm
 
 
@@ -28,3 +29,17 @@ def to_remove_transient(vm: Vm) -> str:
     """Return the command after which nothing is left of a VM that runs without a definition."""
     made = vm.promise is not None and vm.promise.made_vm
     return f"{'vgpuctl delete-vm' if made else 'virsh destroy'} {shlex.quote(vm.name)}"
+
+
+def vfs_off_hint(gpu: Gpu) -> str:
+    """Return the command that turns a GPU's VFs off."""
+    if gpu.driver == "gim":
+        return "set vf_num in /etc/modprobe.d or /etc/gim_config and reload gim"
+    return f"vgpuctl set-mode {gpu.address} passthrough"
+
+
+def vfs_on_hint(gpu: Gpu) -> str:
+    """Return the command that turns a GPU's VFs on."""
+    if gpu.driver == "gim":
+        return "set vf_num in /etc/modprobe.d or /etc/gim_config and reload gim"
+    return f"vgpuctl set-mode {gpu.address} {'vgpu' if gpu.driver == 'nvidia' else 'sriov'}"

@@ -8,7 +8,8 @@ import re
 from vgpuctl.value import Value
 
 _NVIDIA = re.compile(
-    r"(?:(?P<board>[A-Za-z].*?|\d+[A-Za-z].*?)-)?(?P<rest>(?:(?P<slices>[1-7])-)?\d+(?P<series>[ABCQ])(?P<suffix>4|ME)?)"
+    r"(?:(?P<board>[A-Za-z].*?|\d+[A-Za-z].*?)-)?(?P<rest>(?:(?P<slices>[1-7])-)?\d+(?P<series>[ABCQ])(?P<suffix>4|ME)?)",
+    re.IGNORECASE,
 )
 
 
@@ -34,8 +35,9 @@ def parse_name(profile: str) -> ProfileName | None:
     match = _NVIDIA.fullmatch(profile)
     if match is None:
         return None
-    exclusive = match["series"] in "AB" or match["suffix"] == "ME"
-    return ProfileName(match["board"] or "", match["rest"], int(match["slices"] or 0), match["series"], exclusive)
+    series, suffix = match["series"].upper(), (match["suffix"] or "").upper()
+    exclusive = series in "AB" or suffix == "ME"
+    return ProfileName(match["board"] or "", match["rest"], int(match["slices"] or 0), series, exclusive)
 
 
 def profile_of(name: str) -> str:

@@ -69,8 +69,8 @@ def demand(ask: Ask, kinds: Sequence[Kind], called: Sequence[Called]) -> Demand 
     if ask.profile is None:
         found = [_covering(kind, ask.gpu_milli) if it else None for kind, it in zip(kinds, may, strict=True)]
     else:
-        asked = ask.profile.split("|")
-        own = any(name in kind.sizes for kind in kinds for name in asked)
+        asked = ask.profile.lower().split("|")
+        own = any(name.lower() in asked for kind in kinds for name in kind.sizes)
         found = [_named(kind, asked, own=own) if it else None for kind, it in zip(kinds, may, strict=True)]
     if not any(found):
         return None
@@ -78,11 +78,13 @@ def demand(ask: Ask, kinds: Sequence[Kind], called: Sequence[Called]) -> Demand 
 
 
 def _named(kind: Kind, asked: Sequence[str], *, own: bool) -> str | None:
-    """Return the first profile of a kind that is asked for, by its own name if any kind has such a one."""
-    if own:
-        return next((name for name in asked if name in kind.sizes), None)
-    short = {without_model(profile): profile for profile in sorted(kind.sizes, reverse=True)}
-    return next((short[name] for name in asked if name in short), None)
+    """Return the first profile of a kind that is asked for, by its own name if any kind has such a one.
+
+    `asked` in small letters: capitals make no difference.
+    """
+    every = sorted(kind.sizes, reverse=True)
+    names = {(profile if own else without_model(profile)).lower(): profile for profile in every}
+    return next((names[name] for name in asked if name in names), None)
 
 
 def _covering(kind: Kind, gpu_milli: int) -> str | None:
@@ -96,7 +98,7 @@ def _name(found: Sequence[str | None], kinds: Sequence[Kind]) -> str:
     own = sorted({profile for profile in found if profile is not None})
     (short, *others) = {without_model(profile) for profile in own}
     if not others:
-        again = [_named(kind, [short], own=any(short in k.sizes for k in kinds)) for kind in kinds]
+        again = [_named(kind, [short.lower()], own=any(short in k.sizes for k in kinds)) for kind in kinds]
         if again == list(found):
             return own[0] if len(own) == 1 else short
     return "|".join(own)

@@ -6,15 +6,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vgpuctl.backends import of
-from vgpuctl.backends.whole import HARMLESS_DRIVERS, vfs_on_hint
+from vgpuctl.backends.whole import HARMLESS_DRIVERS
 from vgpuctl.capacity.closed import why_closed
 from vgpuctl.capacity.left import who
 from vgpuctl.capacity.mixed_size import cheapest, is_free
 from vgpuctl.capacity.ownership import carrier_uuid
 from vgpuctl.capacity.place import place, stuck_error
+from vgpuctl.capacity.profiles import vfs_are_off
 from vgpuctl.capacity.room import room
 from vgpuctl.capacity.where import bound, selected, why_barred
-from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity, VgpuctlError
+from vgpuctl.errors import HostCannot, InUse, InvalidInput, NoCapacity
 from vgpuctl.model.gpu import MDEV, NVIDIA, Backend, Function, Gpu, Mode, Owner, Vgpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Step
@@ -131,7 +132,7 @@ def _explain_no_types(snapshot: Snapshot, wish: VmWish) -> None:
         return
     off = [g for g in gpus if g.backend is None]
     if off:
-        raise _vfs_are_off(off[0])
+        raise vfs_are_off(off[0])
     other = [g for g in gpus if g.backend in (Backend.SRIOV_VF, Backend.PASSTHROUGH)]
     if other:
         gpu = other[0]
@@ -142,16 +143,6 @@ def _explain_no_types(snapshot: Snapshot, wish: VmWish) -> None:
             check="mode",
             gpu=gpu.address,
         )
-
-
-def _vfs_are_off(gpu: Gpu) -> VgpuctlError:
-    return HostCannot(
-        f"the VFs of {gpu.address} ({gpu.model}) are off: 0 of {gpu.vfs_total} enabled",
-        hint=vfs_on_hint(gpu),
-        check="vfs-off",
-        gpu=gpu.address,
-        vfs_total=gpu.vfs_total,
-    )
 
 
 def _one_gpu(snapshot: Snapshot, wish: VmWish, vm: str, uuid: str) -> Gpu:
@@ -199,7 +190,7 @@ def _left_in(snapshot: Snapshot, wish: VmWish, uuid: str) -> tuple[Gpu, ...]:
 
 def _plain_vf(snapshot: Snapshot, gpu: Gpu) -> tuple[PromisedVgpu, ...]:
     if gpu.backend is None or (gpu.vfs_total and not gpu.vfs_enabled):
-        raise _vfs_are_off(gpu)
+        raise vfs_are_off(gpu)
     if gpu.backend is not Backend.SRIOV_VF:
         raise HostCannot(
             f"{gpu.address} has no plain VFs: its backend is {gpu.backend}",
@@ -328,7 +319,7 @@ def type_id_now(snapshot: Snapshot, vgpu: PromisedVgpu) -> str | None:
             gpu=vgpu.gpu,
         )
     if gpu.backend is None:
-        raise _vfs_are_off(gpu)
+        raise vfs_are_off(gpu)
     known = next((t for t in gpu.types if t.profile == vgpu.profile), None)
     if known is None:
         raise NoCapacity(

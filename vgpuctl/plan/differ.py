@@ -86,7 +86,7 @@ def _short_name(vm: Vm, kept: Side, text: str) -> str:
 
 
 def _says(profile: str, was: str, one: str) -> bool:
-    return is_named(profile, one) or (" " not in was and one.split()[-1:] == [profile])
+    return is_named(profile, one) or (" " not in was and one.lower().split()[-1:] == [profile.lower()])
 
 
 def _observed(vm: Vm, kept: Side) -> Side:

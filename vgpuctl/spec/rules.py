@@ -120,7 +120,7 @@ def gpu(value: object) -> str:
         raise ValueError(f"{_shown(value)} {_QUOTE_ADDRESS}")
     text = _plain(as_text(value), "a GPU: write its address like 0000:3b:00.0, or a model like A100")
     if _NUMBER_LIKE.fullmatch(text):
-        raise ValueError(f"'{text}' {_QUOTE_ADDRESS}")
+        raise ValueError(f"'{text}' is no GPU: GPUs are named by PCI address or model; vgpuctl list-gpus shows them")
     return normal_pci(text) or text
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from tests.values import A4C, a100, changed, promised, snapshot, vm
 from vgpuctl.backends import of
-from vgpuctl.backends.whole import vfs_off_hint, vfs_on_hint
 from vgpuctl.errors import HostCannot, InUse, Refused
+from vgpuctl.model.commands import vfs_off_hint, vfs_on_hint
 from vgpuctl.model.gpu import Backend, Function, GroupMember, Mode
 from vgpuctl.value import replace
 

@@ -21,11 +21,23 @@ def test_the_profile_the_full_name_and_the_type_id_mean_the_same(text):
     assert find(snapshot(gpu), (gpu,), text) == {gpu.address: A4C}
 
 
+@pytest.mark.parametrize("text", ["a100-4c", "grid A100-4c", "4c"])
+def test_capitals_make_no_difference_unless_two_types_differ_in_them_alone(text):
+    gpu = a100()
+    assert find(snapshot(gpu), (gpu,), text) == {gpu.address: A4C}
+    other = replace(A4C, name="GRID A100-4c", profile="A100-4c", type_id="999")
+    both = replace(gpu, types=(*gpu.types, other))
+    assert find(snapshot(both), (both,), "A100-4c") == {gpu.address: other}
+    assert find(snapshot(both), (both,), "A100-4C") == {gpu.address: A4C}
+    with pytest.raises(InvalidInput, match="A100-4C or A100-4c"):
+        find(snapshot(both), (both,), "a100-4C")
+
+
 @given(st.text(max_size=12))
 def test_nothing_but_an_exact_name_is_taken(text):
     gpu = a100()
-    names = {x for t in gpu.types for x in (t.profile, t.name, t.type_id, without_model(t.profile))}
-    if names & set(text.split("|")):
+    names = {x.lower() for t in gpu.types for x in (t.profile, t.name, t.type_id, without_model(t.profile))}
+    if names & set(text.lower().split("|")):
         return
     with pytest.raises(NotFound):
         find(snapshot(gpu), (gpu,), text)

@@ -196,7 +196,7 @@ def test_contradictions(text: str, line: str) -> None:
     [
         ({"name": "-x"}, "NAME: '-x' is not a name"),
         ({"profile": ("A:0",)}, "--profile: the count in 'A:0' must be at least 1"),
-        ({"gpu": "2460.0"}, "--gpu: '2460.0' is a number where a PCI address is due"),
+        ({"gpu": "0"}, "--gpu: '0' is no GPU: GPUs are named by PCI address or model; vgpuctl list-gpus shows them"),
         ({"not_gpu": ("",)}, "--not-gpu: '' is not a GPU"),
         ({"not_gpu": ("A40",), "gpu": ("A40",)}, "--not-gpu: 'A40' is given as gpu too"),
         ({"numa_node": "x"}, "--numa-node: 'x' is not a whole number"),
