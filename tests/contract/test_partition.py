@@ -239,6 +239,7 @@ def test_a_vgpu_tells_its_instance_and_moves_to_another_free_one_of_its_profile(
     make(site, first, "474")
     make(site, second, "474")
     mine, taken = int(place_of(site, first, "gpu_instance_id")), int(place_of(site, second, "gpu_instance_id"))
+    assert [mine, taken] == sorted(numbers)[:2], "the driver takes the lowest that has room"
     (free,) = set(numbers) - {mine, taken}
     assert [site.refused(path, f"{number}\n") for number in (taken, other, 77)] == [errno.EIO] * 3
     assert site.refused(path, "x\n") == errno.EINVAL

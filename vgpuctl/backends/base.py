@@ -28,8 +28,11 @@ class BackendKind(Protocol):
     def check(self, snapshot: Snapshot, gpu: Gpu, function: Function, *, force_console: bool) -> None:
         """Check what the host must have for a carrier here; raises HostCannot or Refused."""
 
-    def make(self, vgpu: PromisedVgpu, type_id: str | None) -> tuple[Step, ...]:
-        """Return the steps that make the carrier's device."""
+    def make(self, vgpu: PromisedVgpu, type_id: str | None, instances: tuple[int, ...] = ()) -> tuple[Step, ...]:
+        """Return the steps that make the carrier's device.
+
+        `instances`: the GPU instances that it is to be in, the best first; without them the driver chooses.
+        """
 
     def move(self, vgpu: PromisedVgpu) -> tuple[Step, ...]:
         """Return the steps that bring a made device to its placement; none where the driver chose for good."""

@@ -151,7 +151,7 @@ class MdevKind:
     def check(self, snapshot: Snapshot, gpu: Gpu, function: Function, *, force_console: bool) -> None:
         """Nothing beyond the placement rules: the type directory was there."""
 
-    def make(self, vgpu: PromisedVgpu, type_id: str | None) -> tuple[Step, ...]:
+    def make(self, vgpu: PromisedVgpu, type_id: str | None, instances: tuple[int, ...] = ()) -> tuple[Step, ...]:
         """One create."""
         return (MakeMdev(vgpu, type_id or ""),)
 

@@ -6,7 +6,7 @@ The VF stays bound to the nvidia driver: generic vfio-pci cannot bind it, and le
 a `vfio-dev` directory. Errno of the type file: EPERM held already (or in use, for 0), EIO the driver refuses,
 EBUSY the vGPU's plugin has not exited yet (retried), EINVAL no number.
 
-Where it is on a mixed-size GPU: `placement`.
+Where it is on a mixed-size GPU or with MIG: `placement`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vgpuctl.backends.base import (
     require_iommu,
     write_failed,
 )
-from vgpuctl.backends.placement import TURN_SECONDS, MoveVgpu, move, verify_place
+from vgpuctl.backends.placement import TURN_SECONDS, MoveVgpu, move, move_into, verify_place
 from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, VerifyFailed
 from vgpuctl.model.gpu import Function, Gpu
 from vgpuctl.model.snapshot import Snapshot
@@ -52,10 +52,11 @@ def current_type(world: World, vgpu: PromisedVgpu) -> str:
 
 
 class SetType(Value):
-    """Give a VF its vGPU type, its placement on a mixed-size GPU, and its parameters."""
+    """Give a VF its vGPU type, its placement on a mixed-size GPU or one of some GPU instances, and its parameters."""
 
     vgpu: PromisedVgpu
     type_id: str
+    instances: tuple[int, ...] = ()
 
     def describe(self) -> str:
         """Say what is made and where."""
@@ -63,13 +64,14 @@ class SetType(Value):
         return f"make vGPU {self.vgpu.profile} on {self.vgpu.function} (type {self.type_id}{place})"
 
     def perform(self, world: World) -> None:
-        """Write the type id, then the placement, then the parameters."""
-        if self.vgpu.placement_id is None:
+        """Write the type id, then the placement or the GPU instance, then the parameters."""
+        if self.vgpu.placement_id is None and not self.instances:
             self._set_type(world)
         else:
             with world.claims.turn(self.vgpu.gpu, TURN_SECONDS):
                 self._set_type(world)
                 move(world, self.vgpu)
+                move_into(world, self.vgpu, self.instances)
         if self.vgpu.params:
             params = f"{_base(self.vgpu)}/vgpu_params"
             try:
@@ -200,9 +202,9 @@ class VendorVfKind:
                 function=function.address,
             )
 
-    def make(self, vgpu: PromisedVgpu, type_id: str | None) -> tuple[Step, ...]:
+    def make(self, vgpu: PromisedVgpu, type_id: str | None, instances: tuple[int, ...] = ()) -> tuple[Step, ...]:
         """One type."""
-        return (SetType(vgpu, type_id or ""),)
+        return (SetType(vgpu, type_id or "", instances),)
 
     def move(self, vgpu: PromisedVgpu) -> tuple[Step, ...]:
         """One move."""

@@ -26,7 +26,7 @@ class SriovVfKind:
         """Check for the IOMMU."""
         require_iommu(function)
 
-    def make(self, vgpu: PromisedVgpu, type_id: str | None) -> tuple[Step, ...]:
+    def make(self, vgpu: PromisedVgpu, type_id: str | None, instances: tuple[int, ...] = ()) -> tuple[Step, ...]:
         """Nothing: libvirt binds it at start."""
         return ()
 

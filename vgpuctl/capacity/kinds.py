@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.closed import why_not_allowed, why_shut
+from vgpuctl.capacity.gpu_instances import settled
 from vgpuctl.capacity.left import MAX_TIME_SLICED, type_on
 from vgpuctl.capacity.room import free_of_each
 from vgpuctl.model.address import address_key
@@ -303,6 +304,7 @@ def _instances(gpu: Gpu, mig: Mig, taken: Sequence[Vgpu], types: Sequence[VgpuTy
     """Return a GPU with MIG and the GPU instances that it has."""
     from vgpuctl.placement.slots import Takes
 
+    taken = settled(gpu, mig, taken)
     on = [type_on(gpu, v) for v in taken]
     kinds = [k for k in on if k is not None]
     if len(kinds) < len(on):

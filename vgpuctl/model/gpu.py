@@ -122,8 +122,8 @@ class Gpu(Value):
     `mig` None: it has no MIG, or that is not known; `mixed_size`: whether vGPUs of several sizes may be on it (NVML's
     heterogeneous mode), None where it has no such mode or that is not known. `gi_schedulers`: what runs in each GPU
     instance by its id, where those have schedulers of their own (GB20x). `fixed_places`: a vGPU is there, and its
-    driver has no file that says or changes where. `desired_mig`, `desired_mixed_size`: what host.yaml asks for, None
-    for nothing.
+    driver has no file that says or changes where, with mixed sizes or MIG. `desired_mig`, `desired_mixed_size`: what
+    host.yaml asks for, None for nothing.
     """
 
     address: str
@@ -176,6 +176,12 @@ class Gpu(Value):
         """Whether vgpuctl chooses where on this GPU a vGPU goes, as far as is known."""
         own = self.backend in (Backend.MDEV_VF, Backend.VENDOR_VF)
         return bool(self.mixed_size) and own and not self.fixed_places
+
+    @property
+    def chooses_instances(self) -> bool:
+        """Whether vgpuctl chooses in which GPU instance of its profile a vGPU runs, as far as is known."""
+        on = self.mig is not None and self.mig.enabled
+        return on and self.backend is Backend.VENDOR_VF and not self.fixed_places
 
     def type_of(self, type_id: str) -> VgpuType | None:
         """Return this GPU's type with that id."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from vgpuctl.backends import of
 from vgpuctl.backends.whole import HARMLESS_DRIVERS
 from vgpuctl.capacity.closed import why_closed
+from vgpuctl.capacity.gpu_instances import choice
 from vgpuctl.capacity.left import who
 from vgpuctl.capacity.mixed_size import cheapest, is_free
 from vgpuctl.capacity.ownership import carrier_uuid
@@ -272,7 +273,15 @@ def make_steps(snapshot: Snapshot, vgpu: PromisedVgpu) -> tuple[Step, ...]:
     gpu = snapshot.gpu(vgpu.gpu)
     if gpu is not None and gpu.mixed_size is not None:
         vgpu = replace(vgpu, placement_id=_placement_now(snapshot, gpu, vgpu))
-    return of(vgpu.backend).make(vgpu, type_id)
+    return of(vgpu.backend).make(vgpu, type_id, _instances(snapshot, gpu, vgpu))
+
+
+def _instances(snapshot: Snapshot, gpu: Gpu | None, vgpu: PromisedVgpu) -> tuple[int, ...]:
+    """Return the GPU instances that a vGPU is to be made in, the best first; none where the driver chooses."""
+    known = next((t for t in gpu.types if t.profile == vgpu.profile), None) if gpu is not None else None
+    if gpu is None or gpu.mig is None or known is None:
+        return ()
+    return choice(gpu, gpu.mig, [v for v in snapshot.taken_on(gpu.address) if v.carrier != vgpu.carrier], known)
 
 
 def _placement_now(snapshot: Snapshot, gpu: Gpu, vgpu: PromisedVgpu) -> int | None:

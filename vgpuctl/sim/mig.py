@@ -5,8 +5,8 @@ The simulator's own statement, made from nvml.h, NVIDIA's MIG and vGPU guides an
 (kvgpumgrGetAvailableInstances): the mode changes only without VFs, vGPUs and instances; Ampere keeps it over a reboot
 and may want a reset first, later GPUs have it until the driver is loaded again; an instance has one vGPU, or as many as
 its type allows, all of one framebuffer size. An instance's number is one of those of its length: the whole GPU has 0,
-halves 1 and 2, quarters 3 to 6, eighths 7 to 14. In which order the driver takes instances for vGPUs is not published:
-here by number.
+halves 1 and 2, quarters 3 to 6, eighths 7 to 14. For a vGPU the driver takes the lowest number that has room for it
+(kvgpumgrGetSwizzId).
 """
 
 from __future__ import annotations

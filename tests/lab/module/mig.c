@@ -181,12 +181,14 @@ static bool lab_gi_takes(const struct lab_gi *gi, const struct lab_type *type)
 struct lab_gi *lab_gi_with_room(struct lab_card *card,
 				const struct lab_type *type, unsigned int id)
 {
-	struct lab_gi *gi;
+	struct lab_gi *gi, *found = NULL;
 
 	for (gi = card->gis; gi < card->gis + LAB_MAX_GIS; gi++)
-		if (lab_gi_takes(gi, type) && (id == LAB_NOWHERE || gi->id == id))
-			return gi;
-	return NULL;
+		if (lab_gi_takes(gi, type) &&
+		    (id == LAB_NOWHERE || gi->id == id) &&
+		    (!found || gi->id < found->id))
+			found = gi;
+	return found;
 }
 
 /* ----------------------------------------------------- compute instances */

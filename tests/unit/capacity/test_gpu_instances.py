@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.values import a100, snapshot, taken
+from vgpuctl.capacity.gpu_instances import choice
 from vgpuctl.capacity.place import place
 from vgpuctl.capacity.room import room
 from vgpuctl.model.gpu import Backend, Gpu, Mode, VgpuType
@@ -140,3 +141,38 @@ def test_the_count_is_exact_when_every_instance_is_known_and_never_too_big_other
         assert seen.sure <= true
         assert seen.free == true or not all(told for _, _, told in there)
         assert seen.free in (None, true) or not seen.functions
+
+
+def test_what_is_promised_counts_exactly_where_vgpuctl_chooses_the_instance():
+    gpu = host(19, 19, types=(BIG, HALF, SMALL))
+    there = (taken(gpu, HALF, 0, gi_id=4), taken(gpu, HALF, 1, present=False))
+    assert [room(gpu, there, t).free for t in (BIG, HALF, SMALL)] == [1, 2, 12]
+    untold = replace(gpu, fixed_places=True)
+    assert [room(untold, there, t).sure for t in (BIG, HALF, SMALL)] == [0, 2, 0]
+
+
+def test_one_more_joins_those_of_its_size_and_leaves_empty_instances_alone():
+    gpu = host(19, 19, 19, 9, types=(BIG, HALF, SMALL))
+    there = [taken(gpu, HALF, 0, gi_id=5), taken(gpu, SMALL, 1, gi_id=4), taken(gpu, HALF, 2, present=False)]
+    assert choice(gpu, gpu.mig, there, HALF) == (5, 3)
+    assert choice(gpu, gpu.mig, there, SMALL) == (4, 3)
+    assert choice(gpu, gpu.mig, there, BIG) == ()
+    assert choice(replace(gpu, backend=Backend.MDEV_VF), gpu.mig, there, HALF) == ()
+
+
+@given(PLACED, st.lists(st.sampled_from(SIZES), max_size=5), st.randoms(use_true_random=False))
+def test_the_count_of_promises_is_what_is_left_once_they_are_made_in_any_order(found, promises, random):
+    gpu = host(19, 19, 19, types=SIZES)
+    made = [taken(gpu, kind, n, gi_id=number + 3) for n, (kind, number, _) in enumerate(fill(found))]
+    waiting = []
+    for kind in promises:
+        if room(gpu, (*made, *waiting), kind).free:
+            waiting.append(taken(gpu, kind, len(made) + len(waiting), present=False))
+    counted = [room(gpu, (*made, *waiting), t).free for t in SIZES]
+    random.shuffle(waiting)
+    for vgpu in waiting:
+        kind = next(t for t in SIZES if t.profile == vgpu.profile)
+        empty = (i.gi_id for i in gpu.mig.instances if all(v.gi_id != i.gi_id for v in made))
+        best = next(iter(choice(gpu, gpu.mig, made, kind)), None) or next(empty)  # one that needs all of it
+        made.append(replace(vgpu, present=True, gi_id=best))
+    assert [room(gpu, made, t).free for t in SIZES] == counted

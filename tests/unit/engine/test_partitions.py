@@ -9,14 +9,15 @@ from tests.mixed_sizes import FORMS, PRO, Q4, Q24, Q48, mixed, opened, overlappi
 from tests.unit.engine.test_restore import restore
 from tests.vgpus import make, spec_of
 from tests.worlds import Host, create, delete, open_host, picture, start, stop, wish
+from vgpuctl.backends import of
 from vgpuctl.domain.parse import parse
 from vgpuctl.engine import queries
 from vgpuctl.engine.observe import Want, observe
-from vgpuctl.errors import InUse, NoCapacity, VgpuctlError
+from vgpuctl.errors import InUse, NoCapacity, VerifyFailed, VgpuctlError
 from vgpuctl.hook.run import prepare
 from vgpuctl.host.nvml import NoNvml
-from vgpuctl.model.gpu import Mode, Vgpu
-from vgpuctl.model.vm import VmState
+from vgpuctl.model.gpu import Backend, Mode, Vgpu
+from vgpuctl.model.vm import PromisedVgpu, VmState
 from vgpuctl.value import replace
 
 H100_MIG, H100 = "0000:3b:00.0", "0000:3f:00.0"
@@ -266,6 +267,76 @@ def test_with_mig_each_vgpu_has_an_instance_and_the_next_is_refused(tmp_path):
     with pytest.raises(NoCapacity) as raised:
         create(host.world, wish("H100-10C", name="five", gpu=H100_MIG), start=False)
     assert f"vgpuctl set-mig {H100_MIG} --off" in str(raised.value.facts["details"])
+
+
+SHARED_INSTANCES = """version: 1
+nvidia: {driver: "595.45.04"}
+gpus:
+  - {model: RTX PRO 6000, mig: ["1g.24gb+gfx", "1g.24gb+gfx"]}
+"""
+
+
+def instances_of(host: Host) -> dict[str | None, int | None]:
+    return {v.vm: v.gi_id for v in seen(host)}
+
+
+def test_a_vgpu_joins_those_of_its_size_where_the_driver_would_take_an_empty_instance(tmp_path):
+    host = open_host(tmp_path, text=SHARED_INSTANCES)
+    for name, profile in (("half", "DC-1-12Q"), ("third", "DC-1-8Q")):
+        create(host.world, wish(profile, name=name), start=False)
+    assert instances_of(host) == {"half": 3, "third": 4}
+    delete(host.world, "half")
+    create(host.world, wish("DC-1-8Q", name="other"), start=False)
+    assert instances_of(host) == {"third": 4, "other": 4}
+    create(host.world, wish("DC-1-24Q", name="whole"), start=False)
+    assert instances_of(host)["whole"] == 3
+
+
+def test_after_a_boot_what_is_promised_counts_exactly_and_is_made_so(tmp_path):
+    host = open_host(tmp_path, text=SHARED_INSTANCES)
+    for name in ("one", "two", "three"):
+        create(host.world, wish("DC-1-8Q", name=name), start=False)
+    host.sim.reboot()
+    host = host.again()
+    gpu = observe(host.world, Want()).gpus[0]
+    host.world.vendor.sriov_manage("-d", gpu.address, deadline_seconds=1)
+    host.world.nvml.set_mig(gpu.address, enabled=True)
+    host.world.vendor.sriov_manage("-e", gpu.address, deadline_seconds=1)
+    for start_at in (0, 1):
+        host.world.nvml.make_instance(gpu.address, 47, start_at)
+    whole = next(p for p in queries.list_profiles(host.world).data if p["profile"] == "DC-1-24Q")
+    assert (whole["free"], [v.present for v in seen(host)]) == (1, [False] * 3)
+    for name in ("three", "one", "two"):
+        start(host.world, name)
+    assert len(set(instances_of(host).values())) == 1
+
+
+def test_an_instance_that_filled_up_meanwhile_is_passed_over_and_one_that_lies_is_told(tmp_path):
+    host = open_host(tmp_path, text=SHARED_INSTANCES)
+    function = observe(host.world, Want()).gpus[0].functions[0]
+    vgpu = PromisedVgpu(
+        0, Backend.VENDOR_VF, H100_MIG, function.address, function.address, "DC-1-8Q", framebuffer_mib=8192
+    )
+    (step,) = of(Backend.VENDOR_VF).make(vgpu, "1555", (99, 4))
+    step.perform(host.world)
+    step.verify(host.world)
+    path = f"{function.path}/nvidia/gpu_instance_id"
+    assert host.world.sysfs.read(path) == "4\n"
+    step.undo(host.world)
+
+    class Deaf:
+        def write(self, where: str, text: str) -> None:
+            if where != path:
+                host.sim.sysfs.write(where, text)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(host.sim.sysfs, name)
+
+    (step,) = of(Backend.VENDOR_VF).make(vgpu, "1555", (4,))
+    with pytest.raises(VerifyFailed, match="GPU instance 4 but reads back 3"):
+        step.perform(replace(host.world, sysfs=Deaf()))
+    step.undo(host.world)
+    assert picture(host).types == {}
 
 
 def test_the_modes_are_told_and_a_reboot_leaves_mig_without_instances(tmp_path):

@@ -21,28 +21,16 @@ def add_places(sysfs: Sysfs, gpu: Gpu) -> Gpu:
 
     What a driver has no file for, or does not tell, stays unknown.
     """
-    if gpu.mig is not None and gpu.mig.enabled:
-        if gpu.backend is not Backend.VENDOR_VF:
-            return gpu
-        return replace(gpu, functions=tuple(_in_instance(sysfs, f) for f in gpu.functions))
-    if not gpu.mixed_size:
+    mig = gpu.mig is not None and gpu.mig.enabled
+    if not (gpu.mixed_size or mig) or (mig and gpu.backend is not Backend.VENDOR_VF):
         return gpu
     look = _Look(sysfs)
-    functions = tuple(look.function(f) for f in gpu.functions)
+    functions = tuple(look.in_instance(f) if mig else look.function(f) for f in gpu.functions)
     return replace(gpu, functions=functions, fixed_places=look.no_file)
 
 
-def _in_instance(sysfs: Sysfs, function: Function) -> Function:
-    if function.current_type is None:
-        return function
-    try:
-        return replace(function, gi_id=shown_number(sysfs.read(f"{function.path}/nvidia/gpu_instance_id")))
-    except OSError:
-        return function
-
-
 class _Look:
-    """One look at the placements of a GPU's vGPUs. `no_file`: the driver has none for one that is there."""
+    """One look at where a GPU's vGPUs are. `no_file`: the driver has none that tells it for one that is there."""
 
     def __init__(self, sysfs: Sysfs) -> None:
         self._sysfs = sysfs
@@ -51,17 +39,23 @@ class _Look:
     def function(self, function: Function) -> Function:
         """Return a function with the placements of what it carries."""
         if function.current_type is not None:
-            return replace(function, placement_id=self._place(function.path))
+            return replace(function, placement_id=self._number(f"{function.path}/nvidia/placement_id"))
         if not function.mdevs:
             return function
         return replace(function, mdevs=tuple(self._mdev(function, m) for m in function.mdevs))
 
-    def _mdev(self, function: Function, mdev: Mdev) -> Mdev:
-        return replace(mdev, placement_id=self._place(f"{function.path}/{mdev.uuid}"))
+    def in_instance(self, function: Function) -> Function:
+        """Return a VF with the GPU instance of the vGPU that it carries."""
+        if function.current_type is None:
+            return function
+        return replace(function, gi_id=self._number(f"{function.path}/nvidia/gpu_instance_id"))
 
-    def _place(self, directory: str) -> int | None:
+    def _mdev(self, function: Function, mdev: Mdev) -> Mdev:
+        return replace(mdev, placement_id=self._number(f"{function.path}/{mdev.uuid}/nvidia/placement_id"))
+
+    def _number(self, path: str) -> int | None:
         try:
-            return shown_number(self._sysfs.read(f"{directory}/nvidia/placement_id"))
+            return shown_number(self._sysfs.read(path))
         except FileNotFoundError:
             self.no_file = True
         except OSError:
