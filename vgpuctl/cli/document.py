@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
-from vgpuctl.cli.streams import escaped
+from vgpuctl.cli.streams import escaped, is_unicode
 from vgpuctl.value import Value, as_dict
 
 SCHEMA = "vgpuctl/1"
@@ -77,5 +77,4 @@ def plain(value: object) -> object:
 
 def text(document: Mapping[str, object]) -> str:
     """Return a document as it is printed."""
-    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
-    return escaped(json.dumps(plain(document), indent=2, ensure_ascii=not encoding.startswith("utf"))) + "\n"
+    return escaped(json.dumps(plain(document), indent=2, ensure_ascii=not is_unicode(sys.stdout))) + "\n"

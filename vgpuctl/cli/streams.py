@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import re
@@ -10,6 +11,12 @@ import sys
 from typing import TextIO
 
 from vgpuctl.letters import is_shown
+
+_IN_ASCII = {ord(sign): instead for sign, instead in {
+    "×": "x", "…": "...", "✓": "ok", "✗": "x", "↶": "<", "\N{REPLACEMENT CHARACTER}": "?",
+}.items()}  # fmt: skip
+"""Every sign beyond ASCII that the program itself prints, as it is where the terminal's encoding lacks it."""
+_HANDLER = "vgpuctl-ascii"
 
 _TO_LOOK_AT = re.compile(r"[^\t\n -~]")
 
@@ -55,13 +62,43 @@ def is_terminal(stream: TextIO | None) -> bool:
 def _write(stream: TextIO | None, text: str) -> None:
     if stream is None:
         return
-    encoding = stream.encoding or "utf-8"
     try:
-        stream.write(text.encode(encoding, "replace").decode(encoding))
+        stream.write(_fitting(stream, text))
         stream.flush()
     except OSError:
         _discard(stream)
         raise
+
+
+def is_unicode(stream: TextIO | None) -> bool:
+    """Say whether the stream's reader takes every letter.
+
+    Python writes UTF-8 in the C locale (PEP 540), whose terminal knows ASCII alone.
+    """
+    if not (getattr(stream, "encoding", None) or "utf-8").lower().startswith("utf"):
+        return False
+    if stream not in (sys.__stdout__, sys.__stderr__) or not sys.flags.utf8_mode:
+        return True
+    from _locale import CODESET, nl_langinfo
+
+    return nl_langinfo(CODESET).upper().startswith("UTF")
+
+
+def _fitting(stream: TextIO, text: str) -> str:
+    """Return the text as the stream can show it: our own signs by ASCII's letters where it lacks them."""
+    if text.isascii() or is_unicode(stream):
+        return text.encode("utf-8", "replace").decode()
+    encoding = stream.encoding
+    if encoding.lower().startswith("utf"):
+        return text.translate(_IN_ASCII).encode("utf-8", "replace").decode()
+    return text.encode(encoding, _HANDLER).decode(encoding)
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lost = error.object[error.start : error.end]
+    return "".join(_IN_ASCII.get(ord(letter), "?") for letter in lost), error.end
 
 
 def _discard(stream: TextIO) -> None:
@@ -76,3 +113,6 @@ def write_err_raw(text: str) -> None:
     """Write to stderr without ending the line."""
     with contextlib.suppress(OSError, ValueError):
         _write(sys.stderr, text)
+
+
+codecs.register_error(_HANDLER, _in_ascii)

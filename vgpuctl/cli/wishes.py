@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -126,6 +127,7 @@ def text_of(path: str, what: str = "spec", most_bytes: int = MOST_BYTES) -> str:
         return read.decode("utf-8").replace("\r\n", "\n")
     except FileNotFoundError as exc:
         hint = f"give the path of the {what}" + (", or - to read it from standard input" if what == "spec" else "")
+        hint = _meant_file(path) + hint
         raise NotFound(f"there is no {what} file {path}", hint=hint, path=path) from exc
     except UnicodeDecodeError as exc:
         shown = "standard input" if path == "-" else path
@@ -134,6 +136,18 @@ def text_of(path: str, what: str = "spec", most_bytes: int = MOST_BYTES) -> str:
     except OSError as exc:
         hint = f"ls -ld {path}" if path != "-" else "give the spec as a file: -f SPEC"
         raise InvalidInput(f"{path} cannot be read: {exc.strerror}", hint=hint, errno=exc.errno, path=path) from exc
+
+
+def _meant_file(path: str) -> str:
+    """Return the nearest name in a file's directory as a question, or nothing."""
+    import difflib
+
+    folder, name = os.path.split(path)
+    try:
+        near = difflib.get_close_matches(name, os.listdir(folder or "."), 1, 0.7)
+    except OSError:
+        near = []
+    return f"did you mean {os.path.join(folder, near[0])}? " if near else ""
 
 
 def _bytes(path: str, most_bytes: int) -> bytes:

@@ -7,12 +7,15 @@ the first bytes of the files.
 
 from __future__ import annotations
 
+import posixpath
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from vgpuctl.model.records import ImageRecord
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Promise, Vm
 from vgpuctl.plan.chains import Chains, chains_of, known_links, raw_disks, refuse_shared_disks
-from vgpuctl.plan.images import Links
+from vgpuctl.plan.images import Links, nearest
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
@@ -39,6 +42,23 @@ def find_chains(world: World, snapshot: Snapshot, *typed: str) -> Chains:
             bases[path] = seen.below
             todo.append(seen.below)
     return chains_of(snapshot, Links(found.vms, bases), identities)
+
+
+def meant_images(world: World, files: Mapping[str, ImageRecord | None]) -> dict[str, tuple[str, ...]]:
+    """Return for each path without a file, or with a directory, the images that may have been meant, the nearest first.
+
+    They are sought by name, in the directory that was typed and among the volumes.
+    """
+    missing = [path for path, found in files.items() if found is None or found.format == "directory"]
+    if not missing:
+        return {}
+    pools = [pool for pool in world.storage.pools() if pool.active]
+    volumes = [v.path for pool in pools for v in world.storage.volumes(pool.name, refresh=False)]
+    meant = {}
+    for path in missing:
+        folder = path if files[path] is not None else posixpath.dirname(path.rstrip("/"))
+        meant[path] = nearest(path, [*world.storage.files_in(folder), *volumes], anything=files[path] is not None)
+    return meant
 
 
 def refuse_shared(world: World, snapshot: Snapshot, vm: Vm, gone: Promise) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.demand import not_offered
 from vgpuctl.domain.templates import builtin_names, builtin_template
-from vgpuctl.engine.chains import find_chains
+from vgpuctl.engine.chains import find_chains, meant_images
 from vgpuctl.engine.observe.host_file import PATH, read_text
 from vgpuctl.errors import FileFailed, NotFound
 from vgpuctl.model.digits import meminfo_mib
@@ -34,12 +34,14 @@ def gather(world: World, snapshot: Snapshot, wish: VmWish, vgpus: tuple[Promised
     paths = [p for p in (wish.image, wish.cdrom) if p is not None]
     paths += [d.path for d in wish.disks if isinstance(d, ExistingDisk)]
     pool = world.storage.pool(wish.storage_pool)
+    files = {p: world.storage.image(p) for p in paths}
     return Facts(
         capabilities=world.hypervisor.capabilities(),
         network=world.hypervisor.network(wish.network),
         pool=pool,
         template=compile_template(read_template(world, wish.template), f"{wish.template}.xml.j2", world.scratch),
-        files={p: world.storage.image(p) for p in paths},
+        files=files,
+        meant=meant_images(world, files),
         holders=holders_of(world, vgpus) if wish.mode == "passthrough" else GpuHolders(),
         chains=find_chains(world, snapshot, *paths) if paths else NO_CHAINS,
         host_memory_mib=host_memory_mib(world),

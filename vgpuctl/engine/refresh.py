@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vgpuctl.engine.attach import own_all
-from vgpuctl.engine.chains import find_chains
+from vgpuctl.engine.chains import find_chains, meant_images
 from vgpuctl.engine.done import done
 from vgpuctl.engine.guards import find_vm, refuse_stuck, require_system, require_writable
 from vgpuctl.engine.observe import Want, observe
@@ -107,7 +107,7 @@ def _job(world: World, name: str, image: str) -> Job:
     old = plan.system_disk(vm, promise)
     found = world.storage.image(image)
     chains = find_chains(world, snapshot, image)
-    check_files(chains, {image: found}, bases=[image])
+    check_files(chains, {image: found}, meant_images(world, {image: found}), bases=[image])
     if found is None:
         raise NotFound(f"there is no file {image}", path=image)
     plan.refuse_unbootable(vm, found)

@@ -273,6 +273,9 @@ class Storage(Protocol):
     def image(self, path: str) -> ImageRecord | None:
         """Look at an image file without changing it; None when there is none."""
 
+    def files_in(self, directory: str) -> tuple[str, ...]:
+        """Return the paths of a directory's files, sorted; none where it cannot be read."""
+
     def file_system_bytes(self, directory: str) -> int | None:
         """Return how large the file system is that a directory is on, or would be made on; None where unknown."""
 

@@ -51,6 +51,7 @@ class Facts(Value):
     """`files` maps every path the wish names (image, disks, cdrom) to what is there, None for nothing.
 
     `holders`: who has the GPU of a passthrough wish open. `chains`: who has which file already.
+    `meant`: for a path without an image those that may have been meant.
     `file_system_bytes`: how large the file system is on which the pool is, or would be made.
     """
 
@@ -61,6 +62,7 @@ class Facts(Value):
     files: Mapping[str, ImageRecord | None] = NOTHING
     holders: GpuHolders = GpuHolders()
     chains: Chains = NO_CHAINS
+    meant: Mapping[str, tuple[str, ...]] = NOTHING
     host_memory_mib: int | None = None
     file_system_bytes: int | None = None
 
@@ -76,7 +78,9 @@ def check_facts(snapshot: Snapshot, wish: VmWish, vgpus: tuple[PromisedVgpu, ...
     _check_network(wish, facts)
     _check_cloud_init(wish)
     disks = [d.path for d in wish.disks if isinstance(d, ExistingDisk)]
-    warnings = check_files(facts.chains, facts.files, bases=[wish.image] if wish.image else [], disks=disks)
+    warnings = check_files(
+        facts.chains, facts.files, facts.meant, bases=[wish.image] if wish.image else [], disks=disks
+    )
     if vgpus:
         refuse_held(vgpus[0].gpu, facts.holders, force_console=wish.force_console)
     if needs_pool(wish):
@@ -143,16 +147,25 @@ def _check_cloud_init(wish: VmWish) -> None:
 
 
 def check_files(
-    chains: Chains, files: Mapping[str, ImageRecord | None], *, bases: Sequence[str] = (), disks: Sequence[str] = ()
+    chains: Chains,
+    files: Mapping[str, ImageRecord | None],
+    meant: Mapping[str, tuple[str, ...]],
+    *,
+    bases: Sequence[str] = (),
+    disks: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Check images and disks that exist, and return warnings. `bases` are to be cloned, `disks` to be written to.
 
     Raises:
-        NotFound, HostCannot, Refused, InUse: as the message says.
+        NotFound, InvalidInput, HostCannot, Refused, InUse: as the message says.
     """
     for path, record in files.items():
+        shown = f"did you mean {' or '.join(meant[path])}? " if meant.get(path) else ""
+        hint = f"{shown}vgpuctl list-images shows the images that are known"
         if record is None:
-            raise NotFound(f"there is no file {path}", hint="give the absolute path of an image", path=path)
+            raise NotFound(f"there is no file {path}", hint=hint, path=path)
+        if record.format == "directory":
+            raise InvalidInput(f"{path} is a directory, not an image", hint=hint, path=path)
         if path in (*bases, *disks):
             _refuse_unsafe(path, record)
         if record.problem:

@@ -50,6 +50,15 @@ def links(users: Sequence[DiskUser], volumes: Sequence[VolumeRecord]) -> Links:
     return Links({path: frozenset(names) for path, names in vms.items()}, bases)
 
 
+def nearest(path: str, known: Sequence[str], *, anything: bool) -> tuple[str, ...]:
+    """Return the known images whose names are like that of `path`, at most three; with `anything` else the first."""
+    import difflib
+
+    by_name = {one.rpartition("/")[2].lower(): one for one in reversed(known)}
+    near = difflib.get_close_matches(path.rpartition("/")[2].lower(), by_name, 3, 0.6)
+    return tuple(by_name[name] for name in near) or (tuple(known[:3]) if anything else ())
+
+
 def outside(found: Links, volumes: Sequence[VolumeRecord]) -> tuple[str, ...]:
     """Return the bases that are in no pool, sorted by path."""
     return tuple(sorted(set(found.bases.values()) - {v.path for v in volumes}))

@@ -138,9 +138,17 @@ class SimStorage:
         with looking(self._core, "image", path) as state:
             file = state.file(path)
             if file is None:
-                return None
+                folder = posixpath.normpath(path) + "/"
+                holds = [*state.files, *(f"{pool.path}/" for pool in state.pools.values())]
+                inside = any(one.startswith(folder) for one in holds)
+                return ImageRecord(path, "directory", 0, problem=f"{path}: Is a directory") if inside else None
             chain, refusal = _chain(state, path)
             return ImageRecord(path, file.format, file.size, file.firmware, file.problem, refusal, chain=chain)
+
+    def files_in(self, directory: str) -> tuple[str, ...]:
+        """Return the paths of a directory's files."""
+        with looking(self._core, "files-in", directory) as state:
+            return tuple(sorted(path for path in state.files if posixpath.dirname(path) == directory.rstrip("/")))
 
     def file_system_bytes(self, directory: str) -> int | None:
         """Return how large the file system is that a directory is on: a pool's own, or that of all others."""

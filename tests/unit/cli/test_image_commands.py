@@ -98,3 +98,33 @@ def test_the_disk_of_a_vm_without_a_name_does_not_name_it_twice(run: Run) -> Non
     assert re.fullmatch(r"vgpu-[0-9a-f]{8}", made["name"])
     named = run("create-vm v1 --profile A100-4C --json").document["data"]
     assert named["disks"][0]["path"] == f"/var/lib/libvirt/images/v1-{named['uuid'][:8]}.qcow2"
+
+
+@pytest.mark.parametrize("option", ["--image", "--disk", "--cdrom"])
+def test_a_path_without_an_image_names_the_nearest_one_and_where_all_are(run: Run, option: str) -> None:
+    line = f"create-vm --profile A100-4C {option}"
+    hint = "hint: did you mean /srv/images/ubuntu-24.04.qcow2? vgpuctl list-images shows"
+    refused(run, f"{line} /srv/images/ubuntu-2404.qcow2", 2, "not-found", "there is no file", hint)
+    refused(run, f"{line} /srv/images", 2, "invalid-input", "/srv/images is a directory, not an image", "ubuntu-24.04")
+    refused(run, f"{line} /var/lib/libvirt/images", 2, "invalid-input", "is a directory", "hint: vgpuctl list-images")
+    assert run("create-vm v1 --profile A100-4C --json").status == 0
+    (volume,) = (row["path"] for row in run("list-images --json").document["data"] if row["role"] == "disk")
+    refused(run, f"{line} /elsewhere/{volume.rpartition('/')[2]}x", 2, "not-found", f"did you mean {volume}?")
+    refused(run, f"{line} /srv/images/nothing-like-it", 2, "not-found", "hint: vgpuctl list-images")
+
+
+def test_a_new_base_image_of_a_vm_is_looked_for_in_the_same_way(run: Run) -> None:
+    assert run("create-vm v1 --profile A100-4C --image /srv/images/ubuntu-24.04.qcow2 --no-start").status == 0
+    ran = run("refresh-vm v1 --image /srv/images/ubuntu-24.4.qcow2 --yes")
+    assert (ran.status, "did you mean /srv/images/ubuntu-24.04.qcow2?" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "line", ["ensure-vm -f {}", "create-vm --profile A100-4C --image /srv/images/ubuntu-24.04.qcow2 --cloud-init {}"]
+)
+def test_a_spec_or_user_data_that_is_not_there_names_the_nearest_file(run: Run, tmp_path: Path, line: str) -> None:
+    (tmp_path / "desktops.yaml").write_text("")
+    missing = run(line.format(tmp_path / "desktop.yaml"))
+    assert (missing.status, f"did you mean {tmp_path}/desktops.yaml?" in missing.err) == (2, True)
+    directory = run(line.format(tmp_path))
+    assert (directory.status, "is a directory" in directory.err) == (2, True)

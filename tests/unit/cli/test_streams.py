@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import shlex
 import subprocess
 import sys
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.conftest import Ran, child, child_environment
+from tests.unit.cli.conftest import ROOT, Ran, child, child_environment
 from vgpuctl.cli.streams import clean
 
 _PRINT = (
@@ -97,6 +99,42 @@ def test_an_encoding_without_the_letters_loses_only_those() -> None:
     ran = child(code=_PRINT, env=child_environment(PYTHONIOENCODING="ascii", PYTHONUTF8="0"))
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith("??")
+
+
+@pytest.mark.parametrize(
+    ("environment", "shown"),
+    [
+        ({"LC_ALL": "C"}, b"11 x A100-4C"),
+        ({"LC_ALL": "C", "PYTHONUTF8": "0"}, b"11 x A100-4C"),
+        ({"PYTHONIOENCODING": "ascii"}, b"11 x A100-4C"),
+        ({"PYTHONIOENCODING": "latin-1"}, b"11 \xd7 A100-4C"),
+        ({"LC_ALL": "C.UTF-8"}, "11 × A100-4C".encode()),
+    ],
+)
+def test_our_own_signs_are_asciis_only_where_the_encoding_lacks_them(
+    environment: dict[str, str], shown: bytes, tmp_path: Path
+) -> None:
+    words = ("--host", "sim:a100-40", "create-vm", "--profile", "A100-4C:11")
+    env = child_environment(XDG_STATE_HOME=str(tmp_path), **environment)
+    line = [sys.executable, "-m", "vgpuctl", *words]
+    ran = subprocess.run(line, env=env, capture_output=True, check=False)
+    assert (ran.returncode, shown in ran.stderr) == (4, True), ran.stderr
+    ran = subprocess.run([*line, "--json"], env=env, capture_output=True, check=False)
+    error = json.loads(ran.stdout.decode(environment.get("PYTHONIOENCODING", "utf-8")))["error"]
+    assert error["message"].startswith("no room for 11 × A100-4C")
+
+
+def test_every_sign_that_the_program_prints_has_its_form_in_ascii() -> None:
+    """`letters.py` has the letters that are never printed."""
+    signs: set[str] = set()
+    for path in set((ROOT / "vgpuctl").rglob("*.py")) - {ROOT / "vgpuctl" / "letters.py"}:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+                signs.update(sign for sign in clean(node.value) if not sign.isascii())
+    assert {"×", "…"} <= signs
+    assert {sign for sign in signs if sign.encode("ascii", "vgpuctl-ascii") == b"?"} == {"\N{REPLACEMENT CHARACTER}"}
 
 
 def test_closed_streams_are_no_error() -> None:

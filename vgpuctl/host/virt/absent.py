@@ -173,6 +173,10 @@ class AbsentStorage(_Absent):
         """Raise HostCannot."""
         self._refuse()
 
+    def files_in(self, directory: str) -> tuple[str, ...]:
+        """Raise HostCannot."""
+        self._refuse()
+
     def file_system_bytes(self, directory: str) -> int | None:
         """Raise HostCannot."""
         self._refuse()

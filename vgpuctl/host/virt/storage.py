@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Exists, LibvirtFailed, NoSpace
@@ -36,6 +37,7 @@ _REFRESH_TRIES = 20
 _REFRESH_PAUSE_SECONDS = 0.05
 _SEND_BYTES = 256 << 10
 """libvirt's remote protocol takes no more in one message."""
+_MOST_FILES = 10_000
 _NO_SPACE = "No space left on device"
 
 
@@ -176,6 +178,14 @@ class LibvirtStorage:
     def image(self, path: str) -> ImageRecord | None:
         """Look at an image file without changing it; None when there is none."""
         return self._look(path, lambda: (pool.path for pool in self.pools() if pool.path is not None))
+
+    def files_in(self, directory: str) -> tuple[str, ...]:
+        """Return the paths of a directory's files; of a large directory not all."""
+        try:
+            with os.scandir(directory) as entries:
+                return tuple(sorted(entry.path for entry in islice(entries, _MOST_FILES) if not entry.is_dir()))
+        except OSError:
+            return ()
 
     def file_system_bytes(self, directory: str) -> int | None:
         """Return how large the file system is that a directory is on, or would be made on."""
