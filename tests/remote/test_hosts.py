@@ -367,3 +367,21 @@ def test_the_tests_leave_nothing_on_this_machine(network: Network) -> None:
     assert "hub" in network.run("ip", "-br", "link")
     assert "hub" not in subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
     assert "gpu-01" not in subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
+
+
+def test_entries_of_host_yaml_go_with_yes_alone_and_come_back_by_undo(ssh: Ssh, tmp_path: Path) -> None:
+    file = tmp_path / "host.yaml"
+    file.write_text("version: 1\n")
+    assert ssh("gpu-06", "cordon", "A100").returncode == 0
+    for empty in ("/dev/null", "-"):
+        done = ssh("gpu-06", "apply", "--yes", "-f", empty)
+        assert (done.returncode, "standard input says nothing" in done.stderr) == (2, True)
+    asked = ssh("gpu-06", "apply", "-f", str(file))
+    assert (asked.returncode, "gpus.0000:3b:00.0: cordoned true" in asked.stderr) == (2, True)
+    assert error_of(ssh("gpu-06", "apply", "-f", str(file), "--json"))["code"] == "needs-confirmation"
+    assert ssh("gpu-06", "diff").stdout == "the host is as asked for\n"
+    assert "gone from host.yaml:" in ssh("gpu-06", "apply", "--yes", "-f", str(file)).stdout
+    assert "cordoned" not in ssh("gpu-06", "export").stdout
+    assert ssh("gpu-06", "apply", "--undo", "1", "--json").returncode == 0
+    assert "cordoned: true" in ssh("gpu-06", "export").stdout
+    assert ssh("gpu-06", "uncordon", "A100").returncode == 0

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -171,6 +172,7 @@ def test_a_broken_host_yaml_can_be_replaced(host: Host, broken: str | bytes, wor
     assert "vgpuctl apply --undo" in host("list-gpus").err
     assert "vgpuctl apply --undo" in host("cordon A100").err
     assert host(f"{words} --dry-run", wanted).status == 0
+    assert host("diff -f -", wanted).status == 7
     assert host(words, wanted).status == 2
     assert host.file.read_bytes() == (broken if isinstance(broken, bytes) else broken.encode())
     assert host(f"{words} --yes", wanted).status == 0
@@ -221,6 +223,36 @@ def test_every_command_that_edits_host_yaml_keeps_the_version_before(host: Host)
         assert ran.status == 0, ran.err
         assert (host.etc / "host.yaml.1").read_text() == before
         assert len(host.etc_now) == number + 1
+
+
+def test_undo_brings_back_a_file_that_was_removed(host: Host) -> None:
+    assert host("uncordon A16").status == 0
+    host.file.unlink()
+    assert host("apply --undo").status == 0
+    assert host.etc_now == {"host.yaml": SAID, "host.yaml.1": SAID}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless", "directory", "large"])
+def test_what_stands_in_the_place_of_host_yaml_is_named_at_once(host: Host, kind: str) -> None:
+    host.file.unlink()
+    {
+        "pipe": lambda: os.mkfifo(host.file),
+        "endless": lambda: host.file.symlink_to("/dev/zero"),
+        "directory": host.file.mkdir,
+        "large": lambda: (host.file.touch(), os.truncate(host.file, 3 << 30)),
+    }[kind]()
+    for line in ("diff", "apply", "apply -f -", "cordon A16", "export", "create-vm vm --profile A100-4C"):
+        ran = host(line, "version: 1\n")
+        assert (ran.status, "host.yaml cannot be read: it is" in ran.err) == (2, True), line
+    looked = host("list-gpus")
+    assert (looked.status, "host.yaml cannot be read: it is" in looked.err) == (0, True)
+
+
+def test_a_pipe_among_the_definitions_of_mdevctl_is_not_waited_for(host: Host, tmp_path: Path) -> None:
+    (parent := tmp_path / "mdevctl.d" / "0000:5e:00.0").mkdir(parents=True)
+    os.mkfifo(parent / "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001")
+    ran = host(f"import {parent.parent}")
+    assert (ran.status, "it is a pipe, not a regular file" in ran.err) == (2, True)
 
 
 def test_a_host_by_ssh_gets_the_words_and_the_answer(host: Host) -> None:

@@ -74,7 +74,9 @@ def _definitions(directory: Path) -> tuple[Definition, ...]:
         files = sorted(f for p in directory.iterdir() if p.is_dir() and p.name != "scripts.d" for f in p.iterdir())
     except OSError as error:
         raise InvalidInput(f"{directory} cannot be read: {error.strerror}", hint=f"ls -l {directory}") from error
-    found = [foreign.read_definition(wishes.text_of(str(f)), str(f), f.parent.name, f.name) for f in files]
+    found = [
+        foreign.read_definition(wishes.text_of(str(f), "definition"), str(f), f.parent.name, f.name) for f in files
+    ]
     if not found:
         hint = "in /etc/mdevctl.d each is a file PARENT/UUID"
         raise NotFound(f"{directory} has no definitions of mdevctl", hint=hint, path=str(directory))
