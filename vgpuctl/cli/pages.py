@@ -93,7 +93,7 @@ def _vgpu_table(vgpus: Sequence[Data]) -> list[Block]:
     from vgpuctl.cli.partition_pages import place
 
     columns = [
-        ("CARRIER", [v["carrier"] for v in vgpus]),
+        ("CARRIER", [", ".join([v["carrier"], *v.get("companions", ())]) for v in vgpus]),
         ("PROFILE", [unknown(v["profile"]) for v in vgpus]),
         ("VM", [_who(v) for v in vgpus]),
         ("OWNER", [v["owner"] for v in vgpus]),
@@ -316,6 +316,7 @@ def vgpu_line(vgpu: Data) -> str:
 
     what = f"{vgpu['profile']} on GPU {vgpu['gpu']}" if vgpu.get("profile") else f"GPU {vgpu['gpu']}"
     what += f", {place(vgpu)}" if place(vgpu) else ""
+    what += f" with {', '.join(vgpu['companions'])}" if vgpu.get("companions") else ""
     missing = "" if vgpu.get("present", True) else f", {vgpu.get('reason') or 'missing'}"
     return f"{what} ({vgpu['carrier']}{missing})" if vgpu["carrier"] != vgpu["gpu"] else f"{what}{missing}"
 

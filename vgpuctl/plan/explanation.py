@@ -10,7 +10,7 @@ from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.plan.moves import in_the_way_of, room_by_moves
-from vgpuctl.plan.report import Value, free_values, vgpu_value
+from vgpuctl.plan.report import Value, free_values, vgpu_values
 
 
 def explain_value(
@@ -37,7 +37,7 @@ def explain_value(
                 "rule": rule_of(gpu),
                 "reasons": list(space.reasons),
                 "in_the_way": _as_list(blocking[gpu.address]) if space.free == 0 else [],
-                "vgpus": [vgpu_value(v) for v in snapshot.taken_on(gpu.address)],
+                "vgpus": vgpu_values(snapshot.taken_on(gpu.address)),
             }
             for gpu, space in rooms_for(snapshot, gpus, types)
         ],

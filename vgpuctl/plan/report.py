@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from vgpuctl.capacity.place import free_in, rooms_for, sure_in
 from vgpuctl.capacity.room import Room, most_on
-from vgpuctl.model.gpu import NOT_FOR_VGPUS, Gpu, Vgpu, VgpuType
+from vgpuctl.model.gpu import NOT_FOR_VGPUS, Backend, Gpu, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import PromisedVgpu, Vm
 from vgpuctl.plan.reserve import homeless
@@ -37,7 +37,29 @@ def vgpu_value(vgpu: Vgpu) -> Value:
         "name": vgpu.name,
         "placement_id": vgpu.placement_id,
         "gpu_instance_id": vgpu.gi_id,
+        "companions": [],
     }
+
+
+def vgpu_values(vgpus: Iterable[Vgpu]) -> list[Value]:
+    """Return the values of what is taken; a GPU that is passed through is one, with the others of its slot."""
+    return with_companions([vgpu_value(v) for v in vgpus])
+
+
+def with_companions(values: Iterable[Value]) -> list[Value]:
+    """Return values with the other functions of a whole GPU's slot, such as its audio, in the GPU's own value."""
+    found: list[Value] = []
+    whole: dict[tuple[object, object], list[object]] = {}
+    for value in sorted(values, key=lambda v: v["carrier"] != v["gpu"]):
+        of = (value["gpu"], value["vm"])
+        if value["backend"] == Backend.PASSTHROUGH and of in whole:
+            whole[of].append(value["carrier"])
+            continue
+        companions: list[object] = []
+        if value["carrier"] == value["gpu"]:
+            whole[of] = companions
+        found.append(value | {"companions": companions})
+    return found
 
 
 def gpu_value(snapshot: Snapshot, gpu: Gpu) -> Value:
@@ -62,7 +84,7 @@ def gpu_value(snapshot: Snapshot, gpu: Gpu) -> Value:
             "enabled": gpu.vfs_enabled,
             "used": len({v.function for v in taken} & vf_addresses),
         },
-        "vgpus": [vgpu_value(v) for v in taken],
+        "vgpus": vgpu_values(taken),
         "problems": problems,
         "desired_mode": str(gpu.desired) if gpu.desired else None,
         "cordoned": gpu.cordoned,
@@ -164,7 +186,7 @@ def _vgpus_of(snapshot: Snapshot, vm: Vm) -> list[Value]:
     shown = {v["carrier"] for v in values}
     away = homeless(snapshot, vm, vm.promise) if vm.promise is not None else ()
     waiting = (planned_vgpu(v, vm.name) for v in away if v.carrier not in shown)
-    return values + [v | {"reason": "reserved only while the VM runs"} for v in waiting]
+    return with_companions([*values, *(v | {"reason": "reserved only while the VM runs"} for v in waiting)])
 
 
 def planned_vgpu(vgpu: PromisedVgpu, vm: str | None) -> Value:
@@ -183,6 +205,7 @@ def planned_vgpu(vgpu: PromisedVgpu, vm: str | None) -> Value:
         "name": None,
         "placement_id": vgpu.placement_id,
         "gpu_instance_id": None,
+        "companions": [],
     }
 
 

@@ -111,3 +111,20 @@ def test_what_is_set_along_with_a_mode_is_told_too(vgpuctl: Run) -> None:
     found = [told(vgpuctl, "a100-40", line) for line in lines]
     schedulers = [(one["before"]["scheduler"], one["after"]["scheduler"]) for one in found]
     assert schedulers == [(None, asked), (asked, None), (None, asked)]
+
+
+def test_a_card_with_its_audio_is_one_gpu_and_names_what_goes_with_it(sim: Run) -> None:
+    gpu, audio = "0000:d8:00.0", "0000:d8:00.1"
+
+    def mixed(line: str) -> Ran:
+        return sim(line, host="mixed")
+
+    made = mixed(f"create-vm card --mode passthrough --gpu {gpu} --json").document["data"]
+    seen = mixed("show-vm card --json").document["data"]
+    row = next(row for row in mixed("list-gpus --json").document["data"] if row["address"] == gpu)
+    for data in (made, seen, row, mixed(f"show-gpu {gpu} --json").document["data"]):
+        assert [(v["carrier"], v["companions"]) for v in data["vgpus"]] == [(gpu, [audio])]
+    assert f"GPU {gpu} with {audio}" in mixed("show-vm card").out
+    assert f"{gpu}, {audio}" in mixed(f"show-gpu {gpu}").out
+    assert "2" not in next(line for line in mixed("list-gpus").out.splitlines() if line.startswith(gpu)).split()[-1]
+    assert mixed("delete-vm card --yes").status == 0

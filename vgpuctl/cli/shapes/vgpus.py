@@ -17,6 +17,7 @@ class VgpuShape(TypedDict):
     `carrier` is the mdev's UUID, or the address of the function; `reason` says why it is leaked. `name` is that of a
     vGPU which host.yaml keeps without a VM; then `vm` is the VM that refers to it. `placement_id` is where it is, or is
     to be, on a mixed-size GPU, `gpu_instance_id` its GPU instance with MIG; null also where the driver does not tell.
+    `companions`: the other functions of the slot, such as audio, that go with a GPU that is passed through.
     """
 
     carrier: str
@@ -32,6 +33,7 @@ class VgpuShape(TypedDict):
     name: str | None
     placement_id: int | None
     gpu_instance_id: int | None
+    companions: list[str]
 
 
 class NamedVgpuShape(VgpuShape):
