@@ -70,6 +70,7 @@ CHANGING = {
     "nvml.set_mixed_size",
     "system.put",
     "system.remove",
+    "unfinished.remove",
 }
 
 
@@ -109,6 +110,7 @@ class Watch:
             "vendor",
             "kernel_log",
             "system",
+            "unfinished",
         )
         return replace(world, **{name: _Seam(name, getattr(world, name), self) for name in names})
 

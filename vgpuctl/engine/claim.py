@@ -18,7 +18,7 @@ from vgpuctl.errors import Busy, InUse, NoCapacity, NotFound
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Claim, Promise, PromisedVgpu
 from vgpuctl.plan.claims import claims_for, typed
-from vgpuctl.steps.claims import HoldClaim, all_claims, runs_with
+from vgpuctl.steps.claims import HoldClaim, claims_on, runs_with
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def reclaim(
         Busy: another vgpuctl works on this VM.
     """
     with world.claims.lock(wait_seconds):
-        present = {c.carrier: c for c in all_claims(world)}
+        present = {c.carrier: c for c in claims_on(world, claims)}
         for claim in claims:
             if claim.carrier in present:
                 _refuse_taken(world, claim, present[claim.carrier])

@@ -19,14 +19,16 @@ from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.observe.vms import read_vm
 from vgpuctl.engine.power import lacks_place, leftovers_of, start_vm
 from vgpuctl.engine.run import carry_out
+from vgpuctl.engine.unowned import About, Finding, of_host_file, unfinished, unowned
 from vgpuctl.engine.working import worked_on
-from vgpuctl.errors import InUse, LibvirtFailed, NotFound, VgpuctlError
+from vgpuctl.errors import InUse, LibvirtFailed, NotFound, PartlyApplied, VgpuctlError
 from vgpuctl.model.digits import whole
 from vgpuctl.model.gpu import Owner, Vgpu
 from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.records import Holder
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.step import Plan
-from vgpuctl.model.vm import SETTING_UP, Claim, Exchange, NamedVgpu, Promise, PromiseState, Vm
+from vgpuctl.model.vm import Claim, Exchange, ProcessId, Promise, PromiseState, Vm
 from vgpuctl.plan.change import ADOPTED, detach_steps, unreferenced
 from vgpuctl.plan.exchange import abandoning_steps, decided, finishing_steps
 from vgpuctl.plan.refresh import dropping
@@ -34,56 +36,104 @@ from vgpuctl.plan.remove import (
     as_promised,
     freeing_steps,
     not_provably_ours,
-    orphan_plan,
     removal_plan,
 )
 from vgpuctl.plan.reserve import held
-from vgpuctl.plan.vgpus import holder_of, promised, refuse_unread
-from vgpuctl.steps.claims import HoldClaim, ReleaseClaim, all_claims
+from vgpuctl.plan.vgpus import refuse_unread
+from vgpuctl.steps.claims import HoldClaim, ReleaseClaim, claims_on
 from vgpuctl.steps.domain import OFF, SetRecord, lacking
 from vgpuctl.steps.plug import SwitchOver
-from vgpuctl.value import Value, replace
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
+    from vgpuctl.model.seams import Processes
     from vgpuctl.model.world import World
 
-
-class Finding(Value):
-    """One thing that is not as it should be, and what mends it: a plan, or a start. Without both it is only told."""
-
-    kind: str
-    what: str
-    action: str
-    plan: Plan | None = None
-    claims: tuple[Claim, ...] = ()
-    vm: Vm | None = None
-    start: bool = False
+ROUNDS = 5
+AGAIN = "what is left after that is looked at again: more may follow"
 
 
 def reconcile(world: World, *, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome:
-    """Find and mend; one failure does not stop the rest, and is told at the end.
+    """Find and mend, again until nothing is left to mend; one failure does not stop the rest, and is told at the end.
+
+    What was mended may uncover what is left of it: a VM that is gone leaves claims that were stray. A dry run shows
+    what the first look finds.
 
     Raises:
+        PartlyApplied: there still is something after the last round.
         VgpuctlError: the first failure, after everything else was tried; `left` lists all of them.
     """
     if not dry_run:
         require_writable(world)
+    told: dict[About, Finding] = {}
+    failed: dict[About, VgpuctlError] = {}
+    steps: list[str] = []
+    before: list[About] = []
+    for rounds in range(ROUNDS + 1):
+        seen = replace(world, processes=_Others(world.processes)) if rounds else world
+        snapshot = _look(seen, dry_run=dry_run)
+        findings = {f.about: f for f in find(seen, snapshot)}
+        told |= {about: f for about, f in findings.items() if about not in told}
+        work = [f for f in findings.values() if f.mends and f.about not in failed]
+        if not work or before == [f.about for f in work]:  # others work on it, or it is as it was
+            break
+        before = [f.about for f in work]
+        if rounds == ROUNDS:
+            raise _unsettled(work)
+        steps += [line for f in work for line in f.steps]
+        if dry_run:
+            break
+        for finding in work:
+            error = _mend(world, finding, wait_seconds, progress)
+            if error is not None:
+                failed[finding.about] = error
+    if failed:
+        first = next(iter(failed.values()))
+        first.left = [line for error in failed.values() for line in (error.left or [error.message])]
+        raise first
+    found = [{"kind": f.kind, "what": f.what, "action": f.action} for f in told.values()]
+    notes = (AGAIN,) if dry_run and steps else ()
+    return Outcome(bool(steps), {"findings": found}, tuple(steps), snapshot.warnings, notes, dry_run=dry_run)
+
+
+class _Others:
+    """The processes but for this one: what it has claimed in an earlier round, nobody works on any more."""
+
+    def __init__(self, real: Processes) -> None:
+        self._real = real
+
+    def this(self) -> ProcessId:
+        """Return the calling process."""
+        return self._real.this()
+
+    def command(self) -> str:
+        """Return the calling command line."""
+        return self._real.command()
+
+    def alive(self, process: ProcessId) -> bool:
+        """Say whether another process lives."""
+        return process != self.this() and self._real.alive(process)
+
+    def holders(self, nodes: tuple[str, ...]) -> tuple[Holder, ...]:
+        """Return who has device nodes open."""
+        return self._real.holders(nodes)
+
+
+def _look(world: World, *, dry_run: bool) -> Snapshot:
     snapshot = observe(world, Want(models=False))
     require_system(snapshot)
     if not dry_run:
         refuse_unread(snapshot)
-    findings = find(world, snapshot)
-    work = [f for f in findings if f.plan is not None or f.start]
-    data: dict[str, object] = {"findings": [{"kind": f.kind, "what": f.what, "action": f.action} for f in findings]}
-    steps = tuple(s for f in work for s in ([f.action] if f.plan is None else [s.describe() for s in f.plan.steps]))
-    if dry_run or not work:
-        return Outcome(bool(work), data, steps, snapshot.warnings, dry_run=dry_run)
-    failures = [error for f in work if (error := _mend(world, f, wait_seconds, progress)) is not None]
-    if failures:
-        first = failures[0]
-        first.left = [line for error in failures for line in (error.left or [error.message])]
-        raise first
-    return Outcome(True, data, steps, snapshot.warnings)
+    return snapshot
+
+
+def _unsettled(work: list[Finding]) -> PartlyApplied:
+    error = PartlyApplied(
+        f"after {ROUNDS} rounds there still is something to mend: something else may be changing this host",
+        hint="vgpuctl reconcile --dry-run shows what is left",
+    )
+    error.left = [f"{f.what}: {f.action}" for f in work]
+    return error
 
 
 def _mend(world: World, finding: Finding, wait_seconds: float, progress: Progress) -> VgpuctlError | None:
@@ -107,7 +157,7 @@ def _mend(world: World, finding: Finding, wait_seconds: float, progress: Progres
 def _still(world: World, finding: Finding) -> bool:
     """Say whether it is as it was found; a VM that was off and is started since keeps what it has."""
     if finding.vm is None:
-        claimed = {c.carrier for c in all_claims(world)}
+        claimed = {c.carrier for c in claims_on(world, finding.claims)}
         if any(world.hypervisor.find_domain(c.vm_uuid) is not None for c in finding.claims):
             return False
         return all(c.carrier in claimed for c in finding.claims)
@@ -129,12 +179,10 @@ def find(world: World, snapshot: Snapshot) -> tuple[Finding, ...]:
         text = f"process {write.process.pid} waits in the kernel writing {write.path}"
         found.append(Finding("stuck-write", text, "it ends when the device is released"))
     busy = worked_on(world)
+    live = {c.vm_uuid for c in snapshot.claims if c.carrier in snapshot.live_claims}
     for vm in (v for v in snapshot.vms if v.uuid not in busy):
-        found += _of_vm(world, snapshot, vm)
-    stuck = {w.gpu for w in snapshot.stuck}
-    found += [one for named in snapshot.named for one in _of_named(world, snapshot, named)]
-    found += [_stray(world, snapshot, v, vm) for v, vm in _strays(snapshot) if v.gpu not in stuck]
-    found += [_leak(world, snapshot, v) for v in snapshot.vgpus if v.owner is Owner.LEAKED and v.gpu not in stuck]
+        found += _of_vm(world, snapshot, vm, works=vm.uuid in live)
+    found += [*of_host_file(world, snapshot), *unowned(world, snapshot), *unfinished(world)]
     return (*found, *_drained(world, snapshot))
 
 
@@ -158,10 +206,11 @@ def _drained(world: World, snapshot: Snapshot) -> list[Finding]:
     return found
 
 
-def _of_vm(world: World, snapshot: Snapshot, vm: Vm) -> list[Finding]:
+def _of_vm(world: World, snapshot: Snapshot, vm: Vm, *, works: bool) -> list[Finding]:
+    """Return what is wrong with one VM; `works`: a living process has claims of it."""
     if vm.promise is None:
         return _without_record(world, snapshot, vm)
-    if any(c.vm_uuid == vm.uuid and c.carrier in snapshot.live_claims for c in snapshot.claims):
+    if works:
         return []
     own = replace(vm.promise, vgpus=held(snapshot, vm, vm.promise))
     claims = claims_of(world, vm.name, own)
@@ -274,26 +323,6 @@ def _half_refreshed(
     return [Finding("half-refreshed", text, f"delete {paths}", dropping(vm, promise), claims, vm)]
 
 
-def _of_named(world: World, snapshot: Snapshot, named: NamedVgpu) -> list[Finding]:
-    """Return what is wrong with a vGPU that host.yaml keeps without a VM, unless somebody works on it."""
-    what = f"vGPU {named.name} of host.yaml ({named.profile} on {named.gpu})"
-    seen = next((v for v in snapshot.vgpus if v.carrier == named.carrier), None)
-    if seen is None or named.carrier in snapshot.live_claims:
-        return []
-    if seen.name != named.name:
-        text = f"{what} is the vGPU of {seen.holder}"
-        return [Finding("vgpu-conflict", text, "nothing: take one of them away, delete-vm or host.yaml")]
-    if seen.reason is not None:
-        return [Finding("vgpu-changed", f"{what}: {seen.reason}", "nothing: somebody changed it by hand")]
-    if not seen.present:
-        return [Finding("vgpu-missing", f"{what} is missing", "nothing: vgpuctl restore-host makes it again")]
-    if any(c.carrier == named.carrier for c in snapshot.claims):
-        return []
-    holder, promise = holder_of(snapshot.machine_id, named.name, promised(named, seen))
-    plan = Plan(tuple(HoldClaim(c) for c in claims_of(world, holder.name, promise)), undo_on_failure=False)
-    return [Finding("claim-lost", f"{what} has no claim on {named.carrier}", "write the claim again", plan)]
-
-
 def _is_present(snapshot: Snapshot, carrier: str) -> bool:
     return any(v.carrier == carrier and v.present for v in snapshot.vgpus)
 
@@ -334,51 +363,3 @@ def rebuilt(machine_id: str, vm: Vm, lost: list[Vgpu], index: Callable[[Vgpu], i
 
 def _index(alias: str | None) -> int:
     return whole((alias or "").rpartition("-")[2]) or 0
-
-
-def _strays(snapshot: Snapshot) -> list[tuple[Vgpu, Vm]]:
-    """Return what is claimed for a VM whose record and devices do not have it: a change that ended half-way.
-
-    A record that is a copy or cannot be read does not tell what the VM has, so nothing of it is stray.
-    """
-    by_uuid = {vm.uuid: vm for vm in snapshot.vms}
-    found = []
-    for claim in snapshot.claims:
-        vm = by_uuid.get(claim.vm_uuid)
-        if vm is None or claim.carrier in snapshot.live_claims or vm.copied_promise is not None:
-            continue
-        if vm.unreadable_promise:
-            continue
-        names = {v.carrier for v in vm.promise.vgpus} if vm.promise else set()
-        note = vm.promise.exchange if vm.promise else None
-        if note is not None:
-            names.add(note.vgpu.carrier)
-        if claim.carrier not in names | {h.carrier for h in vm.hostdevs}:
-            found += [(v, vm) for v in snapshot.vgpus if v.carrier == claim.carrier]
-    return found
-
-
-def _stray(world: World, snapshot: Snapshot, vgpu: Vgpu, vm: Vm) -> Finding:
-    text = f"{vgpu.profile or vgpu.backend} on {vgpu.function} is claimed for VM {vm.name}, which does not have it"
-    found = replace(_leak(world, snapshot, vgpu), kind="half-changed", what=text, vm=vm)
-    if vgpu.name is None and vgpu.vm_uuid == vm.uuid:
-        return found
-    release = ReleaseClaim(vgpu.carrier, vm.uuid)  # the device is another's: host.yaml or a VM's record says so
-    return replace(found, action=release.describe(), plan=Plan((release,), undo_on_failure=False))
-
-
-def _leak(world: World, snapshot: Snapshot, vgpu: Vgpu) -> Finding:
-    where = f"{vgpu.profile or vgpu.backend} on {vgpu.function}"
-    claims = tuple(
-        replace(c, process=world.processes.this(), command=world.processes.command())
-        for c in snapshot.claims
-        if c.carrier == vgpu.carrier
-    )
-    plan = orphan_plan(vgpu)
-    action = "; ".join(s.describe() for s in plan.steps)
-    asked = [c.command for c in snapshot.claims if c.carrier == vgpu.carrier and c.vm == SETTING_UP]
-    if asked:  # only the claim knows what the GPU was to be: host.yaml says it when it is true
-        text = f"GPU {vgpu.gpu} is half set up: its virtual functions, GPU instances, mixed sizes or scheduler may be"
-        again = f"to finish it, run it again: {asked[0]}; vgpuctl apply makes it as host.yaml says instead"
-        return Finding("half-set-up", f"{text} as before, as asked, or gone", f"{action}; {again}", plan, claims)
-    return Finding("leaked", f"{where}: {vgpu.reason}", action, plan, claims)

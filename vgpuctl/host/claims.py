@@ -292,8 +292,8 @@ def _files(directory: Path, wanted: frozenset[str] | None = None) -> Iterator[tu
     except FileNotFoundError:
         return
     try:
-        for name in sorted(os.listdir(opened)):
-            if name.startswith(".") or (wanted is not None and name not in wanted):
+        for name in sorted(os.listdir(opened) if wanted is None else wanted):
+            if name.startswith(".") or "/" in name:
                 continue
             try:
                 yield name, _bytes(name, opened)

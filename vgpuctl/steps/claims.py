@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -42,6 +42,16 @@ def all_claims(world: World) -> tuple[Claim, ...]:
     """
     with reading("the claims"):
         return world.claims.all()
+
+
+def claims_on(world: World, claims: Iterable[Claim]) -> tuple[Claim, ...]:
+    """Return the claims that there are on the carriers of these.
+
+    Raises:
+        FileFailed: they cannot be read.
+    """
+    with reading("the claims"):
+        return world.claims.read(frozenset(claim.carrier for claim in claims)).claims
 
 
 def _failed(carrier: str, what: str, error: OSError) -> FileFailed:

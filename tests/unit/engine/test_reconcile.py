@@ -125,7 +125,8 @@ def test_a_record_that_a_newer_vgpuctl_wrote_meanwhile_is_left_alone(tmp_path):
         if call == "hypervisor.find_domain" and "hypervisor.find_domain" not in watch.calls[:-1]:
             host.world.hypervisor.set_promise(uuid, text)
 
-    assert [f["kind"] for f in mend(watch.watch(later.world)).data["findings"]] == ["record-lost"]
+    found = mend(watch.watch(later.world)).data["findings"]
+    assert [f["kind"] for f in found] == ["record-lost", "unreadable-record"]
     assert "state='parked'" in host.world.hypervisor.find_domain(uuid).xml
 
 

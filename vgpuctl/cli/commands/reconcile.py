@@ -29,8 +29,10 @@ def command(settings: Settings, dry_run: bool) -> int:
     """Finish or undo what a crash, a kill or a reboot interrupted.
 
     Half-made VMs are undone, half-removed ones removed, and devices that no VM and no process owns any more are
-    removed when nothing uses them. A record or a claim that was lost is written again. Foreign devices are left
-    alone. vGPUs that are missing after a reboot are made by start-vm, those of host.yaml by restore-host.
+    removed when nothing uses them. A record or a claim that was lost is written again, and files that a killed
+    command left half-written are removed. It goes on until nothing is left to do, at most five rounds. Foreign
+    devices are left alone. vGPUs that are missing after a reboot are made by start-vm, those of host.yaml by
+    restore-host.
     """
 
     def act(work: Work) -> Outcome:

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What nobody's record asks for is found however much there is of it, and gone after one reconcile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults import Watch, counted
+from tests.worlds import Host, create, mend, open_host, picture, wish
+from vgpuctl.domain.metadata import promise_to_xml
+from vgpuctl.domain.parse import parse
+from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.reconcile import AGAIN, ROUNDS, find
+from vgpuctl.errors import PartlyApplied
+from vgpuctl.host.claims import ClaimStore
+from vgpuctl.host.processes import HostProcesses
+from vgpuctl.model.gpu import Backend
+from vgpuctl.model.vm import Claim, ProcessId
+from vgpuctl.value import replace
+
+GONE = ProcessId(4194399, 1)
+
+
+def claim_of(host: Host, number: int) -> Claim:
+    """Return the claim of a VM that is gone, by a process that is gone, on an mdev that was never made."""
+    gpu = next(g for g in observe(host.world, Want(models=False)).gpus if g.backend is Backend.MDEV_PF)
+    return Claim(
+        carrier=str(uuid.UUID(int=number)),
+        backend=Backend.MDEV_PF,
+        gpu=gpu.address,
+        function=gpu.address,
+        vm=f"gone-{number}",
+        vm_uuid=str(uuid.UUID(int=1 << 64 | number)),
+        profile="T4-2Q",
+        framebuffer_mib=2048,
+        process=GONE,
+        command="vgpuctl create-vm",
+    )
+
+
+def leaking(directory: Path, number: int) -> Host:
+    host = open_host(directory, "t4")
+    one = claim_of(host, 1)
+    for at in range(1, number + 1):
+        carrier, vm_uuid = str(uuid.UUID(int=at)), str(uuid.UUID(int=1 << 64 | at))
+        host.world.claims.add(replace(one, carrier=carrier, vm=f"gone-{at}", vm_uuid=vm_uuid))
+    return host.again()
+
+
+class Counted(tuple[Claim, ...]):
+    """Claims that count how often one of them is looked at."""
+
+    looked = 0
+
+    def __iter__(self) -> Iterator[Claim]:
+        for claim in super().__iter__():
+            Counted.looked += 1
+            yield claim
+
+
+def looks(host: Host) -> int:
+    """Return how many claims are looked at to find what is wrong on a host."""
+    snapshot = observe(host.world, Want(models=False))
+    Counted.looked = 0
+    assert find(host.world, replace(snapshot, claims=Counted(snapshot.claims)))
+    return Counted.looked
+
+
+def reads(host: Host, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return how many files reconcile opens."""
+    number, real = 0, os.open
+
+    def counting(*args: Any, **more: Any) -> int:
+        nonlocal number
+        number += 1
+        return real(*args, **more)
+
+    monkeypatch.setattr(os, "open", counting)
+    assert mend(host.world).changed
+    monkeypatch.setattr(os, "open", real)
+    assert picture(host).claims == {}
+    return number
+
+
+def test_twice_as_many_leaks_are_twice_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = (leaking(tmp_path / str(number), number) for number in (60, 120))
+    assert looks(many) <= 2 * looks(few)
+    few_calls = len(counted(leaking(tmp_path / "few", 60).world, mend))
+    assert len(counted(leaking(tmp_path / "many", 120).world, mend)) <= 2 * few_calls
+    assert reads(many, monkeypatch) <= 2 * reads(few, monkeypatch)
+
+
+def test_what_mending_uncovers_is_mended_too(tmp_path: Path) -> None:
+    """A claim that is stray, because its VM does not have it, is nobody's once its half-removed VM is gone."""
+    host = open_host(tmp_path, "t4")
+    uuid_of_vm = str(create(host.world, wish("T4-2Q", name="vm"), start=False).data["uuid"])
+    text = promise_of(host, uuid_of_vm).replace('state="ready"', 'state="removing"')
+    host.world.hypervisor.set_promise(uuid_of_vm, text)
+    host.world.claims.add(replace(claim_of(host, 1), vm="vm", vm_uuid=uuid_of_vm))
+    later = host.again()
+    assert [f["kind"] for f in mend(later.world).data["findings"]][:2] == ["half-removed", "half-changed"]
+    now = picture(later)
+    assert now.claims == now.mdevs == now.domains == {}
+    assert mend(later.world).data["findings"] == []
+
+
+def promise_of(host: Host, uuid_of_vm: str) -> str:
+    record = host.world.hypervisor.find_domain(uuid_of_vm)
+    assert record is not None
+    promise = parse(record.xml, record.state, host.world.machine_id).promise
+    assert promise is not None
+    return promise_to_xml(promise)
+
+
+class Restless:
+    """A libvirt that somebody else works with: at each look at its domains there is one more claim of nobody."""
+
+    def __init__(self, host: Host, times: int) -> None:
+        self.host, self.left = host, times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.host.world.hypervisor, name)
+
+    def domains(self) -> Any:
+        if self.left:
+            self.host.world.claims.add(claim_of(self.host, self.left))
+            self.left -= 1
+        return self.host.world.hypervisor.domains()
+
+
+@pytest.mark.parametrize("times", [1, 2, ROUNDS])
+def test_it_goes_on_until_a_look_finds_nothing_and_tells_all_of_it(tmp_path: Path, times: int) -> None:
+    host = open_host(tmp_path, "t4").again()
+    done = mend(replace(host.world, hypervisor=Restless(host, times)))
+    assert len(done.data["findings"]) == times  # type: ignore[arg-type]
+    assert len(done.steps) >= times
+    assert picture(host).claims == {}
+
+
+def test_after_the_last_round_it_says_that_there_is_more(tmp_path: Path) -> None:
+    host = open_host(tmp_path, "t4").again()
+    with pytest.raises(PartlyApplied, match=f"after {ROUNDS} rounds") as raised:
+        mend(replace(host.world, hypervisor=Restless(host, 100)))
+    assert len(raised.value.left) == 1
+    assert len(picture(host).claims) == 1
+
+
+def test_what_fails_is_not_tried_again_and_the_rest_is_done(tmp_path: Path) -> None:
+    host = leaking(tmp_path, 3)
+    watch = Watch(before=refusing_to_remove(str(uuid.UUID(int=2))))
+    with pytest.raises(PartlyApplied) as raised:
+        mend(watch.watch(host.world))
+    assert len(raised.value.left) == 1
+    assert set(picture(host).claims) == {str(uuid.UUID(int=2))}
+    assert watch.calls.count("hypervisor.domains") == 2
+
+
+def refusing_to_remove(carrier: str) -> Callable[[int, str, tuple[Any, ...]], None]:
+    def before(number: int, call: str, args: tuple[Any, ...]) -> None:
+        if (call, args[:1]) == ("claims.remove", (carrier,)):
+            raise OSError(5, "Input/output error", carrier)
+
+    return before
+
+
+def test_a_dry_run_shows_the_first_look_and_that_more_may_follow(tmp_path: Path) -> None:
+    host = leaking(tmp_path, 1)
+    shown = mend(host.world, dry_run=True)
+    assert (shown.notes, len(shown.data["findings"])) == ((AGAIN,), 1)  # type: ignore[arg-type]
+    mend(host.world)
+    assert mend(host.world, dry_run=True).notes == ()
+
+
+def test_what_killed_commands_were_writing_goes_and_a_living_ones_file_stays(tmp_path: Path) -> None:
+    host = open_host(tmp_path, "t4")
+    killed_while_it_claims(host)
+    me = HostProcesses().this()
+    claims = host.sim.run_dir / "claims"
+    living = claims / f".other.vgpuctl-{me.pid}-{me.start_ticks}"
+    living.write_text("{")
+    (left,) = (path for path in claims.iterdir() if path != living)
+    (told,) = mend(host.world, dry_run=True).data["findings"]  # type: ignore[misc]
+    assert (told["kind"], told["action"]) == ("unfinished-file", f"remove {left}")
+    assert left.exists()
+    mend(host.world)
+    assert list(claims.iterdir()) == [living]
+    assert mend(host.world).data["findings"] == []
+
+
+def killed_while_it_claims(host: Host) -> None:
+    """Let a process be killed between writing a claim and giving it its name."""
+    one = claim_of(host, 1)
+    child = os.fork()
+    if not child:
+        os.link = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+        try:
+            ClaimStore(host.sim.run_dir, HostProcesses(), "vgpuctl create-vm").add(one)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
