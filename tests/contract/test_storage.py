@@ -40,6 +40,34 @@ def test_volumes_are_listed_with_the_path_of_what_they_are_clones_of(site: Site)
         storage.remove_volume("default", base.name)
 
 
+def test_a_glance_tells_the_file_and_the_one_below_it_by_every_path(site: Site) -> None:
+    storage, stem = site.world.storage, f"contract-{new_uuid()[:8]}"
+    base = storage.make_volume("default", f"{stem}-a.qcow2", 64 << 20)
+    try:
+        clone = storage.make_volume("default", f"{stem}-b.qcow2", 64 << 20, base.path, "qcow2")
+        known = {v.name: v.backing_path for v in storage.volumes("default", refresh=False) if v.name.startswith(stem)}
+        assert known == {base.name: None, clone.name: base.path}
+        folder, _, name = base.path.rpartition("/")
+        lower, upper = storage.glance(base.path), storage.glance(clone.path)
+        again = storage.glance(f"{folder}/../{folder.rpartition('/')[2]}/{name}")
+        assert lower is not None
+        assert upper is not None
+        assert again is not None
+        assert (lower.below, upper.below, again.identity) == (None, base.path, lower.identity)
+        assert upper.identity != lower.identity
+        image = storage.image(clone.path)
+        assert image is not None
+        assert (image.chain, image.refusal) == ((upper, lower), None)
+        assert {base.path, clone.path} <= set(storage.files_in(folder))
+        pool = storage.pool("default")
+        assert pool is not None
+        assert storage.file_system_bytes(folder) == pool.capacity_bytes
+    finally:
+        storage.remove_volume("default", f"{stem}-b.qcow2")
+        storage.remove_volume("default", base.name)
+    assert storage.glance(base.path) is None
+
+
 def test_a_pool_that_is_not_there_is_error_49(site: Site) -> None:
     with pytest.raises(LibvirtFailed) as caught:
         site.world.storage.volumes("nothing")

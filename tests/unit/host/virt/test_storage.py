@@ -7,6 +7,7 @@ import pytest
 
 from vgpuctl.errors import Exists, LibvirtFailed
 from vgpuctl.host.virt import numbers
+from vgpuctl.host.virt.storage import LibvirtStorage
 
 GIB = 1 << 30
 
@@ -28,6 +29,27 @@ def test_a_pool_that_is_not_there(storage):
     assert storage.pool("none") is None
     storage.remove_pool("none")
     storage.remove_volume("none", "a")
+
+
+def test_the_file_system_of_a_directory_that_is_yet_to_be_made(storage, tmp_path):
+    here = os.statvfs(tmp_path)
+    size = here.f_frsize * here.f_blocks
+    assert storage.file_system_bytes(str(tmp_path)) == storage.file_system_bytes(str(tmp_path / "a" / "b")) == size
+
+
+def test_the_files_of_a_directory(storage, tmp_path):
+    images = tmp_path / "images"
+    (images / "folder").mkdir(parents=True)
+    for name in ("b", "a"):
+        (images / name).write_text("")
+    assert storage.files_in(str(images)) == (str(images / "a"), str(images / "b"))
+    assert storage.files_in(str(tmp_path / "none")) == ()
+
+
+def test_an_image_is_looked_at_with_the_directories_of_the_pools(connection, clock):
+    seen = []
+    LibvirtStorage(connection, clock, lambda path, pools: seen.append((path, tuple(pools())))).image("/a")
+    assert seen == [("/a", ("/no/such/place",))]
 
 
 def test_a_pools_life(storage, connection, tmp_path):
