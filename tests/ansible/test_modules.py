@@ -292,7 +292,7 @@ def test_a_run_that_fails_half_way_is_repaired_by_running_again(tmp_path: Path) 
     assert (broken.status, done.task, done.result["code"]) == (2, "first", "some-failed"), broken.output
     assert len(done.result["facts"]["vms"]) == 3
     assert len(site.vgpuctl("gpu-1", "list-vms")["data"]) == 3
-    assert site.vgpuctl("gpu-1", "list-vgpus")["data"] == []
+    assert site.vgpuctl("gpu-1", "list-vgpus", "--unassigned")["data"] == []
     mended = site.play(*tasks)
     assert (mended.status, [task for _, task in mended.changed]) == (0, ["first", "then"]), mended.output
     assert len(site.vgpuctl("gpu-1", "list-vms")["data"]) == 4

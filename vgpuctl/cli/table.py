@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "create-vgpu": ("create_vgpu", "Make a vGPU without a VM, for VMs of virsh and virt-install."),
     "ensure-vgpu": ("ensure_vgpu", "See to it that a vGPU without a VM is there, or is not."),
     "delete-vgpu": ("delete_vgpu", "Remove a vGPU without a VM."),
-    "list-vgpus": ("list_vgpus", "List the vGPUs without a VM, and how a VM gets one."),
+    "list-vgpus": ("list_vgpus", "List the vGPUs, and whose each is."),
     "list-vms": ("list_vms", "List the VMs and their vGPUs."),
     "show-vm": ("show_vm", "Show one VM with its vGPUs and disks."),
     "apply": ("apply", "Make this host as its host.yaml says, or as another one does."),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of vGPUs without a VM."""
+"""The pages of vGPUs: of those without a VM, and the list of all."""
 
 from __future__ import annotations
 
@@ -32,11 +32,20 @@ def _ensured(data: Data) -> Page:
 
 def _listed(data: Sequence[Data]) -> Page:
     if not data:
-        return Page(asides=["host.yaml keeps no vGPU here; create-vgpu makes one"])
+        return Page(asides=["no such vGPU here; create-vgpu makes one without a VM"])
     rows = tuple(
-        (v["name"], v["profile"], v["gpu"], v["carrier"], "yes" if v["present"] else "no", v["vm"] or "-") for v in data
+        (
+            v["name"] or "-",
+            v["profile"] or "-",
+            v["gpu"],
+            ", ".join([v["carrier"], *v["companions"]]),
+            "yes" if v["present"] else "no",
+            v["vm"] or "-",
+            "host.yaml" if v["name"] else v["owner"],
+        )
+        for v in data
     )
-    return Page([Table(("NAME", "PROFILE", "GPU", "CARRIER", "MADE", "VM"), rows)])
+    return Page([Table(("NAME", "PROFILE", "GPU", "CARRIER", "MADE", "VM", "OWNER"), rows)])
 
 
 PAGES: dict[str, Callable[[Any], Page]] = {

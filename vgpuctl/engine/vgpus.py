@@ -18,7 +18,7 @@ from vgpuctl.model.step import Step
 from vgpuctl.model.vm import Claim, NamedVgpu, PromisedVgpu
 from vgpuctl.model.wish import VmWish
 from vgpuctl.plan import vgpus as plans
-from vgpuctl.plan.report import planned_vgpu, vgpu_value
+from vgpuctl.plan.report import planned_vgpu, vgpu_value, with_companions
 from vgpuctl.steps.claims import HoldClaim, all_claims
 from vgpuctl.value import replace
 
@@ -28,20 +28,24 @@ if TYPE_CHECKING:
 LOOK = Want(types=True, models=False)
 
 
-def list_vgpus(world: World) -> Answer:
-    """Return every vGPU that host.yaml keeps without a VM, with the element for a VM's definition.
+def list_vgpus(world: World, *, unassigned: bool = False) -> Answer:
+    """Return every vGPU and whose it is; those that host.yaml keeps have the element for a VM's definition.
 
-    One whose place is somebody else's is no vGPU to be had, so a warning tells of it.
+    `unassigned`: only those that host.yaml keeps and no VM refers to. One of host.yaml whose place is somebody else's
+    is no vGPU to be had, so a warning tells of it.
 
     Raises:
         InvalidInput: host.yaml cannot be understood, so nobody knows which there are.
     """
     snapshot = observe(world, LOOK)
     plans.refuse_unread(snapshot)
-    seen = {v.name: v for v in snapshot.vgpus if v.name is not None}
-    found = [(entry, seen[entry.name]) for entry in snapshot.named if entry.name in seen]
-    warnings = (*snapshot.warnings, *plans.conflicts(snapshot))
-    return Answer([as_listed(n, v) for n, v in found], warnings)
+    entries = {entry.name: entry for entry in snapshot.named}
+    listed = [v for v in snapshot.vgpus if not unassigned or (v.name is not None and v.vm is None)]
+    values = [
+        as_listed(entries[v.name], v) if v.name is not None else vgpu_value(v) | {"hostdev": None, "usage": []}
+        for v in listed
+    ]
+    return Answer(with_companions(values), (*snapshot.warnings, *plans.conflicts(snapshot)))
 
 
 def as_listed(entry: NamedVgpu, seen: Vgpu) -> dict[str, object]:

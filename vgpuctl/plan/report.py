@@ -48,17 +48,16 @@ def vgpu_values(vgpus: Iterable[Vgpu]) -> list[Value]:
 
 def with_companions(values: Iterable[Value]) -> list[Value]:
     """Return values with the other functions of a whole GPU's slot, such as its audio, in the GPU's own value."""
+    every = list(values)
+    whole = [v for v in every if v["carrier"] == v["gpu"]]
+    companions: dict[tuple[object, object], list[object]] = {(v["gpu"], v["vm"]): [] for v in whole}
     found: list[Value] = []
-    whole: dict[tuple[object, object], list[object]] = {}
-    for value in sorted(values, key=lambda v: v["carrier"] != v["gpu"]):
-        of = (value["gpu"], value["vm"])
-        if value["backend"] == Backend.PASSTHROUGH and of in whole:
-            whole[of].append(value["carrier"])
-            continue
-        companions: list[object] = []
-        if value["carrier"] == value["gpu"]:
-            whole[of] = companions
-        found.append(value | {"companions": companions})
+    for value in every:
+        beside = companions.get((value["gpu"], value["vm"]))
+        if beside is not None and value["backend"] == Backend.PASSTHROUGH and value not in whole:
+            beside.append(value["carrier"])
+        else:
+            found.append(value | {"companions": beside if beside is not None and value in whole else []})
     return found
 
 

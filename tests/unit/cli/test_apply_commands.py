@@ -177,7 +177,7 @@ def test_a_broken_host_yaml_can_be_replaced(host: Host, broken: str | bytes, wor
     assert host.file.read_bytes() == (broken if isinstance(broken, bytes) else broken.encode())
     assert host(f"{words} --yes", wanted).status == 0
     assert host.file.read_text() == wanted
-    assert [v["name"] for v in host("list-vgpus --json").document["data"]] == ["lab"]
+    assert [v["name"] for v in host("list-vgpus --unassigned --json").document["data"]] == ["lab"]
     assert "nothing to do" in host("reconcile").out
     assert host("apply").out == "the host is as host.yaml says; nothing to do\n"
 

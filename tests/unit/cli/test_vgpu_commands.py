@@ -21,9 +21,9 @@ def test_only_the_element_is_printed_to_stdout_and_how_to_use_it_beside(sim: Run
 
 
 def test_it_is_shown_where_vgpus_are_shown(sim: Run) -> None:
-    assert "keeps no vGPU" in sim("list-vgpus").err
+    assert "no such vGPU here" in sim("list-vgpus").err
     assert sim("create-vgpu spare --profile A100-4C --gpu A100 --vgpu-param frame_rate_limiter=0").status == 0
-    assert "spare  A100-4C  0000:3b:00.0  0000:3b:00.4  yes   -" in sim("list-vgpus").out
+    assert "spare  A100-4C  0000:3b:00.0  0000:3b:00.4  yes   -   host.yaml" in sim("list-vgpus").out
     assert "vGPU spare" in sim("show-gpu 0000:3b:00.0").out
     assert "vGPU spare" in sim("explain A100-4C").out
     (row,) = sim("list-vgpus --json").document["data"]
@@ -88,3 +88,20 @@ def test_a_vgpu_is_ensured_shown_and_gone(sim: Run) -> None:
     gone = sim("ensure-vgpu spare --state absent --yes --json").document
     assert (gone["changed"], gone["data"]["before"]) == (False, None)
     assert sim("ensure-vgpu spare --state absent --dry-run").status == 0
+
+
+def test_every_vgpu_is_listed_with_whose_it_is_and_those_without_a_vm_alone(sim: Run) -> None:
+    assert sim("create-vgpu spare --profile T4-4Q", "mixed").status == 0
+    assert sim("create-vm desk --profile A100-4C", "mixed").status == 0
+    assert sim("create-vm card --mode passthrough --gpu 0000:d8:00.0", "mixed").status == 0
+    rows = sim("list-vgpus --json", "mixed").document["data"]
+    assert [(row["name"], row["vm"], row["owner"], row["hostdev"] is None) for row in rows] == [
+        (None, "desk", "ours", True), (None, "old-desktop", "foreign", True), ("spare", None, "ours", False),
+        (None, "card", "ours", True),
+    ]  # fmt: skip
+    assert rows[-1]["companions"] == ["0000:d8:00.1"]
+    table = sim("list-vgpus", "mixed").out.splitlines()
+    assert [line.split()[-2:] for line in table[1:]] == [
+        ["desk", "ours"], ["old-desktop", "foreign"], ["-", "host.yaml"], ["card", "ours"],
+    ]  # fmt: skip
+    assert [row["name"] for row in sim("list-vgpus --unassigned --json", "mixed").document["data"]] == ["spare"]

@@ -19,20 +19,22 @@ if TYPE_CHECKING:
 @make_command(
     "list-vgpus",
     examples=(
-        ("vgpuctl --host sim:a100-40 list-vgpus", "every vGPU without a VM, and who uses it"),
-        ("vgpuctl list-vgpus --json", "with the element for each, for a program"),
+        ("vgpuctl --host sim:a100-40 list-vgpus", "every vGPU, and whose it is"),
+        ("vgpuctl list-vgpus --unassigned --json", "those a VM can be given, with the element for each"),
     ),
 )
+@click.option("--unassigned", is_flag=True, help="Only those that host.yaml keeps and no VM has.")
 @click.pass_obj
-def command(settings: Settings) -> int:
-    """List the vGPUs that host.yaml keeps without a VM: where each is, whether it is made, and which VM refers to it.
+def command(settings: Settings, unassigned: bool) -> int:
+    """List every vGPU: where it is, whether it is made, which VM has it, and whose it is.
 
-    The vGPUs of VMs are in list-vms; everything on a GPU is in show-gpu.
+    OWNER is host.yaml for one that create-vgpu made, ours for one of a VM that vgpuctl gave it, foreign for any other,
+    and leaked for what reconcile removes.
     """
 
     def ask(world: World) -> Answer:
         from vgpuctl.engine import vgpus
 
-        return vgpus.list_vgpus(world)
+        return vgpus.list_vgpus(world, unassigned=unassigned)
 
     return run.answer(settings, "list-vgpus", ask)

@@ -37,7 +37,7 @@ from vgpuctl.cli.shapes.vgpus import (
     CreatedVgpuShape,
     DeletedVgpuShape,
     EnsuredVgpuShape,
-    NamedVgpuShape,
+    ListedVgpuShape,
 )
 from vgpuctl.cli.shapes.vms import AttachedVmShape, ChangedVmShape, ManyVmsShape, VmRowShape, VmShape, XmlShape
 
@@ -60,7 +60,7 @@ KINDS: dict[str, object] = {
     "create-vgpu": CreatedVgpuShape,
     "ensure-vgpu": EnsuredVgpuShape | AbsentVgpuShape,
     "delete-vgpu": DeletedVgpuShape,
-    "list-vgpus": list[NamedVgpuShape],
+    "list-vgpus": list[ListedVgpuShape],
     "list-vms": list[VmRowShape],
     "show-vm": VmShape,
     "console": ConsoleShape,

@@ -43,6 +43,13 @@ class NamedVgpuShape(VgpuShape):
     usage: list[str]
 
 
+class ListedVgpuShape(VgpuShape):
+    """Any vGPU. `hostdev`, null, and `usage`, empty, but for one that host.yaml keeps: see `NamedVgpuShape`."""
+
+    hostdev: str | None
+    usage: list[str]
+
+
 class CreatedVgpuShape(WorkShape, NamedVgpuShape):
     """A vGPU without a VM that was made; in a dry run as it would be."""
 
