@@ -147,6 +147,7 @@ def sources(wish: VmWish, placement: PlacementSpec) -> Mapping[str, object]:
         "storage_pool": wish.storage_pool,
         "mode": wish.mode,
         "hotplug_slots": wish.hotplug_slots,
+        "pci_window": wish.pci_window,
         "template": wish.template,
         "reserve": wish.reserve,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from vgpuctl.capacity.demand import not_offered
@@ -19,6 +20,7 @@ from vgpuctl.model.vm import PromisedVgpu
 from vgpuctl.model.wish import ExistingDisk, VmWish
 from vgpuctl.plan.chains import NO_CHAINS
 from vgpuctl.plan.facts import DEFAULT_POOL_PATH, Facts, GpuHolders
+from vgpuctl.plan.pci_window import bars_mib
 from vgpuctl.spec.fields import DEFAULT_PLACEMENT
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ def gather(world: World, snapshot: Snapshot, wish: VmWish, vgpus: tuple[Promised
         files=files,
         meant=meant_images(world, files),
         holders=holders_of(world, vgpus) if wish.mode == "passthrough" else GpuHolders(),
+        bars_mib=_bars_mib(world, vgpus) if wish.mode == "passthrough" else 0,
         chains=find_chains(world, snapshot, *paths) if paths else NO_CHAINS,
         host_memory_mib=host_memory_mib(world),
         file_system_bytes=_file_system_bytes(world, pool),
@@ -125,6 +128,15 @@ def holders_of(world: World, vgpus: tuple[PromisedVgpu, ...]) -> GpuHolders:
     display = [n for v in vgpus for n in _display_nodes(world, v.function)]
     compute = [n for v in vgpus for n in _nvidia_nodes(world, v.function)]
     return GpuHolders(_who(world, display), _who(world, compute))
+
+
+def _bars_mib(world: World, vgpus: tuple[PromisedVgpu, ...]) -> int:
+    """Return the size of these functions' BARs; of one that cannot be read, nothing."""
+    total = 0
+    for vgpu in vgpus:
+        with suppress(OSError):
+            total += bars_mib(world.sysfs.read(f"/sys/bus/pci/devices/{vgpu.function}/resource"))
+    return total
 
 
 def _who(world: World, nodes: list[str]) -> tuple[str, ...]:

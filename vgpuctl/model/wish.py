@@ -88,6 +88,7 @@ class VmWish(Value):
     sources: Mapping[str, str] = NOTHING
     cloud_init: UserData | None = None
     reserve: str = "always"
+    pci_window: str = "auto"
 
     def typed(self, name: str) -> bool:
         """Say whether the field was typed, not filled from defaults."""
@@ -114,7 +115,8 @@ class DesignHostdev(Value):
 class DomainDesign(Value):
     """Everything a domain template gets to see. `firmware` "uefi" or "bios"; `boot` device kinds in order.
 
-    `os` is the wish's: "linux", "generic" or "windows11".
+    `os` is the wish's: "linux", "generic" or "windows11". `pci_window_mib`: the address space for PCI devices above
+    4 GiB, None for the firmware's own; `host_width`: then the guest's addresses are as wide as the host's.
     """
 
     name: str
@@ -132,3 +134,5 @@ class DomainDesign(Value):
     promise: Promise
     numa_node: int | None = None
     os: str = "linux"
+    pci_window_mib: int | None = None
+    host_width: bool = False

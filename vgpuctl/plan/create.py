@@ -17,6 +17,7 @@ from vgpuctl.model.wish import DesignDisk, DomainDesign, ExistingDisk, NewDisk, 
 from vgpuctl.plan.choose import disk_stem, make_steps, vm_name
 from vgpuctl.plan.differ import kept_spec
 from vgpuctl.plan.facts import DEFAULT_POOL_PATH, Facts, choose_firmware, has_system, makes_disks
+from vgpuctl.plan.pci_window import knows_width, window_mib, window_warnings
 from vgpuctl.spec.fields import DEFAULT_DISK_GIB
 from vgpuctl.steps.domain import DefineDomain, SetRecord, StartDomain
 from vgpuctl.steps.seed import MakeSeed
@@ -75,6 +76,7 @@ def make_design(
     if wish.cdrom is not None:
         disks.append(DesignDisk("cdrom", wish.cdrom, "raw"))
     disks += [DesignDisk("cdrom", d.path, "raw") for d in made if d.role is DiskRole.SEED]
+    window = window_mib(wish, facts.bars_mib)
     return DomainDesign(
         name=vm_name(wish, uuid),
         uuid=uuid,
@@ -90,6 +92,8 @@ def make_design(
         boot=_boot_order(wish),
         promise=promise,
         os=wish.os,
+        pci_window_mib=window,
+        host_width=window is not None and facts.capabilities.kvm and knows_width(snapshot),
     )
 
 
@@ -121,7 +125,7 @@ def create_plan(snapshot: Snapshot, wish: VmWish, facts: Facts, design: DomainDe
     steps.append(SetRecord(design.name, design.uuid, ready, was=design.promise))
     if start:
         steps.append(StartDomain(design.name, design.uuid))
-    return Plan(steps=tuple(steps), notes=notes(wish, design), off=(design.uuid,))
+    return Plan(steps=tuple(steps), notes=notes(snapshot, wish, design, facts), off=(design.uuid,))
 
 
 def _make(disk: MadeDisk, wish: VmWish, design: DomainDesign, facts: Facts) -> Step:
@@ -133,11 +137,13 @@ def _make(disk: MadeDisk, wish: VmWish, design: DomainDesign, facts: Facts) -> S
     return MakeVolume(disk, () if base is None else base.chain)
 
 
-def notes(wish: VmWish, design: DomainDesign) -> tuple[str, ...]:
+def notes(snapshot: Snapshot, wish: VmWish, design: DomainDesign, facts: Facts) -> tuple[str, ...]:
     """Return what people must know beside the steps."""
+    window = window_warnings(snapshot, wish, design, facts.bars_mib)
     if has_system(wish):
-        return ()
+        return window
     return (
+        *window,
         f"no system is on {design.name}'s disk: it boots from the network; "
         "give one with --image BASE.qcow2, --disk PATH or --cdrom INSTALLER.iso",
     )

@@ -19,6 +19,7 @@ from vgpuctl.model.sizes import mib_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm
 from vgpuctl.model.wish import ExistingDisk, NewDisk, VmWish, Where
+from vgpuctl.spec.fields import PCI_WINDOW_AUTO
 
 Side = dict[str, object]
 _PLACED = ("not_gpu", "numa_node", "spread_group", "scheduler")
@@ -109,7 +110,7 @@ def _observed(vm: Vm, kept: Side) -> Side:
         "reserve": promise.reserve if promise else None,
         **dict.fromkeys(_PLACED),
     }
-    shown = {f: v for f, v in kept.items() if f != "profile"}
+    shown = {"pci_window": PCI_WINDOW_AUTO} | {f: v for f, v in kept.items() if f != "profile"}
     gpu = kept.get("gpu") or ", ".join(sorted(promise_gpus(vm))) or None
     return values | shown | {"gpu": gpu}
 
@@ -126,6 +127,8 @@ def kept_spec(wish: VmWish) -> str:
     """
     wanted = _wanted(wish)
     kept = {f: wanted[f] for f in ("gpu", "mode", "os", "template", "hotplug_slots", "vgpu_params")}
+    if wish.pci_window != PCI_WINDOW_AUTO:
+        kept["pci_window"] = wish.pci_window
     kept |= {f: wanted[f] for f in _PLACED if wanted[f] is not None}
     if wish.where.policy is not None:
         kept["placement"] = wish.where.policy
@@ -182,6 +185,7 @@ def _wanted(wish: VmWish) -> Side:
         "os": wish.os,
         "template": wish.template,
         "hotplug_slots": wish.hotplug_slots,
+        "pci_window": wish.pci_window,
         "vgpu_params": dict(wish.vgpu_params),
         "reserve": wish.reserve,
     }

@@ -50,8 +50,8 @@ def refuse_held(gpu: str, holders: GpuHolders, *, force_console: bool) -> None:
 class Facts(Value):
     """`files` maps every path the wish names (image, disks, cdrom) to what is there, None for nothing.
 
-    `holders`: who has the GPU of a passthrough wish open. `chains`: who has which file already.
-    `meant`: for a path without an image those that may have been meant.
+    `holders`: who has the GPU of a passthrough wish open; `bars_mib`: the size of its BARs. `chains`: who has which
+    file already. `meant`: for a path without an image those that may have been meant.
     `file_system_bytes`: how large the file system is on which the pool is, or would be made.
     """
 
@@ -61,6 +61,7 @@ class Facts(Value):
     template: Template
     files: Mapping[str, ImageRecord | None] = NOTHING
     holders: GpuHolders = GpuHolders()
+    bars_mib: int = 0
     chains: Chains = NO_CHAINS
     meant: Mapping[str, tuple[str, ...]] = NOTHING
     host_memory_mib: int | None = None

@@ -180,7 +180,7 @@ def _pci_files(gpu: SimGpu, function: SimFunction) -> dict[str, Node]:
         "subsystem_device": text("0x0000"),
         "numa_node": text(gpu.numa_node),
         "enable": text(1),
-        "resource": File(show=partial(_resource, function)),
+        "resource": File(show=partial(_resource, function, gpu.bar_mib)),
         "subsystem": Link("/sys/bus/pci"),
     }
     if function.device_class.startswith("0x0300"):
@@ -188,11 +188,16 @@ def _pci_files(gpu: SimGpu, function: SimFunction) -> dict[str, Node]:
     return made
 
 
-def _resource(function: SimFunction) -> str:
-    """Return start, end and flags of 6 BARs, the ROM and 6 VF BARs: one of 16 MiB, at an address of its own."""
-    start = (0x38 << 40) + (function.serial << 24)
+def _resource(function: SimFunction, bar_mib: int) -> str:
+    """Return start, end and flags of 6 BARs, the ROM and 6 VF BARs: one of 16 MiB, and a GPU's large one."""
+
+    def bar(start: int, size: int) -> str:
+        return f"0x{start:016x} 0x{start + size - 1:016x} 0x{0x14220C:016x}"
+
     none = f"0x{0:016x} 0x{0:016x} 0x{0:016x}"
-    return "\n".join([f"0x{start:016x} 0x{start + (1 << 24) - 1:016x} 0x{0x14220C:016x}", *[none] * 12, ""])
+    small = bar((0x38 << 40) + (function.serial << 24), 1 << 24)
+    large = bar((0x40 << 40) + (function.serial << 40), bar_mib << 20) if bar_mib and function.kind == "pf" else none
+    return "\n".join([small, none, large, *[none] * 10, ""])
 
 
 def _driver_files(state: State, gpu: SimGpu, function: SimFunction) -> dict[str, Node]:

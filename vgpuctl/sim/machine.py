@@ -67,7 +67,7 @@ class SimGpu(Value):
     """A GPU and the rule its driver follows: `nvidia` (one size at a time) or `counter` (shared units).
 
     `held_by`: a program that has NVIDIA's driver open for this GPU all the time. `largest_mib`: the framebuffer of its
-    largest type without MIG, 0 without any.
+    largest type without MIG, 0 without any. `bar_mib`: the large BAR of its own function, 0 for a card without one.
     """
 
     address: str
@@ -90,6 +90,7 @@ class SimGpu(Value):
     gi_profiles: Mapping[int, GiProfile] = NOTHING
     by_number: Mapping[int, SimType] = NOTHING
     largest_mib: int = 0
+    bar_mib: int = 0
 
     @property
     def architecture(self) -> int:
@@ -224,6 +225,7 @@ def _gpu(raw: Mapping[str, Any], position: int, iommu: bool, port: str | None) -
                 "configurable",
                 "nvml",
                 "held_by",
+                "bar_mib",
             )
         },
     )

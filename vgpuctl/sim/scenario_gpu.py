@@ -102,6 +102,7 @@ def _one(table: Table, known: Mapping[str, Any], kernel: str, before: list[dict[
         "vf_group": 100 + 64 * position,
         "port_group": 1000 + position,
         "framebuffer_mib": table.number("framebuffer_mib", known.get("framebuffer_mib", 0)),
+        "bar_mib": int(known.get("bar_mib", 0)),
         "units": units,
         "units_refusal": _refusal(table),
         "console": table.flag("console", False),

@@ -29,6 +29,7 @@ OS_KINDS = ("linux", "generic", "windows11")
 RESERVES = ("always", "running")
 PLACEMENTS = ("least-waste", "depth", "breadth", "first-fit")
 DEFAULT_PLACEMENT = "least-waste"
+PCI_WINDOW_AUTO, PCI_WINDOW_NONE = "auto", "none"
 SCHEDULERS = ("best_effort", "equal_share", "fixed_share")
 GPU_MODES = ("vgpu", "sriov", "passthrough", "unmanaged")
 
@@ -140,6 +141,15 @@ VM_FIELDS: tuple[SpecField, ...] = (
         "4",
         metavar="N",
         built_in=4,
+    ),
+    SpecField(
+        "pci_window",
+        "--pci-window",
+        "address space above 4 GiB for the guest's PCI devices. auto: more than UEFI's own where the BARs of a GPU "
+        "that is passed through need it; none: UEFI's own; or a size",
+        "256GiB",
+        metavar="auto|none|SIZE",
+        built_in=PCI_WINDOW_AUTO,
     ),
     SpecField(
         "vgpu_params",

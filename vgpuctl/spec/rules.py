@@ -19,6 +19,8 @@ from vgpuctl.spec.fields import (
     MODES,
     NAME_PATTERN,
     OS_KINDS,
+    PCI_WINDOW_AUTO,
+    PCI_WINDOW_NONE,
     PLACEMENTS,
     RESERVES,
     SCHEDULERS,
@@ -27,6 +29,7 @@ from vgpuctl.spec.sizes import disk_mib, memory_mib, render_size
 from vgpuctl.value import Value
 
 SMALLEST_MEMORY_MIB = 64
+SMALLEST_WINDOW_MIB, LARGEST_WINDOW_MIB = 1024, 64 << 20
 MOST_VCPUS = 4096
 MOST_HOTPLUG_SLOTS = 16
 MOST_VFS = 256
@@ -206,6 +209,17 @@ def disk(value: object) -> str:
             f"{_quoted(text)} is neither a size like 100GiB nor an absolute path like /var/lib/vms/data.qcow2"
         )
     return render_size(disk_mib(text))
+
+
+def pci_window(value: object) -> str:
+    """Return `auto`, `none`, or the window's size in its shortest spelling."""
+    text = _size_text(value)
+    if text.lower() in (PCI_WINDOW_AUTO, PCI_WINDOW_NONE):
+        return text.lower()
+    mib = disk_mib(text)
+    if not SMALLEST_WINDOW_MIB <= mib <= LARGEST_WINDOW_MIB:
+        raise ValueError(f"{_quoted(text)} is not between 1GiB and 64TiB (a bare number is GiB)")
+    return render_size(mib)
 
 
 def is_path(disk_text: str) -> bool:

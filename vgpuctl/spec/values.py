@@ -40,6 +40,7 @@ def _listed(item: Schema) -> Schema:
 
 _SIZE: Schema = {"anyOf": [_pattern(SIZE_PATTERN), {"type": "integer"}]}
 _DISK: Schema = {"anyOf": [_pattern(f"(/.*|{SIZE_PATTERN})"), {"minimum": 1, "type": "integer"}]}
+_WINDOW: Schema = {"anyOf": [_pattern(f"([Aa]uto|[Nn]one|{SIZE_PATTERN})"), {"minimum": 1, "type": "integer"}]}
 _PATH: Schema = {"pattern": "^/", "type": "string"}
 _NAMED: Schema = {"pattern": "^[^/]+$", "type": "string"}
 _PARAM: Schema = _pattern(rules.PARAM_PATTERN)
@@ -74,6 +75,7 @@ _KINDS: dict[str, tuple[Rule, Schema]] = {
     "os": (rules.os_kind, _words(OS_KINDS)),
     "storage_pool": (rules.resource_name, _NAMED),
     "hotplug_slots": (rules.hotplug_slots, _whole(0, rules.MOST_HOTPLUG_SLOTS)),
+    "pci_window": (rules.pci_window, _WINDOW),
     "vgpu_params": (rules.vgpu_params, _PARAMS),
     "template": (rules.template, _pattern(rules.TEMPLATE_PATTERN)),
     "reserve": (rules.reserve, _words(RESERVES)),

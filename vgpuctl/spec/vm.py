@@ -50,6 +50,7 @@ class VmSpec(Value):
     os: str | None = None
     storage_pool: str | None = None
     hotplug_slots: int | None = None
+    pci_window: str | None = None
     vgpu_params: Mapping[str, str] | None = None
     template: str | None = None
     reserve: str | None = None
@@ -154,6 +155,7 @@ def wish(
         template=filled["template"],
         reserve=filled["reserve"],
         force_console=filled["force_console"],
+        pci_window=filled["pci_window"],
         sources=sources,
         cloud_init=user_data,
     )

@@ -85,6 +85,8 @@ def passthrough() -> DomainDesign:
         hotplug_slots=2,
         boot=("hd", "network"),
         promise=Promise(PromiseState.READY, UUID, MACHINE, (vgpu,), (), '{"mode":"passthrough"}'),
+        pci_window_mib=256 << 10,
+        host_width=True,
     )
 
 

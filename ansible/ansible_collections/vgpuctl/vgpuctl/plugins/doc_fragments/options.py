@@ -116,6 +116,13 @@ options:
       - 'Spare pcie-root-ports for devices added later.'
       - 'Without it, V(4).'
       - 'For example V(4).'
+  pci_window:
+    type: str
+    description:
+      - 'Address space above 4 GiB for the guest''s PCI devices. auto: more than UEFI''s own where the BARs of
+        a GPU that is passed through need it; none: UEFI''s own; or a size.'
+      - 'Without it, V(auto).'
+      - 'For example V(256GiB).'
   vgpu_params:
     type: dict
     description:

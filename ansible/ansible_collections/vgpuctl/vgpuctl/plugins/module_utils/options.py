@@ -23,6 +23,7 @@ VM = {
     "os": {"type": "str", "choices": ["linux", "generic", "windows11"]},
     "storage_pool": {"type": "str"},
     "hotplug_slots": {"type": "int"},
+    "pci_window": {"type": "str"},
     "vgpu_params": {"type": "dict"},
     "template": {"type": "str"},
     "reserve": {"type": "str", "choices": ["always", "running"]},

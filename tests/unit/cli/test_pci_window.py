@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A GPU with big BARs goes to a guest that has room for them; what may not be enough is said before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from lxml import etree
+
+from tests.unit.cli.conftest import Ran
+
+Run = Callable[..., Ran]
+BIG, SMALL = "0000:3b:00.0", "0000:3f:00.0"
+HOST = """version: 1
+libvirt: {running: true, version: "VERSION"}
+storage: {pools: [{name: default}]}
+networks: [{name: default}]
+gpus: [{model: H100, driver: vfio-pci}, {model: T4, driver: vfio-pci}]
+"""
+
+
+@pytest.fixture
+def run(vgpuctl: Run, tmp_path: Path) -> Run:
+    """Run a command on a host with an H100 and a T4 to pass through, of a libvirt of this version."""
+
+    def run(*words: str, libvirt: str = "10.0.0") -> Ran:
+        file = tmp_path / f"host-{libvirt}.yaml"
+        file.write_text(HOST.replace("VERSION", libvirt))
+        return vgpuctl("--host", f"sim:{file}", *words)
+
+    return run
+
+
+def made(ran: Ran) -> tuple[str | None, bool]:
+    """Return the window in KiB and whether the guest has the host's address width, by the domain's XML."""
+    root = etree.fromstring(ran.out)
+    return root.findtext("devices/controller/pcihole64"), root.find("cpu/maxphysaddr") is not None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "options", "libvirt", "expected"),
+    [
+        (BIG, "", "10.0.0", (str(256 << 20), True)),
+        (BIG, "", "8.6.0", (str(256 << 20), False)),
+        (BIG, "--os windows11 --memory 8GiB", "10.0.0", (str(256 << 20), True)),
+        (BIG, "--pci-window none", "10.0.0", (None, False)),
+        (SMALL, "", "10.0.0", (None, False)),
+        (SMALL, "--pci-window 64", "10.0.0", (str(64 << 20), True)),
+    ],
+)
+def test_the_window_is_as_large_as_the_bars_need(run: Run, gpu, options, libvirt, expected) -> None:
+    ran = run(
+        "create-vm", "vm", "--mode", "passthrough", "--gpu", gpu, *options.split(), "--print-xml", libvirt=libvirt
+    )
+    assert (ran.status, made(ran)) == (0, expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "libvirt", "told"),
+    [
+        ("--pci-window none", "10.0.0", "leaves the guest's window as it is"),
+        ("--pci-window 64GiB", "10.0.0", "the GPU does not fit into it"),
+        ("--os generic", "10.0.0", "boot with UEFI"),
+        ("", "8.6.0", "only libvirt from 8.7 on"),
+        ("", "10.0.0", None),
+        ("--pci-window 512GiB", "10.0.0", None),
+    ],
+)
+def test_what_may_not_be_enough_is_told_before_anything_is_made(run: Run, options, libvirt, told) -> None:
+    words = ("create-vm", "vm", "--mode", "passthrough", "--gpu", BIG, *options.split(), "--dry-run", "--json")
+    notes = [note for note in run(*words, libvirt=libvirt).document["data"]["notes"] if "BARs" in note]
+    assert len(notes) == (told is not None)
+    assert all(told in note and "need 128 GiB" in note for note in notes)
+
+
+@pytest.mark.parametrize("size", ["63KiB", "512MiB", "65TiB", "wide", "off"])
+def test_what_is_no_window_is_refused(run: Run, size: str) -> None:
+    ran = run("create-vm", "vm", "--mode", "passthrough", "--gpu", BIG, "--pci-window", size, "--json")
+    assert (ran.status, ran.document["error"]["code"]) == (2, "invalid-input")
+    assert "--pci-window" in ran.document["error"]["message"]
+
+
+@pytest.mark.parametrize(("first", "other"), [("512GiB", "none"), ("auto", "1TiB"), ("none", "auto")])
+def test_the_window_of_a_vm_is_kept_with_it_and_compared(run: Run, tmp_path: Path, first: str, other: str) -> None:
+    def ensure(window: str) -> Ran:
+        spec = tmp_path / "vm.yaml"
+        spec.write_text(f"name: vm\nmode: passthrough\ngpu: '{BIG}'\npci_window: {window}\n")
+        return run("ensure-vm", "-f", str(spec), "--json")
+
+    assert [ensure(first).document["changed"] for _ in range(2)] == [True, False]
+    refused = ensure(other).document["error"]
+    assert "pci_window" in f"{refused['message']} {refused['hint']}"
