@@ -4,6 +4,8 @@
 Each rule takes one value as it came in and returns it in its one spelling, or raises ValueError with a
 sentence that says what to write. `contradictions` and `lacks` judge fields together. Nothing here knows
 where a value came from: whoever calls adds `file:line:column` or the option's name.
+
+Size: the rule of each field beside the others.
 """
 
 from __future__ import annotations

@@ -16,7 +16,20 @@ from tests.faults import counted, failing, outcome
 from tests.worlds import create, delete, mend, open_host, wish
 from vgpuctl.cli import failures
 from vgpuctl.cli.settings import Settings
-from vgpuctl.errors import FileFailed, Interrupted, NoCapacity, PartlyApplied, Refused
+from vgpuctl.errors import (
+    Busy,
+    FileFailed,
+    Interrupted,
+    InUse,
+    Locked,
+    NoCapacity,
+    NotFound,
+    PartlyApplied,
+    Refused,
+    Stuck,
+    Temporary,
+    VgpuctlError,
+)
 from vgpuctl.model.world import World
 
 
@@ -44,6 +57,18 @@ def test_text_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
         "  used: 10\n"
         "  hint: vgpuctl explain A100-4C\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [(NotFound, 2), (InUse, 3), (NoCapacity, 4), (Temporary, 75), (Locked, 75), (Busy, 75), (Stuck, 75)],
+)
+def test_the_exit_status_says_what_to_do_next(
+    kind: type[VgpuctlError], status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """docs/exit-codes.md: look at what was typed, at who has it, at what there is; or try again."""
+    assert told(kind("why"), capsys)[0] == status
+    assert json.loads(told(kind("why"), capsys, json=True)[1])["error"]["exit_status"] == status
 
 
 def test_json_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:

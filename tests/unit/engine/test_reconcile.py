@@ -208,6 +208,33 @@ def test_a_claim_whose_vm_appeared_meanwhile_is_left_alone(tmp_path):
     assert queries.show_vm(later.world, "vm").data["vgpus"][0]["present"]
 
 
+def test_a_vm_that_a_living_command_is_making_is_no_finding(tmp_path):
+    host = open_host(tmp_path)
+    wanted = wish("A100-4C", name="vm")
+    making = Halted(host, "hypervisor", "set_promise", lambda world: create(world, wanted, start=False))
+    before = picture(host)
+    assert len(before.claims) == len(before.domains) == 1
+    assert kinds(host, dry_run=True) == []
+    assert kinds(host) == []
+    assert picture(host) == before
+    assert making.finish() == 0
+    assert queries.show_vm(host.world, "vm").data["record"] == "ready"
+
+
+def test_a_vm_that_runs_is_recorded_and_keeps_all_although_its_record_says_half_made(tmp_path):
+    host = open_host(tmp_path)
+    uuid = create(host.world, wish("A100-4C", name="vm")).data["uuid"]
+    record = host.world.hypervisor.find_domain(uuid)
+    ready = parse(record.xml, record.state, host.world.machine_id).promise
+    host.world.hypervisor.set_promise(uuid, promise_to_xml(replace(ready, state=PromiseState.MAKING)))
+    later = host.again()
+    before = picture(later)
+    assert kinds(later) == ["half-made"]
+    after = picture(later)
+    assert (after.types, after.files, after.running) == (before.types, before.files, before.running)
+    assert queries.show_vm(later.world, "vm").data["record"] == "ready"
+
+
 def test_what_a_living_command_is_about_to_make_is_not_stray(tmp_path):
     """An attach has claimed, and neither the record nor the devices of its VM know of it yet."""
     host = open_host(tmp_path)

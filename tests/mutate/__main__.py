@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plant bugs one at a time in a copy of the checkout, and see which tests find them: `python -m tests.mutate`.
+
+By hand, after a change of what they hold: it takes ten minutes or more. The copy has a virtual environment of its own,
+which takes the package from the copy and all else from this one: also a child that ignores PYTHONPATH gets the copy's
+package. Each test that found a bug is run once more without it and has to pass then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import venv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import copytree, ignore_patterns
+
+from tests.mutate.bug import Bug, DoesNotApply
+from tests.mutate.bugs import BUGS
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+TABLE = CHECKOUT / "docs" / "mutations.md"
+LEFT_OUT = ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "*.egg-info", "dist", "build")
+LONGEST_SECONDS = 900
+FOUND = re.compile(r"^(?:FAILED|ERROR) (\S+\.py::.+?)(?: - .*)?$", re.MULTILINE)
+HEAD = """# Planted bugs
+
+{total} bugs, each of which breaks one rule, planted one at a time in a copy of the checkout. Only the tests that are
+meant for a bug ran; the first one that failed is named. {survived} survived.
+
+Made by `.venv/bin/python -m tests.mutate` on {date}.
+
+| rule | bug | where | found by |
+|---|---|---|---|
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a bug. `found_by`: the test that failed first, None when none did."""
+
+    bug: Bug
+    found_by: str | None
+
+
+class CannotTell(Exception):
+    """The tests did not run, or fail without the bug too."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the bugs; 0 when none survived, 1 when one did, 2 when one does not apply or its tests cannot tell."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutate", description=(__doc__ or "").split(":")[0])
+    parser.add_argument("--only", metavar="NAME", action="append", help="this bug alone, and no table; repeatable")
+    parser.add_argument("--list", action="store_true", help="name the bugs and their rules, and plant none")
+    asked = parser.parse_args(arguments)
+    unknown = sorted(set(asked.only or ()) - {bug.name for bug in BUGS})
+    if unknown:
+        parser.error(f"there is no bug {', '.join(unknown)}; --list names them")
+    bugs = [bug for bug in BUGS if not asked.only or bug.name in asked.only]
+    if asked.list:
+        print("\n".join(f"{bug.name:32} {bug.rule}" for bug in bugs))
+        return 0
+    try:
+        for bug in bugs:
+            bug.planted(CHECKOUT)
+        results = run(bugs)
+    except (DoesNotApply, CannotTell) as error:
+        print(error, file=sys.stderr)
+        return 2
+    if not asked.only:
+        TABLE.write_text(table(results))
+    return 1 if any(one.found_by is None for one in results) else 0
+
+
+def run(bugs: Sequence[Bug]) -> list[Result]:
+    """Plant each in a copy, run its tests, and put the file back."""
+    results = []
+    with tempfile.TemporaryDirectory(prefix="vgpuctl-mutate-") as directory:
+        copy = Path(directory) / "checkout"
+        copytree(CHECKOUT, copy, ignore=LEFT_OUT, symlinks=True)
+        _make_environment(copy)
+        for number, bug in enumerate(bugs, 1):
+            begun = time.monotonic()
+            results.append(Result(bug, _found_by(copy, bug)))
+            outcome = results[-1].found_by or "SURVIVED"
+            print(f"[{number}/{len(bugs)}] {bug.name}: {outcome} ({time.monotonic() - begun:.0f} s)", flush=True)
+    return results
+
+
+def _make_environment(copy: Path) -> None:
+    venv.create(copy / ".venv", symlinks=True)
+    (packages,) = (copy / ".venv").glob("lib/python3*/site-packages")
+    (packages / "copy.pth").write_text(f"{copy}\n{sysconfig.get_path('purelib')}\n")
+    words = [copy / ".venv/bin/python", "-I", "-c", "import vgpuctl; print(vgpuctl.__file__)"]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    if not Path(said).is_relative_to(copy):
+        raise CannotTell(f"the package that runs would be {said.strip()}, not the one below {copy}")
+
+
+def _found_by(copy: Path, bug: Bug) -> str | None:
+    file = copy / bug.file
+    sound = file.read_text()
+    file.write_text(bug.planted(copy))
+    try:
+        status, out = _pytest(copy, bug.tests)
+    finally:
+        file.write_text(sound)
+    found = FOUND.search(out)
+    if status == 0:
+        return None
+    if status != 1 or found is None:
+        raise CannotTell(f"{bug.name}: its tests did not run (pytest ended with {status}):\n{out[-2000:]}")
+    status, out = _pytest(copy, (found[1],))
+    if status != 0:
+        raise CannotTell(f"{bug.name}: {found[1]} fails without it, too:\n{out[-2000:]}")
+    return found[1]
+
+
+def _pytest(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
+    words = [str(copy / ".venv/bin/python"), "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            words, cwd=copy, env=environment, capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CannotTell(f"{' '.join(words)}: not over after {LONGEST_SECONDS} seconds") from error
+    return done.returncode, done.stdout + done.stderr
+
+
+def table(results: Sequence[Result]) -> str:
+    """Return docs/mutations.md."""
+    survived = sum(one.found_by is None for one in results)
+    head = HEAD.format(total=len(results), survived=survived or "None", date=time.strftime("%Y-%m-%d", time.gmtime()))
+    rows = [
+        f"| {one.bug.rule} | `{one.bug.name}` | `{one.bug.file}` | "
+        + ("**survived**" if one.found_by is None else f"`{one.found_by.replace('|', '¦')}`")
+        + " |"
+        for one in results
+    ]
+    return head + "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
