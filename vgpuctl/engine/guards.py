@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.capacity.place import stuck_error
 from vgpuctl.errors import Busy, FileFailed, HostCannot, InvalidInput, NotFound
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import SETTING_UP, Promise, Vm
+from vgpuctl.model.vm import SETTING_UP, ProcessId, Promise, Vm
 from vgpuctl.steps.claims import refuse_others
 
 if TYPE_CHECKING:
@@ -128,6 +128,20 @@ def refuse_being_set_up(snapshot: Snapshot, gpus: Iterable[str]) -> None:
                 gpu=claim.gpu,
                 pid=claim.process.pid,
             )
+
+
+def works_on(snapshot: Snapshot, gpu: str, me: ProcessId) -> Busy | None:
+    """Return the refusal to change a GPU on which another living process works; None where nobody does."""
+    for other in snapshot.claims:
+        if other.gpu == gpu and other.process != me and other.carrier in snapshot.live_claims:
+            return Busy(
+                f"process {other.process.pid} works on {other.holder}: {other.command}",
+                hint="wait for it, then run the command again",
+                pid=other.process.pid,
+                command=other.command,
+                vm=None if other.vm == SETTING_UP else other.vm,
+            )
+    return None
 
 
 def refuse_leaving(snapshot: Snapshot, vm: Vm) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.engine.claim import claims_of
 from vgpuctl.engine.cordon import WANT, one_gpu, recorded
 from vgpuctl.engine.devices import UNASKED
-from vgpuctl.engine.guards import refuse_being_set_up, refuse_stuck, require_system, require_writable
+from vgpuctl.engine.guards import refuse_being_set_up, refuse_stuck, require_system, require_writable, works_on
 from vgpuctl.engine.observe import observe, observe_devices
 from vgpuctl.engine.observe.modprobe import driver_version
 from vgpuctl.engine.partition import types_of, with_instances, with_places
@@ -216,7 +216,10 @@ def restore_layout(
         try:
             for task in _restoring(world, address, said, wait_seconds, look):
                 seen = look()
-                work = task.plan(seen)
+                try:
+                    work = task.plan(seen)
+                except Refused as refused:
+                    raise works_on(seen, address, world.processes.this()) or refused from refused
                 unseen = unseen_off(seen, work.gpu, Wish(said.mig, said.mixed_size))
                 steps += work.lines
                 if work.lines and not dry_run:

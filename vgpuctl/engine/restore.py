@@ -25,11 +25,14 @@ from vgpuctl.engine.guards import require_writable
 from vgpuctl.engine.layout import Restored, restore_layout
 from vgpuctl.engine.observe.host_file import named_vgpus
 from vgpuctl.errors import (
+    Busy,
     Failed,
     HostCannot,
     Interrupted,
     InvalidInput,
+    Locked,
     NotFound,
+    Stuck,
     Temporary,
     VgpuctlError,
 )
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from vgpuctl.spec.host import HostSpec, VgpuSpec
 
 PAUSE_SECONDS = 1.0
+TRY_LATER = tuple(kind.code for kind in (Busy, Locked, Stuck, Temporary))
 
 
 class _Part(Value):
@@ -73,6 +77,7 @@ def restore_host(
 
     Raises:
         Failed: some could not be made; `failed` in its facts lists each with its reason. The others are there.
+        Busy: as Failed, where each of them only waits for another process.
     """
     if not dry_run:
         require_writable(world)
@@ -276,9 +281,10 @@ def _value(part: _Part) -> dict[str, object]:
 
 def _failed(
     failed: list[dict[str, object]], restored: list[dict[str, object]], started: list[str], total: int
-) -> Failed:
+) -> Failed | Busy:
     lines = "; ".join(f"{f['kind']} {f['name']}: {f['message']}" for f in failed)
-    return Failed(
+    later = all(f["code"] in TRY_LATER for f in failed)
+    return (Busy if later else Failed)(
         f"{len(failed)} of {total} could not be restored: {lines}",
         hint=str(failed[0]["hint"] or "put that right, then: vgpuctl restore-host"),
         failed=failed,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.engine.claim import claim_carriers, reclaim
 from vgpuctl.engine.drained import left_off, note
+from vgpuctl.engine.guards import works_on
 from vgpuctl.engine.power import start_vm
 from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import Busy, Interrupted, PartlyApplied, VgpuctlError
@@ -136,15 +137,9 @@ def _hold(world: World, task: Task, claim: Claim) -> tuple[HoldClaim, ...]:
 def _look_again(task: Task, claim: Claim) -> Work:
     """Plan anew with the GPU claimed; refused while another process works on something there."""
     snapshot = task.look()
-    for other in snapshot.claims:
-        mine = other.vm_uuid == claim.vm_uuid or other.process == claim.process
-        if other.gpu == claim.gpu and not mine and other.carrier in snapshot.live_claims:
-            raise Busy(
-                f"process {other.process.pid} works on {other.holder}: {other.command}",
-                hint="wait for it, then run the command again",
-                pid=other.process.pid,
-                vm=other.vm,
-            )
+    busy = works_on(snapshot, claim.gpu, claim.process)
+    if busy is not None:
+        raise busy
     return task.plan(_without(snapshot, claim))
 
 

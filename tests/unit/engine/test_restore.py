@@ -3,20 +3,27 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.faults import Watch
+from tests.layouts import FLEX
 from tests.worlds import EagerClock, Host, Silent, create, open_host, picture, wish
 from vgpuctl.domain.metadata import promise_to_xml
 from vgpuctl.domain.parse import parse
 from vgpuctl.engine.boot import read_domain_files
 from vgpuctl.engine.layout import Job, set_mode
+from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.restore import restore_host
-from vgpuctl.errors import Failed, InvalidInput
+from vgpuctl.errors import Busy, Failed, InvalidInput
+from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.virt.absent import AbsentHypervisor
 from vgpuctl.layout.sriov import number_of
+from vgpuctl.model.gpu import Backend, Mode
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.partition import MigSpec
+from vgpuctl.model.vm import SETTING_UP, Claim
 from vgpuctl.spec.host import BootSpec, GpuSpec, HostSpec, VgpuSpec, parse_host_spec
 from vgpuctl.value import replace
 
@@ -305,3 +312,31 @@ def test_what_is_to_be_on_and_nvml_does_not_tell_is_waited_for(tmp_path):
     with pytest.raises(Failed, match="does not answer: no library"):
         restore(host, HostSpec(1, gpus={"0000:3b:00.0": GpuSpec("vgpu", mixed_size=True)}, boot=BootSpec(20)))
     assert clock.seconds - begin == 20
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_gpu_on_which_another_command_works_is_to_be_tried_later_and_names_it(tmp_path, whole):
+    host = open_host(tmp_path, "mixed")
+    other = HostProcesses().started(os.getppid())
+    assert other is not None
+    gpu = next(g for g in observe(host.world, Want(models=False)).gpus if g.address == FLEX)
+    function = FLEX if whole else gpu.functions[0].address
+    host.world.claims.add(
+        Claim(
+            carrier=function,
+            backend=Backend.PASSTHROUGH if whole else Backend.VENDOR_VF,
+            gpu=FLEX,
+            function=function,
+            vm=SETTING_UP if whole else "vm",
+            vm_uuid=host.world.new_uuid(),
+            profile=None,
+            framebuffer_mib=None,
+            process=other,
+            command="vgpuctl set-mode FLEX sriov",
+        )
+    )
+    before = picture(host)
+    with pytest.raises(Busy, match=f"process {other.pid} works on .*: vgpuctl set-mode FLEX sriov") as raised:
+        restore(host, HostSpec(1, gpus={FLEX: GpuSpec(mode=Mode.SRIOV, vfs=6)}))
+    assert raised.value.status == 75
+    assert picture(host) == before
