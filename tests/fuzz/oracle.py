@@ -162,7 +162,9 @@ def digest(state: Path) -> str:
     """Return what is written of a simulated host: its journal, its files, claims and notes."""
     found = hashlib.sha256()
     for path in sorted(state.rglob("*")) if state.exists() else ():
-        if path.is_file() and not any(word in part for part in path.relative_to(state).parts for word in _UNCOUNTED):
+        parts = path.relative_to(state).parts
+        counts = path.is_file() and not any(word in part for part in parts for word in _UNCOUNTED)
+        if counts and path.stat().st_size:
             found.update(f"{path.relative_to(state)}\0".encode())
             found.update(path.read_bytes())
     return found.hexdigest()

@@ -64,14 +64,19 @@ class Changed:
         return self._other(self._real.definition(uuid))
 
 
+def prepared(directory: Path) -> None:
+    """Make the host that every case of `damaged` gets a copy of."""
+    host = open_host(directory)
+    for name in ("vdi-1", "vdi-2"):
+        create(host.world, wish("A100-4C", name=name))
+
+
 def damaged(rng: Random, place: Path) -> object:
     """Ask something of a host of which libvirt shows one domain changed; or read another of libvirt's documents."""
     if rng.random() < 0.1:
         root = documents.parsed(odd.xml_text(rng, CAPABILITIES))
         return capabilities.capabilities_of(root, kvm=True, keys=True)
     host = open_host(place / "host")
-    create(host.world, wish("A100-4C", name="vdi-1"))
-    create(host.world, wish("A100-4C", name="vdi-2"))
     world = replace(host.world, hypervisor=Changed(rng, host.world.hypervisor))
     result = rng.choice(ACTS)(world)
     if isinstance(result, dict) and "stumbled" in json.dumps(result):
@@ -144,7 +149,7 @@ class Channel:
     """A transport and its channel: a command that prints these bytes and ends."""
 
     def __init__(self, out: bytes, err: bytes, status: int) -> None:
-        self._streams = {"out": out, "err": err}
+        self._streams = {"out": memoryview(out), "err": memoryview(err)}
         self._status = status
         self.exit_status = status
         self.status_event = threading.Event()
@@ -190,7 +195,7 @@ class Channel:
     def _take(self, name: str, size: int) -> bytes:
         taken, self._streams[name] = self._streams[name][:size], self._streams[name][size:]
         self.eof_received = not any(self._streams.values())
-        return taken
+        return bytes(taken)
 
     def recv(self, size: int) -> bytes:
         return self._take("out", size)

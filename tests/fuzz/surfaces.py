@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.fuzz import odd, words
+from tests.fuzz import odd, played, words
 from tests.fuzz.oracle import Case, Ended, call, command
 
 Make = Callable[[Random, Path], Ended]
@@ -18,7 +18,6 @@ HOST = ("--host", "sim:a100-40")
 UUID = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
 
 VM: dict[str, Any] = {
-    "version": 1,
     "name": "vdi-3",
     "profile": ["A100-4C", "A100-4C"],
     "gpu": "0000:3b:00.0",
@@ -40,11 +39,11 @@ HOST_FILE: dict[str, Any] = {
     "boot": {"deadline_seconds": 60},
     "placement": {"policy": "least-waste", "demand": {"A100-4C": 3, "A100-8C": 1}},
     "gpus": {
-        "0000:3b:00.0": {"mode": "vgpu", "scheduler": {"policy": "equal_share"}, "allowed_profiles": ["A100-*C"]},
+        "0000:3b:00.0": {"mode": "vgpu", "reserved_for": ["vdi-*"], "profiles": ["A100-4C", "A100-8C"]},
         "A100": {"cordoned": False},
         "all": {"mode": "vgpu"},
     },
-    "vgpus": {"spare-1": {"profile": "A100-4C", "gpu": "0000:3b:00.0"}},
+    "vgpus": {"spare-1": {"profile": "A100-4C", "gpu": "0000:3b:00.0", "carrier": "0000:3b:01.2"}},
 }
 SCENARIO: dict[str, Any] = {
     "version": 1,
@@ -60,7 +59,7 @@ SCENARIO: dict[str, Any] = {
         {"model": "A100", "count": 2, "numa_node": 0, "vgpus": [{"profile": "A100-4C", "vm": "x"}]},
         {"model": "A16", "address": "0000:81:00.0", "profiles": ["A16-1B"], "iommu_group": 44},
         {"model": "mine", "backend": "mdev-pf", "profiles": [{"name": "a", "key": "a-1", "max": 4}]},
-        {"model": "H100", "mig": ["1g.10gb"], "vfs": 16},
+        {"model": "H100", "mig": ["1g.10gb"], "vfs": {"total": 16}},
     ],
     "faults": [{"on": "sysfs-read", "match": "*vendor*", "kind": "error", "errno": "EIO", "times": 1}],
 }
@@ -97,6 +96,7 @@ def prepared(directory: Path) -> Path:
     for line in ("create-vm vdi-1 --profile A100-4C", "create-vm vdi-2 --profile A100-4C --no-start"):
         done = command(*HOST, *line.split())
         assert done.status == 0, done
+    played.prepared(directory / "host")
     return directory
 
 
@@ -195,15 +195,11 @@ def line(rng: Random, place: Path) -> Ended:
 
 def libvirt(rng: Random, place: Path) -> Ended:
     """What libvirt says of its domains, read through a hypervisor that changes it."""
-    from tests.fuzz import played
-
     return call(lambda: played.damaged(rng, place))
 
 
 def ssh(rng: Random, place: Path) -> Ended:
     """What another host answers: bytes of a command there, judged as an answer."""
-    from tests.fuzz import played
-
     return call(lambda: played.answered(rng))
 
 

@@ -47,6 +47,20 @@ KNOWN = (
 )
 
 
+FITTING: dict[str, tuple[str, ...]] = {
+    "name": ("vdi-1", "vdi-2", "vdi-9"),
+    "vm": ("vdi-1", "vdi-2"),
+    "gpu": ("0000:3b:00.0", "A100"),
+    "profile": ("A100-4C", "A100-8C:2"),
+    "path": ("given.yaml",),
+    "count": ("2", "3"),
+    "memory": ("2GiB",),
+    "vcpus": ("2",),
+    "policy": ("best_effort", "equal_share"),
+}
+"""What a parameter takes whose name holds such a word."""
+
+
 def made(rng: Random, place: Path) -> tuple[str, ...]:
     """Return a command with some of its options and arguments, and some words that are none of them."""
     from vgpuctl.cli.app import cli
@@ -75,9 +89,9 @@ def made(rng: Random, place: Path) -> tuple[str, ...]:
 def _of(rng: Random, parameter: click.Parameter) -> list[str]:
     if isinstance(parameter, click.Argument):
         least = 1 if parameter.required else 0
-        return [_value(rng, parameter) for _ in range(rng.choice((1, 1, 1, least, 2)))]
+        return [_value(rng, parameter) for _ in range(rng.choice((1, 1, 1, 1, 1, 1, least, 2)))]
     name = rng.choice([*parameter.opts, *parameter.secondary_opts])
-    if name in FAR or name in WAITING or name in ("--help", "--version", "-v", "--verbose") or rng.random() < 0.7:
+    if name in FAR or name in WAITING or name in ("--help", "--version", "-v", "--verbose") or rng.random() < 0.8:
         return []
     if getattr(parameter, "is_flag", False):
         return [name]
@@ -87,4 +101,8 @@ def _of(rng: Random, parameter: click.Parameter) -> list[str]:
 def _value(rng: Random, parameter: click.Parameter | None = None) -> str:
     if parameter is not None and isinstance(parameter.type, click.Choice) and rng.random() < 0.8:
         return str(rng.choice(list(parameter.type.choices)))
+    name = "" if parameter is None else str(parameter.name)
+    fitting = [one for word, values in FITTING.items() if word in name for one in values]
+    if fitting and rng.random() < 0.8:
+        return rng.choice(fitting)
     return rng.choice(KNOWN) if rng.random() < 0.6 else odd.text(rng, rng.choice(KNOWN)).replace("\0", "")[:100_000]

@@ -6,8 +6,10 @@ The caller joins these seams with the real claims and lock, which work on the re
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -31,6 +33,8 @@ from vgpuctl.sim.turns import in_turn
 
 SCENARIOS = ("a100-40", "t4", "a16", "l40s-x4", "h100-mig", "rtx-pro-6000", "mixed", "empty")
 """The built-in scenarios."""
+MOST_BYTES = 1 << 20
+"""No scenario is larger."""
 _BUILT_IN = Path(__file__).parent / "scenarios"
 CONSOLE_PID = FIRST_PID - 1
 CLIENT_PID = FIRST_PID - 2
@@ -184,8 +188,8 @@ def _source(text: str) -> tuple[str, str, str]:
         return (_BUILT_IN / f"{text}.yaml").read_text(), f"{text}.yaml", text
     path = Path(text).expanduser()
     try:
-        content = path.read_text()
-    except (OSError, UnicodeDecodeError) as exc:
+        content = _bounded(path).decode("utf-8")
+    except (OSError, ValueError) as exc:
         import difflib
 
         near = difflib.get_close_matches(text, SCENARIOS, 1)
@@ -196,6 +200,18 @@ def _source(text: str) -> tuple[str, str, str]:
         ) from exc
     short = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:8]
     return content, text, f"{path.stem}-{short}"
+
+
+def _bounded(path: Path) -> bytes:
+    """Return what is in a regular file of at most 1 MiB: a FIFO would be waited for, and /dev/zero has no end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"it is larger than {MOST_BYTES >> 10} KiB")
+    return content
 
 
 def _states() -> Path:

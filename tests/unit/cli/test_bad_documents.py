@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from xml.sax.saxutils import escape
 
@@ -176,3 +177,17 @@ def test_gpus_of_which_a_function_would_hide_another_are_refused(vgpuctl, tmp_pa
     assert ran.status == 2
     assert f"{path}:4" in ran.document["error"]["message"]
     assert "0000:3b:00.4" in ran.document["error"]["message"]
+
+
+@pytest.mark.parametrize("name", ["fifo", "zero", "huge", "nul\0"])
+def test_a_scenario_is_a_regular_file_that_ends(vgpuctl, tmp_path, name):
+    path = tmp_path / name.rstrip("\0")
+    if name == "fifo":
+        os.mkfifo(path)
+    elif name == "zero":
+        path.symlink_to("/dev/zero")
+    else:
+        with open(path, "wb") as file:
+            file.truncate(3 << 30)
+    ran = vgpuctl("--host", f"sim:{tmp_path / name}", "--json", "list-gpus")
+    assert (ran.status, ran.document["error"]["code"]) == (2, "not-found"), ran.out
