@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tests.outside.trial import ACTIONS, Result
 
+FULL = "vendor-vf"
+"""The devices with which every trial is made, also in a sample."""
 PAGE = Path(__file__).parents[2] / "docs" / "outside.md"
 HEAD = """# Somebody else starts, destroys or undefines the VM
 
@@ -24,7 +26,7 @@ rules must hold:
 Where the VM is being removed, a start asks libvirt's hook first. Reads of sysfs that follow each other count as one
 instant.
 
-{total} trials, in {effective} of which libvirt allowed the action; {wrong} broke a rule.
+{total} trials, in {effective} of which libvirt allowed the action; {wrong} broke a rule.{sample}
 Made by `.venv/bin/python -m tests.outside`.
 
 | command | devices | start | destroy | undefine | exit status 0 | others | broke a rule |
@@ -32,12 +34,17 @@ Made by `.venv/bin/python -m tests.outside`.
 """
 
 
-def page(results: Sequence[Result]) -> str:
-    """Return the page."""
+def page(results: Sequence[Result], sample: int | None) -> str:
+    """Return the page. `sample`: the most trials of a command that is sampled."""
     names = list(dict.fromkeys((r.case.command, r.case.kind) for r in results))
     rows = [_row(*name, [r for r in results if (r.case.command, r.case.kind) == name]) for name in names]
     wrong, effective = sum(bool(r.wrong) for r in results), sum(r.effective for r in results)
-    return HEAD.format(total=len(results), effective=effective, wrong=wrong) + "\n".join(rows) + "\n"
+    text = (
+        ""
+        if sample is None
+        else f" At most {sample} of a command are drawn with other devices\nthan {FULL}, and of plan-moves."
+    )
+    return HEAD.format(total=len(results), effective=effective, wrong=wrong, sample=text) + "\n".join(rows) + "\n"
 
 
 def _row(command: str, kind: str, results: Sequence[Result]) -> str:
