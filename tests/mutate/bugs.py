@@ -371,8 +371,8 @@ BUGS: tuple[Bug, ...] = (
         name="reconcile-mends-what-works",
         rule="reconcile leaves a VM alone that a living process works on",
         file="vgpuctl/engine/reconcile.py",
-        old="    if any(c.vm_uuid == vm.uuid and c.carrier in snapshot.live_claims for c in snapshot.claims):\n        return []",
-        new="    if False:\n        return []",
+        old="works=vm.uuid in live)",
+        new="works=False)",
         tests=("tests/unit/engine/test_reconcile.py", "tests/unit/engine/test_concurrency.py"),
     ),
     Bug(
@@ -422,7 +422,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="strays-ignore-live-claims",
         rule="what a living process has claimed is not stray",
-        file="vgpuctl/engine/reconcile.py",
+        file="vgpuctl/engine/unowned.py",
         old="        if vm is None or claim.carrier in snapshot.live_claims or vm.copied_promise is not None:",
         new="        if vm is None or vm.copied_promise is not None:",
         tests=("tests/unit/engine/test_reconcile.py::test_what_a_living_command_is_about_to_make_is_not_stray",),
