@@ -6,10 +6,8 @@ The caller joins these seams with the real claims and lock, which work on the re
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
-import stat
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 from vgpuctl.errors import HostCannot, NotFound
 from vgpuctl.model.records import Holder
 from vgpuctl.model.vm import ProcessId, StuckWrite
+from vgpuctl.regular_file import read_regular
 from vgpuctl.sim import scheduler
 from vgpuctl.sim.audit import SimAudit
 from vgpuctl.sim.core import Core
@@ -188,7 +187,7 @@ def _source(text: str) -> tuple[str, str, str]:
         return (_BUILT_IN / f"{text}.yaml").read_text(), f"{text}.yaml", text
     path = Path(text).expanduser()
     try:
-        content = _bounded(path).decode("utf-8")
+        content = read_regular(str(path), MOST_BYTES).decode("utf-8")
     except (OSError, ValueError) as exc:
         import difflib
 
@@ -200,18 +199,6 @@ def _source(text: str) -> tuple[str, str, str]:
         ) from exc
     short = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:8]
     return content, text, f"{path.stem}-{short}"
-
-
-def _bounded(path: Path) -> bytes:
-    """Return what is in a regular file of at most 1 MiB: a FIFO would be waited for, and /dev/zero has no end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file")
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise OSError(errno.EFBIG, f"it is larger than {MOST_BYTES >> 10} KiB")
-    return content
 
 
 def _states() -> Path:
