@@ -76,7 +76,9 @@ def _waited(pid: int, reading: int) -> str | None:
     """Return what the child found; it is killed when it does not end."""
     process = os.pidfd_open(pid)
     try:
-        ended, _, _ = select.select([process], [], [], DEADLINE_SECONDS)
+        waiting = select.poll()  # select(2) takes no descriptor from 1024 on
+        waiting.register(process, select.POLLIN)
+        ended = waiting.poll(DEADLINE_SECONDS * 1000)
     finally:
         os.close(process)
     if not ended:

@@ -8,8 +8,8 @@ its own, because compacting replaces the journal by a rename and a lock on the o
 
 Reading takes no lock: only whole lines count, and they never change.
 
-How long the journal is at least, a file beside it says, which is written after each line. So a journal that somebody
-made shorter is told from one whose last line was never finished, or of a host on which nothing happened yet.
+The lock's file says how long the journal is at least; it is written after each line. So a journal that somebody made
+shorter is told from one whose last line was never finished, or of a host on which nothing happened yet.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ class Journal:
         self._turn = threading.RLock()
         self._depth = 0
         self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._length = os.open(directory / "journal.length", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._file = -1
         self._inode = -1
         self._offset = 0
@@ -60,10 +59,10 @@ class Journal:
 
     def close(self) -> None:
         """Close the files."""
-        for number in (self._file, self._lock, self._length):
+        for number in (self._file, self._lock):
             if number >= 0:
                 os.close(number)
-        self._file = self._lock = self._length = -1
+        self._file = self._lock = -1
 
     def forget(self) -> None:
         """Remove the journal, damaged or not."""
@@ -128,14 +127,14 @@ class Journal:
         self._note(self._offset)
 
     def _note(self, length: int) -> None:
-        os.pwrite(self._length, b"%020d\n" % length, 0)
+        os.pwrite(self._lock, b"%020d\n" % length, 0)
 
     def _require_whole(self) -> None:
         """Apply what is there, and see that nothing is missing. Only inside the lock."""
         there = self._file >= 0 or self.path.exists()
         if there:
             self.refresh()
-        text = os.pread(self._length, 21, 0).strip()
+        text = os.pread(self._lock, 21, 0).strip()
         least = int(text) if text.isdigit() else 0
         if self._offset < least:
             raise Damaged(f"{self.path} is {f'{self._offset} bytes long' if there else 'gone'}; it was {least} bytes")

@@ -81,7 +81,8 @@ def test_a_plan_that_failed_is_noted_with_what_was_undone(vgpuctl: Vgpuctl, tmp_
     (path,) = (tmp_path / "state" / "vgpuctl").glob("broken-*/audit.jsonl")
     entry = json.loads(path.read_text())
     assert entry["result"] == "libvirt-failed"
-    assert len(entry["plan"]) == len(entry["undone"]) == 7
+    assert (len(entry["plan"]), entry["plan"][-1]) == (7, "start VM vdi-001")
+    assert len(entry["undone"]) == 6  # a start that failed started nothing
     assert entry["left"] == []
 
 

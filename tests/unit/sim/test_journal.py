@@ -88,7 +88,7 @@ def test_a_kill_before_the_length_is_written_loses_nothing(writer: Reader, tmp_p
     with writer.journal.locked():
         writer.journal.append([["a"]])
     for length in (b"", b"%020d\n" % 9):
-        (tmp_path / "journal.length").write_bytes(length)
+        (tmp_path / "lock").write_bytes(length)
         other = Reader(tmp_path)
         with other.journal.locked():
             assert other.seen == [[["a"]]]

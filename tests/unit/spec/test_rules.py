@@ -86,9 +86,15 @@ def test_gpus(value: str, expected: str) -> None:
     assert rules.gpu(value) == expected
 
 
-@pytest.mark.parametrize("value", [2460.0, 60, "2460.0", "60", "1e3", -1])
+@pytest.mark.parametrize("value", [2460.0, 60, -1])
 def test_a_number_where_an_address_is_due_is_named(value: object) -> None:
     with pytest.raises(ValueError, match="quote the PCI address"):
+        rules.gpu(value)
+
+
+@pytest.mark.parametrize("value", ["2460.0", "60", "1e3"])
+def test_a_text_that_is_a_number_names_no_gpu(value: str) -> None:
+    with pytest.raises(ValueError, match=f"'{value}' is no GPU: GPUs are named by PCI address or model"):
         rules.gpu(value)
 
 
