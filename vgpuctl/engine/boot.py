@@ -8,8 +8,9 @@ GPU is not ready by then does not start: libvirt's hook refuses it. So those VMs
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
 
 from vgpuctl.domain.parse import parse
 from vgpuctl.engine.devices import DOMAINS
@@ -59,54 +60,49 @@ def _without_declaration(text: str) -> str:
     return re.sub(r"^\s*<\?xml[^>]*\?>", "", text)
 
 
+class Timer(Protocol):
+    """What calls a function after some time, unless it is cancelled before: as threading.Timer."""
+
+    def start(self) -> None:
+        """Begin to count."""
+
+    def cancel(self) -> None:
+        """Do not call it, if that is not done yet."""
+
+
 class LibvirtHold:
-    """Holds libvirt back until `release`, or until the first look at the clock after `seconds`.
+    """Holds libvirt back inside the block, until `release` or for so many seconds; a timer ends it whatever goes on."""
 
-    It is the progress of the work as well: each step is such a look, so one long step is all that it can be late by.
-    """
-
-    def __init__(self, world: World, seconds: float, progress: Progress) -> None:
+    def __init__(self, world: World, seconds: float, timer: Callable[[float, Callable[[], None]], Timer]) -> None:
         self._world = world
-        self._until = world.clock.monotonic() + seconds
-        self._progress = progress
+        self._timer = timer(seconds, self._expire)
+        self._turn = threading.Lock()
         self._released = False
         self.early = False
-        """Whether libvirt was let go before the work was done."""
+        """Whether libvirt was let go before the work was done, and somebody waited for that."""
 
-    def check(self) -> None:
-        """Let libvirt go if it was held long enough."""
-        if not self._released and self._world.clock.monotonic() >= self._until:
-            self.early = self._release("libvirt starts; GPUs that are not ready yet are waited for")
+    def __enter__(self) -> LibvirtHold:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
 
     def release(self) -> None:
         """Let libvirt go: the work is done."""
-        if not self._released:
-            self._release("the vGPUs are there")
+        with self._turn:
+            if not self._released:
+                self._tell("the vGPUs are there")
 
-    def _release(self, status: str) -> bool:
+    def _expire(self) -> None:
+        with self._turn:
+            if not self._released:
+                self.early = self._tell("libvirt starts; GPUs that are not ready yet are waited for")
+
+    def _tell(self, status: str) -> bool:
         self._released = True
         system = self._world.system
         return system is not None and system.notify_ready(status)
-
-    def planned(self, steps: tuple[str, ...]) -> None:
-        """Pass it on."""
-        self.check()
-        self._progress.planned(steps)
-
-    def started(self, number: int, text: str) -> None:
-        """Pass it on."""
-        self.check()
-        self._progress.started(number, text)
-
-    def finished(self, number: int, text: str) -> None:
-        """Pass it on."""
-        self._progress.finished(number, text)
-        self.check()
-
-    def undoing(self, text: str) -> None:
-        """Pass it on."""
-        self._progress.undoing(text)
-        self.check()
 
 
 def autostarted(world: World, vms: Iterable[Vm]) -> tuple[Vm, ...]:
@@ -121,7 +117,7 @@ def autostarted(world: World, vms: Iterable[Vm]) -> tuple[Vm, ...]:
 def start_late(
     world: World, vms: tuple[Vm, ...], wait_seconds: float, progress: Progress
 ) -> tuple[list[str], list[tuple[Vm, VgpuctlError]]]:
-    """Start the VMs whose autostart came too early for their GPUs; returns the names started, and each failure."""
+    """Start VMs of vgpuctl's whose autostart came too early for their GPUs; returns the names started, and failures."""
     started: list[str] = []
     failed: list[tuple[Vm, VgpuctlError]] = []
     if vms and not _libvirt_answers(world):

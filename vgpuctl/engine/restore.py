@@ -8,10 +8,11 @@ its types. A VM that fails stops no other, and a GPU that is not ready holds lib
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from vgpuctl.engine.boot import LibvirtHold, autostarted, read_domain_files, start_late
+from vgpuctl.engine.boot import LibvirtHold, Timer, autostarted, read_domain_files, start_late
 from vgpuctl.engine.devices import (
     UNASKED,
     has_devices,
@@ -70,10 +71,12 @@ def restore_host(
     wait_seconds: float,
     progress: Progress,
     unread: InvalidInput | None = None,
+    timer: Callable[[float, Callable[[], None]], Timer] = threading.Timer,
 ) -> Outcome:
     """Make every vGPU that host.yaml and the VMs' promises name and that is missing.
 
-    `unread`: why host.yaml could not be read; the VMs' vGPUs do not need it, and come back all the same.
+    `unread`: why host.yaml could not be read; the VMs' vGPUs do not need it, and come back all the same. `timer`: what
+    lets libvirt go when it was held long enough.
 
     Raises:
         Failed: some could not be made; `failed` in its facts lists each with its reason. The others are there.
@@ -83,15 +86,16 @@ def restore_host(
         require_writable(world)
     vms, problems = read_domain_files(world)
     parts = [*_parts_of_host(world, spec.vgpus), *_parts_of_vms(vms)]
-    hold = LibvirtHold(world, min(spec.boot.hold_libvirt_seconds, spec.boot.deadline_seconds), progress)
-    work = _Restoration(world, spec, vms, parts, wait_seconds, hold)
+    hold = LibvirtHold(world, spec.boot.hold_libvirt_seconds, timer)
+    work = _Restoration(world, spec, vms, parts, wait_seconds, progress, hold)
     if dry_run:
         work.set_up(dry_run=True)
         planned = _planned(world, _incomplete(world, parts), vms, (*problems, *work.unseen()), len(parts))
         steps = (*work.steps(), *planned.steps)
         return replace(planned, changed=bool(steps), steps=steps)
-    late = work.run()
-    hold.release()
+    with hold:
+        late = work.run()
+        hold.release()
     started, unstarted = start_late(world, late, wait_seconds, progress)
     restored, failed, steps = work.restored(), work.failures(), work.steps()
     failed += [{**_vm_value(vm), **_why(error)} for vm, error in unstarted]
@@ -129,6 +133,7 @@ class _Restoration:
         vms: tuple[Vm, ...],
         parts: list[_Part],
         wait_seconds: float,
+        progress: Progress,
         hold: LibvirtHold,
     ) -> None:
         self._world = world
@@ -136,6 +141,7 @@ class _Restoration:
         self._vms = vms
         self._parts = parts
         self._wait_seconds = wait_seconds
+        self._progress = progress
         self._hold = hold
         self._quiet = replace(world, hypervisor=_Unasked())
         self._made: list[dict[str, object]] = []
@@ -149,14 +155,15 @@ class _Restoration:
     def run(self) -> tuple[Vm, ...]:
         """Do all that can be done until the deadline.
 
-        Returns the VMs that libvirt starts itself, but whose GPUs were not ready when it was let go.
+        Returns the VMs with a record that libvirt starts itself, but whose GPUs were not ready when it was let go.
 
         Raises:
             Interrupted: a signal came.
         """
         clock = self._world.clock
         deadline = clock.monotonic() + self._spec.boot.deadline_seconds
-        behind = self._vms
+        ours = tuple(vm for vm in self._vms if vm.promise is not None and vm.promise.state is PromiseState.READY)
+        behind = tuple(vm for vm in ours if _gpus_of(vm))
         late: tuple[Vm, ...] | None = None
         first = True
         while True:
@@ -168,10 +175,9 @@ class _Restoration:
             late = behind if late is None and self._hold.early else late
             if over or not (self._waiting or self._open):
                 return autostarted(self._world, (vm for vm in late or () if not self._has_failed(vm)))
-            behind = tuple(vm for vm in self._vms if self._waits(vm))
-            self._hold.check()
-            late = behind if late is None and self._hold.early else late
+            behind = tuple(vm for vm in ours if self._waits(vm))
             clock.pause(PAUSE_SECONDS)
+            late = behind if late is None and self._hold.early else late
 
     def set_up(self, *, dry_run: bool) -> None:
         """Set each GPU up that is not yet; one that is not ready, as without its driver, is left for the next round."""
@@ -184,7 +190,7 @@ class _Restoration:
             only=self._open,
             dry_run=dry_run,
             wait_seconds=self._wait_seconds,
-            progress=self._hold,
+            progress=self._progress,
         ):
             self.gpus[gpu.address] = gpu
         self._open = frozenset(address for address, gpu in self.gpus.items() if _not_yet(gpu))
@@ -204,7 +210,7 @@ class _Restoration:
                     continue
                 if why is not None:
                     raise _too_late(why, part, self._spec.boot.deadline_seconds)
-                self._steps += _make(self._world, part, self._vms, seen, self._wait_seconds, self._hold)
+                self._steps += _make(self._world, part, self._vms, seen, self._wait_seconds, self._progress)
                 self._made.append(_value(part))
             except Interrupted:
                 raise

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
 import pytest
 
 from tests.worlds import EagerClock, Host, Silent, create, open_host, wish
@@ -21,18 +25,37 @@ AUTOSTART = "/etc/libvirt/qemu/autostart"
 
 
 class Scheduled(EagerClock):
-    """Time in which something happens once, when it comes to that second."""
+    """Time in which things happen when it comes to their second, whoever waits: as timers of another thread."""
 
     def __init__(self, after: float) -> None:
         super().__init__()
         self.begun = self.seconds
-        self.after = after
         self.act = lambda: None
+        self.due = [(after, lambda: self.act())]
 
     def pause(self, seconds: float) -> None:
-        super().pause(seconds)
-        if self.seconds - self.begun == self.after:
-            self.act()
+        end = self.seconds + seconds
+        while coming := sorted((at, number) for number, (at, _) in enumerate(self.due) if self.begun + at <= end):
+            at, number = coming[0]
+            self.seconds = max(self.seconds, self.begun + at)
+            self.due.pop(number)[1]()
+        self.seconds = end
+
+
+@dataclass
+class ClockTimer:
+    """A timer on that clock; one of no seconds is due at once."""
+
+    clock: Scheduled
+    seconds: float
+    function: Callable[[], None]
+
+    def start(self) -> None:
+        self.clock.due.append((self.seconds, self.function))
+        self.clock.pause(0)
+
+    def cancel(self) -> None:
+        self.clock.due = [one for one in self.clock.due if one[1] != self.function]
 
 
 class Boot:
@@ -48,7 +71,7 @@ class Boot:
         self.hypervisor = self.host.world.hypervisor
         for name in self.autostart:
             record = self.hypervisor.find_domain(name)
-            if all(v.present for v in self.vgpus(name)):
+            if record.state is VmState.STOPPED and all(v.present for v in self.vgpus(name)):
                 self.hypervisor.start(record.uuid)
         return self.waits
 
@@ -76,7 +99,8 @@ class Boot:
                 return getattr(outer.hypervisor, name)
 
         seen = replace(world, sysfs=Sysfs(), hypervisor=Hypervisor(), system=self)
-        return restore_host(seen, spec, dry_run=False, wait_seconds=5.0, progress=Silent())
+        timer = partial(ClockTimer, self.clock)
+        return restore_host(seen, spec, dry_run=False, wait_seconds=5.0, progress=Silent(), timer=timer)
 
 
 def booted(tmp_path, *, ready_after: float, autostart: tuple[str, ...] = ("early", "late"), waits: bool = True) -> Boot:
@@ -92,7 +116,7 @@ def booted(tmp_path, *, ready_after: float, autostart: tuple[str, ...] = ("early
 
 
 def test_where_all_gpus_are_ready_libvirt_is_not_held(tmp_path):
-    boot = booted(tmp_path, ready_after=0)
+    boot = booted(tmp_path, ready_after=10_000)
     boot.clock.act()
     done = boot.restore(BRIEF)
     assert boot.ready_after == [0]
@@ -170,9 +194,36 @@ def test_a_vm_that_cannot_be_started_then_is_named(tmp_path):
 
 
 def test_the_default_is_half_a_minute_and_a_libvirt_that_never_answers_is_named(tmp_path):
-    boot = booted(tmp_path, ready_after=0)
+    boot = booted(tmp_path, ready_after=10_000)
     assert HostSpec(1).boot.hold_libvirt_seconds == 30
     boot.notify_ready = lambda status: True
     boot.clock.act()
     with pytest.raises(Failed, match="vm early: libvirt does not answer 120 seconds after"):
         boot.restore(HostSpec(1, boot=BootSpec(hold_libvirt_seconds=0)))
+
+
+PLAIN = "<domain type='kvm'><name>plain</name><memory>1048576</memory><os><type>hvm</type></os></domain>"
+
+
+@pytest.mark.parametrize("hold", [0, 3])
+def test_a_vm_that_vgpuctl_did_not_make_is_libvirts_to_start(tmp_path, hold):
+    boot = booted(tmp_path, ready_after=6, autostart=("early", "late", "plain"))
+    boot.host.world.hypervisor.define(PLAIN)
+    done = boot.restore(HostSpec(1, boot=BootSpec(hold_libvirt_seconds=hold)))
+    assert "plain" not in done.data["started"]
+    assert boot.state("late") is VmState.RUNNING
+
+
+def test_a_step_that_takes_long_does_not_hold_libvirt_longer(tmp_path):
+    """Virtual functions that never come up are waited for in one step, for a minute."""
+    clock = Scheduled(10_000)
+    text = """version: 1
+gpus: [{model: A100, vfs: {total: 16, enabled: 0}}]
+faults: [{on: sriov-manage, kind: lost}]
+"""
+    host = open_host(tmp_path, text=text, clock=clock)
+    boot = Boot(host, clock, ())
+    with pytest.raises(Failed):
+        boot.restore(HostSpec(1, gpus={GPU: GpuSpec(mode="vgpu")}, boot=BootSpec(5, 3)))
+    assert boot.ready_after == [3]
+    assert clock.seconds - clock.begun > 5
