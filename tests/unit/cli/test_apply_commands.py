@@ -120,6 +120,16 @@ def test_what_goes_is_listed_and_asked_about(host: Host, kind: str) -> None:
     assert host.etc_now == {"host.yaml": text, "host.yaml.1": SAID}
 
 
+def test_a_list_that_was_cut_short_is_asked_about(host: Host) -> None:
+    whole = f'version: 1\ngpus:\n  "{A16}":\n    reserved_for:\n    - vdi-*\n    - lab-*\n'
+    assert host("apply --yes -f -", whole).status == 0
+    before = host.etc_now
+    ran = host("apply -f -", whole.removesuffix("    - lab-*\n"))
+    assert (ran.status, f"gpus.{A16}: reserved_for [lab-*]" in ran.err, host.etc_now) == (2, True, before)
+    removed = host("diff --json -f -", whole.removesuffix("    - lab-*\n")).document["data"]["removed"]
+    assert removed == [{"entry": f"gpus.{A16}", "keys": {"reserved_for": ["lab-*"]}}]
+
+
 def _page(line: str) -> str:
     """Return a removal as a page has it, where a list has no brackets."""
     return line.replace("[", "").replace("]", "")

@@ -59,5 +59,43 @@ def test_what_is_changed_or_named_otherwise_does_not_go(old: str, new: str, line
     assert gone(NOW.replace(old, new)) == lines
 
 
+LISTS = f"""version: 1
+defaults: {{memory: 8GiB, vcpus: 4}}
+gpus:
+  A100: {{mig: [1g.10gb, 1g.10gb, 3g.40gb], reserved_for: [vdi-*, lab-*], profiles: [A100-4C, A100-8C]}}
+  H100: {{mig: {{H100-1-10C: 4, H100-2-20C: 1}}, scheduler: {{policy: equal_share, time_slice_ms: 2}}}}
+vgpus:
+  lab: {{profile: T4-1Q, gpu: "{T4}", carrier: "0000:5e:00.4", vgpu_params: {{a: "1", b: "2"}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lines"),
+    [
+        ("", "", []),
+        (", lab-*", "", ["gpus.A100: reserved_for [lab-*]"]),
+        ("vdi-*, lab-*", "lab-*, vdi-*, new-*", []),
+        ("lab-*", "new-*", ["gpus.A100: reserved_for [lab-*]"]),
+        (", A100-8C", "", ["gpus.A100: profiles [A100-8C]"]),
+        ("1g.10gb, 1g.10gb", "1g.10gb", ["gpus.A100: mig [1g.10gb]"]),
+        ("[1g.10gb, 1g.10gb, 3g.40gb]", "off", []),
+        (", H100-2-20C: 1", "", ["gpus.H100: mig {H100-2-20C: 1}"]),
+        ("H100-1-10C: 4", "H100-1-10C: 2", []),
+        (", time_slice_ms: 2", "", ["gpus.H100: scheduler {time_slice_ms: 2}"]),
+        ("equal_share", "fixed_share", []),
+        (", vcpus: 4", "", ["defaults: vcpus 4"]),
+        (', b: "2"', "", ["vgpus.lab: vgpu_params {b: 2}"]),
+    ],
+)
+def test_what_a_list_or_a_mapping_loses_goes(old: str, new: str, lines: list[str]) -> None:
+    assert gone(LISTS.replace(old, new), LISTS) == lines
+
+
+def test_what_a_shorter_list_loses_stays_where_another_entry_says_it() -> None:
+    whole = "reserved_for: [vdi-*, lab-*]"
+    now = f"version: 1\ngpus:\n  A100: {{{whole}}}\n"
+    assert gone(f'{now.replace(", lab-*", "")}  "{A100}": {{{whole}}}\n', now) == []
+
+
 def test_nothing_goes_where_nothing_was() -> None:
     assert gone(NOW, "version: 1") == []
