@@ -39,7 +39,7 @@ SYSTEM_DIRECTORIES = (
 RUN_DIRECTORIES = ("claims", "drained", "working", "stuck", "scratch")
 """Where it writes below its run directory."""
 
-_UNFINISHED = re.compile(r"\..+\.vgpuctl-([1-9][0-9]{0,9})-([0-9]{1,20})", re.ASCII)
+_UNFINISHED = re.compile(r"\.(.+)\.vgpuctl-([1-9][0-9]{0,9})-([0-9]{1,20})", re.ASCII)
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -135,17 +135,17 @@ class UnfinishedFiles:
         for name in names:
             match = _UNFINISHED.fullmatch(name)
             if match is not None:
-                file = UnfinishedFile(str(directory / name), ProcessId(int(match[1]), int(match[2])))
+                file = UnfinishedFile(str(directory / name), ProcessId(int(match[2]), int(match[3])))
                 if self._is_left(file):
                     yield file
 
     def _is_left(self, file: UnfinishedFile) -> bool:
-        """Say whether it is a regular file of this user's, and its writer is gone."""
+        """Say whether it is a regular file of this user's, or of the owner it was given, and its writer is gone."""
         try:
             seen = os.lstat(file.path)
         except FileNotFoundError:
             return False
-        ours = stat.S_ISREG(seen.st_mode) and seen.st_uid == os.geteuid()
+        ours = stat.S_ISREG(seen.st_mode) and seen.st_uid in (os.geteuid(), *_owners_before(file.path))
         return ours and not self._processes.alive(file.process)
 
     def remove(self, file: UnfinishedFile) -> None:
@@ -153,6 +153,18 @@ class UnfinishedFiles:
         if self._is_left(file):
             with suppress(FileNotFoundError):
                 os.unlink(file.path)
+
+
+def _owners_before(path: str) -> Iterator[int]:
+    """Return who owns the file that one was to replace: `written` gives that owner before the file has its name.
+
+    A version that is kept, as host.yaml.1, has the owner of host.yaml.
+    """
+    directory, name = os.path.split(path)
+    match = _UNFINISHED.fullmatch(name)
+    for known in {match[1], re.sub(r"\.[0-9]+$", "", match[1])} if match is not None else ():
+        with suppress(OSError):
+            yield os.stat(os.path.join(directory, known)).st_uid
 
 
 def unfinished_below(root: Path, run_dir: Path, host_file: Path, processes: Processes) -> UnfinishedFiles:

@@ -132,6 +132,27 @@ def test_only_files_of_that_form_whose_writer_is_gone_are_found(tmp_path: Path) 
     }
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_is_left_where_host_yaml_is_somebody_elses_is_removed(tmp_path: Path, linked: bool) -> None:
+    """The file that is to replace it has its owner before it has its name."""
+    etc = tmp_path / "etc/vgpuctl"
+    etc.mkdir(parents=True)
+    real = etc / "host.yaml"
+    if linked:
+        real = tmp_path / "real.yaml"
+        (etc / "host.yaml").symlink_to(real)
+    real.write_text("version: 1\n")
+    os.chown(real, 1234, 1234)
+    file = HostFileOnDisk(etc / "host.yaml", lock_held=lambda: False)
+    left_by_a_killed_process(lambda: file.replace("version: 1\n\n", "version: 1\n"))
+    unfinished = unfinished_below(tmp_path, tmp_path / "run", etc / "host.yaml", HostProcesses())
+    left = unfinished.all()
+    assert [os.stat(one.path).st_uid for one in left] == [1234, 1234], "it, and the version before"
+    for one in left:
+        unfinished.remove(one)
+    assert {path.name for path in (*etc.iterdir(), *real.parent.iterdir())} <= {"host.yaml", "real.yaml", "etc"}
+
+
 def test_a_file_whose_writer_came_to_life_is_not_removed(tmp_path: Path) -> None:
     """Who looks and who removes may be seconds apart; what counts is the instant of the removal."""
     me = HostProcesses().this()
