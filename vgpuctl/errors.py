@@ -188,7 +188,7 @@ class HostKeyRefused(Refused):
 
 
 class AnswerLost(PartlyApplied):
-    """A change was begun on another host, and how it ended there is not known."""
+    """A change was begun on another host, and how it ended there, or what it made, is not known."""
 
     code = "answer-lost"
 

@@ -7,18 +7,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from vgpuctl import __version__
 from vgpuctl.cli import answer_check, document, failures, output, pages, run, streams, tables
 from vgpuctl.cli.failures import Failure
 from vgpuctl.cli.result import Result
 from vgpuctl.cli.shapes import KINDS
 from vgpuctl.cli.tables import Block, Table
-from vgpuctl.errors import HostCannot
+from vgpuctl.errors import AnswerLost, HostCannot, VgpuctlError
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from vgpuctl.cli.settings import Settings
     from vgpuctl.remote.answer import Answer
     from vgpuctl.remote.crowd import Reply
+    from vgpuctl.remote.target import Target
 
 KIND = "hosts"
 SOME_FAILED = "some-hosts-failed"
@@ -135,14 +137,17 @@ def _texts(found: object) -> list[str]:
 
 
 def _row(settings: Settings, reply: Reply, stopped: int) -> HostRow:
-    target = reply.target
-    user = f"{target.user}@" if target.user else ""
-    host = f"[{target.host}]" if ":" in target.host else target.host
-    address = f"ssh://{user}{host}{f':{target.port}' if target.port else ''}"
+    target, address = reply.target, _address(reply.target)
     if reply.answer is not None:
         return HostRow(target.name, address, reply.answer.status, reply.seconds, reply.answer.document)
     found = failures.explain(_error(reply), settings, signal_status=stopped or 130)
     return HostRow(target.name, address, found.status, reply.seconds, failures.document_of(found, settings.kind))
+
+
+def _address(target: Target) -> str:
+    user = f"{target.user}@" if target.user else ""
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    return f"ssh://{user}{host}{f':{target.port}' if target.port else ''}"
 
 
 def _error(reply: Reply) -> BaseException:
@@ -207,13 +212,29 @@ def _checked(settings: Settings, reply: Reply) -> Reply:
             return reply
         except Exception as exc:  # noqa: BLE001 - a page may rely on more than the shape says
             wrong = f"{type(exc).__name__} {exc}"
-    error = HostCannot(
-        f"{reply.target.name}: what vgpuctl there answers is not what {settings.kind} answers here: {wrong}",
-        hint="install the same vgpuctl on both sides",
-        check="version",
+    return replace(reply, answer=None, error=_other_shape(settings.kind, reply.target, found, wrong))
+
+
+def _other_shape(kind: str, target: Target, found: Mapping[str, Any], wrong: str) -> VgpuctlError:
+    """Return the error of an answer of another shape. A change that it tells of was made: nothing but that is sure."""
+    address = _address(target)
+    what = f"what vgpuctl there answers is not what {kind} answers here: {wrong}"
+    same = f"bring this vgpuctl there: vgpuctl --host {address} install-host --wheelhouse DIR"
+    if found.get("changed") is not True:
+        return HostCannot(
+            f"{target.name}: {what}",
+            hint=f"this is {__version__}; ssh {address} vgpuctl --version tells which is there; {same}",
+            check="version",
+            here=__version__,
+        )
+    error = AnswerLost(
+        f"{target.name}: {kind} is done there, and {what}",
+        hint=f"{same}; then look there: {output.look(kind, found['data'], address)}",
+        lines=output.told(kind, found["data"]),
+        here=__version__,
     )
-    error.changed = found.get("changed") is True
-    return replace(reply, answer=None, error=error)
+    error.changed = True
+    return error
 
 
 def _shown(kind: str, data: Any) -> tuple[list[Block], list[str]]:

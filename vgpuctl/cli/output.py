@@ -43,10 +43,10 @@ def _only_planned(data: Any) -> bool:
 
 
 def _lost(kind: str, error: OSError, done: Mapping[str, Any]) -> OutputLost:
-    lines = [line if host == HERE else f"{host}: {line}" for host, data in done.items() for line in _page(kind, data)]
+    lines = [line if host == HERE else f"{host}: {line}" for host, data in done.items() for line in told(kind, data)]
     lost = OutputLost(
         f"{kind} is done, and its result could not be written: {error.strerror}",
-        hint=f"see what is there: {_look(kind, next(iter(done.values())))}",
+        hint=f"see what is there: {look(kind, next(iter(done.values())))}",
         lines=lines,
         errno=error.errno,
     )
@@ -54,21 +54,23 @@ def _lost(kind: str, error: OSError, done: Mapping[str, Any]) -> OutputLost:
     return lost
 
 
-def _page(kind: str, data: Any) -> list[str]:
+def told(kind: str, data: Any) -> list[str]:
     """Return what people would have read of a result; its steps, where it has no page."""
     from vgpuctl.cli import pages, tables
 
     try:
         return tables.plain(pages.page(kind, data).blocks).splitlines()
     except Exception:  # noqa: BLE001 - whatever cannot be shown, what was done must be told
-        return [str(step) for step in data.get("steps", ())] if isinstance(data, Mapping) else []
+        steps = data.get("steps") if isinstance(data, Mapping) else None
+        return [str(step) for step in steps] if isinstance(steps, (list, tuple)) else []
 
 
-def _look(kind: str, data: Any) -> str:
-    """Return the command that shows what a change made."""
+def look(kind: str, data: Any, address: str | None = None) -> str:
+    """Return the command that shows what a change made, here or on the host of that address."""
+    program = "vgpuctl" if address is None else f"vgpuctl --host {address}"
     named = data if isinstance(data, Mapping) else {}
     if kind in _OF_A_VM and named.get("name"):
-        return f"vgpuctl show-vm {shlex.quote(str(named['name']))}"
+        return f"{program} show-vm {shlex.quote(str(named['name']))}"
     if kind in _OF_A_GPU and named.get("address"):
-        return f"vgpuctl show-gpu {named['address']}"
-    return f"vgpuctl {'list-vgpus' if kind in _OF_VGPUS else _OF_THE_HOST.get(kind, 'list-vms')}"
+        return f"{program} show-gpu {shlex.quote(str(named['address']))}"
+    return f"{program} {'list-vgpus' if kind in _OF_VGPUS else _OF_THE_HOST.get(kind, 'list-vms')}"

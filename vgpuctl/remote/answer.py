@@ -178,7 +178,7 @@ def _late(ran: Ran, name: str, document: Document | None, *, changes: bool) -> V
         reason=ran.gave_up,
     )
     if document is not None:
-        error = document.get("error") or {}
+        error = {} if document["ok"] else document["error"]
         exc.undone, exc.left = list(error.get("undone", ())), list(error.get("left", ()))
         exc.changed = bool(document.get("changed"))
         if document["ok"]:

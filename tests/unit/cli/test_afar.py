@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from json import loads
 from pathlib import Path
 
 import pytest
 
 from tests.unit.cli.conftest import Ran
+from vgpuctl import __version__
 from vgpuctl.cli import afar, afar_result, afar_words
 from vgpuctl.cli.app import cli
 from vgpuctl.cli.settings import Settings
@@ -106,6 +108,56 @@ def test_an_answer_of_another_shape_fails_its_host_alone(
         f"gpu-01: what vgpuctl there answers is not what list-vms answers here: {said}" in captured.out + captured.err
     )
     assert afar_result.publish_one(settings, bad, 0) == 6
+
+
+OLD_VM = {"name": "vdi 1", "uuid": "u", "state": "off", "steps": [f"define VM vdi 1{chr(7)}", "start VM vdi 1"]}
+
+
+@pytest.mark.parametrize("json", [False, True])
+@pytest.mark.parametrize(
+    ("data", "look", "lines"),
+    [
+        (
+            {**OLD_VM, "vgpus": [{}]},
+            "vgpuctl --host ssh://gpu-01 show-vm 'vdi 1'",
+            ["define VM vdi 1", "start VM vdi 1"],
+        ),
+        ({**OLD_VM, "steps": 5}, "vgpuctl --host ssh://gpu-01 show-vm 'vdi 1'", []),
+        (None, "vgpuctl --host ssh://gpu-01 list-vms", []),
+    ],
+)
+def test_a_change_that_is_told_in_another_shape_was_made_and_is_never_what_the_host_cannot(
+    capsys: pytest.CaptureFixture[str], data: object, look: str, lines: list[str], json: bool
+) -> None:
+    settings = Settings(json=json)
+    settings.kind = "create-vm"
+    told = reply("gpu-01", data, "create-vm")
+    assert told.answer is not None
+    found = {**told.answer.document, "changed": True}
+    made = Reply(told.target, 0.1, Answer(found, 0))
+    assert afar_result.publish_one(settings, made, 0) == 5
+    captured = capsys.readouterr()
+    said = captured.out + captured.err
+    assert "gpu-01: create-vm is done there, and what vgpuctl there answers is not what" in said
+    assert look in said
+    assert "vgpuctl --host ssh://gpu-01 install-host --wheelhouse DIR" in said
+    assert all(line in said for line in lines)
+    assert afar_result.publish(settings, [made, made], 0) == 5
+    several = capsys.readouterr()
+    if json:
+        one, many = loads(captured.out), loads(several.out)["data"]["hosts"][0]["document"]
+        assert [(d["error"]["code"], d["changed"]) for d in (one, many)] == [("answer-lost", True)] * 2
+        assert many["error"]["facts"]["here"] == __version__
+    assert "host-cannot" not in said + several.out + several.err
+
+
+def test_a_look_that_is_told_in_another_shape_names_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = Settings()
+    settings.kind = "list-vms"
+    assert afar_result.publish_one(settings, reply("gpu-01", None), 0) == 6
+    said = capsys.readouterr().err
+    assert f"this is {__version__}" in said
+    assert "ssh ssh://gpu-01 vgpuctl --version" in said
 
 
 def test_what_a_hosts_doctor_found_is_left_out_when_it_has_another_form(capsys: pytest.CaptureFixture[str]) -> None:
