@@ -304,7 +304,7 @@ def _half_exchanged(world: World, snapshot: Snapshot, vm: Vm, promise: Promise, 
         steps, claims = finishing_steps(snapshot, vm, promise, note, olds), (*claims, *news)
     else:
         steps = abandoning_steps(snapshot, vm, promise, note, news)
-    plan = Plan(steps, undo_on_failure=False)
+    plan = Plan(steps, undo_on_failure=False, off=(vm.uuid,) if counts else ())
     return Finding("half-exchanged", text, "; ".join(s.describe() for s in plan.steps), plan, claims, vm)
 
 

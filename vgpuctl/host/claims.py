@@ -34,6 +34,7 @@ from vgpuctl.value import Value, as_dict, field_names
 if TYPE_CHECKING:
     from vgpuctl.model.seams import Clock, Processes
 
+RUN_DIR = Path("/run/vgpuctl")
 _LONGEST_FILE = 65536
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _KINDS: tuple[tuple[str, type | tuple[type, ...]], ...] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from vgpuctl.host.claims import ClaimStore
+from vgpuctl.host.claims import RUN_DIR, ClaimStore
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.files import HostFiles
 from vgpuctl.host.identity import machine_id
@@ -13,7 +13,6 @@ from vgpuctl.host.nvml import NoNvml
 from vgpuctl.host.parked import ParkedWriter
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.virt.absent import AbsentHypervisor, AbsentStorage
-from vgpuctl.host.world import RUN_DIR
 from vgpuctl.model.world import World
 
 REASON = "libvirt waits for its hook"

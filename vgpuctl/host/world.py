@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from vgpuctl.errors import InvalidInput
 from vgpuctl.host.atomic import unfinished_below
-from vgpuctl.host.claims import ClaimStore
+from vgpuctl.host.claims import RUN_DIR, ClaimStore
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.files import HostFiles, resolved
 from vgpuctl.host.host_file import PATH as HOST_FILE
@@ -28,8 +28,6 @@ from vgpuctl.model.world import World
 
 if TYPE_CHECKING:
     from vgpuctl.model.seams import Hypervisor, Nvml, Storage
-
-RUN_DIR = Path("/run/vgpuctl")
 
 
 def local_world(

@@ -6,20 +6,18 @@ stop-vm and start-vm refuse a VM without a record; delete-vm also refuses one th
 
 from __future__ import annotations
 
-import shlex
-
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.vm import Vm
 
 
 def to_start(vm: Vm) -> str:
     """Return the command that starts a VM."""
-    return f"{'virsh start' if vm.promise is None else 'vgpuctl start-vm'} {shlex.quote(vm.name)}"
+    return f"{'virsh start' if vm.promise is None else 'vgpuctl start-vm'} {_quoted(vm)}"
 
 
 def to_stop(vm: Vm, *, force: bool = False) -> str:
     """Return the command that stops a VM; by `force` its guest is not asked."""
-    name = shlex.quote(vm.name)
+    name = _quoted(vm)
     if vm.promise is None:
         return f"virsh {'destroy' if force else 'shutdown'} {name}"
     return f"vgpuctl stop-vm {name}{' --force' if force else ''}"
@@ -28,7 +26,7 @@ def to_stop(vm: Vm, *, force: bool = False) -> str:
 def to_remove_transient(vm: Vm) -> str:
     """Return the command after which nothing is left of a VM that runs without a definition."""
     made = vm.promise is not None and vm.promise.made_vm
-    return f"{'vgpuctl delete-vm' if made else 'virsh destroy'} {shlex.quote(vm.name)}"
+    return f"{'vgpuctl delete-vm' if made else 'virsh destroy'} {_quoted(vm)}"
 
 
 def vfs_off_hint(gpu: Gpu) -> str:
@@ -43,3 +41,9 @@ def vfs_on_hint(gpu: Gpu) -> str:
     if gpu.driver == "gim":
         return "set vf_num in /etc/modprobe.d or /etc/gim_config and reload gim"
     return f"vgpuctl set-mode {gpu.address} {'vgpu' if gpu.driver == 'nvidia' else 'sriov'}"
+
+
+def _quoted(vm: Vm) -> str:
+    import shlex  # libvirt's hook loads this module, and quotes nothing
+
+    return shlex.quote(vm.name)

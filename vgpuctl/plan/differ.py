@@ -19,7 +19,6 @@ from vgpuctl.model.sizes import mib_text
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm
 from vgpuctl.model.wish import ExistingDisk, NewDisk, VmWish, Where
-from vgpuctl.spec.fields import PCI_WINDOW_AUTO
 
 Side = dict[str, object]
 _PLACED = ("not_gpu", "numa_node", "spread_group", "scheduler")
@@ -110,6 +109,8 @@ def _observed(vm: Vm, kept: Side) -> Side:
         "reserve": promise.reserve if promise else None,
         **dict.fromkeys(_PLACED),
     }
+    from vgpuctl.spec.fields import PCI_WINDOW_AUTO  # with every field, which libvirt's hook does without
+
     shown = {"pci_window": PCI_WINDOW_AUTO} | {f: v for f, v in kept.items() if f != "profile"}
     gpu = kept.get("gpu") or ", ".join(sorted(promise_gpus(vm))) or None
     return values | shown | {"gpu": gpu}
@@ -125,6 +126,8 @@ def kept_spec(wish: VmWish) -> str:
 
     The profiles are kept as typed, one text for each vGPU in the order of the promise's.
     """
+    from vgpuctl.spec.fields import PCI_WINDOW_AUTO  # as above
+
     wanted = _wanted(wish)
     kept = {f: wanted[f] for f in ("gpu", "mode", "os", "template", "hotplug_slots", "vgpu_params")}
     if wish.pci_window != PCI_WINDOW_AUTO:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import shlex
-
 from vgpuctl.backends import of
 from vgpuctl.errors import Foreign
 from vgpuctl.model.gpu import Backend, Vgpu
@@ -55,6 +53,8 @@ def own_promise(vm: Vm, doing: str) -> Promise:
 
 def _by_virsh(vm: Vm, doing: str) -> str:
     """Return virsh's command for what vgpuctl does not do to a VM."""
+    import shlex  # libvirt's hook loads this module, and quotes nothing
+
     word = {"start": "start", "stop": "shutdown", "delete": "undefine"}.get(doing, "edit")
     return f"virsh {word} {shlex.quote(vm.name)}"
 

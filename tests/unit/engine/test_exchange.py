@@ -303,6 +303,31 @@ def test_where_the_deciding_vm_was_not_put_back_the_exchange_counts(tmp_path: Pa
     whole(host, "mended")
 
 
+def test_a_vm_that_another_program_starts_meanwhile_loses_nothing_to_reconcile(tmp_path: Path) -> None:
+    made = interrupted(tmp_path / "made", decided=True)
+    leader = vm_of(made, "first").promise
+    assert leader is not None
+    profile = picture(made).types[leader.vgpus[0].carrier]
+    delete(made.world, "second")  # which has the whole GPU now
+    promise = vm_of(made, "third").promise
+    assert promise is not None
+    (old,) = promise.vgpus
+    made.world.sysfs.write(f"/sys/bus/pci/devices/{old.function}/nvidia/current_vgpu_type", f"{profile}\n")
+    made = made.again()
+    looked = []
+
+    def begin(number: int, call: str, args: object) -> None:
+        looked.extend([call] if call == "hypervisor.find_domain" else [])
+        if looked == [call]:  # it was off when reconcile looked last; libvirt has no hook of vgpuctl's here
+            made.sim.hypervisor.start(made.sim._core.look().names["third"])
+
+    error = outcome(partial(mend, Watch(after=begin).watch(made.world)))
+    assert vm_of(made, "third").state is VmState.RUNNING
+    assert error is not None
+    assert error.message.startswith("VM third is running")
+    assert picture(made).types[old.carrier] == profile
+
+
 def test_a_vm_that_runs_where_it_was_keeps_that_place(tmp_path: Path) -> None:
     host = interrupted(tmp_path, decided=True)
 
