@@ -2,9 +2,9 @@
 """VMs that a command shuts down and starts again: noted before, so that one that is killed in between leaves word.
 
 start-vm, stop-vm and delete-vm drop the note, whoever calls them; a boot drops all of them with /run. Where the process
-that noted it is dead, whoever reads the notes drops it too once the VM was started since, or is gone: who switches it
-off later wants it off. A VM that still is in the run in which it was noted may be about to power off, because it was
-asked to; after the time that it was given for that, it counts as running.
+that noted it is dead, reconcile drops it too once the VM was started since, or is gone: who switches it off later wants
+it off. A VM that still is in the run in which it was noted may be about to power off, because it was asked to; after
+the time that it was given for that, it counts as running.
 """
 
 from __future__ import annotations
@@ -52,21 +52,29 @@ def left_off(world: World, snapshot: Snapshot) -> tuple[tuple[str | None, Vm], .
     Raises:
         FileFailed: the notes cannot be read.
     """
+    vms = ((one.gpu, vm) for one, vm in _abandoned(world, snapshot) if vm is not None and vm.state in OFF)
+    return tuple((gpu, vm) for gpu, vm in vms if vm.promise is not None and vm.promise.state is PromiseState.READY)
+
+
+def forget_settled(world: World, snapshot: Snapshot) -> None:
+    """Drop the notes of dead processes for VMs that run again or are gone; without root none.
+
+    Raises:
+        FileFailed: the notes cannot be read.
+    """
+    for one, vm in _abandoned(world, snapshot):
+        if vm is None or vm.state not in OFF:
+            _forget_if_settled(world, snapshot, one)
+
+
+def _abandoned(world: World, snapshot: Snapshot) -> list[tuple[DrainedVm, Vm | None]]:
+    """Return the notes of processes that are dead, each with its VM; nothing without root."""
     with reading("which VMs are to be started again"):
         try:
             noted = world.claims.drained()
         except PermissionError:
-            return ()
-    found = []
-    for one in noted:
-        vm = snapshot.vm(one.vm_uuid)
-        if world.processes.alive(one.process):
-            continue
-        if vm is None or vm.state not in OFF:
-            _forget_if_settled(world, snapshot, one)
-        elif vm.promise is not None and vm.promise.state is PromiseState.READY:
-            found.append((one.gpu, vm))
-    return tuple(found)
+            return []
+    return [(one, snapshot.vm(one.vm_uuid)) for one in noted if not world.processes.alive(one.process)]
 
 
 def _forget_if_settled(world: World, snapshot: Snapshot, one: DrainedVm) -> None:

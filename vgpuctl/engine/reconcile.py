@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from vgpuctl.domain.sources import sources_of
 from vgpuctl.engine.chains import refuse_shared
 from vgpuctl.engine.claim import claims_of, give_back_unused, reclaim
-from vgpuctl.engine.drained import left_off
+from vgpuctl.engine.drained import forget_settled, left_off
 from vgpuctl.engine.guards import require_system, require_writable
 from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.observe.vms import read_vm
@@ -124,12 +124,13 @@ def _look(world: World, *, dry_run: bool) -> Snapshot:
     require_system(snapshot)
     if not dry_run:
         refuse_unread(snapshot)
+        forget_settled(world, snapshot)
     return snapshot
 
 
 def _unsettled(work: list[Finding]) -> PartlyApplied:
     error = PartlyApplied(
-        f"after {ROUNDS} rounds there still is something to mend: something else may be changing this host",
+        f"after {ROUNDS} rounds there still is something to fix: something else may be changing this host",
         hint="vgpuctl reconcile --dry-run shows what is left",
     )
     error.left = [f"{f.what}: {f.action}" for f in work]

@@ -13,6 +13,7 @@ from tests import schedulers
 from tests.layouts import FLEX, do, drained, numvfs, starts
 from tests.unit.engine.test_refresh import prepared, refresh
 from tests.worlds import delete, mend, picture, stop
+from vgpuctl.engine.diagnose import diagnose
 from vgpuctl.errors import InUse
 from vgpuctl.model.vm import DrainedVm, ProcessId
 from vgpuctl.value import replace
@@ -176,6 +177,22 @@ def test_the_note_of_a_vm_that_is_gone_goes_too(tmp_path, by):
         host.world.hypervisor.destroy(uuid)
         host.world.hypervisor.undefine(uuid)
         mend(host.world)
+    assert host.world.claims.drained() == ()
+
+
+@pytest.mark.parametrize("look", ["reconcile --dry-run", "set-mode --dry-run", "doctor"])
+def test_a_look_drops_no_note(tmp_path, look):
+    """The note is for a VM that runs again, so the next reconcile drops it."""
+    host = drained(tmp_path)
+    uuid = host.world.hypervisor.find_domain("two").uuid
+    host.world.claims.note_drained(DrainedVm(uuid, FLEX, ProcessId(999999, 1)))
+    {
+        "reconcile --dry-run": lambda: mend(host.world, dry_run=True),
+        "set-mode --dry-run": lambda: do(host.world, FLEX, "sriov", 6, drain=True, dry_run=True),
+        "doctor": lambda: diagnose(host.world),
+    }[look]()
+    assert [vm.vm_uuid for vm in host.world.claims.drained()] == [uuid]
+    mend(host.world)
     assert host.world.claims.drained() == ()
 
 

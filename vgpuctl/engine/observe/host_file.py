@@ -36,7 +36,7 @@ SAID = (
 
 _NO_TEXT = re.compile("[\ufffd\ud800-\udfff]")
 """What the seams read for bytes that are no UTF-8."""
-UNUSABLE = "new vGPUs and changes of GPUs are refused until it is mended"
+UNUSABLE = "new vGPUs and changes of GPUs are refused until it is fixed"
 
 
 def read_host_spec(world: World) -> HostSpec | None:

@@ -88,7 +88,7 @@ def test_every_command_that_looks_warns_of_a_broken_file_that_says_nothing_of_gp
     arguments = (GPU,) if look == "show_gpu" else ()
     warned = [w for w in getattr(queries, look)(host.world, *arguments).warnings if "/etc/vgpuctl/host.yaml:2:" in w]
     assert len(warned) == 1
-    assert "refused until it is mended" in warned[0]
+    assert "refused until it is fixed" in warned[0]
     with pytest.raises(InvalidInput):
         read_host_spec(host.world)
     with pytest.raises(InvalidInput, match=r"host\.yaml:2"):
