@@ -25,13 +25,6 @@ from vgpuctl.model.wish import ANYWHERE, Where
 from vgpuctl.value import replace
 
 
-def joint_free(
-    snapshot: Snapshot, gpus: Sequence[Gpu], types: Mapping[str, VgpuType], vm: str | None = None
-) -> int | None:
-    """Return how many more of one profile fit on these GPUs together; None when one of them cannot say."""
-    return free_in(rooms_for(snapshot, [g for g in gpus if g.address in types], types, vm))
-
-
 def free_in(rooms: Sequence[tuple[Gpu, Room]]) -> int | None:
     """Return how many more fit in these rooms of one profile together; None when one of them cannot say."""
     free = [space.free for _, space in rooms]

@@ -22,6 +22,7 @@ from vgpuctl.errors import (
     Temporary,
     VgpuctlError,
 )
+from vgpuctl.model.commands import to_stop
 from vgpuctl.model.outcome import Progress
 from vgpuctl.model.step import Plan, Step
 from vgpuctl.steps.claims import HoldClaim, runs_with
@@ -85,9 +86,20 @@ def refuse_started(world: World, plan: Plan) -> None:
         if on is not None:
             raise InUse(
                 f"{on}: another program started it just now, and nothing is taken from a VM that is not off",
-                hint="stop it, then run the command again",
+                hint=f"{_stop_command(world, uuid)}, then run the command again",
                 vm_uuid=uuid,
             )
+
+
+def _stop_command(world: World, uuid: str) -> str:
+    from vgpuctl.domain.parse import parse  # with lxml, which libvirt's hook does without
+
+    try:
+        record = world.hypervisor.find_domain(uuid)
+        vm = parse(record.xml, record.state, world.machine_id) if record is not None else None
+    except (ValueError, VgpuctlError):
+        vm = None
+    return to_stop(vm) if vm is not None else f"virsh shutdown {uuid}"
 
 
 def _changed_nothing(failure: VgpuctlError) -> bool:

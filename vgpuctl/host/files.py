@@ -2,9 +2,8 @@
 """The host's file tree below a root: sysfs, proc and /etc/vgpuctl, as `seams.Sysfs`.
 
 Thousands of attributes are read in one command, so the real root costs an open, a look at what it is, a read and a
-close each. Below
-another root (a captured /sys) every link is resolved as chroot would: an absolute link, or one with many "..",
-must not lead to the files of the machine that looks.
+close each. Below another root (a captured /sys) every link is resolved as chroot would: an absolute link, or one with
+many "..", must not lead to the files of the machine that looks.
 """
 
 from __future__ import annotations

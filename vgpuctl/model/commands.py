@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands that hints name. For a VM: vgpuctl's where it has a record of the VM, and virsh's for any other.
 
-stop-vm and start-vm refuse a VM without a record; delete-vm also refuses one that only got vGPUs from vgpuctl.
+stop-vm and start-vm refuse a VM without a record, or half-way; delete-vm refuses one that only got vGPUs from vgpuctl.
 """
 
 from __future__ import annotations
 
 from vgpuctl.model.gpu import Gpu
-from vgpuctl.model.vm import Vm
+from vgpuctl.model.vm import PromiseState, Vm
 
 
 def to_start(vm: Vm) -> str:
@@ -18,7 +18,7 @@ def to_start(vm: Vm) -> str:
 def to_stop(vm: Vm, *, force: bool = False) -> str:
     """Return the command that stops a VM; by `force` its guest is not asked."""
     name = _quoted(vm)
-    if vm.promise is None:
+    if vm.promise is None or vm.promise.state is not PromiseState.READY or vm.promise.exchange is not None:
         return f"virsh {'destroy' if force else 'shutdown'} {name}"
     return f"vgpuctl stop-vm {name}{' --force' if force else ''}"
 

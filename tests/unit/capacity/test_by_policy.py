@@ -14,7 +14,7 @@ from tests.unit.capacity.test_mixed_size import gpu as mixed
 from tests.values import A4C, A5C, T4Q, a100, promised, snapshot, t4, taken, vm
 from vgpuctl.capacity.by_policy import demand
 from vgpuctl.capacity.kinds import fleet_of
-from vgpuctl.capacity.place import joint_free, place
+from vgpuctl.capacity.place import free_in, place, rooms_for
 from vgpuctl.capacity.profiles import find
 from vgpuctl.errors import InvalidInput, NoCapacity
 from vgpuctl.model.gpu import Backend, Mode
@@ -94,7 +94,7 @@ def test_whatever_fits_is_placed_by_every_policy(policy, data):
     used = [taken(g, t, n, carrier=f"{g.address}-{n}") for g, (t, m) in zip(gpus, sizes, strict=True) for n in range(m)]
     look = snapshot(*gpus, vgpus=tuple(used))
     count = data.draw(st.integers(1, 16))
-    fits = joint_free(look, gpus, find(look, gpus, "A100-4C")) or 0
+    fits = free_in(rooms_for(look, gpus, find(look, gpus, "A100-4C"))) or 0
     if fits < count:
         with pytest.raises(NoCapacity):
             place(look, [("A100-4C", count)], Where(policy=policy))

@@ -7,7 +7,7 @@ import pytest
 
 from tests.values import A4C, a100, promised, snapshot, t4, vm
 from vgpuctl.capacity.closed import why_closed, why_not_allowed
-from vgpuctl.capacity.place import joint_free, place, rooms_for
+from vgpuctl.capacity.place import free_in, place, rooms_for
 from vgpuctl.errors import NoCapacity
 from vgpuctl.model.gpu import Mode
 from vgpuctl.model.wish import Where
@@ -53,7 +53,7 @@ def test_a_closed_gpu_counts_as_full():
     gpu = a100(cordoned=True)
     look = snapshot(gpu, a100("0000:86:00.0"), t4())
     types = {g.address: A4C for g in look.gpus[:2]}
-    assert joint_free(look, look.gpus[:2], types) == 10
+    assert free_in(rooms_for(look, look.gpus[:2], types)) == 10
     assert rooms_for(look, [gpu], types)[0][1].reasons == (f"it is cordoned; vgpuctl uncordon {gpu.address} opens it",)
 
 
@@ -64,7 +64,10 @@ def test_a_reserved_gpu_is_for_vms_whose_names_fit_and_for_nobody_unnamed():
     look = snapshot(gpu, a100("0000:86:00.0"))
     assert place(look, [("A100-4C", 1)], None, vm="vdi-1")[0].gpu.address == gpu.address
     assert place(look, [("A100-4C", 1)], None, vm="other")[0].gpu.address == "0000:86:00.0"
-    assert (joint_free(look, look.gpus, {g.address: A4C for g in look.gpus}, "lab"), why_closed(gpu, "sriov", "x")) == (
+    assert (
+        free_in(rooms_for(look, look.gpus, {g.address: A4C for g in look.gpus}, "lab")),
+        why_closed(gpu, "sriov", "x"),
+    ) == (
         20,
         "host.yaml reserves it for VMs named vdi-* or lab",
     )

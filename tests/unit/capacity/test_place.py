@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.values import A4C, A5C, ME, T2Q, T4Q, a100, changed, promised, snapshot, t4, vm
-from vgpuctl.capacity.place import joint_free, place, rooms_for
+from vgpuctl.capacity.place import free_in, place, rooms_for
 from vgpuctl.capacity.profiles import find
 from vgpuctl.capacity.where import select_gpus
 from vgpuctl.errors import NoCapacity, NotFound, Refused, Stuck
@@ -130,14 +130,14 @@ def test_the_joint_count_is_the_sum_over_gpus_and_not_over_vfs():
     two, other = _filled("0000:86:00.0", A5C, 1, first=50)
     look = snapshot(one, two, a100("0000:af:00.0"), vms=[*vms, *other])
     types = find(look, look.gpus, "A100-4C")
-    assert joint_free(look, look.gpus, types) == 7 + 0 + 10
+    assert free_in(rooms_for(look, look.gpus, types)) == 7 + 0 + 10
 
 
 def test_the_joint_count_is_unknown_as_soon_as_one_gpu_cannot_say():
     silent = replace(A4C, framebuffer_mib=None, max_per_gpu=None)
     look = snapshot(a100(), a100("0000:86:00.0", types=(silent,)))
     types = {g.address: g.types[0] for g in look.gpus}
-    assert joint_free(look, look.gpus, types) is None
+    assert free_in(rooms_for(look, look.gpus, types)) is None
 
 
 def test_a_gpu_with_a_stuck_write_takes_nothing_and_counts_for_nothing():
@@ -146,7 +146,7 @@ def test_a_gpu_with_a_stuck_write_takes_nothing_and_counts_for_nothing():
     types = find(look, look.gpus, "A100-4C")
     ((_, space),) = rooms_for(look, look.gpus, types)
     assert (space.free, space.reasons[0]) == (0, "a kernel write on it is stuck")
-    assert joint_free(look, look.gpus, types) == 0
+    assert free_in(rooms_for(look, look.gpus, types)) == 0
     with pytest.raises(Stuck):
         place(look, [("A100-4C", 1)], None)
 
@@ -208,7 +208,7 @@ def test_a_placement_never_exceeds_a_gpu_and_fails_only_when_the_joint_count_is_
         gpus.append(gpu)
         vms += used
     look = snapshot(*gpus, a100("0000:f0:00.0"), vms=vms)
-    free = joint_free(look, look.gpus, find(look, look.gpus, "A100-4C"))
+    free = free_in(rooms_for(look, look.gpus, find(look, look.gpus, "A100-4C")))
     assert free is not None
     if count > free:
         with pytest.raises(NoCapacity):

@@ -325,6 +325,7 @@ def test_a_vm_that_another_program_starts_meanwhile_loses_nothing_to_reconcile(t
     assert vm_of(made, "third").state is VmState.RUNNING
     assert error is not None
     assert error.message.startswith("VM third is running")
+    assert error.hint == "virsh shutdown third, then run the command again"  # stop-vm refuses one that is half-way
     assert picture(made).types[old.carrier] == profile
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.faults import Watch, error_of
-from tests.outside.cases import HOSTS, all_cases, asked, empty
+from tests.outside.cases import HOSTS, all_cases, asked, empty, with_vm
 from tests.outside.trial import Trials, sampled
 from tests.worlds import Host, create, delete, mend, open_host, picture
 from vgpuctl.domain.parse import parse
-from vgpuctl.errors import PartlyApplied
+from vgpuctl.errors import InUse, PartlyApplied
 from vgpuctl.model.vm import PromiseState
 from vgpuctl.model.world import World
 
@@ -109,3 +109,21 @@ def test_a_start_ends_well_whenever_somebody_else_was_faster(tmp_path: Path, kin
     results = [trials.run(instant) for instant in starts]
     assert {(r.where, r.status, r.wrong) for r in results if r.status or r.wrong} == set()
     assert sum(r.effective for r in results) >= 10
+
+
+def test_who_starts_a_vm_that_was_to_give_back_its_device_is_told_how_to_stop_it(tmp_path: Path) -> None:
+    host = with_vm(tmp_path, "vendor-vf", on=True, reserve="running")
+    host.sim.hypervisor.shutdown(host.sim._core.look().names["vm"])
+    host = host.again()
+    had = picture(host).types
+    looked: list[str] = []
+
+    def begin(number: int, call: str, args: tuple[Any, ...]) -> None:
+        looked.extend([call] if call == "hypervisor.find_domain" else [])
+        if looked == [call]:
+            host.sim.hypervisor.start(host.sim._core.look().names["vm"])
+
+    with pytest.raises(InUse, match="VM vm is running") as raised:
+        mend(Watch(after=begin).watch(host.world))
+    assert raised.value.hint == "vgpuctl stop-vm vm, then run the command again"
+    assert picture(host).types == had
