@@ -21,11 +21,15 @@ _BELOW = re.compile(r"<backingStore\s[^>]*>.*?<source\s(?:file|dev)='([^']*)'", 
 
 
 class Sources(Value):
-    """What one domain's disks are: paths, (pool, volume) pairs, and (path, path of the image below it) pairs."""
+    """What one domain's disks are: paths, (pool, volume) pairs, and (path, path of the image below it) pairs.
+
+    `formats`: with each path or (pool, volume) the format in which the domain has it, where it says so.
+    """
 
     files: tuple[str, ...] = ()
     volumes: tuple[tuple[str, str], ...] = ()
     backing: tuple[tuple[str, str], ...] = ()
+    formats: tuple[tuple[str | tuple[str, str], str], ...] = ()
 
 
 def sources_of(*documents: str | None) -> Sources:
@@ -35,6 +39,7 @@ def sources_of(*documents: str | None) -> Sources:
     files: dict[str, None] = {}
     volumes: dict[tuple[str, str], None] = {}
     backing: dict[tuple[str, str], None] = {}
+    formats: dict[tuple[str | tuple[str, str], str], None] = {}
     for text in documents:
         root = None if text is None else root_of(text)
         for disk in () if root is None else root.findall("devices/disk"):
@@ -44,8 +49,13 @@ def sources_of(*documents: str | None) -> Sources:
                     files[path] = None
                 if source is not None and source.get("pool") and source.get("volume"):
                     volumes[str(source.get("pool")), str(source.get("volume"))] = None
+            source, driver = disk.find("source"), disk.find("driver")
+            form = None if driver is None else driver.get("type")
+            if source is not None and form:
+                where = _path(source) or (str(source.get("pool")), str(source.get("volume")))
+                formats[where, str(form)] = None
             backing.update(dict.fromkeys(_chain(disk)))
-    return Sources(tuple(files), tuple(volumes), tuple(backing))
+    return Sources(tuple(files), tuple(volumes), tuple(backing), tuple(formats))
 
 
 def names_more(live_xml: str, known: Collection[str]) -> bool:

@@ -2,7 +2,7 @@
 """Gather which files VMs have and which lie below those; `vgpuctl.plan.chains` judges it.
 
 qemu-img looks at what was typed alone. All else is asked of libvirt, which knows its volumes already, and read from
-the first bytes of the files.
+the first bytes of files.
 """
 
 from __future__ import annotations
@@ -11,37 +11,59 @@ import posixpath
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vgpuctl.model.records import ImageRecord
+from vgpuctl.errors import LibvirtFailed
+from vgpuctl.model.records import ImageRecord, VolumeRecord
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Promise, Vm
-from vgpuctl.plan.chains import Chains, chains_of, known_links, raw_disks, refuse_shared_disks
-from vgpuctl.plan.images import Links, nearest
+from vgpuctl.plan.chains import Chains, chains_of, known_links, refuse_shared_disks
+from vgpuctl.plan.images import nearest
+from vgpuctl.value import replace
 
 if TYPE_CHECKING:
     from vgpuctl.model.world import World
 
 
-def find_chains(world: World, snapshot: Snapshot, *typed: str) -> Chains:
-    """Return who has which file of this host, and what is made from what; `typed` are files to know besides.
+def find_chains(world: World, snapshot: Snapshot, *touched: str) -> Chains:
+    """Return who has which file of this host, and what is made from what.
 
-    Raises:
-        LibvirtFailed: an active pool's volumes cannot be listed; a clone among them could be missed.
+    `touched`: the files that were typed, or are to be deleted. They are opened wherever they are; all others only on
+    this host's own disks and on network file systems that have a touched one: that cannot hang besides. So of another
+    VM's file on another server only records and libvirt's XML tell. Not seen is there a clone whose VM is off and that
+    is in no active pool. Not seen anywhere is a clone that no VM has and no active pool knows of.
+
+    Volumes of a pool that cannot be listed are `unlisted`: what needs to know them is refused then.
     """
-    pools = [pool for pool in world.storage.pools() if pool.active]
-    volumes = [v for pool in pools for v in world.storage.volumes(pool.name, refresh=False)]
+    volumes, unlisted = _volumes(world, snapshot)
     found = known_links(snapshot, volumes)
-    raw, bases = raw_disks(snapshot), dict(found.bases)
     identities: dict[str, str] = {}
-    todo = [*typed, *found.vms, *bases.values()]
-    for path in todo:  # grows while it is worked on
-        seen = None if path in identities else world.storage.glance(path)
-        if seen is None:
+    todo = [*touched, *found.vms, *found.bases.values()]
+    while todo:
+        named: dict[str, str] = {}
+        for path in todo:
+            seen = None if path in identities else world.storage.glance(path, near=None if path in touched else touched)
+            if seen is not None:
+                identities[path] = seen.identity
+                named |= {} if seen.below is None else {path: seen.below}
+        every = replace(found, bases={**found.bases, **named})
+        found = every.without_raw(lambda path: identities.get(path, path))
+        todo = [base for path, base in named.items() if path in found.bases]
+    return chains_of(snapshot, found, identities, unlisted)
+
+
+def _volumes(world: World, snapshot: Snapshot) -> tuple[list[VolumeRecord], dict[str, str]]:
+    """Return the volumes of all active pools, and why a pool cannot be listed: there only what VMs name is known."""
+    volumes: list[VolumeRecord] = []
+    unlisted: dict[str, str] = {}
+    for pool in world.storage.pools():
+        if not pool.active:
             continue
-        identities[path] = seen.identity
-        if seen.below is not None and path not in raw:
-            bases[path] = seen.below
-            todo.append(seen.below)
-    return chains_of(snapshot, Links(found.vms, bases), identities)
+        try:
+            volumes += world.storage.volumes(pool.name, refresh=False)
+        except LibvirtFailed as error:
+            unlisted[pool.name] = error.message
+            named = [d.volume for vm in snapshot.vms for d in vm.disks if d.volume and d.volume[0] == pool.name]
+            volumes += [VolumeRecord(*pair, f"{pool.path}/{pair[1]}", 0) for pair in named if pool.path]
+    return volumes, unlisted
 
 
 def meant_images(world: World, files: Mapping[str, ImageRecord | None]) -> dict[str, tuple[str, ...]]:
@@ -66,7 +88,7 @@ def refuse_shared(world: World, snapshot: Snapshot, vm: Vm, gone: Promise) -> No
 
     Raises:
         InUse: naming the disk and who needs it.
-        LibvirtFailed: who needs them cannot be told.
+        Refused: who needs them cannot be told.
     """
     if gone.disks:
-        refuse_shared_disks(find_chains(world, snapshot), vm, gone)
+        refuse_shared_disks(find_chains(world, snapshot, *(d.path for d in gone.disks)), vm, gone)

@@ -45,7 +45,7 @@ def list_images(world: World, *, pool: str | None = None) -> Answer:
             if each.name == pool:
                 raise
             warnings.append(str(error))
-    found = links([_user(world, record) for record in world.hypervisor.domains()], volumes)
+    found = links([_user(world, record) for record in world.hypervisor.domains()], volumes).without_raw()
     looked_at = {path: world.storage.image(path) for path in outside(found, volumes)}
     return Answer(image_values(found, volumes, looked_at, pool), tuple(warnings))
 

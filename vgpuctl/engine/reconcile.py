@@ -21,7 +21,7 @@ from vgpuctl.engine.power import lacks_place, leftovers_of, start_vm
 from vgpuctl.engine.run import carry_out
 from vgpuctl.engine.unowned import About, Finding, of_host_file, unfinished, unowned
 from vgpuctl.engine.working import worked_on
-from vgpuctl.errors import InUse, LibvirtFailed, NotFound, PartlyApplied, VgpuctlError
+from vgpuctl.errors import LibvirtFailed, NotFound, PartlyApplied, Refused, VgpuctlError
 from vgpuctl.model.digits import whole
 from vgpuctl.model.gpu import Owner, Vgpu
 from vgpuctl.model.outcome import Outcome, Progress
@@ -239,7 +239,7 @@ def _half_way(
         return []
     try:
         refuse_shared(world, snapshot, vm, promise)
-    except (InUse, LibvirtFailed) as error:
+    except (Refused, LibvirtFailed) as error:
         return [Finding(f"half-{half}", f"VM {vm.name} is half {half}", f"nothing: {error.message}")]
     leave = not_provably_ours(snapshot, vm, own)
     plan = removal_plan(vm, own, leftovers, keep_disks=False, leave=leave)
@@ -319,7 +319,7 @@ def _half_refreshed(
         return [Finding("half-refreshed", text, f"nothing while the VM uses it: vgpuctl stop-vm {vm.name} first")]
     try:
         refuse_shared(world, snapshot, vm, replace(promise, disks=promise.spares()))
-    except (InUse, LibvirtFailed) as error:
+    except (Refused, LibvirtFailed) as error:
         return [Finding("half-refreshed", text, f"nothing: {error.message}")]
     return [Finding("half-refreshed", text, f"delete {paths}", dropping(vm, promise), claims, vm)]
 

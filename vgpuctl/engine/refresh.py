@@ -106,7 +106,7 @@ def _job(world: World, name: str, image: str) -> Job:
     refuse_stuck(snapshot, [v.gpu for v in promise.vgpus])
     old = plan.system_disk(vm, promise)
     found = world.storage.image(image)
-    chains = find_chains(world, snapshot, image)
+    chains = find_chains(world, snapshot, image, old.path)
     check_files(chains, {image: found}, meant_images(world, {image: found}), bases=[image])
     if found is None:
         raise NotFound(f"there is no file {image}", path=image)

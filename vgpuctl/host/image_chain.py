@@ -16,8 +16,9 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
+from vgpuctl.host.near_files import is_near
 from vgpuctl.host.partitions import HEAD_BYTES
 from vgpuctl.model.records import Glance
 from vgpuctl.value import Value
@@ -138,9 +139,16 @@ def _backing_format(head: bytes, offset: int) -> str | None:
     return None
 
 
-def glance(path: str) -> Glance | None:
-    """Return which file a path leads to, and the file below it; None where it cannot be read."""
+def glance(path: str, *, near: Collection[str] | None = None) -> Glance | None:
+    """Return which file a path leads to, and the file below it; None where it cannot be read.
+
+    With `near` it waits for no server but for those of the `near` files, and no device is read.
+    """
     try:
+        if near is not None and not is_near(path, near):
+            return None
+        if near is not None and stat.S_ISBLK((seen := os.stat(path)).st_mode):
+            return Glance(path, _identity(seen), None, "")
         return _glance(path)[0]
     except OSError:
         return None
@@ -149,7 +157,6 @@ def glance(path: str) -> Glance | None:
 def _glance(path: str) -> tuple[Glance, Header | ValueError]:
     seen, size, head = read_head(path)
     device = stat.S_ISBLK(seen.st_mode)
-    identity = f"device {seen.st_rdev}" if device else f"{seen.st_dev}:{seen.st_ino}"
     header: Header | ValueError
     try:
         header = header_of(head, size)
@@ -159,7 +166,11 @@ def _glance(path: str) -> tuple[Glance, Header | ValueError]:
     known = repr(header) if isinstance(header, ValueError) else f"{header.format} {header.below_format}"
     # No ctime: libvirt gives a base image to QEMU's user when a VM with a clone of it starts (dynamic_ownership).
     stamp = f"{size} {0 if device else seen.st_mtime_ns} {known}"
-    return Glance(path, identity, below, stamp), header
+    return Glance(path, _identity(seen), below, stamp), header
+
+
+def _identity(seen: os.stat_result) -> str:
+    return f"device {seen.st_rdev}" if stat.S_ISBLK(seen.st_mode) else f"{seen.st_dev}:{seen.st_ino}"
 
 
 def _named(path: str, below: str | None) -> str | None:

@@ -15,7 +15,7 @@ Size: one protocol for each outside world, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -279,8 +279,12 @@ class Storage(Protocol):
     def file_system_bytes(self, directory: str) -> int | None:
         """Return how large the file system is that a directory is on, or would be made on; None where unknown."""
 
-    def glance(self, path: str) -> Glance | None:
-        """Return which file a path leads to, and the file below it; None where it cannot be read. Runs no program."""
+    def glance(self, path: str, *, near: Collection[str] | None = None) -> Glance | None:
+        """Return which file a path leads to, and the file below it; None where it cannot be read. Runs no program.
+
+        With `near` only what cannot hang is looked at: files of this host's own disks, and of the servers that have one
+        of the `near` files, which are opened anyway; of devices not the content.
+        """
 
 
 class Processes(Protocol):

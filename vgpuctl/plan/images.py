@@ -9,12 +9,12 @@ may be anybody's file that happens to end in eight hexadecimal digits.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from vgpuctl.domain.sources import Sources
 from vgpuctl.model.records import ImageRecord, VolumeRecord
 from vgpuctl.model.vm import MadeDisk
-from vgpuctl.value import Value
+from vgpuctl.value import NOTHING, Value, replace
 
 _OURS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9a-f]{8}((-[0-9]+)?\.qcow2|-seed\.iso)", re.ASCII)
 """A volume of ours: NAME-<8 of uuid>.qcow2, from the second on NAME-<8 of uuid>-N.qcow2; a seed ends in -seed.iso."""
@@ -29,25 +29,57 @@ class DiskUser(Value):
 
 
 class Links(Value):
-    """Who refers to which file, and which file is a clone of which."""
+    """Who refers to which file, and which file is a clone of which. `formats`: as what VMs have a file."""
 
     vms: Mapping[str, frozenset[str]]
     bases: Mapping[str, str]
+    formats: Mapping[str, frozenset[str]] = NOTHING
+
+    def formats_by(self, same: Callable[[str], str]) -> dict[str, frozenset[str]]:
+        """Return as what VMs have a file, whatever path they name it by; `same` returns what stands for a path."""
+        found: dict[str, frozenset[str]] = {}
+        for path, formats in self.formats.items():
+            found[same(path)] = found.get(same(path), frozenset()) | formats
+        return found
+
+    def without_raw(self, same: Callable[[str], str] = str) -> Links:
+        """Return this without what lies "below" disks that all VMs have as raw.
+
+        All that is in a raw disk the guest wrote, a header of qcow2 too, which libvirt believes when it refreshes the
+        pool.
+        """
+        raw = {path for path, formats in self.formats_by(same).items() if formats == {"raw"}}
+        return replace(self, bases={path: base for path, base in self.bases.items() if same(path) not in raw})
 
 
 def links(users: Sequence[DiskUser], volumes: Sequence[VolumeRecord]) -> Links:
-    """Join what VMs say of their disks with what the files say of their bases; the files know best."""
+    """Join what VMs say of their disks with what the files say of their bases; the files know best.
+
+    What only raw disks say is among it still: see `Links.without_raw`.
+    """
     paths = {(v.pool, v.name): v.path for v in volumes}
     vms: dict[str, set[str]] = {}
     bases: dict[str, str] = {}
+    formats: dict[str, set[str]] = {}
     for user in users:
         named = [paths[pair] for pair in user.sources.volumes if pair in paths]
         for path in (*user.sources.files, *named, *(disk.path for disk in user.made)):
             vms.setdefault(path, set()).add(user.name)
-        bases.update((disk.path, disk.base) for disk in user.made if disk.base is not None)
+        for where, form in user.sources.formats:
+            named_by = where if isinstance(where, str) else paths.get(where)
+            if named_by is not None:
+                formats.setdefault(named_by, set()).add(form)
+        for disk in user.made:
+            if disk.base is not None:
+                bases[disk.path] = disk.base
+                formats.setdefault(disk.path, set()).add("qcow2")  # vgpuctl makes no other clones
         bases.update(user.sources.backing)
     bases.update((v.path, v.backing_path) for v in volumes if v.backing_path is not None)
-    return Links({path: frozenset(names) for path, names in vms.items()}, bases)
+    return Links(
+        {path: frozenset(names) for path, names in vms.items()},
+        bases,
+        {path: frozenset(forms) for path, forms in formats.items()},
+    )
 
 
 def nearest(path: str, known: Sequence[str], *, anything: bool) -> tuple[str, ...]:

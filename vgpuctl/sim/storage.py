@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
+from collections.abc import Collection
 
 from vgpuctl.errors import Exists, NoSpace
 from vgpuctl.model.records import Glance, ImageRecord, PoolRecord, VolumeRecord
@@ -156,10 +157,18 @@ class SimStorage:
             pools = [pool for pool in state.pools.values() if pool.path == directory]
             return self._space(state, pools[0] if pools else SimPool("", directory, active=True))[0]
 
-    def glance(self, path: str) -> Glance | None:
-        """Return which file a path leads to, and the file below it."""
+    def glance(self, path: str, *, near: Collection[str] | None = None) -> Glance | None:
+        """Return which file a path leads to, and the file below it.
+
+        With `near` none in a pool on the network that has none of those.
+        """
         with looking(self._core, "glance", path) as state:
-            return _glance(state, path)
+            found = _glance(state, path)
+            if found is None or near is None:
+                return found
+            far = {pool.path for pool in state.pools.values() if pool.kind == "netfs"}
+            far -= {posixpath.dirname(file.path) for one in near if (file := state.file(one)) is not None}
+            return None if posixpath.dirname(found.identity) in far else found
 
     # -------------------------------------------------------------- plumbing
 

@@ -9,15 +9,18 @@ from typing import Any
 import pytest
 
 from tests.faults import Watch, counted
-from tests.worlds import Host, create, delete, open_host, wish
-from vgpuctl.errors import Busy, InUse
+from tests.worlds import Host, Silent, create, delete, open_host, wish, yes
+from vgpuctl.engine.images import list_images
+from vgpuctl.engine.refresh import refresh_vm
+from vgpuctl.errors import Busy, InUse, LibvirtFailed, Refused
 from vgpuctl.model.wish import ExistingDisk, VmWish
 from vgpuctl.model.world import World
+from vgpuctl.value import replace
 
 BASE = "/srv/images/base.qcow2"
 SCENARIO = """version: 1
 libvirt: {running: true}
-storage: {pools: [{name: default}, {name: fast, path: /fast}]}
+storage: {pools: [{name: default}, {name: fast, path: /fast}, {name: far, path: /far, kind: netfs}]}
 networks: [{name: default}]
 images:
   - {path: /srv/images/root.qcow2, size_gib: 20}
@@ -40,6 +43,44 @@ def host(tmp_path: Path) -> Host:
 def theirs(world: World, source: str, below: str = "", kind: str = "file", form: str = "qcow2") -> None:
     """A VM that somebody else made, off."""
     world.hypervisor.define(FOREIGN.format(kind=kind, source=source, below=below, format=form))
+
+
+class Storage:
+    """A storage in which some calls are other ones."""
+
+    def __init__(self, real: Any, **calls: Any) -> None:
+        self._real = real
+        self.__dict__ |= calls
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def refresh(world: World, name: str, image: str) -> None:
+    """Give a VM a new clone of an image."""
+    refresh_vm(world, name, image, drain=False, dry_run=False, confirm=yes, wait_seconds=1.0, progress=Silent())
+
+
+def without_server(world: World) -> World:
+    """The same host when the server of /far is gone: who opens a file there waits for ever."""
+
+    def glance(path: str, *, near: Any = None) -> Any:
+        found = world.storage.glance(path, near=near)
+        assert found is None or not path.startswith("/far/"), f"hangs at {path}"
+        return found
+
+    return replace(world, storage=Storage(world.storage, glance=glance))
+
+
+def without_list(world: World, broken: str) -> World:
+    """The same host when the volumes of one pool cannot be listed."""
+
+    def volumes(pool: str, *, refresh: bool = True) -> Any:
+        if pool == broken:
+            raise LibvirtFailed(f"cannot list the volumes of storage pool {pool}: it is gone")
+        return world.storage.volumes(pool, refresh=refresh)
+
+    return replace(world, storage=Storage(world.storage, volumes=volumes))
 
 
 def with_disk(path: str, name: str = "v2") -> VmWish:
@@ -94,6 +135,98 @@ def test_what_a_guest_wrote_into_a_raw_disk_names_no_base(host: Host) -> None:
     create(host.world, with_disk("/srv/images/other.qcow2"))
 
 
+@pytest.mark.parametrize("source", ["file='/fast/evil.raw'", "pool='fast' volume='evil.raw'", "file='/srv/evil.raw'"])
+def test_a_raw_disk_that_pretends_to_be_a_clone_blocks_nobody(tmp_path: Path, source: str) -> None:
+    link = "gpus:", "  - {path: /srv/evil.raw, link: /fast/evil.raw}\ngpus:"
+    world = open_host(tmp_path, text=SCENARIO.replace(*link)).world
+    disk = create(world, wish("A100-4C", name="v1", image=BASE), start=False).data["disks"][0]["path"]
+    world.storage.make_volume("fast", "evil.raw", 1 << 30, disk, "qcow2")
+    kind = "volume" if "volume" in source else "file"
+    theirs(world, source, kind=kind, form="raw")
+    rows = {row["path"]: row for row in list_images(world).data}
+    if "srv" not in source:
+        assert (rows[disk]["role"], rows["/fast/evil.raw"]["base"]) == ("disk", None)
+    refresh(world, "v1", "/srv/images/other.qcow2")
+    world.storage.remove_volume("fast", "evil.raw")
+    (now,) = (row for row in list_images(world).data if row["vms"] == ["v1"])
+    world.storage.make_volume("fast", "evil.raw", 1 << 30, now["path"], "qcow2")
+    delete(world, "v1")
+    assert world.storage.image(now["path"]) is None
+
+
+def test_a_clone_that_another_vm_has_as_raw_besides_is_a_clone_still(host: Host) -> None:
+    clone = create(host.world, wish("A100-4C", name="v1", image=BASE), start=False).data["disks"][0]["path"]
+    theirs(host.world, f"file='{clone}'", form="raw")
+    with pytest.raises(InUse, match=f"is the base image of [a-z0-9]+'s disk {clone}"):
+        create(host.world, with_disk(BASE))
+
+
+def test_a_server_that_is_gone_with_another_vms_disk_holds_up_nobody(host: Host) -> None:
+    far = host.world.storage.make_volume("far", "theirs.qcow2", 1 << 30, BASE, "qcow2").path
+    theirs(host.world, f"file='{far}'")
+    world = without_server(host.world)
+    create(world, wish("A100-4C", name="v1", image=BASE), start=False)
+    with pytest.raises(InUse, match=f"{BASE} is the base image of theirs's disk {far}"):
+        create(world, with_disk(BASE))
+    refresh(world, "v1", BASE)
+    disk = next(row["path"] for row in list_images(host.world).data if row["vms"] == ["v1"])
+    delete(world, "v1")
+    assert host.world.storage.image(disk) is None
+
+
+def test_what_was_typed_is_opened_wherever_it_is(host: Host) -> None:
+    far = host.world.storage.make_volume("far", "mine.qcow2", 1 << 30).path
+    with pytest.raises(AssertionError, match=f"hangs at {far}"):
+        create(without_server(host.world), with_disk(far))
+
+
+def test_on_the_server_of_what_was_typed_a_file_is_known_by_every_path(host: Host) -> None:
+    storage = host.world.storage
+    base = storage.make_volume("far", "base.qcow2", 1 << 30).path
+    clone = storage.make_volume("far", "clone.qcow2", 1 << 30, "/far/../far/base.qcow2", "qcow2").path
+    theirs(host.world, f"file='{clone}'")
+    with pytest.raises(InUse, match=f"{base} is the base image of theirs's disk {clone}"):
+        create(host.world, with_disk(base))
+
+
+def test_a_pool_that_cannot_be_listed_stops_only_what_could_damage_a_clone_in_it(host: Host) -> None:
+    volume = host.world.storage.make_volume("fast", "theirs.qcow2", 1 << 30)
+    theirs(host.world, "pool='fast' volume='theirs.qcow2'", kind="volume")
+    world = without_list(host.world, "fast")
+    made = create(world, wish("A100-4C", name="v1", image=BASE), start=False).data["disks"][0]["path"]
+    with pytest.raises(InUse, match="is a disk of VM theirs"):
+        create(world, wish("A100-4C", name="v2", image=volume.path))
+    with pytest.raises(Refused, match="may have clones in the storage pool fast, which cannot be listed") as caught:
+        create(world, with_disk("/srv/images/other.qcow2"))
+    assert "--image /srv/images/other.qcow2 gives" in str(caught.value.hint)
+    with pytest.raises(Refused, match=f"{made} cannot be deleted: it may have clones in the storage pool") as caught:
+        delete(world, "v1")
+    assert str(caught.value.hint).endswith("virsh pool-refresh fast; or vgpuctl delete-vm v1 --keep-disks")
+    with pytest.raises(Refused, match="the storage pool fast"):
+        refresh(world, "v1", BASE)
+    assert host.world.storage.image(made) is not None
+    delete(world, "v1", keep_disks=True)
+    assert host.world.hypervisor.find_domain("v1") is None
+
+
+@pytest.mark.parametrize(
+    ("form", "command"),
+    [
+        ("raw", ": qemu-img convert -f raw -O qcow2 /srv/images/disk.qcow2 /srv/images/disk-copy.qcow2"),
+        ("qcow2", ": qemu-img convert -f qcow2 -O qcow2 /srv/images/disk.qcow2 /srv/images/disk-copy.qcow2"),
+        (None, ""),
+    ],
+)
+def test_qemu_img_is_never_to_guess_the_format_of_what_a_guest_wrote(
+    host: Host, form: str | None, command: str
+) -> None:
+    text = FOREIGN.format(kind="file", source="file='/srv/images/disk.qcow2'", below="", format=form)
+    host.world.hypervisor.define(text if form else text.replace("<driver name='qemu' type='None'/>", ""))
+    with pytest.raises(InUse) as caught:
+        create(host.world, wish("A100-4C", image="/srv/images/disk.qcow2"))
+    assert caught.value.hint == f"copy it while the VM is off{command}"
+
+
 def test_the_base_of_a_volume_that_no_vm_has_is_not_written_to_either(host: Host) -> None:
     clone = host.world.storage.make_volume("fast", "clone.qcow2", 1 << 30, "/srv/images/root.qcow2", "qcow2")
     with pytest.raises(InUse, match=f"is the base image of {clone.path}, which no VM has"):
@@ -128,7 +261,7 @@ def test_two_hundred_vms_cost_one_glance_for_each_of_their_files_and_no_program(
         world.hypervisor.define(text.replace("theirs", f"vm{number}"))
     calls = counted(world, lambda watched: create(watched, with_disk("/srv/images/other.qcow2")))
     assert calls.count("storage.image") == 1
-    assert calls.count("storage.volumes") == 2
+    assert calls.count("storage.volumes") == 3
     assert calls.count("storage.glance") <= 200 + 4
     assert calls.count("hypervisor.domains") <= 3
 

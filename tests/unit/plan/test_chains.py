@@ -11,7 +11,6 @@ from tests.values import a100, snapshot, vm
 from vgpuctl.errors import InUse
 from vgpuctl.model.vm import DiskRef
 from vgpuctl.plan.chains import Chains, chains_of, known_links, refuse_base, refuse_written
-from vgpuctl.plan.images import Links
 from vgpuctl.value import replace
 
 
@@ -20,7 +19,7 @@ def chains(bases: dict[str, str], identities: dict[str, str] | None = None, **di
     kinds = [(path.removesuffix(" cdrom"), "cdrom" if path.endswith(" cdrom") else "disk") for path in disks.values()]
     vms = [replace(vm(n), disks=(DiskRef(k, "vda", path, "qcow2"),)) for n, (path, k) in enumerate(kinds, 1)]
     look = snapshot(a100(), vms=vms)
-    return chains_of(look, Links(known_links(look, ()).vms, bases), identities or {})
+    return chains_of(look, replace(known_links(look, ()), bases=bases), identities or {})
 
 
 def test_everything_above_a_file_is_found_the_nearest_first() -> None:
@@ -49,4 +48,6 @@ def test_the_hints_can_be_pasted_whatever_the_name() -> None:
     name = '/srv/it\'s $HOME; "x".qcow2'
     with pytest.raises(InUse) as caught:
         refuse_written(chains({}, a=name), name, ())
-    assert shlex.split(str(caught.value.hint).partition(": ")[2])[-2:] == [name, name.replace(".qcow2", "-copy.qcow2")]
+    command = shlex.split(str(caught.value.hint).partition(": ")[2])
+    assert command[:6] == ["qemu-img", "convert", "-f", "qcow2", "-O", "qcow2"]
+    assert command[-2:] == [name, name.replace(".qcow2", "-copy.qcow2")]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, NoReturn
 
 from vgpuctl.errors import HostCannot
@@ -181,6 +182,6 @@ class AbsentStorage(_Absent):
         """Raise HostCannot."""
         self._refuse()
 
-    def glance(self, path: str) -> Glance | None:
+    def glance(self, path: str, *, near: Collection[str] | None = None) -> Glance | None:
         """Raise HostCannot."""
         self._refuse()

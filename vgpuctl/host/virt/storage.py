@@ -10,7 +10,7 @@ space is asked of the file system, which is what libvirt does at a refresh (stor
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
@@ -194,9 +194,9 @@ class LibvirtStorage:
         found = _file_system(directory)
         return None if found is None else found[0]
 
-    def glance(self, path: str) -> Glance | None:
+    def glance(self, path: str, *, near: Collection[str] | None = None) -> Glance | None:
         """Return which file a path leads to, and the file below it."""
-        return glance(path)
+        return glance(path, near=near)
 
     def _found_pool(self, connect: virConnect, name: str) -> virStoragePool | None:
         missing = numbers.VIR_ERR_NO_STORAGE_POOL
