@@ -34,7 +34,7 @@ options:
     default: false
     description:
       - Whether O(spec) or O(src) may take entries of the host's file away, or keys of them. Without it the task fails,
-        changes nothing, and lists what would go; in check mode it lists that under RV(host.removed).
+        changes nothing, and lists what would go; in check mode RV(host) lists that under C(removed).
       - The last ten versions of the file stay beside it; C(vgpuctl apply --undo) goes back to one.
   drain:
     type: bool

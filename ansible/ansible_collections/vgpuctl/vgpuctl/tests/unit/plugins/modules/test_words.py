@@ -42,6 +42,7 @@ GPU = "0000:3b:00.0"
             {"name": "vdi-{}", "profile": ["A100-4C"], "gpu": "A100"},
         ),
         ("host", {"spec": {"version": 1}, "drain": True}, "apply --file - --drain", {"version": 1}),
+        ("host", {"spec": {"version": 1}, "prune": True}, "apply --file -", {"version": 1}),
         (
             "host",
             {"gpus": {GPU: {"mode": "vgpu", "reserved_for": ["a b"]}}},
@@ -63,7 +64,8 @@ def test_a_module_hands_its_options_on(tmp_path, capsys, name, params, words, da
     front, _, rest = words.partition("|")
     due = [*front.split(), *([rest] if rest else [])]
     typed = (tmp_path / "vgpuctl.words").read_text().splitlines()
-    assert [word for word in typed if word != "--dry-run"] == ["--json", "--yes", *due]
+    yes = [] if name == "host" and not params.get("prune") else ["--yes"]
+    assert [word for word in typed if word != "--dry-run"] == ["--json", *yes, *due]
     assert ("--dry-run" in typed) is check
     read = (tmp_path / "vgpuctl.data").read_text()
     assert (json.loads(read) if read else None) == data
