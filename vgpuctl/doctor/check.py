@@ -81,7 +81,7 @@ class Look(Value):
     NVIDIA's drivers wrote into the kernel's log; `services`: what each of `NVIDIA_SERVICES` wrote; None: that log
     cannot be read. `holders`: who has NVIDIA's driver open, None for the reason beside it. By GPU: `ecc` and
     `guests`, the vGPUs that VMs have, where they are told, `drift` what of MIG and mixed sizes is not as host.yaml
-    asks, `instance_types` every type of one with MIG on.
+    asks, `instance_types` every type of one with MIG on. `host_file_hint`: what helps where host.yaml is broken.
     """
 
     snapshot: Snapshot | None = None
@@ -101,6 +101,7 @@ class Look(Value):
     ecc: Mapping[str, Ecc] = NOTHING
     guests: Mapping[str, tuple[NvmlGuest, ...]] = NOTHING
     drift: Mapping[str, tuple[str, ...]] = NOTHING
+    host_file_hint: str = ""
     instance_types: Mapping[str, tuple[VgpuType, ...]] = NOTHING
 
     def file(self, path: str) -> Text:

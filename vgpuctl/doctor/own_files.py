@@ -46,16 +46,13 @@ def _host_file(look: Look) -> Finding:
     if read.problem is not None and "Permission denied" in read.problem:
         return unknown(read.problem, fix="run it as root")
     if read.problem is not None:
-        return fail(read.problem, "new vGPUs and changes of GPUs are refused", fix=f"look at it: ls -ld {HOST_FILE}")
+        return fail(read.problem, "new vGPUs and changes of GPUs are refused", fix=look.host_file_hint)
     if read.text is None:
         return ok(f"there is no {HOST_FILE}: what is built in applies")
     try:
         parse_host_spec(read.text, HOST_FILE)
     except InvalidInput as error:
-        return fail(
-            *error.message.splitlines(),
-            fix=f"correct {HOST_FILE}, or go back to a version before: vgpuctl apply --undo",
-        )
+        return fail(*error.message.splitlines(), fix=look.host_file_hint)
     seen = look.permissions.get(HOST_FILE)
     if seen is None:
         return ok(f"{HOST_FILE} can be understood")

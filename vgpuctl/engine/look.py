@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vgpuctl.doctor.check import NVIDIA_SERVICES, Check, Folder, Leftover, Look, Needs, Text
 from vgpuctl.engine.guards import require_system
 from vgpuctl.engine.observe import Want, observe, observe_devices
+from vgpuctl.engine.observe.host_file import read_host_file
 from vgpuctl.engine.partition import types_of, with_instances
 from vgpuctl.engine.reconcile import find
 from vgpuctl.errors import VgpuctlError
@@ -52,6 +53,7 @@ def look_at(world: World, checks: tuple[Check, ...]) -> Look:
         capabilities=capabilities,
         capabilities_problem=capabilities_problem,
         closed=_closed(world),
+        host_file_hint=read_host_file(world).hint or "",
         **nvidia,
     )
 

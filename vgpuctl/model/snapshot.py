@@ -15,9 +15,10 @@ class Snapshot(Value):
 
     `vgpus` is every carrier that is taken, by a device, a promise or a claim. `live_claims` names the carriers
     whose claiming process still lives. `warnings` say what could not be seen.
-    `host_file_problem` says why host.yaml cannot be understood: then nothing new may be placed. `named` are the vGPUs
-    without a VM that it keeps, `placement` how it says that new ones are placed. `partial`: only some GPUs were looked
-    at. `left_out`: the devices that could not be read, a sentence each; they are among the warnings too.
+    `host_file_problem` says why host.yaml cannot be understood, and `host_file_hint` what helps: then nothing new may
+    be placed. `named` are the vGPUs without a VM that it keeps, `placement` how it says that new ones are placed.
+    `partial`: only some GPUs were looked at. `left_out`: the devices that could not be read, a sentence each; they are
+    among the warnings too.
     """
 
     gpus: tuple[Gpu, ...]
@@ -32,6 +33,7 @@ class Snapshot(Value):
     unreadable_claims: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     host_file_problem: str | None = None
+    host_file_hint: str | None = None
     named: tuple[NamedVgpu, ...] = ()
     placement: PlacementSpec = PlacementSpec()
     partial: bool = False

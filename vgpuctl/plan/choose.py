@@ -67,7 +67,7 @@ def refuse_unknown_host_file(snapshot: Snapshot) -> None:
     if snapshot.host_file_problem is not None:
         raise InvalidInput(
             snapshot.host_file_problem,
-            hint="it may close a GPU: correct it, or go back to a version that is kept: vgpuctl apply --undo",
+            hint=f"it may close a GPU: {snapshot.host_file_hint}",
         )
 
 

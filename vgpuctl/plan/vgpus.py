@@ -59,7 +59,7 @@ def refuse_unread(snapshot: Snapshot) -> None:
     if snapshot.host_file_problem is not None:
         raise InvalidInput(
             snapshot.host_file_problem,
-            hint="it says which vGPUs are kept: correct it, or go back to a version that is kept: vgpuctl apply --undo",
+            hint=f"it says which vGPUs are kept: {snapshot.host_file_hint}",
         )
 
 

@@ -242,20 +242,45 @@ def test_undo_brings_back_a_file_that_was_removed(host: Host) -> None:
     assert host.etc_now == {"host.yaml": SAID, "host.yaml.1": SAID}
 
 
-@pytest.mark.parametrize("kind", ["pipe", "endless", "directory", "large"])
+def _large(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 3 << 30)
+
+
+STANDS_THERE: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "endless": lambda path: path.symlink_to("/dev/zero"),
+    "directory": Path.mkdir,
+    "large": _large,
+}
+
+
+@pytest.mark.parametrize("kind", STANDS_THERE)
 def test_what_stands_in_the_place_of_host_yaml_is_named_at_once(host: Host, kind: str) -> None:
     host.file.unlink()
-    {
-        "pipe": lambda: os.mkfifo(host.file),
-        "endless": lambda: host.file.symlink_to("/dev/zero"),
-        "directory": host.file.mkdir,
-        "large": lambda: (host.file.touch(), os.truncate(host.file, 3 << 30)),
-    }[kind]()
+    STANDS_THERE[kind](host.file)
     for line in ("diff", "apply", "apply -f -", "cordon A16", "export", "create-vm vm --profile A100-4C"):
         ran = host(line, "version: 1\n")
         assert (ran.status, "host.yaml cannot be read: it is" in ran.err) == (2, True), line
     looked = host("list-gpus")
     assert (looked.status, "host.yaml cannot be read: it is" in looked.err) == (0, True)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("kind", STANDS_THERE)
+def test_the_hint_for_what_stands_in_the_place_of_host_yaml_works(host: Host, kind: str, kept: bool) -> None:
+    """It is moved away, never replaced: a link may lead to a device."""
+    assert not kept or host("uncordon A16").status == 0
+    host.file.unlink()
+    STANDS_THERE[kind](host.file)
+    move = f"mv {_etc()} {_etc()}.bad"
+    for line in ("apply -f -", "create-vm vm --profile A100-4C", "list-gpus", "doctor host-file", "reconcile"):
+        ran = host(line, SAID)
+        text = ran.out + ran.err
+        assert (move in text, "vgpuctl apply --undo" in text) == (True, kept), line
+    host.file.rename(f"{host.file}.bad")
+    assert host("apply --undo --yes" if kept else "apply -f -", SAID).status == 0
+    assert host.file.read_text() == SAID
 
 
 def test_a_pipe_among_the_definitions_of_mdevctl_is_not_waited_for(host: Host, tmp_path: Path) -> None:

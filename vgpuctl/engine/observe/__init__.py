@@ -137,6 +137,7 @@ def observe_devices(
         unreadable_claims=read.unreadable,
         warnings=tuple(notes),
         host_file_problem=said.problem,
+        host_file_hint=said.hint,
         named=said.named,
         placement=said.placement,
         partial=want.only is not None,

@@ -36,6 +36,8 @@ SAID = (
 
 _NO_TEXT = re.compile("[\ufffd\ud800-\udfff]")
 """What the seams read for bytes that are no UTF-8."""
+_NO_FILE = (errno.EISDIR, errno.EINVAL, errno.EFBIG, errno.ELOOP)
+"""Not a regular file, or too large: nothing takes its place before somebody moved it away."""
 UNUSABLE = "new vGPUs and changes of GPUs are refused until it is fixed"
 
 
@@ -73,25 +75,27 @@ def read_text(world: World) -> str | None:
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
+        look = way_back(world, f"mv {PATH} {PATH}.bad") if error.errno in _NO_FILE else f"ls -l {PATH}"
         raise InvalidInput(
             f"{PATH} cannot be read: {error.strerror or error}",
-            hint=f"ls -l {PATH}; a host without settings of its own needs no such file",
+            hint=f"{look}; a host without settings of its own needs no such file",
             errno=error.errno,
             path=PATH,
         ) from error
 
 
-def way_back(world: World) -> str:
-    """Return the command that brings a version before of host.yaml back; when none is kept, what else helps."""
+def way_back(world: World, first: str | None = None) -> str:
+    """Return the command that brings a version before of host.yaml back; when none is kept, what else helps.
+
+    `first`: the command that is to be run before it, or alone.
+    """
     try:
         kept = world.host_file is not None and world.host_file.kept(1) is not None
     except OSError:
         kept = False
-    return (
-        "vgpuctl apply --undo goes back to the newest version that is kept"
-        if kept
-        else f"correct it, or remove it: {PATH}"
-    )
+    if not kept:
+        return first or f"correct it, or remove it: {PATH}"
+    return f"{f'{first}; then ' if first else ''}vgpuctl apply --undo goes back to the newest version that is kept"
 
 
 def _require_utf8(text: str) -> None:
@@ -104,13 +108,14 @@ def _require_utf8(text: str) -> None:
 class HostFileRead(Value):
     """What host.yaml says of the GPUs, of vGPUs without a VM and of where new ones are placed.
 
-    `problem`: why it cannot be understood; `warnings`: what to tell of it.
+    `problem`: why it cannot be understood, and `hint` what helps; `warnings`: what to tell of it.
     """
 
     gpus: Mapping[str, GpuSpec] = NOTHING
     named: tuple[NamedVgpu, ...] = ()
     placement: PlacementSpec = PlacementSpec()
     problem: str | None = None
+    hint: str | None = None
     warnings: tuple[str, ...] = ()
 
     def desired(self, gpus: tuple[Gpu, ...], known: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
@@ -146,11 +151,10 @@ def _said(gpus: Mapping[str, GpuSpec], gpu: Gpu) -> dict[str, object]:
 def read_host_file(world: World) -> HostFileRead:
     """Read host.yaml once."""
     try:
-        text = read_text(world)
-        spec = None if text is None else _parsed(text)
+        spec = read_host_spec(world)
     except InvalidInput as error:
         problem = f"{PATH} cannot be used: {error.message}"
-        return HostFileRead(problem=problem, warnings=(f"{problem}; {UNUSABLE}: {way_back(world)}",))
+        return HostFileRead(problem=problem, hint=error.hint, warnings=(f"{problem}; {UNUSABLE}: {error.hint}",))
     return HostFileRead() if spec is None else HostFileRead(spec.gpus, named_vgpus(spec.vgpus), spec.placement)
 
 

@@ -7,11 +7,12 @@ import os
 
 import pytest
 
-from tests.worlds import Silent, create, open_host, start, stop, wish
+from tests.worlds import Silent, create, mend, open_host, start, stop, wish
 from vgpuctl.engine import queries
 from vgpuctl.engine.claim import narrow
 from vgpuctl.engine.cordon import cordon
 from vgpuctl.engine.devices import missing_devices
+from vgpuctl.engine.diagnose import diagnose
 from vgpuctl.engine.observe import Want, observe, observe_devices
 from vgpuctl.engine.observe.host_file import read_host_spec
 from vgpuctl.errors import InvalidInput
@@ -103,17 +104,29 @@ def test_a_file_that_was_emptied_is_told_stops_changes_and_names_the_way_back(tm
     assert "correct it, or remove it" in warned
     job = {"dry_run": False, "progress": Silent()}
     for act in (lambda: create(host.world, wish("A100-4C")), lambda: cordon(host.world, GPU, cordoned=True, **job)):
-        with pytest.raises(InvalidInput, match=r"host\.yaml"):
+        with pytest.raises(InvalidInput, match=r"host\.yaml") as raised:
             act()
+        assert "apply --undo" not in raised.value.hint, "no version is kept"
+    assert [fix for fix in broken(host.world) if "correct it, or remove it" in fix], "and doctor says so too"
     assert host.sim.host_file.read_text() == text
     host.sim.host_file.unlink()
     assert cordon(host.world, GPU, cordoned=True, **job).changed
     assert cordon(host.world, GPU, cordoned=False, **job).changed
     host.sim.host_file.write_text(text)
     assert "vgpuctl apply --undo" in queries.list_gpus(host.world).warnings[0]
+    for act in (lambda: create(host.world, wish("A100-4C")), lambda: cordon(host.world, GPU, cordoned=True, **job)):
+        with pytest.raises(InvalidInput) as raised:
+            act()
+        assert "vgpuctl apply --undo" in raised.value.hint
     with pytest.raises(InvalidInput) as raised:
-        cordon(host.world, GPU, cordoned=True, **job)
+        mend(host.world)
     assert "vgpuctl apply --undo" in raised.value.hint
+    assert [fix for fix in broken(host.world) if "vgpuctl apply --undo" in fix]
+
+
+def broken(world):
+    """What doctor says that helps against a broken host.yaml."""
+    return [check["fix"] for check in diagnose(world, ("host-file",))["checks"]]
 
 
 @pytest.mark.parametrize("kind", ["pipe", "endless", "directory", "large"])
