@@ -5,7 +5,8 @@ A GI takes one vGPU; on GPUs that share the time of a GI too (GB20x) up to `max_
 The driver takes the lowest GI that has room (kvgpumgrGetSwizzId in kernel_vgpu_mgr.c), also an empty one where another
 has room beside vGPUs of the same size. So where a VF has `gpu_instance_id` vgpuctl chooses: those of its size first,
 the fullest of them, then an empty one. How many GIs are left then does not depend on the order in which vGPUs are made,
-and what is promised counts exactly. The rules of GPUs without MIG, one size and at most 32, do not hold.
+and what is promised counts exactly, unless libvirt's hook makes it: without NVML that leaves the choice to the driver.
+The rules of GPUs without MIG, one size and at most 32, do not hold.
 """
 
 from __future__ import annotations
