@@ -287,6 +287,14 @@ def started_again() -> list[str]:
     return []
 
 
+def settled_state() -> str:
+    """The VM's state once libvirt has started it: until then it is paused, on a busy machine for many seconds."""
+    until = time.monotonic() + SETTLE_SECONDS
+    while (state := str(must("show-vm", VM)["state"])) == "paused" and time.monotonic() < until:
+        time.sleep(0.5)
+    return state
+
+
 def one(operation: Operation, longest: dict[str, float], chance: random.Random) -> dict[str, Any]:
     """Kill one operation, mend, and look."""
     words = operation.words(chance)
@@ -299,8 +307,8 @@ def one(operation: Operation, longest: dict[str, float], chance: random.Random) 
     if operation.runs:
         found += started_again()
     left = left_over()
-    if operation.runs and must("show-vm", VM)["state"] != "running":
-        left.append(f"VM {VM} does not run")
+    if operation.runs and (state := settled_state()) != "running":
+        left.append(f"VM {VM} is {state}, and should run")
     if words[0] == "set-mode":
         must(*words)
     if words[:2] == ["set-mode", NVIDIA]:
