@@ -76,7 +76,9 @@ def test_no_descriptor_of_ours_is_open_on_the_driver_and_who_else_has_one_is_nam
     lab.run(f"exec 9<{NODE}; sleep 600 >/dev/null 2>&1 & echo $! > /run/monitor.pid")
     refused = must(lab, "set-mode", IGB, "passthrough", status=3)
     assert "sleep 600" in refused["message"]
-    assert [line.split()[-2:] for line in heard(lab)[2:]] == [["sleep", "600"]]
+    # It is tried again, for a monitor would have let the GPU go; each time the holder is who keeps it.
+    held = [line.split()[-2:] for line in heard(lab)[2:] if not line.endswith(" ran")]
+    assert held == [["sleep", "600"]] * 6
     assert (vfs(lab), "passthrough" in lab.read("/etc/vgpuctl/host.yaml")) == (VFS, False)
     lab.run("kill $(cat /run/monitor.pid)")
     assert must(lab, "set-mode", IGB, "passthrough")["vfs"]["enabled"] == vfs(lab) == 0

@@ -110,7 +110,6 @@ def test_without_swtpm_or_a_firmware_with_keys_windows_11_is_refused_before_anyt
     assert windows_leftovers(lab) == before
 
 
-@pytest.mark.quick
 @pytest.mark.deadline(400)
 def test_kvm_takes_the_enlightenments_and_the_processors_of_windows_11(lab: Lab) -> None:
     put_gpu(lab, "mdev-vf")
