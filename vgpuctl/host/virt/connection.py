@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from threading import Event, Thread
+from threading import Event, Thread, local
 from typing import TYPE_CHECKING, TypeVar
 
 from vgpuctl.errors import HostCannot, InvalidInput, LibvirtFailed, VgpuctlError, missing_library
@@ -67,10 +67,11 @@ class Connection:
         import libvirt
 
         connect = self._connected()
+        _heard.error = None
         try:
             yield connect
         except libvirt.libvirtError as error:
-            raise self._explained(error, connect, call, failure, facts) from error
+            raise self._explained(_whole(error), connect, call, failure, facts) from error
 
     @contextmanager
     def listening(self, call: str, failure: str, **facts: object) -> Iterator[virConnect]:
@@ -92,7 +93,7 @@ class Connection:
         try:
             yield connect
         except libvirt.libvirtError as error:
-            raise self._explained(error, connect, call, failure, facts) from error
+            raise self._explained(_whole(error), connect, call, failure, facts) from error
         finally:
             over.set()
             libvirt.virEventUpdateTimeout(timer, 0)  # wakes the loop
@@ -124,7 +125,7 @@ class Connection:
         try:
             return look()
         except libvirt.libvirtError as error:
-            if error.get_error_code() == missing:
+            if _whole(error).get_error_code() == missing:
                 return None
             raise
 
@@ -132,10 +133,11 @@ class Connection:
         """Make a call; return None when it succeeded, or its error number when that is allowed (None: any)."""
         import libvirt
 
+        _heard.error = None
         try:
             do()
         except libvirt.libvirtError as error:
-            code = error.get_error_code()
+            code = _whole(error).get_error_code()
             if allowed is None or code in allowed:
                 return code
             raise
@@ -157,7 +159,7 @@ class Connection:
     def _opened(self) -> virConnect:
         import libvirt
 
-        libvirt.registerErrorHandler(_quiet, None)  # the library prints every error itself otherwise
+        libvirt.registerErrorHandler(_hear, None)  # the library prints every error itself otherwise
         try:
             return libvirt.open(self.uri)
         except libvirt.libvirtError as error:
@@ -229,5 +231,25 @@ def _serve(over: Event) -> None:
         libvirt.virEventRunDefaultImpl()
 
 
+_heard = local()
+"""The last error that libvirt told in this thread, as the numbers and texts that libvirtError keeps."""
+
+
+def _hear(_context: object, error: object) -> None:
+    """Keep an error that is also raised."""
+    _heard.error = error
+
+
+def _whole(error: libvirtError) -> libvirtError:
+    """Return the error with its number.
+
+    libvirtError asks for the last error of its thread only when it is made. If the garbage collector frees a domain
+    between the call and that, the bindings have called virDomainFree, which resets the last error.
+    """
+    if error.err is None:
+        error.err = getattr(_heard, "error", None)
+    return error
+
+
 def _quiet(*_: object) -> None:
-    """Do nothing: with an error that is also raised, with a timer that only wakes."""
+    """Do nothing: a timer that only wakes."""

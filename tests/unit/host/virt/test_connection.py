@@ -118,3 +118,23 @@ def test_libvirt_prints_nothing_by_itself(host):
 
 def test_flags_that_the_binding_lacks_are_left_out(connection):
     assert connection.flags("VIR_DOMAIN_UNDEFINE_NVRAM", "VIR_DOMAIN_UNDEFINE_MANAGED_SAVE", "VIR_OF_2040") == 5
+
+
+def test_an_error_whose_number_was_reset_before_it_was_read_still_has_it(connection):
+    """As when the garbage collector frees a domain between libvirt's call and the making of the exception."""
+
+    def lost(connect: libvirt.virConnect) -> None:
+        kept = connect.lookupByName("test")
+        try:
+            connect.lookupByName("nobody")
+        except libvirt.libvirtError:
+            del kept  # virDomainFree, which resets libvirt's last error
+            raise libvirt.libvirtError("virDomainLookupByName() failed") from None
+
+    with (
+        pytest.raises(LibvirtFailed, match="Domain not found") as caught,
+        connection.calling("virDomainLookupByName", "cannot find it") as connect,
+    ):
+        lost(connect)
+    assert caught.value.facts["libvirt_code"] == numbers.VIR_ERR_NO_DOMAIN
+    assert connection.sought(numbers.VIR_ERR_NO_DOMAIN, lambda: lost(libvirt.open(connection.uri))) is None
