@@ -124,7 +124,7 @@ def test_an_error_whose_number_was_reset_before_it_was_read_still_has_it(connect
     """As when the garbage collector frees a domain between libvirt's call and the making of the exception."""
 
     def lost(connect: libvirt.virConnect) -> None:
-        kept = connect.lookupByName("test")
+        kept = libvirt.open("test:///default").lookupByName("test")
         try:
             connect.lookupByName("nobody")
         except libvirt.libvirtError:
