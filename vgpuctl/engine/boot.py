@@ -61,7 +61,7 @@ def _without_declaration(text: str) -> str:
 
 
 class Timer(Protocol):
-    """What calls a function after some time, unless it is cancelled before: as threading.Timer."""
+    """Calls a function once after some time, unless somebody cancels it first; threading.Timer is one."""
 
     def start(self) -> None:
         """Begin to count."""
@@ -71,7 +71,7 @@ class Timer(Protocol):
 
 
 class LibvirtHold:
-    """Holds libvirt back inside the block, until `release` or for so many seconds; a timer ends it whatever goes on."""
+    """Delays the start of libvirt inside the block until `release`, at most `seconds`; a timer ends a longer wait."""
 
     def __init__(self, world: World, seconds: float, timer: Callable[[float, Callable[[], None]], Timer]) -> None:
         self._world = world

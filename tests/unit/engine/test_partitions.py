@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vGPUs on GPUs with MIG and mixed sizes: made where they were planned, and again after a boot."""
+"""vGPUs on GPUs with MIG and mixed sizes: made where they were planned, and again after a boot.
+
+Size: each form of a GPU takes the same steps, side by side.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from vgpuctl.host.commands import find_command
 from vgpuctl.host.images import Images
 
 TOOL = find_command("qemu-img")
-needs_tool = pytest.mark.skipif(TOOL is None, reason="qemu-img is not installed")
 
 
 def images(tool=TOOL, user=None):
@@ -33,20 +32,19 @@ def converted(raw, *options):
     return str(target)
 
 
-@pytest.mark.parametrize("tool", [None, pytest.param(TOOL, marks=needs_tool)])
+@pytest.mark.parametrize("tool", [None, TOOL])
 def test_a_raw_disk(raw, tool):
     record = images(tool).look(str(raw))
     assert (record.format, record.virtual_size_bytes, record.firmware, record.problem) == ("raw", SIZE, "both", None)
 
 
-@pytest.mark.parametrize("tool", [None, pytest.param(TOOL, marks=needs_tool)])
+@pytest.mark.parametrize("tool", [None, TOOL])
 def test_an_iso_is_raw_and_no_disk(tmp_path, tool):
     (tmp_path / "a.iso").write_bytes(iso())
     record = images(tool).look(str(tmp_path / "a.iso"))
     assert (record.format, record.firmware) == ("raw", "unknown")
 
 
-@needs_tool
 @pytest.mark.parametrize("options", [["-Oqcow2"], ["-Oqcow2", "-c"], ["-Oqcow2", "-ocluster_size=512"]])
 def test_a_formatted_disk_is_judged_by_what_the_guest_sees(raw, options):
     path = converted(raw, *options)
@@ -56,7 +54,6 @@ def test_a_formatted_disk_is_judged_by_what_the_guest_sees(raw, options):
     assert Path(path).read_bytes() == before
 
 
-@needs_tool
 def test_a_linked_clone_shows_its_bases_partitions(raw):
     clone = str(raw.with_name("clone"))
     subprocess.run([TOOL, "create", "-q", "-fqcow2", f"-b{raw}", "-Fraw", clone], check=True)
@@ -65,7 +62,6 @@ def test_a_linked_clone_shows_its_bases_partitions(raw):
     assert [one.path for one in record.chain] == [clone, str(raw)]
 
 
-@needs_tool
 def test_an_empty_disk_needs_nothing(tmp_path):
     path = str(tmp_path / "empty.qcow2")
     subprocess.run([TOOL, "create", "-q", "-fqcow2", path, "1G"], check=True)
@@ -73,13 +69,11 @@ def test_an_empty_disk_needs_nothing(tmp_path):
     assert (record.virtual_size_bytes, record.firmware) == (1 << 30, "none")
 
 
-@needs_tool
 def test_without_the_tool_a_qcow2_is_known_but_not_what_is_in_it(raw):
     record = images(None).look(converted(raw, "-Oqcow2"))
     assert (record.format, record.virtual_size_bytes, record.firmware) == ("qcow2", SIZE, "unknown")
 
 
-@needs_tool
 def test_a_broken_image_says_so(tmp_path):
     path = tmp_path / "broken.qcow2"
     path.write_bytes(b"QFI\xfb" + b"\xff" * 200)
@@ -88,7 +82,6 @@ def test_a_broken_image_says_so(tmp_path):
     assert "broken.qcow2 begins like a qcow2 image" in record.refusal
 
 
-@needs_tool
 def test_a_name_that_looks_like_an_option_or_a_protocol_is_a_file(tmp_path, raw, monkeypatch):
     monkeypatch.chdir(tmp_path)
     os.link(raw, tmp_path / "-U")
