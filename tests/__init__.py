@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All tests, and what they share."""
+"""All tests and their shared helpers."""

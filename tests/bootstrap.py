@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Install what is needed on a fresh Debian 12 and run the quickstart or the tests.
+"""Install the dependencies on a fresh Debian 12, and run the quickstart or the tests.
 
     python3 tests/bootstrap.py demo     the main job on a simulated host
     python3 tests/bootstrap.py test     lint, types, unit, simulator, Ansible, lab and a smoke pass of the benchmarks
@@ -63,13 +63,13 @@ def must(*argv: str | Path, env: dict[str, str] | None = None) -> None:
 
 def missing(packages: tuple[str, ...]) -> list[str]:
     """Return the packages that dpkg does not have installed."""
-    found = subprocess.run(
+    output = subprocess.run(
         ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *packages],
         capture_output=True,
         text=True,
         check=False,
     ).stdout
-    installed = {line.split()[0] for line in found.splitlines() if line.endswith(" installed")}
+    installed = {line.split()[0] for line in output.splitlines() if line.endswith(" installed")}
     return [p for p in packages if p not in installed]
 
 
@@ -87,15 +87,15 @@ def install(packages: tuple[str, ...]) -> None:
 
 
 def libvirt_modules() -> list[Path]:
-    """Return what the distribution's python3-libvirt has brought for Python to import."""
+    """Return the Python modules that the distribution's python3-libvirt package installed."""
     listed = subprocess.run(["dpkg", "-L", "python3-libvirt"], capture_output=True, text=True, check=True).stdout
     return [path for path in map(Path, listed.splitlines()) if path.parent.name == "dist-packages"]
 
 
 def make_venv(extra: str) -> None:
-    """Make .venv with vgpuctl in it, unless it is there for this pyproject.toml.
+    """Create .venv with vgpuctl in it, unless it exists already for this pyproject.toml.
 
-    libvirt's module is the only thing of the distribution's in it: what else is installed on a machine changes nothing.
+    It takes only libvirt's module from the distribution: other packages on the machine change nothing.
     """
     modules = libvirt_modules()
     recipe = f"{extra}\n{(ROOT / 'pyproject.toml').read_text()}{ROOT}\n{modules}"
@@ -115,9 +115,9 @@ def make_venv(extra: str) -> None:
 
 
 def make_ansible_venvs() -> None:
-    """Make an environment of the newest Ansible with its checkers, and one of the oldest that the collection takes.
+    """Create an environment of the newest Ansible with its linters, and one of the oldest that the collection supports.
 
-    Their versions are no concern of vgpuctl's own environment.
+    They are separate because their versions must not affect vgpuctl's own environment.
     """
     for name, requirements in ANSIBLE_VENVS.items():
         venv, recipe = ROOT / name, ROOT / "tests/ansible" / requirements
@@ -154,14 +154,14 @@ def phases() -> list[tuple[str, list[str]]]:
     return [
         ("lint, types, unit, simulator, placement", [*IN_PARALLEL, *UNIT]),
         ("other hosts", [*IN_PARALLEL, "tests/remote"]),
-        ("ansible", ["-n", "3", "--dist", "worksteal", "tests/ansible"]),  # plays wait as long as they work
+        ("ansible", ["-n", "3", "--dist", "worksteal", "tests/ansible"]),  # a play waits for half of its time
         ("lab", ["-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider", "-m", "quick", "tests/lab"]),
         ("benchmarks, one smoke pass", ["tests/bench", f"--ignore={PLACEMENT}"]),
     ]
 
 
 def test() -> int:
-    """Run the tests; the first failing phase does not hide the next one's result."""
+    """Run all test phases, also after one has failed."""
     must(PYTHON, "-m", "tests.namespaces", "true")
     lab_packages = tuple((ROOT / "tests/lab/packages.txt").read_text().split())
     install(BASE_PACKAGES + TEST_PACKAGES + lab_packages)
@@ -181,7 +181,7 @@ def test() -> int:
 
 
 def environments() -> int:
-    """Make what single parts of the tests are run with."""
+    """Create the environments in which single parts of the tests run."""
     install(BASE_PACKAGES)
     make_venv("dev")
     make_ansible_venvs()
@@ -189,7 +189,7 @@ def environments() -> int:
 
 
 def main() -> int:
-    """Do what the one argument says."""
+    """Run the action that the only argument names."""
     actions = {"demo": demo, "test": test, "venv": environments}
     if len(sys.argv) != 2 or sys.argv[1] not in actions:
         print(__doc__)

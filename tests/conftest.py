@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings for every test: hypothesis judges results, not speed, and Ctrl-C is not ignored.
+"""Settings for every test: hypothesis has no deadline, and SIGINT has its default handler.
 
-A shell starts what it puts in the background with SIGINT ignored, and every child would inherit that.
+A shell starts background commands with SIGINT ignored, and every child would inherit that.
 """
 
 from __future__ import annotations

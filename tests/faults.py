@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A World whose seams are watched: count the calls, and make the n-th one fail, or die in it.
+"""A Host with watched ports: counts the calls, and makes the n-th call fail or kills the process in it.
 
-The fault point is "the n-th call of all seams"; how many there are is counted by a dry pass, so a new step is
-covered without a new test. A call fails with the error that its seam may raise; calls that never raise are
-only counted.
+A fault point is the n-th call of all ports. A pass without faults counts the calls, so a new step is covered
+without a new test. A call fails with an error that its port may raise. Calls that never raise are only counted.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
-from tests.worlds import Act, Host, copied, mend, open_host, picture
+from tests.hosts import Act, SimulatedHost, copied, mend, open_sim_host, picture
 from vgpuctl.errors import LibvirtFailed, Locked, NvmlFailed, VgpuctlError
-from vgpuctl.model.world import World
+from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
 NEVER_RAISE = {
@@ -29,21 +28,21 @@ NEVER_RAISE = {
     "nvml.ecc",
     "nvml.guests",
     "nvml.placements",
-    "kernel_log.lines",
-    "kernel_log.service_lines",
+    "system_log.kernel_lines",
+    "system_log.service_lines",
     "hypervisor.status",
-    "processes.this",
-    "processes.command",
-    "processes.alive",
-    "claims.forget_drained",
-    "claims.forget_working",
+    "processes.current_process",
+    "processes.command_line",
+    "processes.is_alive",
+    "claims.remove_drained_vm",
+    "claims.remove_vm_in_progress",
 }
 CHANGING = {
     "sysfs.write",
-    "sysfs.write_parked",
+    "sysfs.write_uninterruptible",
     "hypervisor.define",
     "hypervisor.undefine",
-    "hypervisor.set_promise",
+    "hypervisor.set_record",
     "hypervisor.start",
     "hypervisor.shutdown",
     "hypervisor.destroy",
@@ -53,52 +52,52 @@ CHANGING = {
     "storage.make_pool",
     "storage.start_pool",
     "storage.make_volume",
-    "storage.put_volume",
+    "storage.create_private_volume",
     "storage.remove_volume",
     "claims.add",
-    "claims.renew",
+    "claims.replace",
     "claims.remove",
-    "claims.note_drained",
-    "claims.note_working",
+    "claims.add_drained_vm",
+    "claims.add_vm_in_progress",
     "host_file.replace",
-    "vendor.sriov_manage",
-    "vendor.reset_gpu",
+    "vendor_commands.sriov_manage",
+    "vendor_commands.reset_gpu",
     "nvml.set_scheduler",
     "nvml.set_mig",
-    "nvml.make_instance",
-    "nvml.destroy_instance",
+    "nvml.create_gpu_instance",
+    "nvml.destroy_gpu_instance",
     "nvml.set_mixed_size",
     "system.put",
     "system.remove",
-    "unfinished.remove",
+    "unfinished_files.remove",
 }
 
 
 def error_of(call: str) -> Exception:
-    """Return the error with which this call fails."""
-    seam = call.partition(".")[0]
-    if seam in ("hypervisor", "storage"):
+    """Return the error that this call raises."""
+    port = call.partition(".")[0]
+    if port in ("hypervisor", "storage"):
         return LibvirtFailed(f"injected: {call} failed", libvirt_code=38, call=call)
-    if seam == "nvml":
+    if port == "nvml":
         return NvmlFailed(f"injected: {call} failed", nvml_code=999, call=call)
-    if call == "processes.holders":
+    if call == "processes.find_holders":
         return PermissionError(errno.EPERM, "injected", call)
-    if call in ("claims.lock", "claims.turn"):
+    if call in ("claims.lock", "claims.gpu_make_lock"):
         return Locked("injected: another vgpuctl holds the host lock")
-    number = errno.ENOSPC if seam == "claims" else errno.EIO
+    number = errno.ENOSPC if port == "claims" else errno.EIO
     return OSError(number, f"injected: {os.strerror(number)}", call)
 
 
 @dataclass
 class Watch:
-    """Sees every call of every seam. `before` is asked before a call, `after` once it has been done."""
+    """Records every call of every port; runs `before` ahead of each call and `after` once the call has returned."""
 
     calls: list[str] = field(default_factory=list)
     before: Callable[[int, str, tuple[Any, ...]], None] = lambda number, call, args: None
     after: Callable[[int, str, tuple[Any, ...]], None] = lambda number, call, args: None
 
-    def watch(self, world: World) -> World:
-        """Return the world with watched seams."""
+    def watch(self, ports: Host) -> Host:
+        """Return the host with watched ports."""
         names = (
             "sysfs",
             "nvml",
@@ -107,12 +106,12 @@ class Watch:
             "processes",
             "claims",
             "host_file",
-            "vendor",
-            "kernel_log",
+            "vendor_commands",
+            "system_log",
             "system",
-            "unfinished",
+            "unfinished_files",
         )
-        return replace(world, **{name: _Seam(name, getattr(world, name), self) for name in names})
+        return replace(ports, **{name: _Seam(name, getattr(ports, name), self) for name in names})
 
 
 class _Seam:
@@ -120,34 +119,34 @@ class _Seam:
         self._name, self._inner, self._watch = name, inner, watch
 
     def __getattr__(self, method: str) -> Any:
-        found = getattr(self._inner, method)
-        if not callable(found):
-            return found
+        attribute = getattr(self._inner, method)
+        if not callable(attribute):
+            return attribute
         call = f"{self._name}.{method}"
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             self._watch.calls.append(call)
             number = len(self._watch.calls)
             self._watch.before(number, call, args)
-            result = found(*args, **kwargs)
+            result = attribute(*args, **kwargs)
             self._watch.after(number, call, args)
             return result
 
         return watched
 
 
-def counted(world: World, act: Callable[[World], object]) -> tuple[str, ...]:
-    """Do it once without a fault and return the calls it made."""
+def counted(ports: Host, act: Callable[[Host], object]) -> tuple[str, ...]:
+    """Run `act` once without a fault and return the calls it made."""
     watch = Watch()
-    act(watch.watch(world))
+    act(watch.watch(ports))
     return tuple(watch.calls)
 
 
-def failing(world: World, at: int, *, done: bool = False, for_good: bool = False) -> World:
-    """Return the world whose call number `at` fails.
+def failing(ports: Host, at: int, *, done: bool = False, for_good: bool = False) -> Host:
+    """Return the host whose call number `at` fails.
 
-    `done`: it fails after it was done, as when the answer is lost. `for_good`: the same call on the same thing fails
-    ever after, so the undo meets it too.
+    `done`: the call takes effect and then fails, as when the reply is lost. `for_good`: the same call on the same
+    object fails from then on, so it fails in the undo too.
     """
     broken: set[object] = set()
 
@@ -158,21 +157,21 @@ def failing(world: World, at: int, *, done: bool = False, for_good: bool = False
                 broken.add(same)
             raise error_of(call)
 
-    return (Watch(after=fail) if done else Watch(before=fail)).watch(world)
+    return (Watch(after=fail) if done else Watch(before=fail)).watch(ports)
 
 
-def dying(world: World, at: int, *, done: bool = False) -> World:
-    """Return the world in whose call number `at` this process is killed; use it in a process of its own."""
+def dying(ports: Host, at: int, *, done: bool = False) -> Host:
+    """Return a host that kills this process in call number `at`; use it in a child process."""
 
     def die(number: int, *_: object) -> None:
         if number == at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return (Watch(after=die) if done else Watch(before=die)).watch(world)
+    return (Watch(after=die) if done else Watch(before=die)).watch(ports)
 
 
 def outcome(act: Callable[[], object]) -> VgpuctlError | None:
-    """Do it and return the error that a user would see; anything but an error of ours is a bug."""
+    """Run `act` and return the error that a user would see; anything but a VgpuctlError is a bug."""
     try:
         act()
     except VgpuctlError as error:
@@ -181,13 +180,14 @@ def outcome(act: Callable[[], object]) -> VgpuctlError | None:
 
 
 def fault_points(calls: tuple[str, ...], *, every_read: bool) -> Iterator[tuple[int, bool, bool]]:
-    """Yield (number, done, for good): a change also fails after it was done; before the first, nothing is undone.
+    """Yield (number, done, for good) for each fault.
 
-    Reads of sysfs are most of the calls and mostly alike: `every_read` says whether each of them fails.
+    A change also fails after it took effect. Before the first change there is nothing to undo.
+    Most calls are reads of sysfs, and mostly alike: `every_read` selects whether each of them fails.
     """
     for number, call in enumerate(calls, start=1):
-        look = call in ("sysfs.read", "sysfs.readlink", "sysfs.listdir")
-        if call in NEVER_RAISE or (look and not every_read):
+        is_read = call in ("sysfs.read", "sysfs.readlink", "sysfs.listdir")
+        if call in NEVER_RAISE or (is_read and not every_read):
             continue
         yield number, False, False
         if set(calls[:number]) & CHANGING:
@@ -199,42 +199,43 @@ def fault_points(calls: tuple[str, ...], *, every_read: bool) -> Iterator[tuple[
 
 @dataclass(frozen=True)
 class Trial:
-    """Something that is done on a host, again and again, while each of its calls fails or is a process's last.
+    """An action that is repeated on copies of a host, while each of its calls in turn fails or kills the process.
 
-    `prepared` makes the host on which it is due, in a directory of its own, once: each trial has a copy of it. `whole`
-    sees that a host on which it broke off is whole once reconcile has run. `act` is pickled for a process that is
-    killed: it is a function of a module.
+    `prepared` builds the host once, in its own directory; each repetition gets a copy. `whole` checks that a host is
+    consistent after an interrupted action and a run of reconcile. `act` must be a function of a module, because it is
+    pickled for the process that is killed.
     """
 
     directory: Path
-    prepared: Callable[[Path], Host]
+    prepared: Callable[[Path], SimulatedHost]
     act: Act
-    whole: Callable[[Host, str], None]
+    whole: Callable[[SimulatedHost, str], None]
 
     @cached_property
-    def made(self) -> Host:
-        """The host that was prepared."""
+    def made(self) -> SimulatedHost:
+        """The prepared host."""
         return self.prepared(self.directory / "made")
 
-    def host(self, name: str) -> Host:
-        """Return a copy of the host that was prepared."""
+    def host(self, name: str) -> SimulatedHost:
+        """Return a copy of the prepared host."""
         return copied(self.made, self.directory / name)
 
     def calls(self) -> tuple[str, ...]:
-        """Return the calls that it makes when none fails."""
-        return counted(self.host("dry").world, self.act)
+        """Return the calls of the action when none fails."""
+        return counted(self.host("dry").ports, self.act)
 
     def failures(self, calls: tuple[str, ...]) -> int:
-        """Let each call fail; return how often that was an error.
+        """Make each call fail; return how often the action raised an error.
 
-        Then all is undone; or the error says what is left, or a claim cannot be removed, and reconcile mends it.
+        After an error, everything is undone. Otherwise the error lists what is left, or a claim could not be removed,
+        and reconcile fixes it.
         """
         refused = 0
         for number, done, for_good in fault_points(calls, every_read=False):
             where = f"call {number} {calls[number - 1]}, done={done}, for good={for_good}"
             host = self.host(f"{number}{done}{for_good}")
             before = picture(host)
-            error = outcome(partial(self.act, failing(host.world, number, done=done, for_good=for_good)))
+            error = outcome(partial(self.act, failing(host.ports, number, done=done, for_good=for_good)))
             host.sim.close()
             if error is None:
                 assert picture(host) != before, where
@@ -245,13 +246,13 @@ class Trial:
                 claim = for_good and calls[number - 1].startswith("claims.")
                 assert partly or claim, where
                 later = host.again()
-                mend(later.world)
+                mend(later.ports)
                 self.whole(later, where)
         return refused
 
     def deaths(self, calls: tuple[str, ...], spawn: BaseContext) -> int:
-        """Kill a process in each call that changes something; return how often reconcile found what it left."""
-        found = 0
+        """Kill a process in each call that changes something; return how often reconcile found leftovers."""
+        repaired = 0
         for number, done in [(n, d) for n, c in enumerate(calls, 1) if c in CHANGING for d in (False, True)]:
             where = f"killed in call {number} {calls[number - 1]}, done={done}"
             host = self.host(f"{number}{done}")
@@ -259,12 +260,12 @@ class Trial:
             child.start()
             child.join(30)
             assert child.exitcode == -signal.SIGKILL, where
-            later = open_host(host.directory, host.scenario, later=2)
-            found += bool(mend(later.world, dry_run=True).data["findings"])
-            mend(later.world)
+            later = open_sim_host(host.directory, host.scenario, later=2)
+            repaired += bool(mend(later.ports, dry_run=True).data["findings"])
+            mend(later.ports)
             self.whole(later, where)
-        return found
+        return repaired
 
 
 def _die(directory: Path, scenario: str, act: Act, number: int, done: bool) -> None:
-    act(dying(open_host(directory, scenario, later=1).world, number, done=done))
+    act(dying(open_sim_host(directory, scenario, later=1).ports, number, done=done))

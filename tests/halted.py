@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work of another process that is stopped in one call of a seam, and goes on or dies when the test says so."""
+"""Work in another process that stops in one call of a port, until the test lets it continue or kills it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from tests.worlds import Host, open_host
+from tests.hosts import SimulatedHost, open_sim_host
 from vgpuctl.value import replace
 
 
 class Halting:
-    """A seam that says when it is asked for `call`, and goes on when it is told to."""
+    """A port that signals when its method `call` is used, and waits for a signal to continue."""
 
     def __init__(self, real: Any, call: str, reached: int, told: int) -> None:
         self.real, self.call, self.reached, self.told = real, call, reached, told
@@ -27,9 +27,9 @@ class Halting:
 
 
 class Halted:
-    """Work in a child that has come to a call of a seam and stays there."""
+    """Work in a child process that waits in a call of a port."""
 
-    def __init__(self, host: Host, seam: str, call: str, work: Callable[[Any], object]) -> None:
+    def __init__(self, host: SimulatedHost, port: str, call: str, work: Callable[[Any], object]) -> None:
         reached, told = os.pipe(), os.pipe()
         self._told = told[1]
         self.pid = os.fork()
@@ -37,9 +37,9 @@ class Halted:
             status = 1
             try:
                 os.close(told[1])
-                world = beside(host).world  # its own locks: one that it dies with is held by nobody then
-                halting = Halting(getattr(world, seam), call, reached[1], told[0])
-                work(replace(world, **{seam: halting}))
+                ports = beside(host).ports  # the child opens its own locks: they are free once it is dead
+                halting = Halting(getattr(ports, port), call, reached[1], told[0])
+                work(replace(ports, **{port: halting}))
                 status = 0
             except BaseException:  # noqa: BLE001 - nothing may leave the child
                 traceback.print_exc()
@@ -51,18 +51,18 @@ class Halted:
         os.close(reached[0])
 
     def finish(self) -> int:
-        """Let it go on, and return how it ended."""
+        """Let it continue, and return its wait status."""
         os.close(self._told)
         return os.waitpid(self.pid, 0)[1]
 
     def die(self) -> None:
-        """Kill it where it is."""
+        """Kill it in that call."""
         os.kill(self.pid, signal.SIGKILL)
         self.finish()
 
 
 def elsewhere(work: Callable[[], object]) -> None:
-    """Do it in a process that is gone afterwards, as a command is."""
+    """Run `work` in a process that ends afterwards, like a command."""
     pid = os.fork()
     if not pid:
         status = 1
@@ -76,6 +76,6 @@ def elsewhere(work: Callable[[], object]) -> None:
     assert os.waitpid(pid, 0)[1] == 0
 
 
-def beside(host: Host) -> Host:
-    """Return the same host, opened by another process of the same time."""
-    return open_host(host.directory, host.scenario)
+def beside(host: SimulatedHost) -> SimulatedHost:
+    """Return the same host, opened as a concurrent process would."""
+    return open_sim_host(host.directory, host.scenario)

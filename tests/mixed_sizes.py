@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated hosts whose GPU takes vGPUs of several sizes, and where those are."""
+"""Simulated hosts with a mixed-size (heterogeneous) GPU, and the placements of its vGPUs."""
 
 from __future__ import annotations
 
 from itertools import combinations
 from pathlib import Path
 
-from tests.worlds import Host, open_host
-from vgpuctl.engine.observe import Want, observe
+from tests.hosts import SimulatedHost, open_sim_host
 from vgpuctl.model.gpu import Vgpu
-from vgpuctl.model.partition import Span
+from vgpuctl.model.mig import PlacementSpan
+from vgpuctl.observe import ReadScope, observe
 
 PRO = "rtx-pro-6000"
 Q2, Q4, Q24, Q48 = (f"DC-{size}Q" for size in (2, 4, 24, 48))
@@ -24,38 +24,38 @@ gpus:
 FORMS = ("vendor-vf", "mdev-vf")
 
 
-def opened(directory: Path, form: str = "vendor-vf", **more: object) -> Host:
-    """Return a host with one RTX PRO 6000, whose VFs carry vGPUs themselves or as mdevs."""
-    return open_host(directory, text=MDEV, **more) if form == "mdev-vf" else open_host(directory, PRO, **more)
+def opened(directory: Path, form: str = "vendor-vf", **more: object) -> SimulatedHost:
+    """Return a host with one RTX PRO 6000 whose vGPUs are vendor VFs or mdevs on VFs."""
+    return open_sim_host(directory, text=MDEV, **more) if form == "mdev-vf" else open_sim_host(directory, PRO, **more)
 
 
-def mixed(directory: Path, form: str = "vendor-vf", **more: object) -> Host:
-    """Return a host whose GPU takes several sizes."""
+def mixed(directory: Path, form: str = "vendor-vf", **more: object) -> SimulatedHost:
+    """Return a host whose GPU is in mixed-size mode."""
     host = opened(directory, form, **more)
     switch(host)
     return host
 
 
-def switch(host: Host, *, enabled: bool = True) -> str:
-    address = observe(host.world, Want()).gpus[0].address
-    host.world.nvml.set_mixed_size(address, enabled=enabled)
+def switch(host: SimulatedHost, *, enabled: bool = True) -> str:
+    address = observe(host.ports, ReadScope()).gpus[0].address
+    host.ports.nvml.set_mixed_size(address, enabled=enabled)
     return address
 
 
-def seen(host: Host) -> tuple[Vgpu, ...]:
-    return observe(host.world, Want(types=True, models=False)).vgpus
+def seen(host: SimulatedHost) -> tuple[Vgpu, ...]:
+    return observe(host.ports, ReadScope(types=True, models=False)).vgpus
 
 
-def placed(host: Host) -> dict[str, int | None]:
-    """Return where the driver says that each VM's vGPU is."""
-    gpu = observe(host.world, Want()).gpus[0]
+def placed(host: SimulatedHost) -> dict[str, int | None]:
+    """Return the placement ID of each VM's vGPU, as the driver reports it."""
+    gpu = observe(host.ports, ReadScope()).gpus[0]
     there = {f.address: f.placement_id for f in gpu.functions if f.current_type is not None}
     there |= {m.uuid: m.placement_id for f in gpu.functions for m in f.mdevs}
     return {str(v.vm): there[v.carrier] for v in seen(host)}
 
 
-def overlapping(host: Host) -> list[tuple[Vgpu, Vgpu]]:
-    look = observe(host.world, Want(types=True))
-    sizes = {t.profile: t.placement_size for t in look.gpus[0].types}
-    spans = [(v, Span(v.placement_id, sizes[v.profile])) for v in look.vgpus]
+def overlapping(host: SimulatedHost) -> list[tuple[Vgpu, Vgpu]]:
+    snapshot = observe(host.ports, ReadScope(types=True))
+    sizes = {t.profile: t.placement_size for t in snapshot.gpus[0].types}
+    spans = [(v, PlacementSpan(v.placement_id, sizes[v.profile])) for v in snapshot.vgpus]
     return [(a, b) for (a, one), (b, other) in combinations(spans, 2) if one.overlaps(other)]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Namespaces for tests: a child with mounts, links or processes that nobody else sees, and its reason when it has none.
+"""Namespaces for tests: child processes with private mounts, network links or processes, or the reason why not.
 
-`python -m tests.namespaces COMMAND...` runs a command where the tests can make them, or says what is missing.
-unshare(1), ip-netns(8) and others make the mounts below / private first. They cannot in a chroot into a plain
-directory, where / is no mount point. There the command runs in a mount namespace in which it is one.
+`python -m tests.namespaces COMMAND...` runs a command where tests can create namespaces, or says what is missing.
+unshare(1), ip-netns(8) and others first make the mounts below / private. That fails in a chroot into a plain
+directory, because / is not a mount point there. The command then runs in a mount namespace where / is one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import IO
 PRIVATE = ("unshare", "--mount", "--propagation", "private")
 UNCHANGED = ("unshare", "--mount", "--propagation", "unchanged")
 PLAIN_CHROOT = "cannot change root filesystem propagation"
-"""unshare(1) says this where / is no mount point."""
+"""The error of unshare(1) where / is not a mount point."""
 BIND_ROOT = 'mount --rbind / "$1" && exec chroot "$1" /usr/bin/env -C "$2" "${@:3}"'
-"""Makes / a mount point: its words are a directory for that, the working directory, and the command."""
+"""Makes / a mount point. Its arguments are a directory for that, the working directory, and the command."""
 
 
 def unshare(*options: str) -> tuple[str, ...]:
-    """Return the words that start a program in a mount namespace of its own, and in those that `options` name."""
+    """Return the command prefix for a program in its own mount namespace, plus those that `options` name."""
     return (*PRIVATE, *options)
 
 
@@ -32,7 +32,7 @@ def expect(child: subprocess.Popen[str], word: str, errors: IO[str]) -> None:
     """Wait for the line `word` from a child whose stderr is the file `errors`.
 
     Raises:
-        RuntimeError: the child said something else, or ended; the text has what it wrote to stderr.
+        RuntimeError: the child printed something else, or ended; the text contains its stderr.
     """
     assert child.stdout is not None
     line = child.stdout.readline()
@@ -42,13 +42,13 @@ def expect(child: subprocess.Popen[str], word: str, errors: IO[str]) -> None:
 
 
 def _refusal(words: tuple[str, ...]) -> str | None:
-    """Return what unshare says against these words, or None when it takes them."""
+    """Return the error of unshare with these arguments, or None when it succeeds."""
     done = subprocess.run([*words, "true"], capture_output=True, text=True, check=False)
     return None if done.returncode == 0 else done.stderr.strip() or f"exit status {done.returncode}"
 
 
 def _any_shared() -> bool:
-    """Say whether any mount passes mounts on; the one below a chroot's root is only in the first process's list."""
+    """Return whether any mount is shared; the mount below a chroot's root is only in the list of process 1."""
     try:
         lists = [Path(f"/proc/{process}/mountinfo").read_text() for process in ("self", "1")]
     except OSError:
@@ -57,7 +57,7 @@ def _any_shared() -> bool:
 
 
 def main(command: list[str]) -> int:
-    """Run the command, or say why its tests would fail."""
+    """Run the command, or exit with the reason why its tests would fail."""
     refusal = _refusal(PRIVATE)
     if refusal is None:
         return subprocess.run(command, check=False).returncode

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of tests that are killed, or that race each other."""
+"""Processes for tests that kill them or let them race."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from multiprocessing.context import BaseContext
 
 import vgpuctl
 
-BESIDE = ("pytest", "tests.faults", "tests.lent", "tests.mixed_sizes", "tests.worlds")
+BESIDE = ("pytest", "tests.faults", "tests.lent", "tests.mixed_sizes", "tests.hosts")
 
 
 def clean() -> BaseContext:
-    """Return how to fork from a server that has the whole program loaded and no thread: killing such one is harmless.
+    """Return a context that forks from a server with the whole program loaded and no threads: kills are then harmless.
 
-    Without the program each of a thousand processes would import it anew, which takes longer than what it then does.
+    Without preloading, each of a thousand processes would import the program again, which takes longer than its work.
     """
     modules = (module.name for module in pkgutil.walk_packages(vgpuctl.__path__, "vgpuctl."))
     context = multiprocessing.get_context("forkserver")

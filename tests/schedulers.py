@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Setting the schedulers of a simulated host's GPUs, and what set-scheduler leaves behind."""
+"""Helpers for set-scheduler: requests, and what it leaves on a simulated host."""
 
 from __future__ import annotations
 
+from tests.hosts import WAIT_SECONDS, Silent, create, open_sim_host, picture, request, stop
 from tests.layouts import A100
-from tests.worlds import WAIT_SECONDS, Silent, create, open_host, picture, stop, wish
+from vgpuctl.config.host_spec import parse_host_spec
+from vgpuctl.engine.gpu_scheduler import SchedulerRequest, set_scheduler
 from vgpuctl.engine.restore import restore_host
-from vgpuctl.engine.scheduler import SchedulerJob, set_scheduler
-from vgpuctl.model.scheduler import Policy, SchedulerSpec, SchedulerState
-from vgpuctl.spec.host import parse_host_spec
+from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec, SchedulerState
 
-EQUAL, FIXED = Policy.EQUAL_SHARE, Policy.FIXED_SHARE
-BEST = SchedulerState(Policy.BEST_EFFORT)
+EQUAL, FIXED = SchedulerPolicy.EQUAL_SHARE, SchedulerPolicy.FIXED_SHARE
+BEST = SchedulerState(SchedulerPolicy.BEST_EFFORT)
 TWO_MS = SchedulerSpec(FIXED, 2)
 SMALL = """version: 1
 title: one card
@@ -25,12 +25,12 @@ FILE = "etc/modprobe.d/vgpuctl-nvidia.conf"
 
 
 def small(directory, driver="550.90.05", nvml="present", more=""):
-    return open_host(directory, text=SMALL.format(driver=driver, nvml=nvml, more=more))
+    return open_sim_host(directory, text=SMALL.format(driver=driver, nvml=nvml, more=more))
 
 
-def act(world, wanted, *, gpu=A100, dry_run=False, progress=None, **more):
-    job = SchedulerJob(gpu, wanted, wait_seconds=WAIT_SECONDS, **more)
-    return set_scheduler(world, job, dry_run=dry_run, progress=progress or Silent())
+def act(ports, wanted, *, gpu=A100, dry_run=False, progress=None, **more):
+    job = SchedulerRequest(gpu, wanted, wait_seconds=WAIT_SECONDS, **more)
+    return set_scheduler(ports, job, dry_run=dry_run, progress=progress or Silent())
 
 
 def runs(host, gpu=A100):
@@ -38,7 +38,7 @@ def runs(host, gpu=A100):
 
 
 def said(host, gpu=A100):
-    text = host.world.host_file.read()
+    text = host.ports.host_file.read()
     known = parse_host_spec(text, "host.yaml").gpus.get(gpu) if text is not None else None
     return known.scheduler if known is not None else None
 
@@ -48,12 +48,12 @@ def everything(host):
 
 
 def restore(host):
-    spec = parse_host_spec(host.world.host_file.read(), "host.yaml")
-    return restore_host(host.world, spec, dry_run=False, wait_seconds=5.0, progress=Silent())
+    spec = parse_host_spec(host.ports.host_file.read(), "host.yaml")
+    return restore_host(host.ports, spec, dry_run=False, wait_seconds=5.0, progress=Silent())
 
 
 def with_vms(host):
-    create(host.world, wish("A100-4C", name="on"))
-    create(host.world, wish("A100-4C", name="off"))
-    stop(host.world, "off")
+    create(host.ports, request("A100-4C", name="on"))
+    create(host.ports, request("A100-4C", name="off"))
+    stop(host.ports, "off")
     return host

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs, VMs and snapshots as plain values, for the tests of pure code."""
+"""GPUs, VMs and snapshots as plain values, for tests of code without I/O."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from vgpuctl.capacity.ownership import join
-from vgpuctl.model.gpu import Backend, Function, Gpu, Mdev, Mode, Owner, Vgpu, VgpuType
-from vgpuctl.model.records import HypervisorStatus, NvmlStatus
+from vgpuctl.capacity.ownership import resolve_ownership
+from vgpuctl.model.gpu import Backend, Gpu, GpuFunction, GpuMode, Mdev, Ownership, Vgpu, VgpuType
+from vgpuctl.model.port_values import HypervisorStatus, NvmlStatus
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import Claim, HostdevRef, ProcessId, Promise, PromisedVgpu, PromiseState, Vm, VmState
+from vgpuctl.model.vm import AssignedVgpu, Claim, HostdevRef, ProcessId, RecordState, Vm, VmRecord, VmState
 from vgpuctl.value import replace
 
 MACHINE = "0123456789abcdef0123456789abcdef"
@@ -31,13 +31,13 @@ def a100(address: str = "0000:3b:00.0", types: tuple[VgpuType, ...] = (A4C, A5C)
     """Return an A100 with vendor-specific VFIO; every VF offers every type."""
     stem = address[:-4]
     functions = tuple(
-        Function(
+        GpuFunction(
             f"{stem}{n // 8:02x}.{n % 8}",
             f"/sys/bus/pci/devices/{stem}{n // 8:02x}.{n % 8}",
             driver="nvidia",
             iommu_group=n,
-            vfio_dev=True,
-            available={t.type_id: 1 for t in types},
+            has_vfio_dev=True,
+            available_instances={t.type_id: 1 for t in types},
         )
         for n in range(4, 4 + vfs)
     )
@@ -47,7 +47,7 @@ def a100(address: str = "0000:3b:00.0", types: tuple[VgpuType, ...] = (A4C, A5C)
         "model": "NVIDIA A100-PCIE-40GB",
         "driver": "nvidia",
         "backend": Backend.VENDOR_VF,
-        "mode": Mode.VGPU,
+        "mode": GpuMode.VGPU,
         "vendor_id": "10de",
         "device_id": "20f1",
         "framebuffer_mib": 40960,
@@ -62,14 +62,16 @@ def a100(address: str = "0000:3b:00.0", types: tuple[VgpuType, ...] = (A4C, A5C)
 def t4(address: str = "0000:5e:00.0", available: dict[str, int] | None = None, **more: Any) -> Gpu:
     """Return a T4 with mdevs on the card itself."""
     numbers = {T2Q.type_id: 8, T4Q.type_id: 4} if available is None else available
-    own = Function(address, f"/sys/bus/pci/devices/{address}", driver="nvidia", iommu_group=3, available=numbers)
+    own = GpuFunction(
+        address, f"/sys/bus/pci/devices/{address}", driver="nvidia", iommu_group=3, available_instances=numbers
+    )
     values: dict[str, Any] = {
         "address": address,
         "path": own.path,
         "model": "Tesla T4",
         "driver": "nvidia",
         "backend": Backend.MDEV_PF,
-        "mode": Mode.VGPU,
+        "mode": GpuMode.VGPU,
         "vendor_id": "10de",
         "device_id": "1eb8",
         "functions": (own,),
@@ -79,7 +81,7 @@ def t4(address: str = "0000:5e:00.0", available: dict[str, int] | None = None, *
 
 
 def changed(gpu: Gpu, number: int, **changes: Any) -> Gpu:
-    """Return the GPU with its function `number` changed."""
+    """Return the GPU with changes to its function `number`."""
     functions = list(gpu.functions)
     functions[number] = replace(functions[number], **changes)
     return replace(gpu, functions=tuple(functions))
@@ -91,13 +93,13 @@ def with_mdevs(gpu: Gpu, number: int, *mdevs: tuple[str, str]) -> Gpu:
 
 
 def taken(gpu: Gpu, wanted: VgpuType | None, number: int = 0, **more: Any) -> Vgpu:
-    """Return a vGPU on function `number`, promised to test VM `number` and present."""
+    """Return a present vGPU on function `number`, assigned to test VM `number`."""
     function = gpu.functions[number].address
     values: dict[str, Any] = {
         "carrier": function,
         "gpu": gpu.address,
         "function": function,
-        "owner": Owner.OURS,
+        "owner": Ownership.MANAGED,
         "present": True,
         "backend": gpu.backend,
         "type_id": wanted.type_id if wanted else None,
@@ -109,8 +111,8 @@ def taken(gpu: Gpu, wanted: VgpuType | None, number: int = 0, **more: Any) -> Vg
     return Vgpu(**{**values, **more})
 
 
-def promised(gpu: Gpu, wanted: VgpuType, number: int = 0, **more: Any) -> PromisedVgpu:
-    """Return a promise for function `number` of a GPU."""
+def assigned(gpu: Gpu, wanted: VgpuType, number: int = 0, **more: Any) -> AssignedVgpu:
+    """Return an assigned vGPU on function `number` of a GPU."""
     function = gpu.functions[number].address
     values: dict[str, Any] = {
         "index": 0,
@@ -121,12 +123,12 @@ def promised(gpu: Gpu, wanted: VgpuType, number: int = 0, **more: Any) -> Promis
         "profile": wanted.profile,
         "framebuffer_mib": wanted.framebuffer_mib,
     }
-    return PromisedVgpu(**{**values, **more})
+    return AssignedVgpu(**{**values, **more})
 
 
-def vm(number: int, *vgpus: PromisedVgpu, record: PromiseState | None = PromiseState.READY, **more: Any) -> Vm:
-    """Return test VM `number` with a promise of these vGPUs; `record` None: it has no record."""
-    own = Promise(record, vm_uuid(number), MACHINE, vgpus, (), "{}") if record is not None else None
+def vm(number: int, *vgpus: AssignedVgpu, record: RecordState | None = RecordState.READY, **more: Any) -> Vm:
+    """Return test VM `number` with these vGPUs in its record; with `record` None it has no record."""
+    own = VmRecord(record, vm_uuid(number), MACHINE, vgpus, (), "{}") if record is not None else None
     refs = tuple(HostdevRef("mdev" if "mdev" in v.backend else "pci", v.carrier, False) for v in vgpus)
     values: dict[str, Any] = {
         "name": f"vdi-{number:03d}",
@@ -135,12 +137,12 @@ def vm(number: int, *vgpus: PromisedVgpu, record: PromiseState | None = PromiseS
         "memory_mib": 1024,
         "vcpus": 1,
         "hostdevs": refs,
-        "promise": own,
+        "record": own,
     }
     return Vm(**{**values, **more})
 
 
-def claim(of: PromisedVgpu, number: int, process: ProcessId = ME) -> Claim:
+def claim(of: AssignedVgpu, number: int, process: ProcessId = ME) -> Claim:
     """Return test VM `number`'s claim on a carrier."""
     return Claim(
         carrier=of.carrier,
@@ -157,7 +159,7 @@ def claim(of: PromisedVgpu, number: int, process: ProcessId = ME) -> Claim:
 
 
 def snapshot(*gpus: Gpu, vms: Iterable[Vm] = (), claims: Iterable[Claim] = (), **more: Any) -> Snapshot:
-    """Return a look at a host of these GPUs, joined with VMs and claims."""
+    """Return a snapshot of a host with these GPUs, VMs and claims."""
     live = frozenset(more.pop("live", ()))
     status = HypervisorStatus(available=True, uri="qemu:///system", libvirt_version=10_000_000)
     vms, claims = tuple(vms), tuple(claims)
@@ -165,8 +167,8 @@ def snapshot(*gpus: Gpu, vms: Iterable[Vm] = (), claims: Iterable[Claim] = (), *
         "gpus": gpus,
         "vms": vms,
         "claims": claims,
-        "vgpus": join(gpus, vms, claims, live),
-        "stuck": (),
+        "vgpus": resolve_ownership(gpus, vms, claims, live),
+        "stuck_writes": (),
         "hypervisor": status,
         "nvml": NvmlStatus(available=True),
         "machine_id": MACHINE,

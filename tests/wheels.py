@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wheelhouses of this checkout, made without any index: its own wheel is built, the others are packed again.
+"""Wheelhouses of this checkout, made without a package index: builds its own wheel and repacks the others.
 
-What vgpuctl needs is installed where these tests run; a wheel is what was installed, without what pip made of it.
+The dependencies are installed where these tests run; each wheel contains the installed files without those pip added.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from vgpuctl import __version__
-from vgpuctl.remote.wheelhouse import OF_THE_DISTRIBUTION, PROGRAM, normal
+from vgpuctl.remote.wheelhouse import DISTRO_PACKAGE, PROGRAM, normalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def make(directory: Path) -> None:
-    """Fill a directory with the wheels of vgpuctl and of all that it needs but libvirt's."""
+    """Fill a directory with the wheels of vgpuctl and of all its dependencies except libvirt's."""
     build(directory, __version__)
-    for found in needed():
-        pack(found, directory)
+    for distribution in needed():
+        pack(distribution, directory)
 
 
 def build(directory: Path, version: str) -> None:
-    """Build vgpuctl's own wheel, as another version would be."""
+    """Build vgpuctl's own wheel with the given version number."""
     with tempfile.TemporaryDirectory() as made:
         tree = Path(made) / "tree"
         tree.mkdir()
@@ -46,13 +46,13 @@ def build(directory: Path, version: str) -> None:
 
 
 def needed() -> Iterator[metadata.Distribution]:
-    """Yield what vgpuctl needs and was installed with it."""
-    seen = {PROGRAM, OF_THE_DISTRIBUTION}
+    """Yield the installed dependencies of vgpuctl, direct and indirect."""
+    seen = {PROGRAM, DISTRO_PACKAGE}
     waiting = [PROGRAM]
     while waiting:
         for line in metadata.distribution(waiting.pop()).requires or []:
             requirement = Requirement(line)
-            name = normal(requirement.name)
+            name = normalize_name(requirement.name)
             if name in seen or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
                 continue
             seen.add(name)
@@ -60,13 +60,13 @@ def needed() -> Iterator[metadata.Distribution]:
             waiting.append(name)
 
 
-def pack(found: metadata.Distribution, directory: Path) -> None:
-    """Make a wheel of what is installed."""
-    tags = re.findall(r"^Tag: (.*)$", found.read_text("WHEEL") or "", re.MULTILINE)
-    name = found.metadata["Name"].replace("-", "_")
-    file_name = f"{name}-{found.version}-{tags[0]}.whl"
+def pack(distribution: metadata.Distribution, directory: Path) -> None:
+    """Pack an installed distribution into a wheel."""
+    tags = re.findall(r"^Tag: (.*)$", distribution.read_text("WHEEL") or "", re.MULTILINE)
+    name = distribution.metadata["Name"].replace("-", "_")
+    file_name = f"{name}-{distribution.version}-{tags[0]}.whl"
     with zipfile.ZipFile(directory / file_name, "w", zipfile.ZIP_DEFLATED) as wheel:
-        for file in found.files or []:
+        for file in distribution.files or []:
             made_by_pip = file.suffix == ".pyc" or file.name in ("INSTALLER", "REQUESTED", "direct_url.json")
             if not made_by_pip and ".." not in file.parts:
                 wheel.write(str(file.locate()), str(file))

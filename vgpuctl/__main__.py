@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m vgpuctl` is the program `vgpuctl`."""
+"""`python -m vgpuctl` runs the program `vgpuctl`."""
 
 from __future__ import annotations
 

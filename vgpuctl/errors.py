@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every failure a user can meet, with the exit status and the code that programs branch on.
+"""Every failure that a user can see, with its exit status and the code that programs branch on.
 
-Library code raises one of these and never prints or exits. The message says what and where; `hint` is a
-command or an action that helps; `facts` are the numbers and names seen, as JSON values.
+Library code raises one of these and never prints or exits. The message says what failed and where; `hint` is a
+command or an action that helps; `facts` are the numbers and names involved, as JSON values.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ClassVar
 
 
 class VgpuctlError(Exception):
-    """Something vgpuctl can explain. Subclasses fix `code` and `status`."""
+    """A failure that vgpuctl can explain. Subclasses set `code` and `status`."""
 
     code: ClassVar[str] = "failed"
     status: ClassVar[int] = 1
@@ -28,66 +28,66 @@ class VgpuctlError(Exception):
 
 
 class Failed(VgpuctlError):
-    """The work failed and was undone (exit 1)."""
+    """The command failed and its changes were undone (exit 1)."""
 
 
-class SomeFailed(Failed):
-    """Some of several VMs could not be made, and were undone; the others are there."""
+class SomeVmsFailed(Failed):
+    """Some of several VMs could not be created and were undone; the others exist."""
 
     code = "some-failed"
 
 
 class LibvirtFailed(Failed):
-    """libvirt refused a call; `facts` holds its error number as `libvirt_code`."""
+    """A libvirt call failed; `facts` has libvirt's error number as `libvirt_code`."""
 
     code = "libvirt-failed"
 
 
 class NvmlFailed(Failed):
-    """NVML refused a call; `facts` holds its error number as `nvml_code`, None when there is no such call."""
+    """An NVML call failed; `facts` has NVML's error number as `nvml_code`, None when the library lacks the call."""
 
     code = "nvml-failed"
 
 
 class DeviceFailed(Failed):
-    """The kernel or the GPU's driver refused a write; `facts` holds `errno` and `path`."""
+    """The kernel or the GPU's driver refused a write; `facts` has `errno` and `path`."""
 
     code = "device-failed"
 
 
 class FileFailed(Failed):
-    """The system refused a file: full, read-only, no right; `facts` holds `errno` and `path`."""
+    """A file operation failed: disk full, read-only, permission denied; `facts` has `errno` and `path`."""
 
     code = "os-error"
 
 
 class VerifyFailed(Failed):
-    """What was read back differs from what was written."""
+    """The value read back differs from the value written."""
 
     code = "verify-failed"
 
 
 class InvalidInput(VgpuctlError):
-    """What was typed, or what a file says, cannot be meant (exit 2)."""
+    """The command line or a file is invalid (exit 2)."""
 
     code = "invalid-input"
     status = 2
 
 
 class NotFound(InvalidInput):
-    """A VM, GPU, profile or file of that name is not on this host."""
+    """This host has no VM, GPU, profile or file of that name."""
 
     code = "not-found"
 
 
 class NeedsConfirmation(InvalidInput):
-    """A question that a program cannot answer: say --yes."""
+    """The command needs a confirmation and nobody can answer: rerun with --yes."""
 
     code = "needs-confirmation"
 
 
 class Refused(VgpuctlError):
-    """It would break something in use, or touch what vgpuctl does not own (exit 3)."""
+    """The change would break something in use, or touch something that vgpuctl does not manage (exit 3)."""
 
     code = "refused"
     status = 3
@@ -99,39 +99,39 @@ class InUse(Refused):
     code = "in-use"
 
 
-class Foreign(Refused):
-    """vgpuctl did not make it, so vgpuctl does not change it."""
+class Unmanaged(Refused):
+    """vgpuctl did not create the object, so it does not change it."""
 
     code = "foreign"
 
 
 class Exists(Refused):
-    """The name is taken."""
+    """The name is already in use."""
 
     code = "exists"
 
 
 class SpecDiffers(Refused):
-    """A VM or vGPU of this name exists and differs in something that is not changed in place."""
+    """A VM or vGPU of this name exists and differs in a field that vgpuctl does not change in place."""
 
     code = "spec-differs"
 
 
 class NoCapacity(VgpuctlError):
-    """No GPU has room for what was asked (exit 4)."""
+    """No GPU has room for the request (exit 4)."""
 
     code = "no-capacity"
     status = 4
 
 
 class NoSpace(NoCapacity):
-    """The storage pool is too full."""
+    """The storage pool has too little free space."""
 
     code = "no-space"
 
 
 class PartlyApplied(VgpuctlError):
-    """It failed and could not be undone completely; `left` says what remains (exit 5)."""
+    """The command failed and could not be undone completely; `left` says what remains (exit 5)."""
 
     code = "partly-applied"
     status = 5
@@ -158,43 +158,43 @@ class Locked(Temporary):
 
 
 class Stuck(Temporary):
-    """A kernel write has not come back; the pid says which process waits in it."""
+    """A write to the kernel has not returned; the pid names the process that waits in it."""
 
     code = "stuck"
 
 
 class Busy(Temporary):
-    """A device or a VM is in the middle of something."""
+    """A device or a VM is in the middle of another operation."""
 
     code = "busy"
 
 
 class Unreachable(Temporary):
-    """Another host does not answer, or its connection broke before anything was changed there."""
+    """Another host does not answer, or the connection broke before anything changed there."""
 
     code = "unreachable"
 
 
-class TooSlow(Temporary):
+class DeadlineExceeded(Temporary):
     """Another host had not finished when its deadline passed."""
 
     code = "deadline"
 
 
 class HostKeyRefused(Refused):
-    """Another host's key is not the one that known_hosts has, or is in no such file."""
+    """Another host's key differs from the one in known_hosts, or no known_hosts file has it."""
 
     code = "host-key"
 
 
-class AnswerLost(PartlyApplied):
-    """A change was begun on another host, and how it ended there, or what it made, is not known."""
+class ResultUnknown(PartlyApplied):
+    """A change started on another host, and its outcome or its result there is unknown."""
 
     code = "answer-lost"
 
 
 class OutputLost(PartlyApplied):
-    """A change was made, and its result could not be written to stdout: the disk is full, or nobody reads the pipe."""
+    """The change succeeded, but its result could not be written to stdout: disk full, or nobody reads the pipe."""
 
     code = "output-lost"
 
@@ -210,31 +210,41 @@ class Interrupted(VgpuctlError):
         self.signal_number = signal_number
 
 
-_PACKAGES = {
+_PACKAGE_NAMES = {
     "libvirt": ("python3-libvirt", "libvirt-python"),
     "libvirtmod": ("python3-libvirt", "libvirt-python"),
     "nacl": ("python3-nacl", "PyNaCl"),
     "pynvml": ("python3-pynvml", "nvidia-ml-py"),
     "ruamel": ("python3-ruamel.yaml", "ruamel.yaml"),
 }
-"""A library's name in Python -> Debian's package and the one of PyPI, where they are named otherwise."""
-_OF_DEBIAN = "/usr/lib/python3/dist-packages"
+"""A library's import name -> its Debian package and its PyPI package, where those have other names."""
+_DEBIAN_PACKAGES_PATH = "/usr/lib/python3/dist-packages"
 
 
-def missing_library(exc: ImportError) -> HostCannot | None:
-    """Return what to say about a library that cannot be loaded; None for a module of our own."""
+def missing_library_error(exc: ImportError) -> HostCannot | None:
+    """Return the error for a library that cannot be loaded; None for a module of vgpuctl's own."""
     name = (exc.name or "").partition(".")[0]
     if name in ("", "vgpuctl"):
         return None
     if name in sys.stdlib_module_names:
         debian, pip = "python3", ""
     else:
-        debian, pip = _PACKAGES.get(name, (f"python3-{name}", name))
-    known = f"Debian's package {debian}" + (f", pip's {pip}" if pip else "")
-    apt = not pip or _OF_DEBIAN in sys.path
+        debian, pip = _PACKAGE_NAMES.get(name, (f"python3-{name}", name))
+    packages = f"Debian's package {debian}" + (f", pip's {pip}" if pip else "")
+    apt = not pip or _DEBIAN_PACKAGES_PATH in sys.path
     return HostCannot(
-        f"the Python library {name} cannot be loaded by {sys.executable}: {exc} ({known})",
+        f"the Python library {name} cannot be loaded by {sys.executable}: {exc} ({packages})",
         hint=f"apt install {debian}" if apt else f"{sys.executable} -m pip install {pip}",
         check="python-library",
         library=name,
+    )
+
+
+def unreadable_error(path: str, error: OSError) -> FileFailed:
+    """Return the error for a file or directory of the host that exists but cannot be read."""
+    return FileFailed(
+        f"{path} cannot be read: {error.strerror or error}",
+        hint=f"run this as root; ls -ld {path}",
+        path=path,
+        errno=error.errno,
     )

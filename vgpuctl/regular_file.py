@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a regular file, and no more of it than fits: what somebody put there may be a FIFO, a device or endless.
+"""Reads a regular file, up to a size limit: a path from a user may lead to a FIFO, a device or an endless file.
 
 Opening a FIFO waits for its writer, so every file is opened with O_NONBLOCK. The kernel's own files ignore that flag.
-Opening a device may do something, as to a watchdog, so only sysfs, which has none, is opened without a look before.
+Opening a device can have an effect (a watchdog), so every path is checked with stat() first. Only sysfs, which has no
+devices, skips that check.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import errno
 import os
 import stat
 
-MOST_BYTES = 1 << 20
-"""No spec, host.yaml or user-data is larger; a file without an end, as /dev/zero is, would fill the host's memory."""
+MAX_BYTES = 1 << 20
+"""A larger spec, host.yaml or user-data is refused: an endless file, such as /dev/zero, would fill the memory."""
 
 _CHUNK = 8192
 _PAGE = 4096
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_KINDS = {
+_OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_KIND_NAMES = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device",
@@ -25,51 +26,51 @@ _KINDS = {
 }
 
 
-def read_regular(
+def read_regular_file(
     path: str | os.PathLike[str],
-    most_bytes: int = MOST_BYTES,
+    max_bytes: int = MAX_BYTES,
     *,
-    shown: str | None = None,
+    display_path: str | None = None,
     flags: int = 0,
-    page: bool = False,
+    is_sysfs: bool = False,
 ) -> bytes:
-    """Return what is in a regular file; a link is followed.
+    """Return the content of a regular file; symbolic links are followed.
 
-    `shown`: the path in errors. `flags`: more flags for open(2). `page`: an attribute in sysfs, of which a short first
-    read is the whole; elsewhere a short read may have more behind it (seq_file).
+    `display_path`: the path in errors. `flags`: more flags for open(2). `is_sysfs`: the file is a sysfs attribute, of
+    which a short first read is the whole content; elsewhere more data may follow a short read (seq_file).
 
     Raises:
-        OSError: the kernel's; EISDIR or EINVAL for what is no regular file, EFBIG for more than `most_bytes`.
+        OSError: the kernel's; EISDIR or EINVAL if it is not a regular file, EFBIG for more than `max_bytes`.
     """
     try:
-        if not page:
+        if not is_sysfs:
             _require_regular(os.stat(path).st_mode)
-        descriptor = os.open(path, _FLAGS | flags)
+        descriptor = os.open(path, _OPEN_FLAGS | flags)
         try:
-            _require_regular(os.fstat(descriptor).st_mode)  # another may have taken its name meanwhile
-            return _read(descriptor, most_bytes, page=page)
+            _require_regular(os.fstat(descriptor).st_mode)  # another file may have replaced it meanwhile
+            return _read_up_to(descriptor, max_bytes, is_sysfs=is_sysfs)
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, os.fspath(path) if shown is None else shown) from None
+        raise OSError(error.errno, error.strerror, os.fspath(path) if display_path is None else display_path) from None
 
 
 def _require_regular(mode: int) -> None:
     if stat.S_ISDIR(mode):
         raise OSError(errno.EISDIR, "it is a directory")
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not a regular file")
+        raise OSError(errno.EINVAL, f"it is {_KIND_NAMES.get(stat.S_IFMT(mode), 'something else')}, not a regular file")
 
 
-def _read(descriptor: int, most_bytes: int, *, page: bool) -> bytes:
+def _read_up_to(descriptor: int, max_bytes: int, *, is_sysfs: bool) -> bytes:
     data = os.read(descriptor, _CHUNK)
-    if not data or (page and len(data) < _PAGE):
+    if not data or (is_sysfs and len(data) < _PAGE):
         return data
     parts, size = [data], len(data)
-    while data and size <= most_bytes:
+    while data and size <= max_bytes:
         data = os.read(descriptor, _CHUNK)
         parts.append(data)
         size += len(data)
-    if size > most_bytes:
-        raise OSError(errno.EFBIG, f"it is larger than {most_bytes >> 10} KiB")
+    if size > max_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {max_bytes >> 10} KiB")
     return b"".join(parts)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joins a simulated host with this machine's processes, claims and lock into one World.
+"""Join a simulated host with this machine's processes, claims and lock into one Host.
 
-A simulated host brings its own kernel, libvirt and storage; claims, the lock, processes and time are this
-machine's, below the simulated host's own /run, so that several vgpuctl processes meet as on a real host.
-The command line and libvirt's hook open it here.
+A simulated host brings its own kernel, libvirt and storage. Claims, the lock, processes and time are this machine's;
+they are below the simulated host's own /run, so that several vgpuctl processes see each other as on a real host.
+The command line and libvirt's hook open a simulated host here.
 """
 
 from __future__ import annotations
@@ -12,84 +12,86 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from vgpuctl import sim
-from vgpuctl.host.atomic import unfinished_below
-from vgpuctl.host.claims import ClaimStore
+from vgpuctl.host.atomic_files import open_unfinished_files
+from vgpuctl.host.claim_store import ClaimStore
 from vgpuctl.host.clock import HostClock
 from vgpuctl.host.host_file import HostFileOnDisk
 from vgpuctl.host.processes import HostProcesses
-from vgpuctl.host.system import HostSystem
-from vgpuctl.model.records import Holder
+from vgpuctl.host.system_files import HostSystem
+from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.vm import ProcessId, StuckWrite
-from vgpuctl.model.world import World
+from vgpuctl.ports.host import Host
 
 if TYPE_CHECKING:
-    from vgpuctl.model.seams import Processes
+    from vgpuctl.ports.processes import Processes
 
 PREFIX = "sim:"
 
 
-def simulated_world(scenario: str) -> World:
-    """Return the simulated host of a built-in scenario's name, or of a scenario file.
+def open_simulated_host(scenario: str) -> Host:
+    """Return the simulated host of a built-in scenario, by its name, or of a scenario file.
 
     Raises:
         NotFound: there is no such scenario.
-        InvalidInput: its file is wrong, or was changed since the host was first used.
+        InvalidInput: its file is invalid, or was changed since the host was first used.
     """
-    host = sim.open_world(scenario)
-    processes = SimProcesses(HostProcesses(), host)
-    claims = SimClaims(processes, host)
-    host.lock_held = lambda: claims.held
-    return World(
+    sim_host = sim.open_host(scenario)
+    processes = SimProcesses(HostProcesses(), sim_host)
+    claims = SimClaims(processes, sim_host)
+    sim_host.lock_held = lambda: claims.is_locked
+    return Host(
         name=f"{PREFIX}{scenario}",
-        sysfs=host.sysfs,
-        nvml=host.nvml,
-        hypervisor=host.hypervisor,
-        storage=host.storage,
+        sysfs=sim_host.sysfs,
+        nvml=sim_host.nvml,
+        hypervisor=sim_host.hypervisor,
+        storage=sim_host.storage,
         processes=processes,
         claims=claims,
         clock=HostClock(),
-        machine_id=host.machine_id,
+        machine_id=sim_host.machine_id,
         new_uuid=lambda: str(uuid4()),
-        audit=host.audit,
-        system=HostSystem(host.run_dir.parent, services=False),
-        host_file=HostFileOnDisk(host.host_file, lock_held=lambda: claims.held),
-        vendor=host.vendor,
-        kernel_log=host.kernel_log,
-        unfinished=unfinished_below(host.run_dir.parent, host.run_dir, host.host_file, processes),
+        audit_log=sim_host.audit,
+        system=HostSystem(sim_host.run_dir.parent, allow_systemctl=False),
+        host_file=HostFileOnDisk(sim_host.host_file, lock_held=lambda: claims.is_locked),
+        vendor_commands=sim_host.vendor,
+        system_log=sim_host.kernel_log,
+        unfinished_files=open_unfinished_files(
+            sim_host.run_dir.parent, sim_host.run_dir, sim_host.host_file, processes
+        ),
     )
 
 
 class SimProcesses:
-    """This machine's processes and the simulated ones; who holds a device node, the simulated host says."""
+    """This machine's processes and the simulated ones; only simulated processes hold device nodes."""
 
-    def __init__(self, real: Processes, host: sim.SimWorld) -> None:
+    def __init__(self, real: Processes, host: sim.SimHost) -> None:
         self._real = real
         self._host = host
 
-    def this(self) -> ProcessId:
+    def current_process(self) -> ProcessId:
         """Return the calling process."""
-        return self._real.this()
+        return self._real.current_process()
 
-    def command(self) -> str:
+    def command_line(self) -> str:
         """Return the calling command line, without secrets."""
-        return self._real.command()
+        return self._real.command_line()
 
-    def alive(self, process: ProcessId) -> bool:
-        """Say whether exactly this process still lives, here or on the simulated host."""
-        return self._real.alive(process) or self._host.alive(process)
+    def is_alive(self, process: ProcessId) -> bool:
+        """Return whether exactly this process is still alive, here or on the simulated host."""
+        return self._real.is_alive(process) or self._host.is_alive(process)
 
-    def holders(self, nodes: tuple[str, ...]) -> tuple[Holder, ...]:
-        """Return which simulated processes have any of these device nodes open."""
-        return self._host.holders(nodes)
+    def find_holders(self, nodes: tuple[str, ...]) -> tuple[DeviceUser, ...]:
+        """Return the simulated processes that have any of these device nodes open."""
+        return self._host.find_holders(nodes)
 
 
 class SimClaims(ClaimStore):
-    """The claims below the simulated host's /run, and the writes that wait in its kernel."""
+    """The claims below the simulated host's /run, and the writes that are stuck in its kernel."""
 
-    def __init__(self, processes: SimProcesses, host: sim.SimWorld) -> None:
-        super().__init__(host.run_dir, processes, processes.command())
+    def __init__(self, processes: SimProcesses, host: sim.SimHost) -> None:
+        super().__init__(host.run_dir, processes, processes.command_line())
         self._host = host
 
-    def stuck(self) -> tuple[StuckWrite, ...]:
-        """Return the writes that still wait, recorded or simulated."""
-        return (*super().stuck(), *self._host.stuck())
+    def stuck_writes(self) -> tuple[StuckWrite, ...]:
+        """Return the writes that are still stuck, recorded or simulated."""
+        return (*super().stuck_writes(), *self._host.stuck_writes())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bare Debian to which Ansible logs in by ssh: this machine's files below a layer in memory, and an own network.
+"""A bare Debian to which Ansible logs in by ssh: this machine's files below a layer in memory, and its own network.
 
-Everything lives in namespaces of one child, whose first process reads a pipe of ours. When the pipe closes, the kernel
+Everything lives in namespaces of one child, whose first process reads our pipe. When the pipe closes, the kernel
 ends all of them, and what was installed, written and booted there is gone. This machine is not touched: its files are
 the lower layer, which nobody can write. /sys, the command line and the processor are files of ours; a reboot is what
 `stand_ins` makes of it. /proc and /dev are real.
@@ -60,7 +60,7 @@ SetEnv PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin VGPUCTL_HOST=sim:a100-4
 
 
 class Bare:
-    """The host. `files` and `programs` of it are written before anything runs there, by their paths."""
+    """The host. Its `files` and `programs` are written by path before anything runs there."""
 
     def __init__(self, place: Path, files: Mapping[str, str], programs: Mapping[str, str] = PROGRAMS) -> None:
         self.place = place
@@ -102,7 +102,7 @@ class Bare:
         there.chmod(mode)
 
     def layer(self) -> dict[str, tuple[int, int]]:
-        """Return what is otherwise than on this machine: path to size and the time of its last change."""
+        """Return the files that differ from this machine: path to size and time of the last change."""
         up = self.root.parent / "up"
         found = {}
         for directory, _, names in os.walk(up):

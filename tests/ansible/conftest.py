@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Ansible that tests run: where it matters, the newest and the oldest that the collection takes."""
+"""The Ansible that tests run: where it matters, the newest and the oldest that the collection supports."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from tests.ansible.plays import ANSIBLE, OLDEST_ANSIBLE
 
 @pytest.fixture(params=[ANSIBLE, OLDEST_ANSIBLE], ids=["newest", "oldest"])
 def ansible(request: pytest.FixtureRequest) -> Path:
-    """Return where the programs of one of them are."""
+    """Return the directory of one Ansible's programs."""
     found: Path = request.param
     return found

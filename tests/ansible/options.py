@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of Ansible's modules, made from the product's own: VM_FIELDS, and the command line of each command.
 
-Two files of the collection come from here: what a module takes (`module_utils/options.py`), and what its documentation
-says of it (`doc_fragments/options.py`). Name, help, example and choices stand in one place, the program.
+Two files of the collection come from here: a module's options (`module_utils/options.py`), and their documentation
+(`doc_fragments/options.py`). Name, help, example and choices have one source, the program.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from vgpuctl.cli.app import cli
-from vgpuctl.spec.fields import DEFAULTABLE, VM_FIELDS, SpecField
+from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, VM_FIELDS, SpecField
 
 COLLECTION = Path(__file__).resolve().parents[2] / "ansible/ansible_collections/vgpuctl/vgpuctl"
 COMMANDS = {"vgpu": "ensure-vgpu", "gpu_mode": "set-mode", "scheduler": "set-scheduler"}
@@ -43,7 +43,7 @@ from __future__ import annotations
 
 
 class Option:
-    """One option of a module: what it takes, and what is said of it."""
+    """One option of a module: its type, choices and documentation."""
 
     def __init__(self, name: str, takes: dict[str, Any], said: list[str]) -> None:
         self.name, self.takes, self.said = name, takes, said
@@ -66,7 +66,7 @@ def files() -> dict[Path, str]:
 
 
 def _python(value: object) -> str:
-    """Return a value as the formatter would leave it."""
+    """Return a value in the formatter's style."""
     return json.dumps(value).replace("true", "True").replace("false", "False")
 
 
@@ -79,9 +79,9 @@ def _field(field: SpecField) -> Option:
     said = [_sentence(field.help.replace("; repeatable", "").replace("repeat it ", "a list "))]
     if field.name in ("gpu", "not_gpu"):
         said.append("Quote an address: YAML reads some as numbers.")
-    if field.built_in not in (None, False):
-        otherwise = f"V({field.built_in})"
-        file = "what C(defaults) of host.yaml says, or " if field.name in DEFAULTABLE else ""
+    if field.default not in (None, False):
+        otherwise = f"V({field.default})"
+        file = "what C(defaults) of host.yaml says, or " if field.name in DEFAULTABLE_FIELDS else ""
         said.append(f"Without it, {file}{otherwise}.")
     if field.example and not field.choices:
         said.append(f"For example V({field.example}).")
@@ -110,7 +110,7 @@ ARGUMENTS = {
     ("ensure-vgpu", "name"): "the vGPU's name",
     ("set-mode", "mode"): "what the GPU is set up for; unmanaged: vgpuctl places nothing there",
 }
-"""What is said of arguments, which have no help of their own on the command line."""
+"""The help of arguments, which have none on the command line."""
 
 
 def _type(parameter: click.Parameter) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run playbooks on simulated hosts, each with a state of its own, and read what every task came to."""
+"""Run playbooks on simulated hosts, each with its own state, and read the result of every task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Task = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Done:
-    """What one task came to on one host."""
+    """The result of one task on one host."""
 
     host: str
     task: str
@@ -30,20 +30,20 @@ class Done:
 
     @property
     def changed(self) -> bool:
-        """Whether the task says that it changed something."""
+        """Whether the task reports a change."""
         return bool(self.result.get("changed"))
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What a playbook came to: its exit status, what people see, and each task."""
+    """The result of a playbook: its exit status, its output, and each task."""
 
     status: int
     output: str
     tasks: tuple[Done, ...]
 
     def named(self, task: str) -> list[Done]:
-        """Return what the task of that name came to, host by host."""
+        """Return the results of the task of that name, host by host."""
         return sorted((t for t in self.tasks if t.task == task), key=lambda done: done.host)
 
     @property
@@ -70,7 +70,7 @@ class Site:
     program: Path = PROGRAMS / "vgpuctl"
 
     def environment(self, host: str) -> dict[str, str]:
-        """Return what makes vgpuctl work on that host."""
+        """Return the environment that points vgpuctl at that host."""
         return {"VGPUCTL_HOST": f"sim:{self.hosts[host]}", "XDG_STATE_HOME": str(self.directory / "state" / host)}
 
     def inventory(self) -> Path:

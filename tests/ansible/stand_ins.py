@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in for the programs of the distribution and of NVIDIA on a bare host: as little as the roles ask them.
+"""Stand-ins for the programs of the distribution and of NVIDIA on a bare host: only what the roles use.
 
 A reboot (`shutdown`) takes what GRUB was given as the command line, turns the IOMMU on when that says so, and loads
-NVIDIA's driver in nouveau's place when one is installed. Each program that changes something notes that in /fake/done.
+NVIDIA's driver in nouveau's place when one is installed. Each program that makes a change records it in /fake/done.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ PROGRAMS = {
     "/usr/sbin/modprobe": MODPROBE,
     "/usr/bin/systemctl": SYSTEMCTL,
 }
-"""What a bare Debian has."""
+"""The programs of a bare Debian."""
 RPM = """\
 #!/bin/sh
 shift
@@ -132,7 +132,7 @@ RED_HATS_PROGRAMS = {
     "/usr/bin/virsh": VIRSH,
 }
 RED_HAT = {"/etc/redhat-release": "Red Hat Enterprise Linux release 10.0 (Coughlan)\n"}
-# What Ansible's module pip asks for is the one package with something in it: the tests' own.
+# Ansible's module pip requires one package with real content: the tests' own.
 _PACKAGING = Path(str(importlib.util.find_spec("packaging").origin)).parent
 PACKAGES = {
     "python3-packaging": {f"{PYTHON}/packaging/{path.name}": path.read_text() for path in _PACKAGING.glob("*.py")},
@@ -140,7 +140,7 @@ PACKAGES = {
     **{name: {} for name in ("gcc", "make", "dkms", f"linux-headers-{platform.release()}")},
     "libvirt-clients": {"/usr/bin/virsh": VIRSH},
 }
-"""What its repository has."""
+"""The packages in its repository."""
 HARDWARE = {
     "/sys/bus/pci/devices/0000:3b:00.0/vendor": "0x10de\n",
     "/sys/bus/pci/devices/0000:3b:00.0/class": "0x030200\n",

@@ -43,7 +43,7 @@ NOT_SEEN_IN_CHECK_MODE = {
     "Make the GPUs as host.yaml is to say",
     "Desktops of the pool",
 }
-"""What needs a program that is not there before the first run; check mode says that in words."""
+"""Tasks that need a program missing before the first run; check mode says so."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def names(ran: Ran) -> set[str]:
 
 
 def pending(ran: Ran) -> list[str]:
-    """Return what was said of a pending reboot."""
+    """Return the messages about a pending reboot."""
     return [t.result["msg"] for t in ran.tasks if t.task.endswith(SAID) and t.status == "ok"]
 
 
@@ -108,8 +108,8 @@ def test_a_bare_host_has_desktops_after_one_reboot_and_a_second_run_changes_noth
     ]
 
 
-def test_on_red_hats_family_rpm_and_grubby_are_asked(tmp_path: Path) -> None:
-    """As far as programs go that stand in here: there is no dnf, and with that the run ends."""
+def test_the_red_hat_family_uses_rpm_and_grubby(tmp_path: Path) -> None:
+    """It covers only what the stand-ins support: there is no dnf, so the run ends there."""
     driver = tmp_path / "nvidia-vgpu-550.90.05.x86_64.rpm"
     driver.touch()
     bare = Bare(tmp_path, {**HARDWARE, **RED_HAT, SOURCE: ""}, RED_HATS_PROGRAMS)

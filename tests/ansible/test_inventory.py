@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inventory plugin: VMs as hosts, their groups and variables, the cache, and a host that does not answer."""
+"""The inventory plugin: VMs as hosts, their groups and variables, the cache, and a silent host."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def site(tmp_path: Path, ansible: Path) -> Site:
 
 
 def listed(site: Site, config: dict[str, Any], **environment: str) -> tuple[dict[str, Any], str]:
-    """Return the inventory, and what was said beside it."""
+    """Return the inventory and its warnings."""
     path = site.directory / "desktops.vgpuctl.yml"
     path.write_text(json.dumps({"plugin": "vgpuctl.vgpuctl.vms", "executable": str(PROGRAMS / "vgpuctl"), **config}))
     env = ansible_environment(site.directory, STATE=str(site.directory / "state"), **environment)
@@ -97,7 +97,7 @@ def test_the_cache_answers_until_it_is_flushed(site: Site) -> None:
     assert listed(site, {**config, "cache": False})[0]["_meta"]["hostvars"] == {}
 
 
-def test_an_answer_in_which_a_host_was_silent_is_not_kept(site: Site) -> None:
+def test_a_reply_with_a_silent_host_is_not_cached(site: Site) -> None:
     config = {
         "hosts": ["gpu-1", "late"],
         "cache": True,
@@ -129,7 +129,7 @@ def test_a_name_is_never_a_template(site: Site) -> None:
     assert (host[0], host[1]["vgpuctl_name"]) == ("__ 7 }}", {"__ansible_unsafe": "{{ 7 }}"})
 
 
-def test_hosts_are_asked_at_the_same_time(site: Site) -> None:
+def test_hosts_are_read_concurrently(site: Site) -> None:
     os.mkfifo(site.directory / "state/met")  # who opens it waits for the other one
     found, said = listed(site, {"hosts": ["one", "other"], "deadline": 60})
     assert (found["_meta"]["hostvars"], said) == ({}, "")

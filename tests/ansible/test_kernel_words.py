@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of role gpu_host for the kernel's command line, and how they are taken out again: both families."""
+"""The kernel parameters of role gpu_host, set and removed again, on both families."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARTS = ("look", "boot", "reboot")
 
 
 def given(bare: Bare, *words: str, check: bool = False) -> Ran:
-    """Run what role gpu_host does for the kernel's command line."""
+    """Run the part of role gpu_host for the kernel's command line."""
     role = {"name": "vgpuctl.vgpuctl.gpu_host"}
     tasks = [{"ansible.builtin.setup": {"gather_subset": ["!all", "min"]}}]
     tasks += [{"ansible.builtin.include_role": {**role, "tasks_from": part}} for part in PARTS]
@@ -37,9 +37,7 @@ def reboots(bare: Bare) -> int:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_word_that_is_not_asked_for_any_more_is_taken_out_and_those_of_others_stay(
-    tmp_path: Path, family: str
-) -> None:
+def test_only_vgpuctls_unneeded_kernel_parameters_are_removed(tmp_path: Path, family: str) -> None:
     files, programs = FAMILIES[family]
     bare = Bare(tmp_path, files, programs)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Ansible's own checkers say of the collection, and the rules that it was given here."""
+"""The collection passes Ansible's own linters and this project's rules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SANITY = ("validate-modules", "runtime-metadata", "shebang", "symlinks", "line-e
 
 
 def run(*words: str | Path, cwd: Path, **environment: str) -> str:
-    """Run a checker, which must be content, and return what it said."""
+    """Run a linter, which must succeed, and return its output."""
     ran = subprocess.run(
         words, cwd=cwd, env=ansible_environment(cwd, **environment), capture_output=True, text=True, check=False
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modules on simulated hosts: changed once, the plan before, the error with its code."""
+"""The modules on simulated hosts: idempotence, check mode's plan, and errors with their codes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ INFO = [
 
 
 def masked(steps: list[str]) -> list[str]:
-    """Return steps without the digits of uuids that are made anew each time."""
+    """Return steps without the digits of uuids, which differ each time."""
     return [re.sub(r"-[0-9a-f]{8}\.qcow2", "-UUID.qcow2", step) for step in steps]
 
 
@@ -175,7 +175,7 @@ def test_an_address_of_which_yaml_made_a_number_is_named(site: Site) -> None:
     assert all("Quote the PCI address" in done.result["msg"] for done in failed)
 
 
-def test_a_list_of_gpus_is_told_from_a_number_that_yaml_made(site: Site) -> None:
+def test_a_list_of_gpus_is_refused_with_an_example(site: Site) -> None:
     (done,) = site.play({"vgpuctl.vgpuctl.host": {"spec": {"version": 1, "gpus": [{"A100": {"mode": "vgpu"}}]}}}).failed
     assert done.result["msg"].startswith("spec.gpus: each GPU is a key, and its keys and values are below it, as in")
 
@@ -224,7 +224,7 @@ def test_a_host_without_vgpuctl_says_what_installs_it(site: Site) -> None:
     ("printed", "code"),
     [("hello", "no-json"), ("[]", "no-json"), ('{"schema": "vgpuctl/9"}', "other-schema"), ("", "no-json")],
 )
-def test_another_program_of_that_name_is_told(site: Site, printed: str, code: str) -> None:
+def test_another_program_is_an_error(site: Site, printed: str, code: str) -> None:
     program = site.directory / "vgpuctl"
     program.write_text(f"#!/bin/sh\necho '{printed}'\necho 'cannot go on' >&2\nexit 1\n")
     program.chmod(0o755)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modules' options are the program's; VGPUCTL_REGENERATE=1 writes them again."""
+"""The modules' options equal the program's; VGPUCTL_REGENERATE=1 writes them again."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the role vgpuctl says of a host before it changes anything there, by its own script and a server on loopback."""
+"""The checks of role vgpuctl before it changes a host, by its own script and a server on loopback."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOW = "say vgpuctl_wheelhouse, vgpuctl_index, or a wheel's path as vgpuctl_sourc
 
 
 class Index(http.server.BaseHTTPRequestHandler):
-    """An index that has vgpuctl alone, and asks for a password below /closed."""
+    """An index with vgpuctl only, which requires a password below /closed."""
 
     def do_GET(self) -> None:
         known = {"/simple/vgpuctl/": 200, "/closed/vgpuctl/": 401}
@@ -44,7 +44,7 @@ def index() -> Iterator[str]:
 def said(
     home: Path, source: str = "vgpuctl", wheelhouse: str = "", index: str = "", oldest: str = "3.11", **pip: str
 ) -> str:
-    """Return what stands against vgpuctl on this machine, where pip is told nothing but this."""
+    """Return what prevents installing vgpuctl on this machine, with only these settings for pip."""
     words = ["/usr/bin/python3", "-I", str(ROLE / "files/look.py"), oldest, source, wheelhouse, index, str(home / "no")]
     environment = {"HOME": str(home), "PIP_INDEX_URL": "", "PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": "", **pip}
     return subprocess.run(words, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
@@ -55,14 +55,14 @@ def test_the_role_asks_for_the_python_that_vgpuctl_does() -> None:
     assert f'vgpuctl_oldest_python: "{wanted.removeprefix(">=")}"\n' in (ROLE / "vars/main.yml").read_text()
 
 
-def test_a_python_that_is_too_old_is_told_with_the_one_that_is_needed(tmp_path: Path) -> None:
+def test_an_old_python_fails_with_the_version_needed(tmp_path: Path) -> None:
     (tmp_path / WHEEL).touch()
     told = said(tmp_path, wheelhouse=str(tmp_path), oldest="3.99")
     assert told.startswith("/usr/bin/python3 is Python 3.")
     assert told.endswith(", and vgpuctl needs 3.99 or newer: take a newer distribution")
 
 
-def test_a_wheelhouse_and_a_wheel_that_are_not_there_are_told(tmp_path: Path) -> None:
+def test_a_missing_wheelhouse_or_wheel_fails(tmp_path: Path) -> None:
     assert said(tmp_path, wheelhouse="/nowhere").endswith("no directory /nowhere on this host: copy the wheels there")
     assert "has no wheel of vgpuctl among its 0" in said(tmp_path, wheelhouse=str(tmp_path))
     assert "there is no /nowhere.whl on this host" in said(tmp_path, source="/nowhere.whl")
@@ -71,7 +71,7 @@ def test_a_wheelhouse_and_a_wheel_that_are_not_there_are_told(tmp_path: Path) ->
     assert said(tmp_path, source=str(tmp_path / WHEEL)) == ""
 
 
-def test_a_host_to_which_nothing_names_an_index_is_told_what_to_say(tmp_path: Path) -> None:
+def test_a_host_without_an_index_fails_with_a_hint(tmp_path: Path) -> None:
     assert said(tmp_path).endswith(f"no index in pip's own configuration; {HOW}")
     assert said(tmp_path, PIP_INDEX_URL="file:///nowhere", PIP_NO_INDEX="1").startswith("nothing says from where")
     assert said(tmp_path, PIP_FIND_LINKS="/srv/wheels") == ""
@@ -80,7 +80,7 @@ def test_a_host_to_which_nothing_names_an_index_is_told_what_to_say(tmp_path: Pa
     assert said(tmp_path) == "", "one that is there asks for none"
 
 
-def test_an_index_is_asked_and_refused_for_what_pip_could_not_mend_either(tmp_path: Path, index: str) -> None:
+def test_an_index_is_probed_and_refused_if_pip_would_fail(tmp_path: Path, index: str) -> None:
     assert said(tmp_path, index=f"{index}/simple/") == ""
     assert said(tmp_path, index=f"{index.replace('//', '//user:secret@')}/closed") == "", "pip may know the password"
     gone = said(tmp_path, PIP_INDEX_URL=f"{index.replace('//', '//user:secret@')}/other")

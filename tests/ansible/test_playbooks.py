@@ -136,7 +136,7 @@ def test_a_no_and_a_number_of_the_command_line_which_are_texts_there_are_taken_a
 
 
 def test_a_host_on_which_a_vm_was_started_since_the_role_began_is_not_rebooted(site: Site) -> None:
-    """On this machine itself Ansible refuses a reboot, so that one which is tried fails."""
+    """Ansible refuses to reboot this machine itself, so an attempt fails."""
     virsh = site.directory / "bin/virsh"
     virsh.parent.mkdir()
     virsh.write_text("#!/bin/sh\necho just-started\n")

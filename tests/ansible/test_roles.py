@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What roles look at and refuse, on this machine: in check mode, so that a role which goes on leaves it alone."""
+"""Checks and refusals of roles on this machine, in check mode, so that a role that continues changes nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_package_of_another_distribution_is_refused(site: Site, file: str, fac
     assert said in refused.result["msg"]
 
 
-def test_the_kernel_that_runs_is_asked_for_and_not_the_one_of_a_cache(site: Site) -> None:
+def test_the_running_kernel_counts_and_not_a_cached_fact(site: Site) -> None:
     shown = {"name": "shown", "ansible.builtin.debug": {"msg": "{{ gpu_driver_family }}"}}
     (done,) = run(site, "gpu_driver", "check", shown, facts=DEBIAN).named("shown")
     assert done.result["msg"]["initramfs"] == f"/boot/initrd.img-{platform.release()}"

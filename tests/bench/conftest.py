@@ -1,4 +1,4 @@
-"""The fixture that benchmarks tell their ratios to."""
+"""The fixture to which benchmarks report their ratios."""
 
 from __future__ import annotations
 

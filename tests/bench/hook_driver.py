@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from vgpuctl.hook.run import prepare
-from vgpuctl.model.seams import Claims
-from vgpuctl.simulated import simulated_world
+from vgpuctl.ports.claims import Claims
+from vgpuctl.simulated import open_simulated_host
 from vgpuctl.value import replace
 
 
@@ -42,9 +42,9 @@ class TimedClaims:
 
 def main(scenario: str, xml: str) -> None:
     """Do what the hook does for this VM."""
-    world = simulated_world(scenario)
-    claims = TimedClaims(world.claims)
-    prepare(replace(world, claims=claims), xml)
+    ports = open_simulated_host(scenario)
+    claims = TimedClaims(ports.claims)
+    prepare(replace(ports, claims=claims), xml)
     print(claims.waited, claims.held_seconds)
 
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from vgpuctl.cli import entry, wishes, worlds
-from vgpuctl.cli.progress import Silent
+from vgpuctl.cli import entry, hosts, requests
+from vgpuctl.cli.progress import SilentProgress
 from vgpuctl.cli.settings import Settings
 from vgpuctl.engine.create import create_vm
-from vgpuctl.model.seams import Claims
+from vgpuctl.ports.claims import Claims
 from vgpuctl.value import replace
 
 
@@ -48,10 +48,10 @@ def main(host: str, prefix: str, count: int) -> None:
     held: list[tuple[float, float]] = []
     sys.stdin.read()
     for number in range(count):
-        world = worlds.open_world(Settings(host=host))
-        world = replace(world, claims=TimedClaims(world.claims, held))
-        wish = wishes.from_options(world, {"name": f"{prefix}-{number:03d}", "profile": ("A16-1Q",)})
-        create_vm(world, wish, start=False, dry_run=False, wait_seconds=60, progress=Silent())
+        ports = hosts.open_host(Settings(host=host))
+        ports = replace(ports, claims=TimedClaims(ports.claims, held))
+        request = requests.from_options(ports, {"name": f"{prefix}-{number:03d}", "profile": ("A16-1Q",)})
+        create_vm(ports, request, start=False, dry_run=False, wait_seconds=60, progress=SilentProgress())
     print(*(f"{wall} {cpu}" for wall, cpu in held), sep="\n")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from vgpuctl import simulated
 from vgpuctl.cli import entry
-from vgpuctl.model.world import World
+from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
 DRIVER_SECONDS = 0.2
@@ -43,13 +43,13 @@ class SlowDriver:
 
 def main() -> int:
     """Run the process's own command line, with a slow driver on every simulated host that it opens."""
-    as_it_is = simulated.simulated_world
+    as_it_is = simulated.open_simulated_host
 
-    def slow(scenario: str) -> World:
-        world = as_it_is(scenario)
-        return replace(world, sysfs=SlowDriver(world.sysfs))
+    def slow(scenario: str) -> Host:
+        ports = as_it_is(scenario)
+        return replace(ports, sysfs=SlowDriver(ports.sysfs))
 
-    simulated.simulated_world = slow
+    simulated.open_simulated_host = slow
     return entry.main()
 
 

@@ -80,7 +80,7 @@ def test_a_hundred_desktops_in_one_task_cost_what_the_command_costs(bench: Tell,
     )
 
 
-def test_a_hundred_desktops_in_one_task_beside_the_command_with_a_drivers_time(bench: Tell, tmp_path: Path) -> None:
+def test_a_hundred_desktops_by_task_and_command_with_driver_time(bench: Tell, tmp_path: Path) -> None:
     program = tmp_path / "vgpuctl"
     program.write_text(f"#!{sys.executable}\nimport sys\nfrom tests.bench.slow_driver import main\nsys.exit(main())\n")
     program.chmod(0o755)

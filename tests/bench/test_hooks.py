@@ -12,9 +12,9 @@ import pytest
 
 from tests.bench.conftest import Tell
 from tests.bench.paired import environment
-from tests.worlds import create, wish
-from vgpuctl.sim import open_world
-from vgpuctl.simulated import simulated_world
+from tests.hosts import create, request
+from vgpuctl.sim import open_host
+from vgpuctl.simulated import open_simulated_host
 
 HOOKS = 50
 WAIT_LIMIT_SECONDS = 1.0
@@ -24,15 +24,15 @@ SCENARIO = "l40s-x4"
 def test_how_long_a_hook_waits_for_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: Tell) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     env = environment(tmp_path / "cache", XDG_STATE_HOME=os.environ["XDG_STATE_HOME"])
-    world = simulated_world(SCENARIO)
+    ports = open_simulated_host(SCENARIO)
     xmls = []
     for number in range(HOOKS):
-        uuid = str(create(world, wish("L40S-1Q", name=f"vdi-{number:02}"), start=False).data["uuid"])
-        record = world.hypervisor.find_domain(uuid)
+        uuid = str(create(ports, request("L40S-1Q", name=f"vdi-{number:02}"), start=False).data["uuid"])
+        record = ports.hypervisor.find_domain(uuid)
         assert record is not None
         xmls.append(record.xml)
     subprocess.run(driver(), env=env, input=xmls[0], text=True, check=True, capture_output=True)  # compiles modules
-    open_world(SCENARIO).reboot()
+    open_host(SCENARIO).reboot()
     pipe = subprocess.PIPE
     started = [subprocess.Popen(driver(), env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in xmls]
     for child, xml in zip(started, xmls, strict=True):
@@ -45,7 +45,7 @@ def test_how_long_a_hook_waits_for_the_others(tmp_path: Path, monkeypatch: pytes
         child.stdin = None
     answers = [(child.communicate(timeout=120), child.returncode) for child in started]
     assert [(err, status) for (_, err), status in answers] == [("", 0)] * HOOKS
-    assert len(simulated_world(SCENARIO).claims.all()) == HOOKS
+    assert len(open_simulated_host(SCENARIO).claims.all()) == HOOKS
     waited, held = zip(*((float(a), float(b)) for (out, _), _ in answers for a, b in [out.split()]), strict=True)
     details = f"median {statistics.median(waited):.2f} s; held {statistics.median(held) * 1000:.1f} ms, longest "
     details += f"{max(held) * 1000:.1f} ms; {HOOKS} processes on {os.cpu_count()} CPUs"

@@ -16,9 +16,9 @@ from pathlib import Path
 from tests.bench.conftest import Tell
 from tests.bench.paired import paired, runs
 from tests.bench.slow_driver import DRIVER_SECONDS, SlowDriver
-from tests.worlds import Host, Silent, create, open_host, wish
+from tests.hosts import Silent, SimulatedHost, create, open_sim_host, request
+from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.engine.restore import restore_host
-from vgpuctl.spec.host import parse_host_spec
 from vgpuctl.value import replace
 
 VGPUS = 64
@@ -27,9 +27,9 @@ SPEC = parse_host_spec("version: 1\n", "host.yaml")
 
 
 def test_what_a_restore_adds_to_the_kernels_own_time(tmp_path: Path, bench: Tell) -> None:
-    host = open_host(tmp_path, "l40s-x4")
+    host = open_sim_host(tmp_path, "l40s-x4")
     for number in range(VGPUS):
-        create(host.world, wish("L40S-1Q", name=f"vm-{number:02}"), start=False)
+        create(host.ports, request("L40S-1Q", name=f"vm-{number:02}"), start=False)
     wanted = types(host)
     assert len(wanted) == VGPUS
 
@@ -37,7 +37,7 @@ def test_what_a_restore_adds_to_the_kernels_own_time(tmp_path: Path, bench: Tell
         booted = boot(host)
         begun = time.process_time()
         for vf, number in wanted.items():
-            booted.world.sysfs.write(f"/sys/bus/pci/devices/{vf}/nvidia/current_vgpu_type", f"{number}\n")
+            booted.ports.sysfs.write(f"/sys/bus/pci/devices/{vf}/nvidia/current_vgpu_type", f"{number}\n")
         took = time.process_time() - begun
         assert types(booted) == wanted
         return took
@@ -45,7 +45,7 @@ def test_what_a_restore_adds_to_the_kernels_own_time(tmp_path: Path, bench: Tell
     def ours() -> float:
         booted = boot(host)
         begun = time.process_time()
-        restore_host(booted.world, SPEC, dry_run=False, wait_seconds=60, progress=Silent())
+        restore_host(booted.ports, SPEC, dry_run=False, wait_seconds=60, progress=Silent())
         took = time.process_time() - begun
         assert types(booted) == wanted
         return took
@@ -60,17 +60,17 @@ def test_what_a_restore_adds_to_the_kernels_own_time(tmp_path: Path, bench: Tell
     bench(f"restore of {VGPUS} vGPUs adds to each", value, ADDED_LIMIT_MS, details, " ms")
 
 
-def test_what_a_restore_takes_beside_the_time_of_a_driver(tmp_path: Path, bench: Tell) -> None:
-    host = open_host(tmp_path, "l40s-x4")
+def test_overhead_of_a_restore_over_the_drivers_time(tmp_path: Path, bench: Tell) -> None:
+    host = open_sim_host(tmp_path, "l40s-x4")
     for number in range(VGPUS):
-        create(host.world, wish("L40S-1Q", name=f"vm-{number:02}"), start=False)
+        create(host.ports, request("L40S-1Q", name=f"vm-{number:02}"), start=False)
     wanted = types(host)
     whole, waited, worked = [], [], []
     for _ in range(runs(1, 5)):
         booted = boot(host)
-        driver = SlowDriver(booted.world.sysfs)
+        driver = SlowDriver(booted.ports.sysfs)
         begun, busy = time.perf_counter(), time.process_time()
-        restore_host(replace(booted.world, sysfs=driver), SPEC, dry_run=False, wait_seconds=60, progress=Silent())
+        restore_host(replace(booted.ports, sysfs=driver), SPEC, dry_run=False, wait_seconds=60, progress=Silent())
         whole.append(time.perf_counter() - begun)
         worked.append(time.process_time() - busy)
         waited.append(driver.waited)
@@ -84,12 +84,12 @@ def test_what_a_restore_takes_beside_the_time_of_a_driver(tmp_path: Path, bench:
     bench(name, ratio, RATIO_LIMIT, details)
 
 
-def types(host: Host) -> dict[str, int]:
+def types(host: SimulatedHost) -> dict[str, int]:
     """What each VF carries."""
-    return dict(host.sim._core.look().types)
+    return dict(host.sim._core.read_state().vf_types)
 
 
-def boot(host: Host) -> Host:
+def boot(host: SimulatedHost) -> SimulatedHost:
     """Turn it off and on; the devices are gone."""
     host.sim.reboot()
     return host.again()

@@ -7,7 +7,7 @@ measurement tells how long MIG's mode and a GPU instance take; what is known are
 Those here are small, so that ours shows; mixed sizes and schedulers are taken to cost the driver nothing.
 
 Seconds beside the driver's are of CPU. What the simulator computes to answer is neither ours nor the driver's: it is
-measured at the seams and told apart, and the ratio with it is printed too. A real kernel takes time for its answers
+measured at the ports and told apart, and the ratio with it is printed too. A real kernel takes time for its answers
 also, but microseconds.
 """
 
@@ -23,12 +23,12 @@ from typing import Any
 from tests.bench.conftest import Tell
 from tests.bench.paired import runs
 from tests.bench.test_restore import DRIVER_SECONDS, RATIO_LIMIT, boot
-from tests.worlds import Host, Silent, create, open_host, wish, yes
+from tests.hosts import Silent, SimulatedHost, create, open_sim_host, request, yes
+from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.engine.apply import apply_host
-from vgpuctl.engine.host_plan import How
-from vgpuctl.engine.host_wish import File, ask
+from vgpuctl.engine.desired_state import HostFileText, read_desired_state
+from vgpuctl.engine.host_plan import ApplyOptions
 from vgpuctl.engine.restore import restore_host
-from vgpuctl.spec.host import parse_host_spec
 from vgpuctl.value import replace
 
 VFS_SECONDS, MIG_SECONDS, INSTANCE_SECONDS = 0.5, 0.2, 0.1
@@ -60,15 +60,15 @@ WANTED = {
 
 
 class Driver:
-    """Watches the calls of a seam: `waited` seconds for the driver, `answered` seconds of the simulator's own CPU."""
+    """Watches the calls of a port: `waited` seconds for the driver, `answered` seconds of the simulator's own CPU."""
 
     def __init__(self) -> None:
         self.waited = self.answered = 0.0
         self.calls: Counter[str] = Counter()
 
-    def watch(self, seam: Any) -> Any:
-        """Return the seam with its calls watched."""
-        return _Watched(seam, self)
+    def watch(self, port: Any) -> Any:
+        """Return the port with its calls watched."""
+        return _Watched(port, self)
 
     def call(self, name: str, does: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Let the simulator do it, and take the driver's time."""
@@ -89,8 +89,8 @@ class Driver:
 
 
 class _Watched:
-    def __init__(self, seam: Any, driver: Driver) -> None:
-        self._seam, self._driver = seam, driver
+    def __init__(self, port: Any, driver: Driver) -> None:
+        self._seam, self._driver = port, driver
 
     def __getattr__(self, name: str) -> Any:
         does = getattr(self._seam, name)
@@ -99,20 +99,25 @@ class _Watched:
 
 def _seconds(name: str, args: tuple[Any, ...]) -> float:
     """Return how long the driver takes for a call."""
-    if name in ("write", "write_parked"):
+    if name in ("write", "write_uninterruptible"):
         return DRIVER_SECONDS if args[0].endswith("/current_vgpu_type") else 0.0
-    return {"sriov_manage": VFS_SECONDS, "set_mig": MIG_SECONDS, "make_instance": INSTANCE_SECONDS}.get(name, 0.0)
+    return {"sriov_manage": VFS_SECONDS, "set_mig": MIG_SECONDS, "create_gpu_instance": INSTANCE_SECONDS}.get(name, 0.0)
 
 
-def test_what_a_restore_of_partitioned_gpus_takes_beside_the_time_of_a_driver(tmp_path: Path, bench: Tell) -> None:
-    host = open_host(tmp_path, text=HOST)
+def test_overhead_of_a_partitioned_restore_over_the_drivers_time(tmp_path: Path, bench: Tell) -> None:
+    host = open_sim_host(tmp_path, text=HOST)
     apply_host(
-        host.world, ask(host.world, File(SPEC, "FILE"), ()), How(), dry_run=False, confirm=yes, progress=Silent()
+        host.ports,
+        read_desired_state(host.ports, HostFileText(SPEC, "FILE"), ()),
+        ApplyOptions(),
+        dry_run=False,
+        confirm=yes,
+        progress=Silent(),
     )
-    for address, gpu in host.sim._core.look().machine.gpus.items():
+    for address, gpu in host.sim._core.read_state().machine.gpus.items():
         for number, profile in enumerate(next(made for word, made in WANTED.items() if word in gpu.model)):
-            vm = wish(profile, name=f"vm-{address[5:7]}-{number}", gpu=address)
-            create(host.world, vm, start=False)
+            vm = request(profile, name=f"vm-{address[5:7]}-{number}", gpu=address)
+            create(host.ports, vm, start=False)
     wanted = stand(host)
     assert [len(made) for _, _, made, _, _ in wanted.values()] == [VGPUS // GPUS] * GPUS
     whole, waited, answered, worked = [], [], [], []
@@ -120,10 +125,11 @@ def test_what_a_restore_of_partitioned_gpus_takes_beside_the_time_of_a_driver(tm
         booted = boot(host)
         assert not any(made or instances for _, instances, made, _, _ in stand(booted).values())
         driver = Driver()
-        seams = {name: driver.watch(getattr(booted.world, name)) for name in ("sysfs", "nvml", "vendor", "kernel_log")}
+        watched = ("sysfs", "nvml", "vendor_commands", "system_log")
+        ports = {name: driver.watch(getattr(booted.ports, name)) for name in watched}
         begun, busy = time.perf_counter(), time.process_time()
         restore_host(
-            replace(booted.world, **seams), parse_host_spec(SPEC, "host.yaml"),
+            replace(booted.ports, **ports), parse_host_spec(SPEC, "host.yaml"),
             dry_run=False, wait_seconds=60, progress=Silent(),
         )  # fmt: skip
         whole.append(time.perf_counter() - begun)
@@ -131,7 +137,7 @@ def test_what_a_restore_of_partitioned_gpus_takes_beside_the_time_of_a_driver(tm
         waited.append(driver.waited)
         answered.append(driver.answered)
         assert stand(booted) == wanted
-        assert driver.calls == {"sriov_manage": GPUS, "set_mig": 5, "make_instance": 20, "write": VGPUS}
+        assert driver.calls == {"sriov_manage": GPUS, "set_mig": 5, "create_gpu_instance": 20, "write": VGPUS}
     ratio = statistics.median((wait + work) / wait for wait, work in zip(waited, worked, strict=True))
     clock = statistics.median(a / b for a, b in zip(whole, waited, strict=True))
     details = f"{statistics.median(waited):.2f} s of the driver's, {statistics.median(worked):.2f} s of CPU; "
@@ -140,15 +146,15 @@ def test_what_a_restore_of_partitioned_gpus_takes_beside_the_time_of_a_driver(tm
           f"{details}{len(whole)} runs")  # fmt: skip
 
 
-def stand(host: Host) -> dict[str, tuple[Any, ...]]:
+def stand(host: SimulatedHost) -> dict[str, tuple[Any, ...]]:
     """What each GPU is set up for: VFs, instances, vGPUs, mixed sizes, and its schedulers."""
-    state = host.sim._core.look()
+    state = host.sim._core.read_state()
     found = {}
     for address in state.machine.gpus:
         seen = host.sim.nvml.gpu(address)
         assert seen is not None
         instances = () if seen.mig is None else seen.mig.instances
-        made = {vf: kind for vf, kind in state.types.items() if state.machine.functions[vf].gpu == address}
+        made = {vf: kind for vf, kind in state.vf_types.items() if state.machine.functions[vf].gpu == address}
         schedulers = (seen.scheduler.state if seen.scheduler is not None else None, seen.gi_schedulers)
         found[address] = (state.vfs[address], instances, made, seen.mixed_size, schedulers)
     return found

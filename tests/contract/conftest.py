@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `site` fixtures: one for each form of the card; inside the lab only the form that is there runs."""
+"""The `site` fixtures: one for each form of the card; inside the lab only the existing form runs."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
-    """A host with one card in the form asked for, with nothing on it."""
+    """A host with one card in the requested form and no vGPUs."""
     return open_site(request.param, tmp_path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a contract test runs: the simulator here, or the real host in the lab, behind the same seams.
+"""Where a contract test runs: the simulator here, or the real host in the lab, behind the same ports.
 
 Inside the lab VGPUCTL_CONTRACT names the form of the card that was put there; elsewhere a scenario does.
 """
@@ -12,8 +12,8 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from vgpuctl.model.records import NvmlGpu
-from vgpuctl.model.world import World
+from vgpuctl.model.port_values import NvmlGpu
+from vgpuctl.ports.host import Host
 
 VARIABLE = "VGPUCTL_CONTRACT"
 FORMS = ("mdev-pf", "mdev-vf", "vendor-vf", "sriov-vf")
@@ -36,7 +36,7 @@ gpus:
 class Site:
     """One card in one form. `gpu` is its PF; type ids are the A100 40GB's."""
 
-    world: World
+    ports: Host
     form: str
     gpu: str
     real: bool
@@ -44,13 +44,13 @@ class Site:
     @property
     def vfs(self) -> tuple[str, ...]:
         """The VFs in the order of the kernel's links."""
-        entries = self.world.sysfs.listdir(f"{PCI}/{self.gpu}")
+        entries = self.ports.sysfs.listdir(f"{PCI}/{self.gpu}")
         numbers = sorted(int(e[6:]) for e in entries if e.startswith("virtfn"))
-        return tuple(self.world.sysfs.readlink(f"{PCI}/{self.gpu}/virtfn{n}").rpartition("/")[2] for n in numbers)
+        return tuple(self.ports.sysfs.readlink(f"{PCI}/{self.gpu}/virtfn{n}").rpartition("/")[2] for n in numbers)
 
     def told(self) -> NvmlGpu:
-        """What NVML says of the card."""
-        found = self.world.nvml.gpu(self.gpu)
+        """What NVML reports for the card."""
+        found = self.ports.nvml.gpu(self.gpu)
         assert found is not None
         return found
 
@@ -65,21 +65,21 @@ class Site:
     def refused(self, path: str, text: str) -> int | None:
         """The errno of a write, or None when it was taken."""
         try:
-            self.world.sysfs.write(path, text)
+            self.ports.sysfs.write(path, text)
         except OSError as error:
             return error.errno
         return None
 
     def forget_definition(self, domain: str) -> None:
-        """Take away the definition of a running domain, as `virsh undefine` does."""
+        """Undefine a running domain, as `virsh undefine` does."""
         if self.real:
             subprocess.run(["virsh", "-q", "undefine", domain], check=True)
         else:
-            self.world.hypervisor.forget_definition(domain)
+            self.ports.hypervisor.make_transient(domain)
 
     def remove(self, device: str) -> None:
         """Remove an mdev that nobody holds."""
-        self.world.sysfs.write_parked(f"{MDEV}/{device}/remove", "1\n", gpu=self.gpu, deadline_seconds=20)
+        self.ports.sysfs.write_uninterruptible(f"{MDEV}/{device}/remove", "1\n", gpu=self.gpu, deadline_seconds=20)
 
 
 def new_uuid() -> str:
@@ -95,13 +95,13 @@ def real_form() -> str | None:
 def open_site(form: str, directory: Path) -> Site:
     """The lab's own host, or a simulated one in `directory`."""
     if real_form() is not None:
-        from vgpuctl.host.world import local_world
+        from vgpuctl.host.local_host import open_local_host
 
-        return Site(local_world(), form, "0000:01:00.0", real=True)
-    from tests.worlds import open_host
+        return Site(open_local_host(), form, "0000:01:00.0", real=True)
+    from tests.hosts import open_sim_host
 
     vfs = {"mdev-pf": "", "sriov-vf": ", vfs: {total: 7, enabled: 0}"}.get(form, ", vfs: {total: 7, enabled: 7}")
     kernel = "6.8.0-45-generic" if form == "vendor-vf" else "5.15.0-100-generic"
     model = "Flex 170" if form == "sriov-vf" else "A100"
     text = SCENARIO.format(model=model, form=form, vfs=vfs, kernel=kernel)
-    return Site(open_host(directory, text=text).world, form, "0000:01:00.0", real=False)
+    return Site(open_sim_host(directory, text=text).ports, form, "0000:01:00.0", real=False)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.site import Site, new_uuid
-from vgpuctl.domain.parse import parse
-from vgpuctl.engine.devices import DOMAINS
+from vgpuctl.domain.domain_xml import parse_domain
+from vgpuctl.engine.devices import DOMAIN_XML_DIRECTORY
 
 pytestmark = pytest.mark.forms("mdev-pf")
 DOMAIN = """<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>64</memory><vcpu>1</vcpu>
@@ -16,11 +16,11 @@ DOMAIN = """<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory uni
 
 def test_a_defined_domain_has_a_file_of_its_name_until_it_is_undefined(site: Site) -> None:
     uuid = new_uuid()
-    record = site.world.hypervisor.define(DOMAIN.format(name="contract-file", uuid=uuid))
+    record = site.ports.hypervisor.define(DOMAIN.format(name="contract-file", uuid=uuid))
     try:
-        assert "contract-file.xml" in site.world.sysfs.listdir(DOMAINS)
-        text = site.world.sysfs.read(f"{DOMAINS}/contract-file.xml")
-        assert parse(text, record.state, site.world.machine_id).uuid == uuid
+        assert "contract-file.xml" in site.ports.sysfs.listdir(DOMAIN_XML_DIRECTORY)
+        text = site.ports.sysfs.read(f"{DOMAIN_XML_DIRECTORY}/contract-file.xml")
+        assert parse_domain(text, record.state, site.ports.machine_id).uuid == uuid
     finally:
-        site.world.hypervisor.undefine(uuid)
-    assert "contract-file.xml" not in site.world.sysfs.listdir(DOMAINS)
+        site.ports.hypervisor.undefine(uuid)
+    assert "contract-file.xml" not in site.ports.sysfs.listdir(DOMAIN_XML_DIRECTORY)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose the kernel's files are, and who may read and write them."""
+"""Owner and permissions of the kernel's files."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ pytestmark = pytest.mark.forms("sriov-vf")
 def test_attributes_are_roots_and_only_some_can_be_written(site: Site) -> None:
     base = f"{PCI}/{site.gpu}"
     for name, mode in (("vendor", 0o444), ("sriov_numvfs", 0o644), ("", 0o755)):
-        seen = site.world.sysfs.permissions(f"{base}/{name}")
+        seen = site.ports.sysfs.permissions(f"{base}/{name}")
         assert (seen.mode, seen.owner, seen.group) == (mode, 0, 0), name
 
 
 def test_what_is_not_there_has_no_permissions(site: Site) -> None:
     with pytest.raises(FileNotFoundError):
-        site.world.sysfs.permissions(f"{PCI}/{site.gpu}/none")
+        site.ports.sysfs.permissions(f"{PCI}/{site.gpu}/none")
 
 
 def test_resource_has_start_end_and_flags_of_each_bar_and_the_rom(site: Site) -> None:
-    lines = site.world.sysfs.read(f"{PCI}/{site.gpu}/resource").splitlines()
+    lines = site.ports.sysfs.read(f"{PCI}/{site.gpu}/resource").splitlines()
     assert len(lines) > 6
     bars = [[int(word, 16) for word in line.split()] for line in lines]
     assert all(len(bar) == 3 for bar in bars)
@@ -31,7 +31,7 @@ def test_resource_has_start_end_and_flags_of_each_bar_and_the_rom(site: Site) ->
 
 
 def test_meminfo_has_the_total_and_what_is_available_in_kib(site: Site) -> None:
-    lines = dict(line.split(":") for line in site.world.sysfs.read("/proc/meminfo").splitlines())
+    lines = dict(line.split(":") for line in site.ports.sysfs.read("/proc/meminfo").splitlines())
     total, available = (lines[name].split() for name in ("MemTotal", "MemAvailable"))
     assert total[1] == available[1] == "kB"
     assert 0 < int(available[0]) <= int(total[0])

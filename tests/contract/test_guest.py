@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libvirt tells of a guest and its screen, for domains that boot nothing."""
+"""What libvirt reports of a guest and its screen, for domains that boot nothing."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from tests.contract.site import Site, new_uuid
 from tests.contract.test_libvirt import DOMAIN
-from vgpuctl.domain.console import console_of
+from vgpuctl.domain.console import parse_consoles
 from vgpuctl.errors import LibvirtFailed
-from vgpuctl.model.records import DomainRecord
+from vgpuctl.model.port_values import DomainInfo
 
 pytestmark = pytest.mark.forms("mdev-pf")
 SCREEN = "<graphics type='vnc' port='-1' autoport='yes'{more}><listen type='address' address='127.0.0.1'/></graphics>"
@@ -25,64 +25,64 @@ def uuid(site: Site) -> Iterator[str]:
     """A uuid whose domain, if one is defined, goes afterwards."""
     wanted = new_uuid()
     yield wanted
-    if site.world.hypervisor.find_domain(wanted) is not None:
-        site.world.hypervisor.destroy(wanted)
-        site.world.hypervisor.undefine(wanted)
+    if site.ports.hypervisor.find_domain(wanted) is not None:
+        site.ports.hypervisor.destroy(wanted)
+        site.ports.hypervisor.undefine(wanted)
 
 
-def define(site: Site, uuid: str, devices: str) -> DomainRecord:
-    return site.world.hypervisor.define(DOMAIN.format(name=f"guest-{uuid[:8]}", uuid=uuid, devices=devices, cpu=""))
+def define(site: Site, uuid: str, devices: str) -> DomainInfo:
+    return site.ports.hypervisor.define(DOMAIN.format(name=f"guest-{uuid[:8]}", uuid=uuid, devices=devices, cpu=""))
 
 
 def test_a_domain_that_is_off_has_no_addresses_to_ask_for(site: Site, uuid: str) -> None:
     define(site, uuid, CHANNEL)
     for source in ("agent", "lease", "arp"):
         with pytest.raises(LibvirtFailed) as caught:
-            site.world.hypervisor.guest_addresses(uuid, source)
+            site.ports.hypervisor.guest_addresses(uuid, source)
         assert caught.value.facts["libvirt_code"] == 55
 
 
 def test_an_agent_that_is_not_there_does_not_answer_and_nobody_knows_an_address(site: Site, uuid: str) -> None:
     for devices in ("", CHANNEL):
         define(site, uuid, devices)
-        site.world.hypervisor.start(uuid)
-        assert site.world.hypervisor.guest_addresses(uuid, "agent") is None
-        assert site.world.hypervisor.guest_addresses(uuid, "lease") == ()
-        assert site.world.hypervisor.guest_addresses(uuid, "arp") == ()
-        site.world.hypervisor.destroy(uuid)
+        site.ports.hypervisor.start(uuid)
+        assert site.ports.hypervisor.guest_addresses(uuid, "agent") is None
+        assert site.ports.hypervisor.guest_addresses(uuid, "lease") == ()
+        assert site.ports.hypervisor.guest_addresses(uuid, "arp") == ()
+        site.ports.hypervisor.destroy(uuid)
 
 
 def test_an_unknown_domain_is_error_42(site: Site) -> None:
     for call in (
-        lambda: site.world.hypervisor.guest_addresses(new_uuid(), "lease"),
-        lambda: site.world.hypervisor.graphics_passwords(new_uuid()),
+        lambda: site.ports.hypervisor.guest_addresses(new_uuid(), "lease"),
+        lambda: site.ports.hypervisor.password_protected_graphics(new_uuid()),
     ):
         with pytest.raises(LibvirtFailed) as caught:
             call()
         assert caught.value.facts["libvirt_code"] == 42
 
 
-def test_a_password_is_told_of_and_never_shown(site: Site, uuid: str) -> None:
+def test_a_password_is_reported_not_shown(site: Site, uuid: str) -> None:
     made = define(site, uuid, SCREEN.format(more=f" passwd='{SECRET}'"))
     assert SECRET not in made.xml
-    assert site.world.hypervisor.graphics_passwords(uuid) == {"vnc"}
+    assert site.ports.hypervisor.password_protected_graphics(uuid) == {"vnc"}
 
 
 def test_a_screen_without_a_password(site: Site, uuid: str) -> None:
     define(site, uuid, SCREEN.format(more=""))
-    assert site.world.hypervisor.graphics_passwords(uuid) == frozenset()
+    assert site.ports.hypervisor.password_protected_graphics(uuid) == frozenset()
 
 
 def test_port_and_terminal_are_given_at_the_start(site: Site, uuid: str) -> None:
-    off = console_of(define(site, uuid, SCREEN.format(more="") + CONSOLE).xml)
-    assert [(s.kind, s.port, s.listen) for s in off.screens] == [("vnc", None, "127.0.0.1")]
-    assert off.terminals == (("serial", None),)
-    site.world.hypervisor.start(uuid)
-    record = site.world.hypervisor.find_domain(uuid)
+    off = parse_consoles(define(site, uuid, SCREEN.format(more="") + CONSOLE).xml)
+    assert [(s.kind, s.port, s.listen) for s in off.graphics] == [("vnc", None, "127.0.0.1")]
+    assert off.serial_consoles == (("serial", None),)
+    site.ports.hypervisor.start(uuid)
+    record = site.ports.hypervisor.find_domain(uuid)
     assert record is not None
     assert record.live_xml is not None
-    live = console_of(record.live_xml)
-    (screen,), ((kind, terminal),) = live.screens, live.terminals
+    live = parse_consoles(record.live_xml)
+    (screen,), ((kind, terminal),) = live.graphics, live.serial_consoles
     assert (screen.port or 0) >= 5900
     assert screen.listen == "127.0.0.1"
     assert kind == "serial"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.site import PCI, Site
-from vgpuctl.layout.sriov import SetVfs, number_of, refusal, vfs_of
+from vgpuctl.layout.sriov import SetVfs, count_vfs, list_vfs, numvfs_error
 
 pytestmark = pytest.mark.forms("sriov-vf")
 
@@ -17,45 +17,47 @@ pytestmark = pytest.mark.forms("sriov-vf")
 @pytest.fixture
 def card(site: Site) -> Iterator[Site]:
     """A card without VFs, which has none afterwards either."""
-    assert number_of(site.world, site.gpu) == 0
+    assert count_vfs(site.ports, site.gpu) == 0
     yield site
-    if number_of(site.world, site.gpu):
-        site.world.sysfs.write_parked(f"{PCI}/{site.gpu}/sriov_numvfs", "0\n", gpu=site.gpu, deadline_seconds=30)
+    if count_vfs(site.ports, site.gpu):
+        site.ports.sysfs.write_uninterruptible(
+            f"{PCI}/{site.gpu}/sriov_numvfs", "0\n", gpu=site.gpu, deadline_seconds=30
+        )
 
 
 def test_vfs_go_on_change_their_number_and_go_off_again(card: Site) -> None:
     for number, before in ((3, 0), (2, 3), (0, 2)):
         step = SetVfs(card.gpu, number, before, autoprobe=True)
-        step.perform(card.world)
-        step.verify(card.world)
-        assert number_of(card.world, card.gpu) == number
-        assert vfs_of(card.world, card.gpu) == card.vfs
+        step.perform(card.ports)
+        step.verify(card.ports)
+        assert count_vfs(card.ports, card.gpu) == number
+        assert list_vfs(card.ports, card.gpu) == card.vfs
 
 
 def test_no_host_driver_takes_them(card: Site) -> None:
-    SetVfs(card.gpu, 2, 0, autoprobe=True).perform(card.world)
+    SetVfs(card.gpu, 2, 0, autoprobe=True).perform(card.ports)
     for vf in card.vfs:
-        assert "driver" not in card.world.sysfs.listdir(f"{PCI}/{vf}")
+        assert "driver" not in card.ports.sysfs.listdir(f"{PCI}/{vf}")
 
 
 def test_undo_leaves_the_card_as_it_was(card: Site) -> None:
     step = SetVfs(card.gpu, 2, 0, autoprobe=True)
-    step.perform(card.world)
-    step.undo(card.world)
-    assert number_of(card.world, card.gpu) == 0
-    assert card.world.sysfs.read(f"{PCI}/{card.gpu}/sriov_drivers_autoprobe") == "1\n"
+    step.perform(card.ports)
+    step.undo(card.ports)
+    assert count_vfs(card.ports, card.gpu) == 0
+    assert card.ports.sysfs.read(f"{PCI}/{card.gpu}/sriov_drivers_autoprobe") == "1\n"
 
 
 def test_the_vf_of_a_number_has_the_same_address_each_time(card: Site) -> None:
-    SetVfs(card.gpu, 3, 0, autoprobe=True).perform(card.world)
+    SetVfs(card.gpu, 3, 0, autoprobe=True).perform(card.ports)
     three = card.vfs
-    SetVfs(card.gpu, 2, 3, autoprobe=True).perform(card.world)
+    SetVfs(card.gpu, 2, 3, autoprobe=True).perform(card.ports)
     assert card.vfs == three[:2]
 
 
 def test_too_many_are_refused_as_such(card: Site) -> None:
-    total = int(card.world.sysfs.read(f"{PCI}/{card.gpu}/sriov_totalvfs"))
+    total = int(card.ports.sysfs.read(f"{PCI}/{card.gpu}/sriov_totalvfs"))
     with pytest.raises(Exception) as raised:  # noqa: PT011 - the errno below says which
-        SetVfs(card.gpu, total + 1, 0, autoprobe=True).perform(card.world)
+        SetVfs(card.gpu, total + 1, 0, autoprobe=True).perform(card.ports)
     assert getattr(raised.value, "facts")["errno"] == errno.ERANGE  # noqa: B009
-    assert type(raised.value) is type(refusal(OSError(errno.ERANGE, ""), "", 0, "", None))
+    assert type(raised.value) is type(numvfs_error(OSError(errno.ERANGE, ""), "", 0, "", None))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libvirt's half of the seams promises: numbers of errors, exclusive names, records, states."""
+"""The contract of the libvirt ports: error numbers, exclusive names, records, states."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.site import Site, new_uuid
-from vgpuctl.domain.parse import run_of
+from vgpuctl.domain.domain_xml import parse_domain_id
 from vgpuctl.errors import Exists, LibvirtFailed
 from vgpuctl.model.vm import VmState
 
@@ -26,33 +26,33 @@ def uuid(site: Site) -> Iterator[str]:
     """A uuid whose domain, if one is defined, goes afterwards."""
     wanted = new_uuid()
     yield wanted
-    if site.world.hypervisor.find_domain(wanted) is not None:
-        site.world.hypervisor.destroy(wanted)
-        site.world.hypervisor.undefine(wanted)
+    if site.ports.hypervisor.find_domain(wanted) is not None:
+        site.ports.hypervisor.destroy(wanted)
+        site.ports.hypervisor.undefine(wanted)
 
 
 def define(site: Site, uuid: str, name: str = "contract-1", devices: str = "", cpu: str = "") -> None:
-    site.world.hypervisor.define(DOMAIN.format(name=name, uuid=uuid, devices=devices, cpu=cpu))
+    site.ports.hypervisor.define(DOMAIN.format(name=name, uuid=uuid, devices=devices, cpu=cpu))
 
 
 def number(caught: pytest.ExceptionInfo[LibvirtFailed]) -> object:
     return caught.value.facts["libvirt_code"]
 
 
-def test_a_defined_domain_is_found_by_name_and_uuid_and_is_off(site: Site, uuid: str) -> None:
+def test_find_a_defined_domain_by_name_or_uuid(site: Site, uuid: str) -> None:
     define(site, uuid)
     for key in ("contract-1", uuid):
-        found = site.world.hypervisor.find_domain(key)
+        found = site.ports.hypervisor.find_domain(key)
         assert found is not None
         assert (found.name, found.uuid, found.state, found.live_xml) == ("contract-1", uuid, VmState.STOPPED, None)
-    assert "contract-1" in [d.name for d in site.world.hypervisor.domains()]
+    assert "contract-1" in [d.name for d in site.ports.hypervisor.domains()]
 
 
 def test_what_is_not_there_is_none(site: Site) -> None:
-    assert site.world.hypervisor.find_domain("nobody") is None
-    assert site.world.hypervisor.find_domain(new_uuid()) is None
-    assert site.world.hypervisor.network("nothing") is None
-    assert site.world.storage.pool("nothing") is None
+    assert site.ports.hypervisor.find_domain("nobody") is None
+    assert site.ports.hypervisor.find_domain(new_uuid()) is None
+    assert site.ports.hypervisor.network("nothing") is None
+    assert site.ports.storage.pool("nothing") is None
 
 
 def test_a_name_with_another_uuid_is_refused(site: Site, uuid: str) -> None:
@@ -73,20 +73,20 @@ def test_a_topology_of_another_number_of_vcpus_is_error_67(site: Site, uuid: str
     assert number(caught) == 67
 
 
-def test_a_record_is_kept_replaced_and_deleted(site: Site, uuid: str) -> None:
+def test_a_record_is_set_replaced_deleted(site: Site, uuid: str) -> None:
     define(site, uuid)
-    site.world.hypervisor.set_promise(uuid, RECORD)
-    record = site.world.hypervisor.find_domain(uuid)
+    site.ports.hypervisor.set_record(uuid, RECORD)
+    record = site.ports.hypervisor.find_domain(uuid)
     assert record is not None
     assert "urn:vgpuctl:1" in record.xml
     assert "a &amp; b" in record.xml
-    site.world.hypervisor.set_promise(uuid, RECORD.replace("making", "ready"))
-    record = site.world.hypervisor.find_domain(uuid)
+    site.ports.hypervisor.set_record(uuid, RECORD.replace("making", "ready"))
+    record = site.ports.hypervisor.find_domain(uuid)
     assert record is not None
     assert record.xml.count("urn:vgpuctl:1") == 1
     assert "ready" in record.xml
-    site.world.hypervisor.set_promise(uuid, None)
-    record = site.world.hypervisor.find_domain(uuid)
+    site.ports.hypervisor.set_record(uuid, None)
+    record = site.ports.hypervisor.find_domain(uuid)
     assert record is not None
     assert "urn:vgpuctl:1" not in record.xml
 
@@ -94,9 +94,9 @@ def test_a_record_is_kept_replaced_and_deleted(site: Site, uuid: str) -> None:
 def test_a_record_begins_in_one_line_before_the_memory(site: Site, uuid: str) -> None:
     """As the hook's shell script reads it, of a VM that is off and of one that runs."""
     define(site, uuid)
-    site.world.hypervisor.set_promise(uuid, '<vm xmlns="urn:vgpuctl:1" state="ready" reserve="running"><spec/></vm>')
-    site.world.hypervisor.start(uuid)
-    record = site.world.hypervisor.find_domain(uuid)
+    site.ports.hypervisor.set_record(uuid, '<vm xmlns="urn:vgpuctl:1" state="ready" reserve="running"><spec/></vm>')
+    site.ports.hypervisor.start(uuid)
+    record = site.ports.hypervisor.find_domain(uuid)
     assert record is not None
     for xml in (record.xml, record.live_xml or ""):
         before = xml.partition("<memory")[0].splitlines()
@@ -107,9 +107,9 @@ def test_a_record_begins_in_one_line_before_the_memory(site: Site, uuid: str) ->
 def test_a_missing_mdev_fails_the_start_and_leaves_the_domain_off(site: Site, uuid: str) -> None:
     define(site, uuid, devices=NO_SUCH_MDEV)
     with pytest.raises(LibvirtFailed) as caught:
-        site.world.hypervisor.start(uuid)
+        site.ports.hypervisor.start(uuid)
     assert number(caught) == 99
-    record = site.world.hypervisor.find_domain(uuid)
+    record = site.ports.hypervisor.find_domain(uuid)
     assert record is not None
     assert record.state is VmState.STOPPED
 
@@ -118,42 +118,42 @@ def test_each_start_gives_a_domain_another_id(site: Site, uuid: str) -> None:
     define(site, uuid)
     seen = []
     for _ in range(2):
-        site.world.hypervisor.start(uuid)
-        record = site.world.hypervisor.find_domain(uuid)
+        site.ports.hypervisor.start(uuid)
+        record = site.ports.hypervisor.find_domain(uuid)
         assert record is not None
         assert record.live_xml is not None
-        seen.append(run_of(record.live_xml))
-        site.world.hypervisor.destroy(uuid)
+        seen.append(parse_domain_id(record.live_xml))
+        site.ports.hypervisor.destroy(uuid)
     assert None not in seen
     assert seen[0] != seen[1]
 
 
 def test_start_destroy_and_undefine(site: Site, uuid: str) -> None:
     define(site, uuid)
-    site.world.hypervisor.start(uuid)
-    record = site.world.hypervisor.find_domain(uuid)
+    site.ports.hypervisor.start(uuid)
+    record = site.ports.hypervisor.find_domain(uuid)
     assert record is not None
     assert record.state is VmState.RUNNING
     assert record.live_xml is not None
     with pytest.raises(LibvirtFailed) as caught:
-        site.world.hypervisor.start(uuid)
+        site.ports.hypervisor.start(uuid)
     assert number(caught) == 55
-    assert not site.world.hypervisor.wait_stopped(uuid, 0.2)
-    site.world.hypervisor.destroy(uuid)
-    site.world.hypervisor.destroy(uuid)
-    assert site.world.hypervisor.wait_stopped(uuid, 5)
+    assert not site.ports.hypervisor.wait_stopped(uuid, 0.2)
+    site.ports.hypervisor.destroy(uuid)
+    site.ports.hypervisor.destroy(uuid)
+    assert site.ports.hypervisor.wait_stopped(uuid, 5)
     with pytest.raises(LibvirtFailed) as caught:
-        site.world.hypervisor.shutdown(uuid)
+        site.ports.hypervisor.shutdown(uuid)
     assert number(caught) == 55
-    site.world.hypervisor.undefine(uuid)
-    assert site.world.hypervisor.find_domain(uuid) is None
+    site.ports.hypervisor.undefine(uuid)
+    assert site.ports.hypervisor.find_domain(uuid) is None
 
 
 def test_a_running_domain_without_a_definition_is_not_persistent_and_is_gone_when_it_stops(
     site: Site, uuid: str
 ) -> None:
     define(site, uuid)
-    hypervisor = site.world.hypervisor
+    hypervisor = site.ports.hypervisor
     hypervisor.start(uuid)
     defined = hypervisor.find_domain(uuid)
     site.forget_definition(uuid)
@@ -168,7 +168,7 @@ def test_a_running_domain_without_a_definition_is_not_persistent_and_is_gone_whe
 
 def test_a_domain_that_is_defined_again_while_it_runs_is_there_when_it_is_off(site: Site, uuid: str) -> None:
     define(site, uuid)
-    hypervisor = site.world.hypervisor
+    hypervisor = site.ports.hypervisor
     hypervisor.start(uuid)
     site.forget_definition(uuid)
     left = hypervisor.find_domain(uuid)
@@ -181,13 +181,13 @@ def test_a_domain_that_is_defined_again_while_it_runs_is_there_when_it_is_off(si
 
 
 def test_the_default_network_is_active(site: Site) -> None:
-    network = site.world.hypervisor.network("default")
+    network = site.ports.hypervisor.network("default")
     assert network is not None
     assert network.active
 
 
 def test_volumes_are_thin_exclusive_and_go_without_complaint(site: Site) -> None:
-    storage = site.world.storage
+    storage = site.ports.storage
     name = f"contract-{new_uuid()[:8]}.qcow2"
     made = storage.make_volume("default", name, 1 << 30)
     assert (made.name, made.capacity_bytes, made.backing_path) == (name, 1 << 30, None)
@@ -202,11 +202,11 @@ def test_volumes_are_thin_exclusive_and_go_without_complaint(site: Site) -> None
 
 def test_a_pool_is_made_active_and_removed(site: Site) -> None:
     name = f"pool-{new_uuid()[:8]}"
-    site.world.storage.make_pool(name, f"/var/lib/libvirt/{name}")
-    pool = site.world.storage.pool(name)
+    site.ports.storage.make_pool(name, f"/var/lib/libvirt/{name}")
+    pool = site.ports.storage.pool(name)
     assert pool is not None
     assert (pool.active, pool.kind, pool.path) == (True, "dir", f"/var/lib/libvirt/{name}")
     assert pool.available_bytes is not None
-    site.world.storage.start_pool(name)
-    site.world.storage.remove_pool(name)
-    assert site.world.storage.pool(name) is None
+    site.ports.storage.start_pool(name)
+    site.ports.storage.remove_pool(name)
+    assert site.ports.storage.pool(name) is None

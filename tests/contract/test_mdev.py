@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What creating and removing mdevs answers, and how the counters of the siblings follow."""
+"""Results of creating and removing mdevs, and the siblings' counters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def functions(site: Site) -> tuple[str, ...]:
 
 def devices(site: Site) -> tuple[str, ...]:
     try:
-        return site.world.sysfs.listdir(MDEV)
+        return site.ports.sysfs.listdir(MDEV)
     except FileNotFoundError:
         return ()
 
@@ -38,21 +38,21 @@ def create(site: Site, function: str, type_id: str, device: str) -> int | None:
 
 
 def available(site: Site, function: str, type_id: str) -> int:
-    return int(site.world.sysfs.read(site.mdev_file(function, type_id, "available_instances")))
+    return int(site.ports.sysfs.read(site.mdev_file(function, type_id, "available_instances")))
 
 
 def test_types_have_names_descriptions_and_an_api(site: Site, function: str) -> None:
-    assert set(site.world.sysfs.listdir(f"{PCI}/{function}/mdev_supported_types")) >= {FOUR, EIGHT, FORTY}
-    assert site.world.sysfs.read(site.mdev_file(function, FOUR, "name")) == "GRID A100-4C\n"
-    assert "framebuffer=4096M" in site.world.sysfs.read(site.mdev_file(function, FOUR, "description"))
-    assert site.world.sysfs.read(site.mdev_file(function, FOUR, "device_api")) == "vfio-pci\n"
+    assert set(site.ports.sysfs.listdir(f"{PCI}/{function}/mdev_supported_types")) >= {FOUR, EIGHT, FORTY}
+    assert site.ports.sysfs.read(site.mdev_file(function, FOUR, "name")) == "GRID A100-4C\n"
+    assert "framebuffer=4096M" in site.ports.sysfs.read(site.mdev_file(function, FOUR, "description"))
+    assert site.ports.sysfs.read(site.mdev_file(function, FOUR, "device_api")) == "vfio-pci\n"
 
 
 def test_a_new_device_links_to_its_parent_and_type(site: Site, function: str) -> None:
     device = new_uuid()
     assert create(site, function, FOUR, device) is None
-    assert site.world.sysfs.readlink(f"{MDEV}/{device}").split("/")[-2] == function
-    assert site.world.sysfs.readlink(f"{MDEV}/{device}/mdev_type").rpartition("/")[2] == FOUR
+    assert site.ports.sysfs.readlink(f"{MDEV}/{device}").split("/")[-2] == function
+    assert site.ports.sysfs.readlink(f"{MDEV}/{device}/mdev_type").rpartition("/")[2] == FOUR
     site.remove(device)
     assert device not in devices(site)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVIDIA's library tells of a GPU and its types, and when it sets the scheduler; in the lab through pynvml."""
+"""What NVIDIA's library reports of a GPU and its types, and when it sets the scheduler; in the lab through pynvml."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from tests.contract.site import Site, new_uuid
 from vgpuctl.errors import NvmlFailed
-from vgpuctl.model.scheduler import GpuScheduler, Policy, SchedulerSpec, SchedulerState
+from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerPolicy, SchedulerSpec, SchedulerState
 
 pytestmark = pytest.mark.forms("mdev-pf", "mdev-vf", "vendor-vf")
 INVALID_ARGUMENT, NOT_SUPPORTED = 2, 3
-BEST, EQUAL, FIXED = Policy.BEST_EFFORT, Policy.EQUAL_SHARE, Policy.FIXED_SHARE
+BEST, EQUAL, FIXED = SchedulerPolicy.BEST_EFFORT, SchedulerPolicy.EQUAL_SHARE, SchedulerPolicy.FIXED_SHARE
 ABSENT = "0000:7f:00.0"
 
 
@@ -21,7 +21,7 @@ ABSENT = "0000:7f:00.0"
 def back(site: Site) -> Iterator[None]:
     """The scheduler as the driver begins with it, afterwards."""
     yield
-    site.world.nvml.set_scheduler(site.gpu, SchedulerSpec(BEST))
+    site.ports.nvml.set_scheduler(site.gpu, SchedulerSpec(BEST))
 
 
 def scheduler(site: Site) -> GpuScheduler:
@@ -30,39 +30,39 @@ def scheduler(site: Site) -> GpuScheduler:
     return found
 
 
-def set_to(site: Site, *numbers: int | None, policy: Policy = FIXED) -> SchedulerState | None:
+def set_to(site: Site, *numbers: int | None, policy: SchedulerPolicy = FIXED) -> SchedulerState | None:
     """Sets (time slice, frequency, averaging factor), and reads back."""
-    site.world.nvml.set_scheduler(site.gpu, SchedulerSpec(policy, *numbers))
+    site.ports.nvml.set_scheduler(site.gpu, SchedulerSpec(policy, *numbers))
     return scheduler(site).state
 
 
 def refusal(site: Site, *numbers: int | None) -> object:
     """NVML's number for not setting that."""
     with pytest.raises(NvmlFailed) as raised:
-        site.world.nvml.set_scheduler(site.gpu, SchedulerSpec(FIXED, *numbers))
+        site.ports.nvml.set_scheduler(site.gpu, SchedulerSpec(FIXED, *numbers))
     return raised.value.facts["nvml_code"]
 
 
 def make_vgpu(site: Site) -> str:
     """Makes an A100-4C, past NVML; returns what `drop_vgpu` takes."""
     if site.form == "vendor-vf":
-        site.world.sysfs.write(site.type_file(site.vfs[0]), "468\n")
+        site.ports.sysfs.write(site.type_file(site.vfs[0]), "468\n")
         return site.vfs[0]
     device = new_uuid()
     parent = site.gpu if site.form == "mdev-pf" else site.vfs[0]
-    site.world.sysfs.write(site.mdev_file(parent, "nvidia-468", "create"), f"{device}\n")
+    site.ports.sysfs.write(site.mdev_file(parent, "nvidia-468", "create"), f"{device}\n")
     return device
 
 
 def drop_vgpu(site: Site, device: str) -> None:
     if site.form == "vendor-vf":
-        site.world.sysfs.write_parked(site.type_file(device), "0\n", gpu=site.gpu, deadline_seconds=20)
+        site.ports.sysfs.write_uninterruptible(site.type_file(device), "0\n", gpu=site.gpu, deadline_seconds=20)
     else:
         site.remove(device)
 
 
-def test_it_answers_and_says_its_drivers_version(site: Site) -> None:
-    status = site.world.nvml.status()
+def test_it_answers_with_the_drivers_version(site: Site) -> None:
+    status = site.ports.nvml.status()
     assert (status.available, status.reason, status.driver_version) == (True, None, "590.48.01")
 
 
@@ -89,27 +89,27 @@ def test_types_stay_the_same_with_a_vgpu_there(site: Site) -> None:
 
 
 def test_a_vgpu_that_no_vm_has_runs_in_no_guest(site: Site) -> None:
-    assert site.world.nvml.guests(site.gpu) == ()
+    assert site.ports.nvml.guests(site.gpu) == ()
     device = make_vgpu(site)
-    told = site.world.nvml.guests(site.gpu)
+    told = site.ports.nvml.guests(site.gpu)
     drop_vgpu(site, device)
     assert told == ()
 
 
 def test_a_gpu_that_is_not_there_is_not_known(site: Site) -> None:
-    assert site.world.nvml.gpu(ABSENT) is None
-    assert site.world.nvml.guests(ABSENT) is None
-    assert site.world.nvml.placements(ABSENT) == {}
+    assert site.ports.nvml.gpu(ABSENT) is None
+    assert site.ports.nvml.guests(ABSENT) is None
+    assert site.ports.nvml.placements(ABSENT) == {}
 
 
-def test_a_gpu_begins_with_best_effort_and_says_what_it_takes(site: Site) -> None:
+def test_a_gpu_starts_as_best_effort_with_ranges(site: Site) -> None:
     found = scheduler(site)
     assert found.state == SchedulerState(BEST)
     assert found.limits is not None
-    assert (found.limits.policies, found.limits.adaptive) == (frozenset(Policy), True)
+    assert (found.limits.policies, found.limits.supports_adaptive) == (frozenset(SchedulerPolicy), True)
     assert found.limits.time_slice_ns == (1_000_000, 30_000_000)
     assert (found.limits.frequency_hz, found.limits.averaging_factor) == ((63, 960), (1, 60))
-    assert (found.interfaces, found.architecture) == (("v2", "v1"), 7)
+    assert (found.setter_versions, found.architecture) == (("v2", "v1"), 7)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,10 @@ def test_a_gpu_begins_with_best_effort_and_says_what_it_takes(site: Site) -> Non
     ],
 )
 def test_what_is_set_reads_back_and_what_is_left_out_is_the_drivers(
-    site: Site, policy: Policy, numbers: tuple[int | None, ...], state: tuple[bool | None, int | None, int | None]
+    site: Site,
+    policy: SchedulerPolicy,
+    numbers: tuple[int | None, ...],
+    state: tuple[bool | None, int | None, int | None],
 ) -> None:
     assert set_to(site, *numbers, policy=policy) == SchedulerState(policy, *state)
 
@@ -135,7 +138,7 @@ def test_numbers_out_of_its_range_are_refused_and_change_nothing(site: Site, num
     assert scheduler(site).state == before
 
 
-def test_a_vgpu_stands_against_another_scheduler_until_it_is_gone(site: Site) -> None:
+def test_a_vgpu_blocks_a_scheduler_change(site: Site) -> None:
     device = make_vgpu(site)
     code, state = refusal(site), scheduler(site).state
     drop_vgpu(site, device)
@@ -144,12 +147,12 @@ def test_a_vgpu_stands_against_another_scheduler_until_it_is_gone(site: Site) ->
 
 
 @pytest.mark.forms("mdev-pf")
-def test_what_was_set_is_lost_when_the_driver_lets_go_of_the_gpu_and_nvml_does_not_know_it_meanwhile(
+def test_a_setting_is_lost_when_the_driver_is_unbound_and_nvml_lacks_the_gpu(
     site: Site,
 ) -> None:
     set_to(site, policy=EQUAL)
-    site.world.sysfs.write("/sys/bus/pci/drivers/nvidia/unbind", f"{site.gpu}\n")
-    meanwhile = site.world.nvml.gpu(site.gpu)
-    site.world.sysfs.write("/sys/bus/pci/drivers/nvidia/bind", f"{site.gpu}\n")
+    site.ports.sysfs.write("/sys/bus/pci/drivers/nvidia/unbind", f"{site.gpu}\n")
+    meanwhile = site.ports.nvml.gpu(site.gpu)
+    site.ports.sysfs.write("/sys/bus/pci/drivers/nvidia/bind", f"{site.gpu}\n")
     assert meanwhile is None
     assert scheduler(site).state == SchedulerState(BEST)

@@ -17,30 +17,30 @@ pytestmark = pytest.mark.forms("sriov-vf")
 def numvfs(site: Site) -> Iterator[str]:
     """The file; host drivers are kept off the VFs, and the VFs go afterwards."""
     base = f"{PCI}/{site.gpu}"
-    site.world.sysfs.write(f"{base}/sriov_drivers_autoprobe", "0\n")
+    site.ports.sysfs.write(f"{base}/sriov_drivers_autoprobe", "0\n")
     yield f"{base}/sriov_numvfs"
-    site.world.sysfs.write_parked(f"{base}/sriov_numvfs", "0\n", gpu=site.gpu, deadline_seconds=30)
+    site.ports.sysfs.write_uninterruptible(f"{base}/sriov_numvfs", "0\n", gpu=site.gpu, deadline_seconds=30)
 
 
 def total(site: Site) -> int:
-    return int(site.world.sysfs.read(f"{PCI}/{site.gpu}/sriov_totalvfs"))
+    return int(site.ports.sysfs.read(f"{PCI}/{site.gpu}/sriov_totalvfs"))
 
 
 def test_vfs_come_with_links_both_ways_and_a_group_each(site: Site, numvfs: str) -> None:
     assert site.refused(numvfs, "3\n") is None
-    assert site.world.sysfs.read(numvfs) == "3\n"
+    assert site.ports.sysfs.read(numvfs) == "3\n"
     assert len(site.vfs) == 3
     groups = set()
     for vf in site.vfs:
-        assert site.world.sysfs.readlink(f"{PCI}/{vf}/physfn").rpartition("/")[2] == site.gpu
-        groups.add(site.world.sysfs.readlink(f"{PCI}/{vf}/iommu_group").rpartition("/")[2])
+        assert site.ports.sysfs.readlink(f"{PCI}/{vf}/physfn").rpartition("/")[2] == site.gpu
+        groups.add(site.ports.sysfs.readlink(f"{PCI}/{vf}/iommu_group").rpartition("/")[2])
     assert len(groups) == 3
 
 
 def test_without_autoprobe_no_driver_takes_a_vf(site: Site, numvfs: str) -> None:
-    site.world.sysfs.write(numvfs, "2\n")
+    site.ports.sysfs.write(numvfs, "2\n")
     for vf in site.vfs:
-        assert "driver" not in site.world.sysfs.listdir(f"{PCI}/{vf}")
+        assert "driver" not in site.ports.sysfs.listdir(f"{PCI}/{vf}")
 
 
 def test_more_than_there_can_be_is_erange(site: Site, numvfs: str) -> None:
@@ -53,14 +53,14 @@ def test_what_is_no_16_bit_number_is_refused(site: Site, numvfs: str, text: str)
 
 
 def test_another_number_while_vfs_are_on_is_ebusy_and_the_same_is_taken(site: Site, numvfs: str) -> None:
-    site.world.sysfs.write(numvfs, "2\n")
+    site.ports.sysfs.write(numvfs, "2\n")
     assert site.refused(numvfs, "3\n") == errno.EBUSY
     assert site.refused(numvfs, "2\n") is None
-    assert site.world.sysfs.read(numvfs) == "2\n"
+    assert site.ports.sysfs.read(numvfs) == "2\n"
 
 
 def test_0_takes_the_vfs_away(site: Site, numvfs: str) -> None:
-    site.world.sysfs.write(numvfs, "2\n")
-    site.world.sysfs.write_parked(numvfs, "0\n", gpu=site.gpu, deadline_seconds=30)
+    site.ports.sysfs.write(numvfs, "2\n")
+    site.ports.sysfs.write_uninterruptible(numvfs, "0\n", gpu=site.gpu, deadline_seconds=30)
     assert site.vfs == ()
-    assert site.world.sysfs.read(numvfs) == "0\n"
+    assert site.ports.sysfs.read(numvfs) == "0\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What listing pools and volumes promises."""
+"""The contract of listing pools and volumes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ pytestmark = pytest.mark.forms("mdev-pf")
 
 
 def test_pools_are_listed_sorted_and_as_they_are_alone(site: Site) -> None:
-    found = site.world.storage.pools()
+    found = site.ports.storage.pools()
     names = [pool.name for pool in found]
     assert "default" in names
     assert names == sorted(names)
-    alone = site.world.storage.pool("default")
+    alone = site.ports.storage.pool("default")
     assert alone is not None
     (listed,) = [pool for pool in found if pool.name == "default"]
     assert (listed.path, listed.kind, listed.active) == (alone.path, alone.kind, alone.active)
 
 
 def test_volumes_are_listed_with_the_path_of_what_they_are_clones_of(site: Site) -> None:
-    storage, stem = site.world.storage, f"contract-{new_uuid()[:8]}"
+    storage, stem = site.ports.storage, f"contract-{new_uuid()[:8]}"
     base = storage.make_volume("default", f"{stem}-a.qcow2", 64 << 20)
     try:
         storage.make_volume("default", f"{stem}-b.qcow2", 64 << 20, base.path, "qcow2")
@@ -40,49 +40,49 @@ def test_volumes_are_listed_with_the_path_of_what_they_are_clones_of(site: Site)
         storage.remove_volume("default", base.name)
 
 
-def test_a_glance_tells_the_file_and_the_one_below_it_by_every_path(site: Site) -> None:
-    storage, stem = site.world.storage, f"contract-{new_uuid()[:8]}"
+def test_an_image_and_its_backing_file_by_every_path(site: Site) -> None:
+    storage, stem = site.ports.storage, f"contract-{new_uuid()[:8]}"
     base = storage.make_volume("default", f"{stem}-a.qcow2", 64 << 20)
     try:
         clone = storage.make_volume("default", f"{stem}-b.qcow2", 64 << 20, base.path, "qcow2")
         known = {v.name: v.backing_path for v in storage.volumes("default", refresh=False) if v.name.startswith(stem)}
         assert known == {base.name: None, clone.name: base.path}
         folder, _, name = base.path.rpartition("/")
-        lower, upper = storage.glance(base.path), storage.glance(clone.path)
-        again = storage.glance(f"{folder}/../{folder.rpartition('/')[2]}/{name}")
+        lower, upper = storage.image_file(base.path), storage.image_file(clone.path)
+        again = storage.image_file(f"{folder}/../{folder.rpartition('/')[2]}/{name}")
         assert lower is not None
         assert upper is not None
         assert again is not None
-        assert (lower.below, upper.below, again.identity) == (None, base.path, lower.identity)
+        assert (lower.backing_path, upper.backing_path, again.identity) == (None, base.path, lower.identity)
         assert upper.identity != lower.identity
         image = storage.image(clone.path)
         assert image is not None
-        assert (image.chain, image.refusal) == ((upper, lower), None)
-        assert {base.path, clone.path} <= set(storage.files_in(folder))
+        assert (image.backing_chain, image.unsafe_reason) == ((upper, lower), None)
+        assert {base.path, clone.path} <= set(storage.list_files(folder))
         pool = storage.pool("default")
         assert pool is not None
         assert storage.file_system_bytes(folder) == pool.capacity_bytes
     finally:
         storage.remove_volume("default", f"{stem}-b.qcow2")
         storage.remove_volume("default", base.name)
-    assert storage.glance(base.path) is None
+    assert storage.image_file(base.path) is None
 
 
 def test_a_pool_that_is_not_there_is_error_49(site: Site) -> None:
     with pytest.raises(LibvirtFailed) as caught:
-        site.world.storage.volumes("nothing")
+        site.ports.storage.volumes("nothing")
     assert caught.value.facts["libvirt_code"] == 49
 
 
 def test_bytes_are_put_into_a_volume_of_their_own_that_root_alone_may_read(site: Site) -> None:
-    storage, name = site.world.storage, f"contract-{new_uuid()[:8]}.iso"
+    storage, name = site.ports.storage, f"contract-{new_uuid()[:8]}.iso"
     data = bytes(range(256)) * 2048
-    made = storage.put_volume("default", name, data)
+    made = storage.create_private_volume("default", name, data)
     try:
         assert (made.path.rpartition("/")[2], made.capacity_bytes) == (name, len(data))
         assert [v.capacity_bytes for v in storage.volumes("default") if v.name == name] == [len(data)]
         with pytest.raises(Exists):
-            storage.put_volume("default", name, b"other")
+            storage.create_private_volume("default", name, b"other")
         with pytest.raises(Exists):
             storage.make_volume("default", name, 64 << 20)
         if site.real:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several threads of one process share the seams: `--parallel` makes VMs that way."""
+"""Several threads of one process share the ports: `--parallel` makes VMs that way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THREADS, EACH, WAIT_SECONDS = 4, 3, 120.0
 
 
 def test_threads_define_and_undefine_at_the_same_time_and_each_sees_its_own(site: Site) -> None:
-    hypervisor, ready = site.world.hypervisor, threading.Barrier(THREADS)
+    hypervisor, ready = site.ports.hypervisor, threading.Barrier(THREADS)
     wrong: list[object] = []
 
     def work(thread: int) -> None:
@@ -42,7 +42,7 @@ def test_threads_define_and_undefine_at_the_same_time_and_each_sees_its_own(site
 
 
 def test_an_error_reaches_the_thread_that_made_it_and_no_other(site: Site) -> None:
-    hypervisor, ready = site.world.hypervisor, threading.Barrier(THREADS)
+    hypervisor, ready = site.ports.hypervisor, threading.Barrier(THREADS)
     answers: dict[int, object] = {}
 
     def work(thread: int) -> None:

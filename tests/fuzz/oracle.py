@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one case in a child of its own, and says what did not hold.
+"""Runs one case in a child of its own, and reports violations.
 
 Whatever comes in: the exit status and the error's code are documented ones, no traceback is shown, it ends, it takes no
 more memory than a command needs, and what was refused has written nothing.
@@ -190,7 +190,7 @@ def call(work: Callable[[], object]) -> Ended:
         try:
             result = work()
         except Exception as error:  # noqa: BLE001 - whatever it is, the program explains it
-            failure = failures.explain(error, Settings())
+            failure = failures.failure_from_exception(error, Settings())
             told.append(failure.code)
             print("\n".join(failures.text_lines(failure)), file=sys.stderr)
             return failure.status

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seams that say what no libvirt and no other host would: handed in, below the command line."""
+"""Ports with answers that no libvirt and no other host would give, passed in below the command line."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from random import Random
 from typing import Any
 
 from tests.fuzz import odd
-from tests.worlds import Host, Silent, create, delete, mend, open_host, start, stop, wish
+from tests.hosts import Silent, SimulatedHost, create, delete, mend, open_sim_host, request, start, stop
 from vgpuctl.engine import diagnose, guest, moves, queries
 from vgpuctl.engine.export import export_host
 from vgpuctl.engine.images import list_images
-from vgpuctl.host.virt import capabilities, documents
-from vgpuctl.model.records import DomainRecord
-from vgpuctl.model.world import World
-from vgpuctl.remote import answer
-from vgpuctl.remote.channel import SshSession
-from vgpuctl.remote.ran import Asked, Watch
+from vgpuctl.host.virt import capabilities, libvirt_xml
+from vgpuctl.model.port_values import DomainInfo
+from vgpuctl.ports.host import Host
+from vgpuctl.remote import reply
+from vgpuctl.remote.session import RemoteCommand, Watch
+from vgpuctl.remote.ssh_session import SshSession
 from vgpuctl.value import replace
 
 CAPABILITIES = """<domainCapabilities><path>/usr/bin/qemu-system-x86_64</path><domain>kvm</domain>
@@ -47,16 +47,16 @@ class Changed:
             self._made[xml] = odd.xml_text(self._rng, xml)
         return self._made[xml]
 
-    def _changed(self, record: DomainRecord) -> DomainRecord:
+    def _changed(self, record: DomainInfo) -> DomainInfo:
         if record.name != "vdi-1":
             return record
         live = record.live_xml
         return replace(record, xml=self._other(record.xml), live_xml=None if live is None else self._other(live))
 
-    def domains(self) -> tuple[DomainRecord, ...]:
+    def domains(self) -> tuple[DomainInfo, ...]:
         return tuple(self._changed(record) for record in self._real.domains())
 
-    def find_domain(self, name_or_uuid: str) -> DomainRecord | None:
+    def find_domain(self, name_or_uuid: str) -> DomainInfo | None:
         found = self._real.find_domain(name_or_uuid)
         return None if found is None else self._changed(found)
 
@@ -66,52 +66,52 @@ class Changed:
 
 def prepared(directory: Path) -> None:
     """Make the host that every case of `damaged` gets a copy of."""
-    host = open_host(directory)
+    host = open_sim_host(directory)
     for name in ("vdi-1", "vdi-2"):
-        create(host.world, wish("A100-4C", name=name))
+        create(host.ports, request("A100-4C", name=name))
 
 
 def damaged(rng: Random, place: Path) -> object:
-    """Ask something of a host of which libvirt shows one domain changed; or read another of libvirt's documents."""
+    """Run a query on a host where libvirt shows one domain changed; or read another of libvirt's documents."""
     if rng.random() < 0.1:
-        root = documents.parsed(odd.xml_text(rng, CAPABILITIES))
-        return capabilities.capabilities_of(root, kvm=True, keys=True)
-    host = open_host(place / "host")
-    world = replace(host.world, hypervisor=Changed(rng, host.world.hypervisor))
-    result = rng.choice(ACTS)(world)
+        root = libvirt_xml.parse_xml(odd.xml_text(rng, CAPABILITIES))
+        return capabilities.parse_capabilities(root, kvm=True, enrolled_keys=True)
+    host = open_sim_host(place / "host")
+    ports = replace(host.ports, hypervisor=Changed(rng, host.ports.hypervisor))
+    result = rng.choice(ACTS)(ports)
     if isinstance(result, dict) and "stumbled" in json.dumps(result):
         raise AssertionError(json.dumps(result))
     _others(host)
     return result
 
 
-def _others(host: Host) -> None:
-    """See that the VM beside it is as it was."""
-    record = host.world.hypervisor.find_domain("vdi-2")
+def _others(host: SimulatedHost) -> None:
+    """Check that the other VM is unchanged."""
+    record = host.ports.hypervisor.find_domain("vdi-2")
     assert record is not None, "the VM beside it is gone"
     assert record.live_xml is not None, "the VM beside it was stopped"
 
 
-def _moves(world: World) -> object:
-    return moves.defragment(world, most=None, yes=False, wait_seconds=1, progress=Silent())
+def _moves(ports: Host) -> object:
+    return moves.defragment(ports, max_moves=None, yes=False, wait_seconds=1, progress=Silent())
 
 
-ACTS: Sequence[Callable[[World], object]] = (
+ACTS: Sequence[Callable[[Host], object]] = (
     queries.list_gpus,
     queries.list_vms,
     queries.list_profiles,
-    lambda world: queries.explain(world, "A100-4C"),
-    lambda world: queries.show_vm(world, "vdi-1"),
-    lambda world: guest.console(world, "vdi-1"),
-    lambda world: guest.address(world, "vdi-1"),
+    lambda ports: queries.explain(ports, "A100-4C"),
+    lambda ports: queries.show_vm(ports, "vdi-1"),
+    lambda ports: guest.read_console(ports, "vdi-1"),
+    lambda ports: guest.read_addresses(ports, "vdi-1"),
     export_host,
     list_images,
     diagnose.diagnose,
     mend,
-    lambda world: create(world, wish("A100-4C", name="vdi-3")),
-    lambda world: start(world, "vdi-1"),
-    lambda world: stop(world, "vdi-1"),
-    lambda world: delete(world, "vdi-1"),
+    lambda ports: create(ports, request("A100-4C", name="vdi-3")),
+    lambda ports: start(ports, "vdi-1"),
+    lambda ports: stop(ports, "vdi-1"),
+    lambda ports: delete(ports, "vdi-1"),
     _moves,
 )
 
@@ -205,7 +205,7 @@ class Channel:
 
 
 def answered(rng: Random) -> object:
-    """Judge what a played host prints, and show its error as the command here does."""
+    """Parse what a played host prints, and show its error as the local command does."""
     document = odd.changed(rng, rng.choice((DOCUMENT, FAILURE)))
     printed = json.dumps(document, ensure_ascii=rng.random() < 0.5).encode("utf-8", "surrogatepass")
     noise = rng.choice((b"", b"Welcome\n", b"\xff\0\n" * 100, b"x" * (2 << 20), b"vgpuctl-over-ssh -1\n"))
@@ -217,21 +217,21 @@ def answered(rng: Random) -> object:
     told: list[str] = []
     session = SshSession("gpu-01", "root", channel, time.monotonic() + 60, lambda: None)
     try:
-        ran = session.run(Asked(("list-vms",)), Watch(time.monotonic() + 60, told.append, lambda: 0))
+        ran = session.run(RemoteCommand(("list-vms",)), Watch(time.monotonic() + 60, told.append, lambda: 0))
     finally:
         session.close()
     assert sum(map(len, told)) < 8 << 20, "more of stderr is shown than anybody reads"
-    return _shown(rng, answer.judge(ran, "gpu-01", changes=rng.random() < 0.5))
+    return _shown(rng, reply.parse(ran, "gpu-01", is_change=rng.random() < 0.5))
 
 
-def _shown(rng: Random, judged: answer.Answer) -> object:
+def _shown(rng: Random, judged: reply.Reply) -> object:
     """Print it as a command on that host prints it here."""
-    from vgpuctl.cli import afar_result
+    from vgpuctl.cli import remote_result
     from vgpuctl.cli.settings import Settings
-    from vgpuctl.remote.crowd import Reply
+    from vgpuctl.remote.fanout import HostReply
     from vgpuctl.remote.target import Target
 
     settings = Settings()
     settings.kind, settings.json = rng.choice(("list-vms", "create-vm")), rng.random() < 0.5
-    reply = Reply(Target("gpu-01", "gpu-01"), 0.1, judged)
-    return afar_result.publish_one(settings, reply, 0)
+    reply = HostReply(Target("gpu-01", "gpu-01"), 0.1, judged)
+    return remote_result.print_reply(settings, reply, 0)

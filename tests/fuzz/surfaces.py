@@ -91,7 +91,7 @@ QUERIES = (
 
 
 def prepared(directory: Path) -> Path:
-    """Make the host that every case gets a copy of: two VMs, one of which runs, and a vGPU that host.yaml keeps."""
+    """Make the host that every case gets a copy of: two VMs, one of which runs, and a host vGPU in host.yaml."""
     os.environ["XDG_STATE_HOME"] = str(directory / "state")
     for line in ("create-vm vdi-1 --profile A100-4C", "create-vm vdi-2 --profile A100-4C --no-start"):
         done = command(*HOST, *line.split())
@@ -164,9 +164,9 @@ def scenario(rng: Random, place: Path) -> Ended:
 
 def template(rng: Random, place: Path) -> Ended:
     """An admin's domain template."""
-    from vgpuctl.domain.templates import builtin_template
+    from vgpuctl.domain.builtin_templates import read_builtin_template
 
-    given = builtin_template("vm") or ""
+    given = read_builtin_template("vm") or ""
     lines = given.splitlines()
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(lines))
@@ -199,7 +199,7 @@ def libvirt(rng: Random, place: Path) -> Ended:
 
 
 def ssh(rng: Random, place: Path) -> Ended:
-    """What another host answers: bytes of a command there, judged as an answer."""
+    """The reply of another host: output bytes of a remote command, parsed as a reply."""
     return call(lambda: played.answered(rng))
 
 

@@ -15,7 +15,7 @@ SEED = 20
 
 
 @pytest.mark.parametrize("surface", sorted(surfaces.SURFACES))
-def test_whatever_comes_in_ends_as_documented(surface):
+def test_any_input_ends_as_documented(surface):
     """A process without threads, for each case is forked from it."""
     words = ["--surface", surface, "--cases", str(CASES), "--seed", str(SEED)]
     done = subprocess.run(
@@ -37,7 +37,7 @@ def test_whatever_comes_in_ends_as_documented(surface):
         (lambda place: sys.exit(3), "ended with 1"),
     ],
 )
-def test_the_oracle_sees_what_does_not_hold(case, wrong):
+def test_the_oracle_detects_violations(case, wrong):
     assert wrong in (oracle.run(case, None) or "")
 
 

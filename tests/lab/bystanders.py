@@ -1,4 +1,4 @@
-"""What belongs to others on the same host: an mdev, a vGPU on our GPU, plain VFs, a VM. Nothing of it may change."""
+"""Unmanaged objects on the same host: an mdev, a vGPU on the tested GPU, plain VFs, a VM. None of them may change."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ for vf in $(cat /root/their-vfs); do cat {PCI}/$vf/nvidia/current_vgpu_type; don
 
 @contextmanager
 def bystanders(lab: Lab, *, plain_vfs: bool = True) -> Iterator[None]:
-    """Put them there, and see at the end that all of it is as it was; call it after `put_gpu`.
+    """Create them, and check at the end that all are unchanged; call it after `put_gpu`.
 
-    On our GPU they have one vGPU: an mdev, or the type of the last VF. `plain_vfs`: 2 VFs of another card, one of them
-    with vfio-pci.
+    On the tested GPU there is one vGPU: an mdev, or the type of the last VF. `plain_vfs`: 2 VFs of another card, one
+    of them with vfio-pci.
     """
     script = f"""set -e
 modprobe mtty; echo {MDEV} > /sys/class/mdev_bus/mtty/mdev_supported_types/mtty-1/create

@@ -1,6 +1,6 @@
 """Runs one program of L1 with a deadline, and shows what it printed when it fails.
 
-Every child of the lab's build goes through here, so that none can hang a test run for ever and none fails
+Every child of the lab's build goes through here, so that none hangs a test run forever and none fails
 silently.
 """
 

@@ -90,7 +90,7 @@ class Emulator:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def death(self) -> str | None:
-        """Why it is certainly dead, or None. A silent guest is judged by the caller, who can ask it."""
+        """Why it is certainly dead, or None. The caller decides about a silent guest, because it can query it."""
         status = self.process.poll()
         if status is not None:
             return f"the emulator ended with status {status}: {self.log_text()[-500:]}"

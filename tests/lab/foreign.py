@@ -1,4 +1,4 @@
-"""Uses the programs of the tools tree on L1, whose own QEMU and Python are too old.
+"""Runs the programs of the tools tree on L1, because L1's own QEMU and Python are too old.
 
 Programs that only read and write files named to them (QEMU, qemu-img, mke2fs, Python) run outside any
 chroot, through the tree's own dynamic linker. Those that start other programs (the compiler, syslinux) run

@@ -1,7 +1,7 @@
-"""A holder of a VFIO device that no look at /proc shows: its descriptors travel in a socket and are open nowhere.
+"""A holder of a VFIO device that /proc does not show: its descriptors are in flight in a socket and open nowhere.
 
 vgpuctl looks for holders before it takes a device away. Only somebody it cannot see makes the kernel park the write
-that takes the device, as it does when a VM opens the device between the look and the write.
+that takes the device, as it does when a VM opens the device between the check and the write.
 """
 
 from __future__ import annotations

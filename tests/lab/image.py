@@ -47,7 +47,7 @@ def make_pylib(place: Path, tools: Path) -> None:
 def make_image(place: Path, tools: Path, host_root: Path, modules: Path, pylib: Path) -> None:
     """Fills `place` with disk.raw, vmlinuz, initrd, the ssh key and known_hosts."""
     root = place / "root"
-    # Hard links: what we change is written anew, never in place.
+    # Hard links: changed files are written again, never in place.
     run(["cp", "-al", host_root, root], deadline_seconds=120)
     kernel.install_modules(root, tools, modules)
     module_tree = root / "usr/lib/modules" / kernel.version(tools)
@@ -82,7 +82,7 @@ def _settings(root: Path) -> None:
 
 
 def _keys(place: Path, root: Path) -> None:
-    """One key for us, one for the host: the lab answers to nobody else, and we talk to nobody else."""
+    """One key for the tests, one for the host: the lab accepts no other client, and the tests no other host."""
     for old in (root / "etc/ssh").glob("ssh_host_*"):
         old.unlink()
     for name in ("id_ed25519", "host_key"):

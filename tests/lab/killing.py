@@ -1,4 +1,4 @@
-"""Runs inside the lab: kills vgpuctl with SIGKILL at random instants, has reconcile mend it, and looks what is left.
+"""Runs inside the lab: kills vgpuctl with SIGKILL at random instants, lets reconcile fix it, and checks what is left.
 
 `python3 -m tests.lab.killing SEED COUNT`: a line of JSON for each kill. Each command is a fork of this process, which
 has imported everything before: so the instants fall into the work and not into the start of an interpreter.
@@ -278,7 +278,7 @@ def left_over() -> list[str]:
 
 
 def started_again() -> list[str]:
-    """See a guest go that was asked to shut down before the kill, and have reconcile start it; what it found."""
+    """Wait for a guest's shutdown from before the kill, and let reconcile start it; returns its findings."""
     until = time.monotonic() + SETTLE_SECONDS
     while names(DRAINED) and time.monotonic() < until:
         if must("show-vm", VM)["state"] == "stopped":
@@ -296,7 +296,7 @@ def settled_state() -> str:
 
 
 def one(operation: Operation, longest: dict[str, float], chance: random.Random) -> dict[str, Any]:
-    """Kill one operation, mend, and look."""
+    """Kill one operation, run reconcile, and check the host."""
     words = operation.words(chance)
     after = chance.uniform(0, MARGIN * longest.get(operation.name, operation.guess))
     killed, lived = killed_after(after, words)
@@ -317,7 +317,7 @@ def one(operation: Operation, longest: dict[str, float], chance: random.Random) 
 
 
 def main(seed: int, count: int) -> int:
-    """Print a line for each kill: every operation in turn, in an order that is shuffled anew for each round."""
+    """Print a line for each kill: every operation in turn, in an order that is shuffled again for each round."""
     import libvirt  # noqa: F401 - every fork has it then
 
     import vgpuctl

@@ -85,7 +85,7 @@ def lab_apparmor(pytestconfig: pytest.Config) -> Lab:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker tells how often its L2 died."""
+    """A worker reports how often its L2 died."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None and session.config.stash[_keepers]:
         output["lab_deaths"] = session.config.stash[_deaths]
@@ -93,7 +93,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Gathers what the workers tell."""
+    """Collects the reports of the workers."""
     told = getattr(node, "workeroutput", {}).get("lab_deaths")
     if told is not None:
         node.config.stash[_deaths].extend(told)
@@ -107,7 +107,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def uses_lab(item: pytest.Item) -> bool:
-    """Whether a test asks for any of our fixtures, directly or through another one."""
+    """Whether a test uses any fixture of the lab, directly or through another one."""
     return bool(FIXTURES & set(getattr(item, "fixturenames", ())))
 
 

@@ -49,7 +49,7 @@ class Keeper:
         return self._lab
 
     def clean(self) -> Lab:
-        """The Lab in the state "session"; a Lab that does not load it is started anew."""
+        """The Lab in the state "session"; a Lab that does not load it is started again."""
         lab = self.running()
         try:
             lab.load(TAG)

@@ -31,7 +31,7 @@ def from_outside(lab: Lab, home: Path, *words: str) -> tuple[int, dict[str, Any]
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
-def test_a_vm_is_made_and_removed_from_outside_and_a_key_that_nobody_knows_is_refused(lab: Lab, tmp_path: Path) -> None:
+def test_a_remote_vm_is_made_and_removed_and_an_unknown_key_refused(lab: Lab, tmp_path: Path) -> None:
     put_gpu(lab, "vendor-vf")
     use_defaults(lab)
     before = leftovers(lab)

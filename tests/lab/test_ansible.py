@@ -53,7 +53,7 @@ def steps(ran: Ran) -> dict[str, list[str]]:
 
 
 @pytest.mark.deadline(600)
-def test_check_mode_says_what_a_stock_debian_lacks_and_changes_nothing(lab: Lab, site: Callable[..., Ran]) -> None:
+def test_check_mode_shows_a_stock_debians_gaps_without_change(lab: Lab, site: Callable[..., Ran]) -> None:
     put_gpu(lab, "vendor-vf")
     before = leftovers(lab)
     bare = {"site_install": True, "gpu_host_iommu": False, "vgpuctl_link": "", "vgpuctl_source": "/opt/vgpuctl/src"}
@@ -73,9 +73,7 @@ def test_check_mode_says_what_a_stock_debian_lacks_and_changes_nothing(lab: Lab,
 
 @pytest.mark.quick
 @pytest.mark.deadline(1200)
-def test_site_shows_what_it_then_does_is_repaired_by_another_run_and_ends_with_nothing_to_change(
-    lab: Lab, site: Callable[..., Ran]
-) -> None:
+def test_the_site_play_previews_repairs_and_is_idempotent(lab: Lab, site: Callable[..., Ran]) -> None:
     put_gpu(lab, "vendor-vf", vfs=0)
     put_sriov_manage(lab)
     before = leftovers(lab)

@@ -1,4 +1,4 @@
-"""apply, diff and assert on a real kernel: a file becomes the host, and what somebody changes past it is told."""
+"""apply, diff and assert on a real kernel: a file becomes the host, and changes by other programs are reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIXED, EQUAL = ["3 1 0 4000000"], ["2 2 33 1041666"]
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
-def test_a_file_is_applied_then_nothing_differs_and_drift_is_told_and_mended(lab: Lab) -> None:
+def test_apply_is_idempotent_and_reports_and_fixes_drift(lab: Lab) -> None:
     partitioned_host(lab, "vendor-vf")
     lab.run("cat > /root/wanted.yaml", stdin=WANTED)
     must(lab, "apply", "-f", "/root/wanted.yaml", "--dry-run")

@@ -1,4 +1,4 @@
-"""vGPUs for VMs that are there already, on a real libvirt and QEMU: plugged in while they run, taken away again."""
+"""vGPUs for existing VMs, on a real libvirt and QEMU: attached and detached while they run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.lab.vgpuctl_in import A100, IGB, call, leftovers, must, put_gpu, use_
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
-def test_a_vm_of_somebody_else_gets_a_vgpu_while_it_runs_and_stays_its_owners(lab: Lab) -> None:
+def test_an_unmanaged_vm_gets_a_vgpu_live_and_stays_unmanaged(lab: Lab) -> None:
     put_gpu(lab, "mdev-pf")
     use_defaults(lab)
     before = leftovers(lab)
@@ -97,7 +97,7 @@ def test_a_guest_lets_a_vgpu_go_while_it_runs_and_one_that_is_paused_keeps_it_un
 
 
 def new_one(lab: Lab, made: dict[str, Any]) -> str:
-    """The vGPU that a VM has besides those it was made with."""
+    """The vGPU that a VM has in addition to its original ones."""
     now = must(lab, "show-vm", "vm-1")
     (carrier,) = {v["carrier"] for v in now["vgpus"]} - {v["carrier"] for v in made["vgpus"]}
     return str(carrier)

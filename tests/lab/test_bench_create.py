@@ -1,4 +1,4 @@
-"""create-vm beside a bare script and virt-install, on the lab's real libvirt. Prints ratios; no time fails a test.
+"""create-vm against a bare script and virt-install, on the lab's real libvirt. Prints ratios; no time fails a test.
 
 Everything in the lab is emulated, so seconds mean nothing here, ratios do. What is asserted is that all three made
 the same: a running VM with a linked clone, whose mdev is on the host and belongs to it.
@@ -29,7 +29,7 @@ VOLUME = """<volume><name>{name}.qcow2</name><capacity>{size}</capacity><allocat
 
 @pytest.mark.slow
 @pytest.mark.deadline(1800)
-def test_create_vm_beside_a_bare_script_and_virt_install(lab: Lab, pytestconfig: pytest.Config) -> None:
+def test_create_vm_next_to_a_script_and_virt_install(lab: Lab, pytestconfig: pytest.Config) -> None:
     put_gpu(lab, "mdev-pf")
     use_defaults(lab)
     create = create_file(lab)
@@ -45,7 +45,7 @@ def test_create_vm_beside_a_bare_script_and_virt_install(lab: Lab, pytestconfig:
 
 @pytest.mark.slow
 @pytest.mark.deadline(1800)
-def test_six_at_once_beside_a_bare_script_that_starts_four_at_a_time(lab: Lab, pytestconfig: pytest.Config) -> None:
+def test_six_at_once_next_to_a_script_that_starts_four(lab: Lab, pytestconfig: pytest.Config) -> None:
     put_gpu(lab, "mdev-pf")
     use_defaults(lab)
     create = create_file(lab)
@@ -126,7 +126,7 @@ def one(lab: Lab, way: str, name: str, xml: str, create: str) -> dict[str, float
 
 
 def job_for(lab: Lab, name: str, xml: str, create: str) -> dict[str, str]:
-    """What the ways are told; the XML is vgpuctl's own with another name and other UUIDs."""
+    """The input of each method; the XML is vgpuctl's own with another name and other UUIDs."""
     (old,) = re.findall(r"<uuid>(.+?)</uuid>", xml)
     (old_mdev,) = re.findall(r"<address uuid='(.+?)'", xml)
     (old_disk,) = re.findall(r"<source file='(.+?)'", xml)

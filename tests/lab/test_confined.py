@@ -23,7 +23,7 @@ def confined(lab: Lab) -> bool:
 
 @pytest.mark.quick
 @pytest.mark.deadline(400)
-def test_a_confined_libvirtd_runs_our_hook_with_any_python(lab_apparmor: Lab) -> None:
+def test_a_confined_libvirtd_runs_the_hook_with_any_python(lab_apparmor: Lab) -> None:
     lab = lab_apparmor
     lab.run(f"{INSTALLED}\nmkdir -p {OTHER_PYTHON.rpartition('/')[0]} && cp /usr/bin/python3.13 {OTHER_PYTHON}")
     assert "libvirtd (enforce)" in lab.run("cat /proc/$(pidof libvirtd)/attr/current").stdout

@@ -1,4 +1,4 @@
-"""kill -9, twenty callers, libvirtd down, a VM deleted behind our back: nothing leaks, nothing is given twice."""
+"""kill -9, twenty callers, libvirtd down, a VM deleted without vgpuctl: nothing leaks, nothing is assigned twice."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_without_libvirtd_gpus_are_listed_and_create_vm_says_what_to_start(lab: 
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
-def test_a_vm_undefined_with_virsh_behind_our_back_leaves_a_leak_that_reconcile_removes(lab: Lab) -> None:
+def test_a_vm_undefined_with_virsh_leaves_a_leak_for_reconcile(lab: Lab) -> None:
     put_gpu(lab, "mdev-vf")
     use_defaults(lab)
     before = lab.run("ls /sys/bus/mdev/devices").stdout

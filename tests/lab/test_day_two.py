@@ -32,7 +32,7 @@ print(json.dumps(answers))
 
 @pytest.mark.quick
 @pytest.mark.deadline(900)
-def test_whenever_it_is_killed_reconcile_leaves_nothing_over(lab: Lab) -> None:
+def test_reconcile_cleans_up_after_a_kill_at_any_time(lab: Lab) -> None:
     seed = int(os.environ.get("VGPUCTL_SEED") or random.randrange(2**32))
     print(f"VGPUCTL_SEED={seed}")
     kills = kill_in(lab, "mdev-vf", seed, KILLS)
@@ -60,7 +60,7 @@ def test_libvirtd_restarted_while_vms_are_made_leaves_whole_vms_and_nothing_else
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
-def test_a_vm_redefined_without_its_record_and_a_clone_of_it_are_seen_as_what_they_are(lab: Lab) -> None:
+def test_a_vm_without_its_record_and_its_clone_are_recognized(lab: Lab) -> None:
     put_gpu(lab, "mdev-pf")
     use_defaults(lab)
     made = must(lab, "create-vm", "vm-1", "--profile", "A100-4C", "--no-start")
@@ -86,7 +86,7 @@ def test_a_vm_redefined_without_its_record_and_a_clone_of_it_are_seen_as_what_th
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
-def test_a_full_pool_and_a_full_run_directory_are_said_and_leave_nothing(lab: Lab) -> None:
+def test_a_full_pool_or_run_directory_fails_cleanly(lab: Lab) -> None:
     put_gpu(lab, "vendor-vf")
     use_defaults(lab)
     before = leftovers(lab)

@@ -1,4 +1,4 @@
-"""VMs that take each other's places at once, with real libvirt, VFIO and guests."""
+"""VMs that swap their placements at once, with real libvirt, VFIO and guests."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tests.lab.vgpuctl_in import A100, IGB, leftovers, must, use_defaults
 NAMES = ("vm-0", "vm-1", "vm-2")
 # Moves each VM to the GPU where it is not, all in one round, as plan-moves carries such a round out.
 SWAP = f"""
-from vgpuctl.cli.progress import Silent
-from vgpuctl.engine.moves import move_all
-from vgpuctl.engine.observe import Want, observe
-from vgpuctl.host.world import local_world
+from vgpuctl.cli.progress import SilentProgress
+from vgpuctl.engine.moves import move_in_rounds
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.host.local_host import open_local_host
 from vgpuctl.plan.rounds import VmMove
-world = local_world()
+host = open_local_host()
 other = {{"{IGB}": "{SECOND_IGB}", "{SECOND_IGB}": "{IGB}"}}
-vms = observe(world, Want(types=True)).vms
-move_all(world, [tuple(VmMove(vm, v, other[v.gpu]) for vm in vms for v in vm.promise.vgpus)], 180, Silent())
+vms = observe(host, ReadScope(types=True)).vms
+move_in_rounds(host, [tuple(VmMove(vm, v, other[v.gpu]) for vm in vms for v in vm.record.vgpus)], 180, SilentProgress())
 """
 
 
 @pytest.mark.deadline(1500)
 @pytest.mark.parametrize("running", [True, False], ids=["running", "off"])
-def test_two_sizes_change_gpus_and_each_guest_runs_at_its_new_place(lab: Lab, running: bool) -> None:
+def test_two_sizes_swap_gpus_and_each_guest_runs_there(lab: Lab, running: bool) -> None:
     lab.run(["modprobe", "vgpulab", f"pf={IGB},{SECOND_IGB}", "form=vendor-vf,vendor-vf", "vfs=7,7"])
     put_nvml(lab)
     use_defaults(lab)

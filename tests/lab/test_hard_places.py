@@ -1,4 +1,4 @@
-"""A host that cannot take what is written: /etc read-only, no inodes, and a vGPU that dies under its VM."""
+"""A host that refuses writes: /etc read-only, no inodes, and a vGPU that dies under its VM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KNOB = "/sys/module/vgpulab/parameters/clear_in_use"
 
 @pytest.mark.quick
 @pytest.mark.deadline(400)
-def test_with_etc_read_only_what_must_be_written_there_is_refused_and_the_rest_works(lab: Lab) -> None:
+def test_a_read_only_etc_blocks_only_writes_there(lab: Lab) -> None:
     put_gpu(lab, "vendor-vf")
     lab.run("modprobe igb")
     use_defaults(lab)
@@ -47,7 +47,7 @@ def test_with_etc_read_only_what_must_be_written_there_is_refused_and_the_rest_w
 
 @pytest.mark.quick
 @pytest.mark.deadline(400)
-def test_without_inodes_in_the_pool_or_in_run_nothing_is_left_and_it_is_said(lab: Lab) -> None:
+def test_without_inodes_in_pool_or_run_it_fails_cleanly(lab: Lab) -> None:
     put_gpu(lab, "vendor-vf")
     use_defaults(lab)
     with bystanders(lab, plain_vfs=False):
@@ -74,7 +74,7 @@ def test_without_inodes_in_the_pool_or_in_run_nothing_is_left_and_it_is_said(lab
 
 @pytest.mark.quick
 @pytest.mark.deadline(400)
-def test_a_vgpu_that_died_under_a_running_vm_is_shown_and_the_vm_is_neither_harmed_nor_stuck(lab: Lab) -> None:
+def test_a_vgpu_that_fails_under_a_running_vm_is_shown_and_the_vm_works_on(lab: Lab) -> None:
     put_gpu(lab, "vendor-vf")
     use_defaults(lab)
     with bystanders(lab, plain_vfs=False):

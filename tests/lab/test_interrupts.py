@@ -1,4 +1,4 @@
-"""Ctrl-C once and twice while a VM is made, on the real host: undone, or said what is left and mended by reconcile."""
+"""Ctrl-C once and twice while a VM is made, on the real host: undone, or leftovers listed and fixed by reconcile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of the kills says what each of them was, and hides nothing that was left."""
+"""The table of kills describes each kill and shows all leftovers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_each_operation_has_its_row_and_the_last_is_all_of_them() -> None:
     assert "Seeds: 7, 8." in text
 
 
-def test_kills_are_kept_from_one_run_to_the_next(tmp_path: Path) -> None:
+def test_kills_survive_to_the_next_run(tmp_path: Path) -> None:
     file = tmp_path / "kills"
     assert kills._kept(file) == []
     kills._keep(file, [ONE])

@@ -1,4 +1,4 @@
-"""The lab keeps its promises: without these, a failing lab test says nothing about vgpuctl."""
+"""The lab itself works: without these tests, a failing lab test says nothing about vgpuctl."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_host_is_settled_and_right(lab: Lab) -> None:
     assert "<domain>kvm</domain>" in lab.run("virsh domcapabilities").stdout
 
 
-def test_there_is_no_way_out(lab: Lab) -> None:
+def test_no_network_outside(lab: Lab) -> None:
     assert lab.run("timeout 5 bash -c '< /dev/tcp/10.0.2.2/22'", check=False).returncode != 0
 
 
@@ -111,7 +111,7 @@ def test_a_command_past_its_deadline_is_not_a_death(lab: Lab) -> None:
     assert lab.alive()
 
 
-def test_a_panic_is_told_from_a_failed_command(lab: Lab) -> None:
+def test_a_panic_differs_from_a_failure(lab: Lab) -> None:
     with pytest.raises(CommandFailed, match="status 3"):
         lab.run("exit 3")
     with pytest.raises(LabDied, match="panic"):

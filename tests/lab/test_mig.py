@@ -1,4 +1,4 @@
-"""MIG through vgpuctl on the lab's module: VMs in GPU instances, and what takes those away and brings them back."""
+"""MIG through vgpuctl on the lab's module: VMs in GPU instances, and how instances are lost and restored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OFF, ON = ["1 0 0"], ["1 1 1"]
 
 @pytest.mark.deadline(900)
 @pytest.mark.parametrize("form", [pytest.param("vendor-vf", marks=pytest.mark.quick), "mdev-vf"])
-def test_a_vm_runs_in_an_instance_and_apply_mends_what_a_cycle_of_the_vfs_took(lab: Lab, form: str) -> None:
+def test_a_vm_runs_in_an_instance_and_apply_restores_a_vf_cycle(lab: Lab, form: str) -> None:
     partitioned_host(lab, form)
     must(lab, "set-mode", IGB, "vgpu")
     before = leftovers(lab)
@@ -68,7 +68,7 @@ def test_a_mode_that_waits_for_a_reset_gets_one_when_nobody_has_the_driver_open(
 
 @pytest.mark.quick
 @pytest.mark.deadline(900)
-def test_a_boot_that_loses_even_the_mode_brings_back_all_and_passthrough_ends_it_until_the_mode_is_vgpu(
+def test_a_boot_that_loses_mig_mode_restores_all_and_passthrough_disables_it_until_vgpu_mode(
     lab: Lab,
 ) -> None:
     partitioned_host(lab, "vendor-vf")

@@ -12,7 +12,7 @@ from tests.lab.vgpuctl_in import A100, IGB, leftovers, must
 
 @pytest.mark.quick
 @pytest.mark.deadline(900)
-def test_vms_of_several_sizes_are_where_the_larger_ones_keep_their_room_and_there_again_after_a_boot(lab: Lab) -> None:
+def test_mixed_size_vms_leave_room_for_larger_ones_also_after_a_boot(lab: Lab) -> None:
     partitioned_host(lab, "vendor-vf")
     must(lab, "set-mode", IGB, "vgpu")
     before = leftovers(lab)

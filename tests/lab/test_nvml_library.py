@@ -192,7 +192,7 @@ def test_where_a_vgpu_of_one_of_several_sizes_is_and_may_be(ask: Ask) -> None:
     assert with_mig == [3]
 
 
-def test_migs_profiles_and_mode_are_told_while_it_is_off_and_its_instances_are_not(ask: Ask) -> None:
+def test_disabled_mig_reports_profiles_and_mode_but_no_instances(ask: Ask) -> None:
     assert ask(
         "n.nvmlDeviceGetMigMode(gpu), n.nvmlDeviceGetMaxMigDeviceCount(gpu)",
         "profile(2), profile(0, version=1)",
@@ -216,7 +216,7 @@ def test_migs_profiles_and_mode_are_told_while_it_is_off_and_its_instances_are_n
     ]
 
 
-def test_migs_instances_are_told_with_their_places(ask: Ask) -> None:
+def test_mig_instances_have_placements(ask: Ask) -> None:
     whole = "n.nvmlDeviceGetGpuInstanceById(gpu, 1)"
     assert ask(
         "gi(1), gi(7)",
@@ -238,7 +238,7 @@ def test_migs_instances_are_told_with_their_places(ask: Ask) -> None:
     ]
 
 
-def test_an_instance_has_a_scheduler_of_its_own_or_says_that_it_has_none(ask: Ask) -> None:
+def test_an_instance_has_its_own_scheduler_or_reports_none(ask: Ask) -> None:
     assert ask("gi_v1(7)", "gi_v2(7)", "gi_v1(1)", "gi_v2(1)", change=MIG) == [(2, 2, 33, 1041666)] * 2 + [3, 3]
 
 

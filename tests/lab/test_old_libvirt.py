@@ -1,4 +1,4 @@
-"""libvirt 9.0, as Debian 12 has it: no vendor-specific VF for a VM, and vgpuctl says so before anything is made."""
+"""libvirt 9.0, as Debian 12 has it: no vendor-specific VF for a VM, and vgpuctl refuses before anything is made."""
 
 from __future__ import annotations
 

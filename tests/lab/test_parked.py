@@ -24,7 +24,7 @@ print(json.dumps([[json.loads(c.communicate()[0]), c.returncode] for c in comman
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
-def test_a_parked_write_ends_in_75_for_its_gpu_alone_and_heals_when_the_holder_lets_go(lab: Lab) -> None:
+def test_a_hanging_write_exits_75_only_for_its_gpu_until_the_holder_ends(lab: Lab) -> None:
     nvme = lab.hotplug_nvme()
     forms = ("form=mdev-pf,vendor-vf", "vfs=7")
     lab.run(["modprobe", "vgpulab", f"pf={IGB},{SECOND_IGB}", *forms, "clear_waits=Y"])

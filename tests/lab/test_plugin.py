@@ -1,4 +1,4 @@
-"""The rule for a dead L2, on a pretended Lab: a death runs a test again, a failed assertion never."""
+"""The rule for a dead L2, on a fake Lab: a death runs a test again, a failed assertion never."""
 
 from __future__ import annotations
 

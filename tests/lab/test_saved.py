@@ -1,4 +1,4 @@
-"""Managed save and restore with a vGPU that can be saved, and a start that another hook refuses after ours."""
+"""Managed save and restore with a vGPU that can be saved, and a start that another hook refuses after vgpuctl's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.lab.vgpuctl_in import leftovers, must, use_defaults
 MTTY_IDS = "4348:3253"
 OTHER_HOOK = "/etc/libvirt/hooks/qemu.d/zz-other"
 # mtty can be saved, but tracks dirty memory through a part of the kernel that Debian leaves out (CONFIG_IOMMUFD): QEMU
-# is told to save it all the same and to do without.
+# is configured to save it anyway and to do without.
 SAVABLE = """<qemu:override><qemu:device alias='ua-vgpuctl-0'><qemu:frontend>
 <qemu:property name='enable-migration' type='string' value='on'/>
 <qemu:property name='x-device-dirty-page-tracking' type='string' value='off'/>
@@ -23,7 +23,7 @@ SAVABLE = """<qemu:override><qemu:device alias='ua-vgpuctl-0'><qemu:frontend>
 
 
 def make_savable(lab: Lab, name: str) -> None:
-    """Define the VM anew with QEMU's options, as an admin would with `virsh edit`."""
+    """Redefine the VM with QEMU's options, as an admin would with `virsh edit`."""
     xml = lab.run(f"virsh dumpxml --inactive {name}").stdout
     space = "<domain xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0' "
     lab.run("virsh define /dev/stdin", stdin=xml.replace("<domain ", space, 1).replace("</domain>", SAVABLE))
@@ -38,7 +38,7 @@ def guest_boot(lab: Lab, name: str) -> str:
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
-def test_a_saved_vm_keeps_vgpu_and_claim_and_wakes_up_with_them_also_after_a_boot(lab: Lab) -> None:
+def test_a_saved_vm_keeps_vgpu_and_claim_and_resumes_also_after_a_boot(lab: Lab) -> None:
     lab.run(f"{INSTALLED}\nmodprobe mtty")
     use_defaults(lab)
     must(lab, "install-host", "--restart-libvirt")

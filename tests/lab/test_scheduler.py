@@ -28,7 +28,7 @@ def running(lab: Lab) -> tuple[Any, ...]:
 
 
 @pytest.mark.deadline(900)
-def test_it_is_set_refused_while_a_vgpu_is_there_drained_and_back_after_a_boot(lab: Lab) -> None:
+def test_it_is_set_refused_with_a_vgpu_drained_and_restored_by_a_boot(lab: Lab) -> None:
     lab.run(INSTALLED)
     lab.run("echo vgpulab > /etc/modules-load.d/vgpulab.conf; cat > /etc/modprobe.d/vgpulab.conf",
             stdin=f"options vgpulab pf={IGB} form=vendor-vf vfs=7\n")  # fmt: skip
@@ -80,7 +80,7 @@ def test_an_old_library_sets_it_by_version_1_and_taking_the_gpu_from_its_driver_
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
-def test_modprobes_file_counts_when_the_driver_is_loaded_next_and_the_kernel_log_tells(lab: Lab) -> None:
+def test_a_modprobe_file_counts_from_the_next_driver_load_as_the_kernel_log_shows(lab: Lab) -> None:
     lab.run("cat > /etc/modprobe.d/vgpulab.conf", stdin=f"options vgpulab pf={IGB} form=mdev-pf\n")
     lab.run("modprobe nvidia")
     put_nvml(lab)

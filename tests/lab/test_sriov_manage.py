@@ -1,4 +1,4 @@
-"""set-mode on an NVIDIA GPU whose VFs its own command turns on and off, on a real kernel; and who stands against it."""
+"""set-mode on an NVIDIA GPU whose VFs its own command turns on and off, on a real kernel; and blocking processes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_vfs_come_and_go_and_come_back_after_a_boot(lab: Lab, form: str) -> 
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
-def test_no_descriptor_of_ours_is_open_on_the_driver_and_who_else_has_one_is_named(lab: Lab) -> None:
+def test_vgpuctl_closes_the_driver_and_names_other_openers(lab: Lab) -> None:
     put_gpu(lab, "vendor-vf", vfs=0)
     use_defaults(lab)
     put_sriov_manage(lab)
@@ -86,7 +86,7 @@ def test_no_descriptor_of_ours_is_open_on_the_driver_and_who_else_has_one_is_nam
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
-def test_a_running_vm_keeps_its_vfs_unless_it_may_be_drained_and_runs_again_after_it(lab: Lab) -> None:
+def test_a_running_vm_blocks_its_vfs_until_drained_and_then_runs_again(lab: Lab) -> None:
     lab.run("modprobe igb")
     use_defaults(lab)
     must(lab, "set-mode", PLAIN, "sriov", "--vfs", "2")

@@ -60,7 +60,7 @@ print(json.dumps({"answers": answers, "waits": waits, "took": took, **loops}))
 
 @pytest.mark.quick
 @pytest.mark.deadline(900)
-def test_six_plain_starts_at_once_all_get_their_vgpu_and_nobody_waits_for_all_of_them(lab: Lab) -> None:
+def test_six_plain_starts_at_once_get_their_vgpu_without_long_waits(lab: Lab) -> None:
     lab.run(INSTALLED)
     put_gpu(lab, "mdev-pf")
     use_defaults(lab)

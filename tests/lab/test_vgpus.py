@@ -17,7 +17,7 @@ WAIT_FOR_IT = "n=0; until grep -q 0x10de /sys/bus/pci/devices/*/vendor || [ $n =
 
 @pytest.mark.quick
 @pytest.mark.deadline(600)
-def test_a_vgpu_without_a_vm_goes_to_a_running_guest_of_virsh_and_is_kept_while_it_has_it(lab: Lab) -> None:
+def test_a_vgpu_attached_with_virsh_cannot_be_deleted_in_use(lab: Lab) -> None:
     put_gpu(lab, "mdev-pf")
     use_defaults(lab)
     before = leftovers(lab)

@@ -14,7 +14,7 @@ from tests.lab.console import guest_devices, read_console
 from tests.lab.machine import Lab
 from tests.lab.vgpuctl_in import call, leftovers, must, put_gpu
 
-WISH = ("--os", "windows11", "--profile", "A100-4C", "--memory", "4GiB", "--vcpus", "2")
+REQUEST = ("--os", "windows11", "--profile", "A100-4C", "--memory", "4GiB", "--vcpus", "2")
 SWTPM = "/usr/bin/swtpm"
 UNSIGNED = "/var/lib/libvirt/images/unsigned.qcow2"
 # `debug` makes swtpm write down what the firmware asks of it.
@@ -62,7 +62,7 @@ def test_the_firmware_of_windows_11_measures_its_boot_and_refuses_what_is_not_si
     put_gpu(lab, "mdev-vf")
     lab.run(f"{EMULATED}\n{MAKE_UNSIGNED}")
     before = windows_leftovers(lab)
-    made = must(lab, "create-vm", "win", *WISH, "--image", UNSIGNED, "--template", "emulated")
+    made = must(lab, "create-vm", "win", *REQUEST, "--image", UNSIGNED, "--template", "emulated")
     assert (made["state"], made["firmware"], len(made["vgpus"])) == ("running", "uefi", 1)
     live = lab.run("virsh dumpxml win").stdout
     for part in (
@@ -100,12 +100,12 @@ def test_without_swtpm_or_a_firmware_with_keys_windows_11_is_refused_before_anyt
         (SWTPM, "tpm"),
     ):
         lab.run(f"mkdir /root/away && mv {away} /root/away")
-        status, document = call(lab, "create-vm", "win", *WISH, "--disk", "1GiB")
+        status, document = call(lab, "create-vm", "win", *REQUEST, "--disk", "1GiB")
         assert (status, document["error"]["facts"].get("check")) == (6, check), document
         assert "install" in document["error"]["hint"]
         assert windows_leftovers(lab) == before
         lab.run(f"mv /root/away/* {away.rpartition('/')[0]} && rmdir /root/away")
-    must(lab, "create-vm", "win", *WISH, "--disk", "1GiB", "--no-start")
+    must(lab, "create-vm", "win", *REQUEST, "--disk", "1GiB", "--no-start")
     must(lab, "delete-vm", "win")
     assert windows_leftovers(lab) == before
 
@@ -113,7 +113,7 @@ def test_without_swtpm_or_a_firmware_with_keys_windows_11_is_refused_before_anyt
 @pytest.mark.deadline(400)
 def test_kvm_takes_the_enlightenments_and_the_processors_of_windows_11(lab: Lab) -> None:
     put_gpu(lab, "mdev-vf")
-    xml = lab.run(["vgpuctl", "create-vm", "win", *WISH, "--disk", "1GiB", "--print-xml"]).stdout
+    xml = lab.run(["vgpuctl", "create-vm", "win", *REQUEST, "--disk", "1GiB", "--print-xml"]).stdout
     for pattern, instead in (
         ("<os firmware='efi'>", "<os>"),
         ("<(firmware|metadata|hostdev)[ >].*?</\\1>", ""),

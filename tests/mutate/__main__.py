@@ -44,7 +44,7 @@ Made by `.venv/bin/python -m tests.mutate` on {date}.
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a bug. `found_by`: the test that failed first, None when none did."""
+    """The result of a bug. `found_by`: the test that failed first, None when none did."""
 
     bug: Bug
     found_by: str | None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that change VMs or GPUs, each on a small simulated host, and the VMs that somebody else acts on."""
+"""The commands that change VMs or GPUs, each on a small simulated host, and the VMs that another program acts on."""
 
 from __future__ import annotations
 
@@ -11,6 +11,20 @@ from functools import partial
 from pathlib import Path
 
 from tests.faults import Watch
+from tests.hosts import (
+    WAIT_SECONDS,
+    Act,
+    Silent,
+    SimulatedHost,
+    create,
+    delete,
+    mend,
+    open_sim_host,
+    request,
+    start,
+    stop,
+    yes,
+)
 from tests.layouts import do as set_mode
 from tests.partitions import act as partition
 from tests.partitions import mig
@@ -18,23 +32,22 @@ from tests.partitions import small as one_gpu
 from tests.schedulers import POOL, TWO_MS
 from tests.schedulers import act as set_scheduler
 from tests.schedulers import small as one_card
-from tests.worlds import WAIT_SECONDS, Act, Host, Silent, create, delete, mend, open_host, start, stop, wish, yes
+from vgpuctl.config.host_spec import HostSpec
 from vgpuctl.engine.apply import apply_host
 from vgpuctl.engine.attach import attach, detach
 from vgpuctl.engine.change import set_profile
-from vgpuctl.engine.ensure import ensure_vm
-from vgpuctl.engine.host_plan import How
-from vgpuctl.engine.host_wish import ask
-from vgpuctl.engine.many import ensure_many
-from vgpuctl.engine.moves import make_room, move_all
-from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.desired_state import read_desired_state
+from vgpuctl.engine.ensure_vm import ensure_vm
+from vgpuctl.engine.ensure_vms import ensure_vms
+from vgpuctl.engine.host_plan import ApplyOptions
+from vgpuctl.engine.moves import make_room, move_in_rounds
 from vgpuctl.engine.refresh import refresh_vm
 from vgpuctl.engine.restore import restore_host
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.wish import NewDisk, UserData, VmWish
-from vgpuctl.model.world import World
+from vgpuctl.model.request import NewDisk, UserData, VmRequest
+from vgpuctl.observe import ReadScope, observe
 from vgpuctl.plan.rounds import VmMove
-from vgpuctl.spec.host import HostSpec
+from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
 IMAGES = "images: [{path: /old.qcow2, size_gib: 20, firmware: both}, {path: /new.qcow2, size_gib: 10, firmware: both}]"
@@ -70,7 +83,7 @@ class Case:
 
     command: str
     kind: str
-    prepared: Callable[[Path], Host]
+    prepared: Callable[[Path], SimulatedHost]
     act: Act
     targets: tuple[str, ...] = ("vm",)
 
@@ -81,34 +94,36 @@ class Case:
 
 
 class Tally(Silent):
-    """The progress of several VMs, that nobody sees."""
+    """Progress of several VMs that shows nothing."""
 
-    def tallied(self, done: int, total: int, failed: int, text: str) -> None: ...
+    def on_vm_finish(self, done: int, total: int, failed: int, text: str) -> None: ...
 
 
-def asked(kind: str, name: str = "vm", **changes: object) -> VmWish:
-    """Return the wish for a VM on a host of this kind: with a clone, a second disk and a seed."""
+def asked(kind: str, name: str = "vm", **changes: object) -> VmRequest:
+    """Return the request for a VM on a host of this kind: with a clone, a second disk and a seed."""
     more = {"image": "/old.qcow2", "disks": (NewDisk(1024),), "cloud_init": SEED, **changes}
     if kind in ("sriov", "passthrough"):
-        return wish(mode=kind, gpu=HOSTS[kind][1], name=name, **more)
-    return wish(HOSTS[kind][1], name=name, vgpu_params=(("frame_rate_limiter", "0"),), **more)
+        return request(mode=kind, gpu=HOSTS[kind][1], name=name, **more)
+    return request(HOSTS[kind][1], name=name, vgpu_params=(("frame_rate_limiter", "0"),), **more)
 
 
-def empty(directory: Path, kind: str) -> Host:
+def empty(directory: Path, kind: str) -> SimulatedHost:
     """Return a host without VMs."""
-    return open_host(directory, text=HOSTS[kind][0])
+    return open_sim_host(directory, text=HOSTS[kind][0])
 
 
-def with_vm(directory: Path, kind: str, *, on: bool, reboot: bool = False, **changes: object) -> Host:
+def with_vm(directory: Path, kind: str, *, on: bool, reboot: bool = False, **changes: object) -> SimulatedHost:
     """Return a host with a VM, and with `reboot` after one: its device is to be made again."""
     host = empty(directory, kind)
-    create(host.world, asked(kind, **changes), start=on)
+    create(host.ports, asked(kind, **changes), start=on)
     if reboot:
         host.sim.reboot()
     return host.again()
 
 
-def killed(directory: Path, kind: str, before: Callable[[Path, str], Host], act: Act, call: str) -> Host:
+def killed(
+    directory: Path, kind: str, before: Callable[[Path, str], SimulatedHost], act: Act, call: str
+) -> SimulatedHost:
     """Return a host on which a process that did this was killed in such a call, once it was done."""
     host = before(directory, kind)
 
@@ -119,114 +134,118 @@ def killed(directory: Path, kind: str, before: Callable[[Path, str], Host], act:
     pid = os.fork()
     if not pid:
         try:
-            act(Watch(after=die).watch(open_host(directory, host.scenario, later=host.later).world))
+            act(Watch(after=die).watch(open_sim_host(directory, host.scenario, later=host.later).ports))
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     return host.again()
 
 
-def _create(world: World, kind: str, *, on: bool = True, **changes: object) -> Outcome:
-    return create(world, asked(kind, **changes), start=on)
+def _create(ports: Host, kind: str, *, on: bool = True, **changes: object) -> Outcome:
+    return create(ports, asked(kind, **changes), start=on)
 
 
-def _many(world: World, kind: str) -> Outcome:
+def _many(ports: Host, kind: str) -> Outcome:
     names = ("vm", "vm-2")
     wanted = asked(kind, name="vm")
-    return ensure_many(
-        world, wanted, names, start=True, parallel=1, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Tally()
+    return ensure_vms(
+        ports, wanted, names, start=True, parallel=1, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Tally()
     )
 
 
-def _ensure(world: World, kind: str, state: str, **changes: object) -> Outcome:
+def _ensure(ports: Host, kind: str, state: str, **changes: object) -> Outcome:
     sources = dict.fromkeys(changes, "typed")
     wanted = replace(asked(kind, **changes), sources=sources)
     return ensure_vm(
-        world, wanted, state=state, dry_run=False, confirm=yes, wait_seconds=WAIT_SECONDS, progress=Silent()
+        ports, wanted, state=state, dry_run=False, confirm=yes, wait_seconds=WAIT_SECONDS, progress=Silent()
     )
 
 
-def _attach(world: World, kind: str) -> Outcome:
-    return attach(world, wish(HOSTS[kind][1], name="vm"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+def _attach(ports: Host, kind: str) -> Outcome:
+    return attach(
+        ports, request(HOSTS[kind][1], name="vm"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent()
+    )
 
 
-def _detach(world: World) -> Outcome:
-    return detach(world, "vm", dry_run=False, wait_seconds=5, progress=Silent())
+def _detach(ports: Host) -> Outcome:
+    return detach(ports, "vm", dry_run=False, wait_seconds=5, progress=Silent())
 
 
-def _set_profile(world: World, kind: str) -> Outcome:
+def _set_profile(ports: Host, kind: str) -> Outcome:
     return set_profile(
-        world, wish(HOSTS[kind][2], name="vm"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent()
+        ports, request(HOSTS[kind][2], name="vm"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent()
     )
 
 
-def _refresh(world: World, *, drain: bool) -> Outcome:
+def _refresh(ports: Host, *, drain: bool) -> Outcome:
     return refresh_vm(
-        world, "vm", "/new.qcow2", drain=drain, dry_run=False, confirm=yes, wait_seconds=5, progress=Silent()
+        ports, "vm", "/new.qcow2", drain=drain, dry_run=False, confirm=yes, wait_seconds=5, progress=Silent()
     )
 
 
-def _stop(world: World, *, force: bool) -> Outcome:
-    return stop(world, "vm", force=force)
+def _stop(ports: Host, *, force: bool) -> Outcome:
+    return stop(ports, "vm", force=force)
 
 
-def _apply(world: World) -> Outcome:
-    wanted = ask(world, None, ("gpus[0000:86:00.0].mode=sriov", "gpus[0000:86:00.0].vfs=2"))
-    return apply_host(world, wanted, How(True, WAIT_SECONDS), dry_run=False, confirm=yes, progress=Silent())
+def _apply(ports: Host) -> Outcome:
+    wanted = read_desired_state(ports, None, ("gpus[0000:86:00.0].mode=sriov", "gpus[0000:86:00.0].vfs=2"))
+    return apply_host(ports, wanted, ApplyOptions(True, WAIT_SECONDS), dry_run=False, confirm=yes, progress=Silent())
 
 
-def _restore(world: World) -> Outcome:
-    return restore_host(world, HostSpec(1), dry_run=False, wait_seconds=5.0, progress=Silent())
+def _restore(ports: Host) -> Outcome:
+    return restore_host(ports, HostSpec(1), dry_run=False, wait_seconds=5.0, progress=Silent())
 
 
-def two_gpus(directory: Path, kind: str, *, on: bool, locked_out: bool) -> Host:
+def two_gpus(directory: Path, kind: str, *, on: bool, locked_out: bool) -> SimulatedHost:
     """Return two GPUs with one VM on each, to be moved together; or VMs that have each other's places."""
     gpu, small, large = TWO_GPUS[kind]
     kernel = 'kernel: "5.14.0"\n' if kind == "mdev-vf" else ""
-    host = open_host(directory, text=f"version: 1\n{kernel}gpus:\n  - {gpu}\n  - {gpu}\n")
+    host = open_sim_host(directory, text=f"version: 1\n{kernel}gpus:\n  - {gpu}\n  - {gpu}\n")
     profiles = (small, large, small) if locked_out else (small, small, small)
     names = ("vm", "vm-2", "vm-3") if locked_out else ("gone", "vm", "vm-2")
     for name, profile in zip(names, profiles, strict=True):
-        create(host.world, wish(profile, name=name), start=on)
+        create(host.ports, request(profile, name=name), start=on)
     if not locked_out:
-        delete(host.world, "gone")
+        delete(host.ports, "gone")
     return host.again()
 
 
-def _room(world: World, kind: str) -> Outcome:
-    return make_room(world, [(TWO_GPUS[kind][2], 1)], most=None, yes=True, wait_seconds=WAIT_SECONDS, progress=Silent())
+def _room(ports: Host, kind: str) -> Outcome:
+    return make_room(
+        ports, [(TWO_GPUS[kind][2], 1)], max_moves=None, yes=True, wait_seconds=WAIT_SECONDS, progress=Silent()
+    )
 
 
-def _exchange(world: World) -> None:
+def _exchange(ports: Host) -> None:
     """Put each VM on the other GPU, all at once."""
-    snapshot = observe(world, Want(types=True))
+    snapshot = observe(ports, ReadScope(types=True))
     one, other = (gpu.address for gpu in snapshot.gpus)
     moves = []
     for vm in sorted(snapshot.vms, key=lambda vm: vm.name):
-        assert vm.promise is not None
-        (vgpu,) = vm.promise.vgpus
+        assert vm.record is not None
+        (vgpu,) = vm.record.vgpus
         moves.append(VmMove(vm, vgpu, other if vgpu.gpu == one else one))
-    move_all(world, [tuple(moves)], WAIT_SECONDS, Silent())
+    move_in_rounds(ports, [tuple(moves)], WAIT_SECONDS, Silent())
 
 
-def _flex(directory: Path, *, on: bool) -> Host:
+def _flex(directory: Path, *, on: bool) -> SimulatedHost:
     host = empty(directory, "sriov")
     for name in ("vm", "vm-2"):
-        create(host.world, asked("sriov", name=name), start=on)
+        create(host.ports, asked("sriov", name=name), start=on)
     return host.again()
 
 
-def _card(directory: Path, *, mixed: bool) -> Host:
+def _card(directory: Path, *, mixed: bool) -> SimulatedHost:
     host = one_gpu(directory, "H100", **({} if mixed else {"more": "mig: [3g.40gb, 1g.10gb]"}))
     host.sim.host_file.parent.mkdir(parents=True, exist_ok=True)
     host.sim.host_file.write_text("version: 1\n")
-    create(host.world, wish("H100-10C" if mixed else "H100-1-10C", name="vm"))
+    create(host.ports, request("H100-10C" if mixed else "H100-1-10C", name="vm"))
     return host.again()
 
 
-def _scheduled(directory: Path) -> Host:
+def _scheduled(directory: Path) -> SimulatedHost:
     host = one_card(directory, more=POOL)
-    create(host.world, wish("A100-4C", name="vm"))
+    create(host.ports, request("A100-4C", name="vm"))
     return host.again()
 
 
@@ -255,13 +274,11 @@ def _of_kind(kind: str) -> Iterator[Case]:
     made = partial(_create, kind=kind)
     for call, act, before in (
         ("storage.make_volume", made, empty),
-        ("hypervisor.set_promise", partial(delete, name="vm"), partial(with_vm, on=False)),
+        ("hypervisor.set_record", partial(delete, name="vm"), partial(with_vm, on=False)),
         ("hypervisor.redefine", partial(_refresh, drain=False), partial(with_vm, on=False)),
     ):
         host = partial(killed, kind=kind, before=before, act=act, call=call)
-        what = {"storage.make_volume": "half made", "hypervisor.set_promise": "half removed"}.get(
-            call, "half refreshed"
-        )
+        what = {"storage.make_volume": "half made", "hypervisor.set_record": "half removed"}.get(call, "half refreshed")
         yield Case(f"reconcile ({what})", kind, host, mend)
 
 

@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "outside.md"
 HEAD = """# Somebody else starts, destroys or undefines the VM
 
 While vgpuctl works on a VM, another program (a person with virsh, autostart, a cluster manager) starts it, destroys it
-(`virsh destroy`) or undefines it. Each trial does one of these before one call of a seam, on a simulated host. These
+(`virsh destroy`) or undefines it. Each trial does one of these before one call of a port, on a simulated host. These
 rules must hold:
 
 - While a VM is not off nothing of it goes: no disk, record, definition, device or claim. Whoever started it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One command while another program starts, destroys or undefines a VM at one instant, and what must hold then.
+"""One command while another program starts, destroys or undefines a VM at one instant, and the invariants.
 
 While a VM is not off nothing of it goes: no disk, record, definition, device or claim. The command ends with a
 documented status, and `reconcile` comes to rest, leaves running VMs alone and leaves nothing without an owner.
@@ -17,18 +17,18 @@ from shutil import rmtree
 from typing import Any
 
 from tests.faults import CHANGING, Watch
+from tests.hosts import SimulatedHost, copied, mend, open_sim_host
 from tests.outside.cases import Case
-from tests.worlds import Host, copied, mend, open_host
-from vgpuctl.domain.parse import parse
-from vgpuctl.domain.sources import sources_of
+from vgpuctl.domain.disk_sources import parse_disk_sources
+from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.hook.run import prepare
-from vgpuctl.model.vm import PromiseState, VmState
+from vgpuctl.model.vm import RecordState, VmState
 from vgpuctl.sim.state import State
 
 ACTIONS = ("start", "destroy", "undefine")
 STATUSES = frozenset({1, 2, 3, 4, 5, 6, 75})
-"""What docs/exit-codes.md says of a command that no signal reaches."""
+"""The exit statuses in docs/exit-codes.md of a command without a signal."""
 ROUNDS = 5
 LOOKS = frozenset({"sysfs.read", "sysfs.readlink", "sysfs.listdir"})
 
@@ -44,7 +44,7 @@ class Instant:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a trial. `effective`: the action was possible then. `wrong`: what must not be."""
+    """The result of a trial. `effective`: the action was possible then. `wrong`: violated invariants."""
 
     case: Case
     instant: Instant
@@ -61,13 +61,13 @@ class Result:
         return f"{self.case.name}: {i.action} {i.target} before call {i.number} {self.call}"
 
 
-def _things(host: Host, state: State, uuid: str) -> set[str]:
+def _things(host: SimulatedHost, state: State, uuid: str) -> set[str]:
     """Return what a running VM has."""
     domain, running = state.domains[uuid], state.running[uuid]
-    claims = {c.carrier for c in host.world.claims.all() if c.vm_uuid == uuid}
-    plain = host.sim._core.machine.functions.keys() - state.types.keys()
-    there = {c for c in running.carriers if c in state.mdevs or state.types.get(c)} | (plain & set(running.carriers))
-    files = sources_of(running.xml).files
+    claims = {c.carrier for c in host.ports.claims.all() if c.vm_uuid == uuid}
+    plain = host.sim._core.machine.functions.keys() - state.vf_types.keys()
+    there = {c for c in running.carriers if c in state.mdevs or state.vf_types.get(c)} | (plain & set(running.carriers))
+    files = parse_disk_sources(running.xml).files
     return {
         *(["definition"] if domain.persistent else []),
         *(["record"] if "urn:vgpuctl:1" in domain.xml else []),
@@ -81,13 +81,13 @@ def _things(host: Host, state: State, uuid: str) -> set[str]:
 class Running:
     """Looks at the running VMs again and again: nothing of one may go while it runs."""
 
-    host: Host
+    host: SimulatedHost
     had: dict[str, set[str]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
     def look(self, when: str) -> None:
-        """See that every VM that runs has what it had when it was seen to run first."""
-        state = self.host.sim._core.look()
+        """Check that every running VM has what it had when it was first seen running."""
+        state = self.host.sim._core.read_state()
         self.had = {uuid: had for uuid, had in self.had.items() if uuid in state.running}
         for uuid, running in state.running.items():
             now = _things(self.host, state, uuid)
@@ -95,13 +95,13 @@ class Running:
             self.wrong += [f"{when}: {running.name} runs and lost its {thing}" for thing in sorted(had - now)]
             self.wrong += [
                 f"{when}: {running.name} runs without {p}"
-                for p in sources_of(running.xml).files
+                for p in parse_disk_sources(running.xml).files
                 if p not in state.files
             ]
             self.had[uuid] = now
 
     def undefined(self, uuid: str) -> None:
-        """Another program took the definition: that is not ours to keep."""
+        """Another program removed the definition: vgpuctl need not keep it."""
         self.had.get(uuid, set()).discard("definition")
 
 
@@ -119,7 +119,7 @@ class Trials:
     directory: Path
 
     @cached_property
-    def made(self) -> Host:
+    def made(self) -> SimulatedHost:
         """The host as it is before the command."""
         made = self.case.prepared(self.directory / "made")
         made.sim.close()
@@ -129,17 +129,17 @@ class Trials:
     def seen(self) -> tuple[tuple[str, dict[str, str]], ...]:
         """Each call of the command when nobody meddles, and the state of each target before it."""
         host = copied(self.made, self.directory / "dry")
-        beside, seen = open_host(host.directory, host.scenario), []
+        beside, seen = open_sim_host(host.directory, host.scenario), []
 
         def note(number: int, call: str, args: tuple[Any, ...]) -> None:
-            state = beside.sim._core.look()
+            state = beside.sim._core.read_state()
             states = {}
             for name in self.case.targets:
-                uuid = state.names.get(name)
+                uuid = state.uuids_by_name.get(name)
                 states[name] = "" if uuid is None else "on" if uuid in state.running else "off"
             seen.append((call, states))
 
-        self.case.act(Watch(before=note).watch(host.world))
+        self.case.act(Watch(before=note).watch(host.ports))
         _close(host, beside)
         return tuple(seen)
 
@@ -157,8 +157,8 @@ class Trials:
         """Carry the command out with the action at that instant, then reconcile, and see that nothing is lost."""
         directory = self.directory / f"{instant.action}-{instant.target}-{instant.number}"
         host = copied(self.made, directory)
-        beside = open_host(host.directory, host.scenario, later=host.later)
-        running, files = Running(beside), set(beside.sim._core.look().files)
+        beside = open_sim_host(host.directory, host.scenario, later=host.later)
+        running, files = Running(beside), set(beside.sim._core.read_state().files)
         running.look("before")
         effective: list[str] = []
 
@@ -173,7 +173,7 @@ class Trials:
             if call in CHANGING:
                 running.look(f"after call {number} {call}")
 
-        error, wrong = _outcome(self.case, Watch(before=before, after=after).watch(host.world))
+        error, wrong = _outcome(self.case, Watch(before=before, after=after).watch(host.ports))
         wrong += _of_error(error)
         running.look("at the end")
         later = beside.again()
@@ -187,17 +187,17 @@ class Trials:
         return Result(self.case, instant, call, bool(effective), status, text, (*running.wrong, *wrong))
 
 
-def _close(*hosts: Host) -> None:
+def _close(*hosts: SimulatedHost) -> None:
     for host in hosts:
         host.sim.close()
 
 
-def _meddle(host: Host, instant: Instant) -> str | None:
+def _meddle(host: SimulatedHost, instant: Instant) -> str | None:
     """Do what another program does; None where libvirt refuses it now."""
-    uuid = host.sim._core.look().names.get(instant.target)
+    uuid = host.sim._core.read_state().uuids_by_name.get(instant.target)
     if uuid is None:
         return None
-    runs = uuid in host.sim._core.look().running
+    runs = uuid in host.sim._core.read_state().running
     with suppress(VgpuctlError):
         if instant.action == "start":
             _hook(host, uuid)
@@ -205,25 +205,25 @@ def _meddle(host: Host, instant: Instant) -> str | None:
         elif instant.action == "destroy" and runs:
             host.sim.hypervisor.destroy(uuid)
         elif instant.action == "undefine":
-            (host.sim.hypervisor.forget_definition if runs else host.sim.hypervisor.undefine)(uuid)
+            (host.sim.hypervisor.make_transient if runs else host.sim.hypervisor.undefine)(uuid)
         else:
             return None
         return uuid
     return None
 
 
-def _hook(host: Host, uuid: str) -> None:
+def _hook(host: SimulatedHost, uuid: str) -> None:
     """Let vgpuctl's hook refuse the start of a VM that goes, as libvirt does; else nobody has installed it."""
-    xml = host.sim._core.look().domains[uuid].xml
-    promise = parse(xml, VmState.STOPPED, host.world.machine_id).promise
-    leaves = any(c.leaving and c.vm_uuid == uuid for c in host.world.claims.all())
-    if leaves or (promise is not None and promise.state is PromiseState.REMOVING):
-        prepare(host.world, xml)
+    xml = host.sim._core.read_state().domains[uuid].xml
+    record = parse_domain(xml, VmState.STOPPED, host.ports.machine_id).record
+    leaves = any(c.leaving and c.vm_uuid == uuid for c in host.ports.claims.all())
+    if leaves or (record is not None and record.state is RecordState.REMOVING):
+        prepare(host.ports, xml)
 
 
-def _outcome(case: Case, world: Any) -> tuple[VgpuctlError | None, list[str]]:
+def _outcome(case: Case, ports: Any) -> tuple[VgpuctlError | None, list[str]]:
     try:
-        case.act(world)
+        case.act(ports)
     except VgpuctlError as error:
         return error, []
     except Exception as error:  # noqa: BLE001 - that it is not one of ours is what is to be seen
@@ -242,15 +242,15 @@ def _of_error(error: VgpuctlError | None) -> list[str]:
     return wrong
 
 
-def _rest(later: Host, running: Running) -> list[str]:
+def _rest(later: SimulatedHost, running: Running) -> list[str]:
     """Reconcile until nothing changes any more; VMs that run go on, and are whole."""
-    on = set(later.sim._core.look().running)
+    on = set(later.sim._core.read_state().running)
     wrong, left = [], ""
     for number in range(ROUNDS):
         # Each is a command of its own: what the one before claimed has no living process any more.
-        command = open_host(later.directory, later.scenario, later=later.later + number)
+        command = open_sim_host(later.directory, later.scenario, later=later.later + number)
         try:
-            done = mend(command.world)
+            done = mend(command.ports)
             left = str(done.data["findings"]) if done.changed else ""
         except VgpuctlError as error:
             left = str(error)
@@ -258,28 +258,28 @@ def _rest(later: Host, running: Running) -> list[str]:
         running.look("after reconcile")
         if not left:
             break
-    wrong += [f"reconcile stopped {uuid}" for uuid in on - set(later.sim._core.look().running)]
+    wrong += [f"reconcile stopped {uuid}" for uuid in on - set(later.sim._core.read_state().running)]
     return wrong + ([f"reconcile does not come to rest: {left}"] if left else [])
 
 
-def _leaks(host: Host, files: set[str], *, undefined: bool, failed: bool) -> list[str]:
+def _leaks(host: SimulatedHost, files: set[str], *, undefined: bool, failed: bool) -> list[str]:
     """Return what nobody owns, what is half-way, and disks that a record names and that are gone."""
-    state = host.sim._core.look()
-    claims = {c.carrier: c.vm_uuid for c in host.world.claims.all()}
+    state = host.sim._core.read_state()
+    claims = {c.carrier: c.vm_uuid for c in host.ports.claims.all()}
     wrong = [f"a claim on {c} of a VM that is gone" for c, uuid in claims.items() if uuid not in state.domains]
-    devices = {*state.mdevs, *(c for c, t in state.types.items() if t)}
+    devices = {*state.mdevs, *(c for c, t in state.vf_types.items() if t)}
     wrong += [f"a device {c} without a claim" for c in sorted(devices - claims.keys())]
     named: set[str] = set()
     for domain in state.domains.values():
         power = VmState.RUNNING if domain.uuid in state.running else VmState.STOPPED
-        vm = parse(domain.xml, power, host.world.machine_id)
+        vm = parse_domain(domain.xml, power, host.ports.machine_id)
         live = state.running[domain.uuid].xml if domain.uuid in state.running else None
-        named |= set(sources_of(domain.xml, live).files)
-        if vm.promise is not None:
-            named |= {d.path for d in vm.promise.disks}
-            wrong += [f"{vm.name} names {d.path}, which is gone" for d in vm.promise.disks if d.path not in state.files]
-            if vm.promise.state is not PromiseState.READY and power is VmState.STOPPED:
-                wrong.append(f"{vm.name} is off and its record says {vm.promise.state}")
+        named |= set(parse_disk_sources(domain.xml, live).files)
+        if vm.record is not None:
+            named |= {d.path for d in vm.record.disks}
+            wrong += [f"{vm.name} names {d.path}, which is gone" for d in vm.record.disks if d.path not in state.files]
+            if vm.record.state is not RecordState.READY and power is VmState.STOPPED:
+                wrong.append(f"{vm.name} is off and its record says {vm.record.state}")
     orphans = {p for p in state.files if p.startswith("/var")} - named
     new = orphans - files
     if (not undefined and orphans) or (undefined and failed and new and not files - set(state.files)):

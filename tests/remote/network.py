@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts with a real sshd each, in network namespaces on one bridge, and a place among them from which to log in.
 
-Everything lives in mount and process namespaces of one child, whose first process reads a pipe of ours. When the pipe
+Everything lives in mount and process namespaces of one child, whose first process reads our pipe. When the pipe
 closes, because the tests are over or were killed, that process ends, the kernel kills all others with it, and the
 namespaces, links and mounts are gone with the last of them. On this machine itself nothing is made.
 """
@@ -95,7 +95,7 @@ class Network:
                 f"--root={first}/root", "--", *words]  # fmt: skip
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Return the environment of who logs in."""
+        """Return the environment of the user who logs in."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("VGPUCTL_", "SSH_", "XDG_"))}
         return {**kept, "HOME": str(self.home), "PYTHONPATH": str(ROOT), "COLUMNS": "200", **more}
 

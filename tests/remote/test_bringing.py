@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""install-host --wheelhouse: vgpuctl comes to hosts that lack it, and what fails half-way leaves nothing."""
+"""install-host --wheelhouse: vgpuctl is installed on hosts without it, and a failed installation leaves nothing."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_host_without_vgpuctl_gets_it_and_a_second_run_changes_nothing(
     assert json.loads(again.stdout)["data"]["steps"] == []
 
 
-def test_hosts_that_cannot_take_it_hinder_no_other(network: Network, ssh: Ssh, wheelhouse: Path) -> None:
+def test_unsuitable_hosts_block_no_other(network: Network, ssh: Ssh, wheelhouse: Path) -> None:
     done = ssh(f"{CRAMPED} {DEAD} {EMPTY}", "install-host", "--wheelhouse", str(wheelhouse), "--json", "--progress")
     cramped, dead, good = hosts_of(done).values()
     assert [cramped["exit_status"], dead["exit_status"], good["exit_status"], done.returncode] == [6, 75, 0, 6]
@@ -79,7 +79,7 @@ def test_hosts_that_cannot_take_it_hinder_no_other(network: Network, ssh: Ssh, w
     assert ssh(EMPTY, "list-gpus").returncode == 0
 
 
-def test_what_fails_half_way_keeps_the_old_one_and_is_mended_by_running_it_again(
+def test_a_half_failed_install_keeps_the_old_one_and_can_be_rerun(
     network: Network, ssh: Ssh, wheelhouse: Path, tmp_path: Path
 ) -> None:
     """The old one is a plain environment, as pip or the role of Ansible makes it."""
@@ -118,7 +118,7 @@ def test_a_connection_that_breaks_leaves_nothing_there(network: Network, padded:
 
 
 def copying(network: Network, wheelhouse: Path) -> subprocess.Popen[str]:
-    """Begin to bring vgpuctl to a host, and return when a part of it has been sent."""
+    """Begin to install vgpuctl on a host, and return when a part of it has been sent."""
     url = f"ssh://root@{network.hosts[HALTED].address}"
     words = network.argv("--host", url, "install-host", "--wheelhouse", str(wheelhouse), "--json", "--progress")
     pipe = subprocess.PIPE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on other hosts: one, ten of which some are out of order, and every reason why a host gives no answer."""
+"""Commands on other hosts: one, ten with some broken, and every reason why a host gives no reply."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_one_hosts_document_is_that_of_the_command(network: Network, ssh: Ssh) -
     assert ssh("gpu-01", "list-profiles", "--json").stdout == local.stdout
 
 
-def test_a_refusal_there_is_told_as_here(ssh: Ssh) -> None:
+def test_remote_errors_equal_local_ones(ssh: Ssh) -> None:
     done = ssh("gpu-01", "create-vm", "--profile", "A100-4D")
     assert done.returncode == 2
     assert done.stdout == ""
@@ -82,7 +82,7 @@ def test_ten_hosts_and_none_stops_the_others(network: Network, inventory: Path) 
     assert json.loads(done.stdout)["error"]["facts"]["failed"] == [DEAD, CHANGED, OLDER, SLOW]
 
 
-def test_people_get_one_table_with_a_column_of_hosts(network: Network, inventory: Path) -> None:
+def test_text_output_has_one_table_with_hosts(network: Network, inventory: Path) -> None:
     words = ("--limit", "gpu,!gpu-07,!gpu-1*", "--limit", "!gpu-09", "--hosts-at-a-time", "2", "list-gpus")
     done = network.vgpuctl("--hosts", str(inventory), *words)
     head, *rows = done.stdout.splitlines()
@@ -123,7 +123,7 @@ def test_a_file_of_this_machine_reaches_the_other_side(ssh: Ssh, tmp_path: Path,
     assert json.loads(done.stdout)["data"]["name"] == "from-file"
 
 
-def test_a_word_is_never_read_by_a_shell(ssh: Ssh, tmp_path: Path) -> None:
+def test_no_argument_reaches_a_shell(ssh: Ssh, tmp_path: Path) -> None:
     mark = tmp_path / "made"
     name = f"a'b\"$(touch {mark})`touch {mark}`;touch {mark}"
     done = ssh("gpu-01", "show-vm", name, "--json")
@@ -170,7 +170,7 @@ def test_a_dead_host_is_temporary(ssh: Ssh) -> None:
     assert (done.returncode, error_of(done)["code"]) == (75, "unreachable")
 
 
-def test_a_host_that_says_nothing_is_left_when_its_time_is_over(ssh: Ssh) -> None:
+def test_a_silent_host_is_dropped_at_its_timeout(ssh: Ssh) -> None:
     done = ssh(MUTE, "--host-deadline", "2", "list-gpus", "--json")
     assert (done.returncode, error_of(done)["code"]) == (75, "unreachable")
     assert "does not speak SSH" in error_of(done)["message"]
@@ -184,7 +184,7 @@ def test_a_host_that_says_nothing_is_left_when_its_time_is_over(ssh: Ssh) -> Non
         (OLDER, "version", "its vgpuctl 0.0.9 does not know the line"),
     ],
 )
-def test_a_host_that_cannot_says_what_it_lacks(ssh: Ssh, host: str, check: str, said: str) -> None:
+def test_an_unsuitable_host_names_the_lack(ssh: Ssh, host: str, check: str, said: str) -> None:
     done = ssh(host, "list-gpus", "--json")
     assert (done.returncode, error_of(done)["facts"]["check"]) == (6, check)
     assert said in error_of(done)["message"]
@@ -201,7 +201,7 @@ def test_a_host_that_cannot_says_what_it_lacks(ssh: Ssh, host: str, check: str, 
         (ENDLESS, "list-vms", 6, "host-cannot", "it printed more than 1 MiB before vgpuctl began"),
     ],
 )
-def test_an_answer_that_is_nonsense_is_an_error_of_its_host_alone(
+def test_a_nonsense_reply_is_an_error_of_its_host_only(
     ssh: Ssh, network: Network, host: str, line: str, status: int, code: str, said: str
 ) -> None:
     done = ssh(f"{host} gpu-01", "--json", *line.split())
@@ -218,7 +218,7 @@ def test_stderr_without_an_end_does_not_fill_the_terminal(ssh: Ssh) -> None:
     assert (len(lines), lines[10_000]) == (10_002, "what it prints on stderr from here on is not shown")
 
 
-def test_a_wrong_key_of_ours_is_told_apart(network: Network, ssh: Ssh, tmp_path: Path) -> None:
+def test_a_wrong_own_key_is_named(network: Network, ssh: Ssh, tmp_path: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(tmp_path / "locked")], check=True)
     with_config(
@@ -238,21 +238,21 @@ def with_config(network: Network, text: str) -> None:
     (network.home / ".ssh" / "config").write_text(text)
 
 
-def test_output_that_is_no_document_is_told(ssh: Ssh) -> None:
+def test_other_output_is_an_error(ssh: Ssh) -> None:
     done = ssh(BROKEN, "list-gpus", "--json")
     assert done.returncode == 1
     assert error_of(done)["facts"]["printed"] == "[1, 2]\n"
     assert error_of(done)["facts"]["said"] == "trouble"
 
 
-def test_a_noisy_bashrc_hurts_nothing_and_is_told(ssh: Ssh) -> None:
+def test_a_noisy_bashrc_is_only_a_warning(ssh: Ssh) -> None:
     done = ssh(NOISY, "list-gpus", "--json")
     assert (done.returncode, json.loads(done.stdout)["kind"]) == (0, "list-gpus")
     assert "warning: 10.77.0.11: the shell there prints before any command" in done.stderr
     assert "Welcome to noisy" in done.stderr
 
 
-def test_a_user_becomes_root_by_sudo_or_is_told_why_not(network: Network) -> None:
+def test_sudo_makes_a_user_root_or_says_why_not(network: Network) -> None:
     url = f"ssh://{USER}@{network.hosts[SUDOER].address}"
     refused = network.vgpuctl("--host", url, "list-gpus", "--json")
     assert (refused.returncode, error_of(refused)["facts"]["check"]) == (6, "sudo")
@@ -329,7 +329,7 @@ def test_ctrl_c_here_undoes_there(network: Network) -> None:
     assert len([row for row in rows if row["name"].startswith("c-")]) < 10
 
 
-def test_what_was_begun_there_goes_on_when_this_side_dies(network: Network) -> None:
+def test_remote_work_continues_when_the_client_dies(network: Network) -> None:
     url = f"ssh://root@{network.hosts['gpu-04'].address}"
     words = network.argv("--host", url, *shlex.split("create-vm 'k-{:03}' --count 6 --profile A100-4C"))
     null = subprocess.DEVNULL

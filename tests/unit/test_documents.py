@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documents do not lie: links resolve, commands for simulated hosts run, transcripts are what the program prints.
+"""The documents are correct: links resolve, commands for simulated hosts run, transcripts are what the program prints.
 
 A ```console block is a transcript: `$ COMMAND`, then what it printed. `# exit N` after a command says how it ends.
 VGPUCTL_REGENERATE=1 writes the transcripts again. Commands in other blocks are run when they name a simulated host;
@@ -65,7 +65,7 @@ def blocks(text: str) -> Iterator[Block]:
 
 
 def headings(path: Path) -> set[str]:
-    """Return the anchors of a document's headings, as GitHub makes them."""
+    """Return the anchors of a document's headings, as GitHub generates them."""
     found = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in found}
 
@@ -96,7 +96,7 @@ def test_every_error_code_is_explained() -> None:
 
 
 class Walk:
-    """Runs a document's commands in their order, on simulated hosts of its own."""
+    """Runs a document's commands in order, on its own simulated hosts."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -115,7 +115,7 @@ class Walk:
         }
 
     def run(self, command: str) -> str:
-        """Run one line; it must end as it says. `export` is remembered for the lines after it."""
+        """Run one line; it must exit as documented. `export` is remembered for the lines after it."""
         if command.startswith("export "):
             name, _, value = command.removeprefix("export ").partition("=")
             self.env[name] = value
@@ -132,7 +132,7 @@ class Walk:
 
 
 def same(text: str) -> str:
-    """Return a transcript without what is new each time."""
+    """Return a transcript without the parts that differ each time."""
     return _SHORT_ID.sub("-ID", _MAC.sub("MAC", _UUID.sub("UUID", text))).strip()
 
 

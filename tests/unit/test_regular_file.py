@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that people write are read when they are regular files, at most as far as such a file can go."""
+"""Files that people write are read only if they are regular files, up to a maximum size."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from vgpuctl.regular_file import MOST_BYTES, read_regular
+from vgpuctl.regular_file import MAX_BYTES, read_regular_file
 
 
 def test_a_regular_file_is_read_also_by_a_link(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"x" * MOST_BYTES)
+    (tmp_path / "file").write_bytes(b"x" * MAX_BYTES)
     (tmp_path / "link").symlink_to("file")
-    assert read_regular(tmp_path / "link") == b"x" * MOST_BYTES
-    assert read_regular(str(tmp_path / "file"), MOST_BYTES) == b"x" * MOST_BYTES
+    assert read_regular_file(tmp_path / "link") == b"x" * MAX_BYTES
+    assert read_regular_file(str(tmp_path / "file"), MAX_BYTES) == b"x" * MAX_BYTES
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ def test_anything_else_is_refused_at_once(tmp_path: Path, kind: str, why: str) -
             "socket": lambda: bound.bind(str(path)),
             "zero": lambda: path.symlink_to("/dev/zero"),
             "directory": path.mkdir,
-            "large": lambda: path.write_bytes(b" " * (MOST_BYTES + 1)),
+            "large": lambda: path.write_bytes(b" " * (MAX_BYTES + 1)),
             "sparse": lambda: (path.touch(), os.truncate(path, 3 << 30)),
         }[kind]()
         with pytest.raises(OSError, match=why) as raised:
-            read_regular(path)
+            read_regular_file(path)
     assert raised.value.filename == str(path)

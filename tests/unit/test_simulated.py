@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated host joined with this machine: processes of both live, and its lock keeps its seams shut."""
+"""The simulated host joined with this machine: processes of both are alive, and no port may write under its lock."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds import create, wish
+from tests.hosts import create, request
 from vgpuctl.model.vm import ProcessId
-from vgpuctl.model.world import World
-from vgpuctl.simulated import simulated_world
+from vgpuctl.ports.host import Host
+from vgpuctl.simulated import open_simulated_host
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     """A simulated host of its own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    return simulated_world("a100-40")
+    return open_simulated_host("a100-40")
 
 
-def test_a_process_lives_here_or_there(world: World) -> None:
-    data = create(world, wish("A100-4C", name="vm")).data
+def test_a_process_lives_here_or_there(ports: Host) -> None:
+    data = create(ports, request("A100-4C", name="vm")).data
     (vgpu,) = data["vgpus"] if isinstance(data["vgpus"], list) else ()
-    group = world.sysfs.readlink(f"/sys/bus/pci/devices/{vgpu['carrier']}/iommu_group").rpartition("/")[2]
-    (holder,) = world.processes.holders((f"/dev/vfio/{group}",))
-    assert world.processes.alive(ProcessId(holder.pid, 0))
-    assert world.processes.alive(world.processes.this())
-    assert not world.processes.alive(ProcessId(world.processes.this().pid, 1))
+    group = ports.sysfs.readlink(f"/sys/bus/pci/devices/{vgpu['carrier']}/iommu_group").rpartition("/")[2]
+    (holder,) = ports.processes.find_holders((f"/dev/vfio/{group}",))
+    assert ports.processes.is_alive(ProcessId(holder.pid, 0))
+    assert ports.processes.is_alive(ports.processes.current_process())
+    assert not ports.processes.is_alive(ProcessId(ports.processes.current_process().pid, 1))
 
 
-def test_under_its_lock_nothing_is_written(world: World) -> None:
-    with world.claims.lock(5), pytest.raises(AssertionError):
-        world.sysfs.write("/sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type", "469\n")
+def test_under_its_lock_nothing_is_written(ports: Host) -> None:
+    with ports.claims.lock(5), pytest.raises(AssertionError):
+        ports.sysfs.write("/sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type", "469\n")
 
 
-def test_another_process_opens_the_same_host(world: World) -> None:
-    create(world, wish("A100-4C", name="vm"), start=False)
-    assert simulated_world("a100-40").claims.all() == world.claims.all() != ()
+def test_another_process_opens_the_same_host(ports: Host) -> None:
+    create(ports, request("A100-4C", name="vm"), start=False)
+    assert open_simulated_host("a100-40").claims.all() == ports.claims.all() != ()

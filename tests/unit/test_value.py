@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from vgpuctl.value import NOTHING, Value, as_dict, field_names, replace
+from vgpuctl.value import EMPTY_MAPPING, Value, as_dict, field_names, replace
 
 
 class Point(Value):
@@ -19,7 +19,7 @@ class Point(Value):
 
 class Named(Point):
     name: str
-    notes: Mapping[str, Any] = NOTHING
+    notes: Mapping[str, Any] = EMPTY_MAPPING
 
 
 class Other(Value):
@@ -32,7 +32,7 @@ def test_a_subclass_adds_its_fields_after_those_of_its_base() -> None:
     assert Named(1, name="a") == Named(x=1, y=0, name="a", notes={})
 
 
-def test_equal_are_two_of_one_class_with_equal_fields() -> None:
+def test_equal_class_and_fields_are_equal() -> None:
     assert Point(1) == Point(1, 0) != Point(1, 1)
     assert Point(1) != Other(1)
     assert Point(1) != (1, 0)

@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One file per framework: check, steps, and what each step does to the kernel.
+"""One module per vGPU framework: its check, its steps, and what each step does to the kernel.
 
-`of` is the only place that knows which backend has which file; there is no if-chain over frameworks.
+`backend_for` alone maps backends to modules; there is no if-chain over frameworks.
 """
 
 from __future__ import annotations
 
-from vgpuctl.backends.base import BackendKind
-from vgpuctl.backends.mdev import MdevKind
-from vgpuctl.backends.vendor_vf import VendorVfKind
-from vgpuctl.backends.whole import PassthroughKind, SriovVfKind
+from vgpuctl.backends.base import BackendOps
+from vgpuctl.backends.mdev import MdevBackend
+from vgpuctl.backends.pci_function import PassthroughBackend, SriovVfBackend
+from vgpuctl.backends.vendor_vf import VendorVfBackend
 from vgpuctl.model.gpu import Backend
 
-_KINDS: dict[Backend, BackendKind] = {
-    Backend.MDEV_PF: MdevKind(),
-    Backend.MDEV_VF: MdevKind(),
-    Backend.VENDOR_VF: VendorVfKind(),
-    Backend.SRIOV_VF: SriovVfKind(),
-    Backend.PASSTHROUGH: PassthroughKind(),
+_BACKENDS: dict[Backend, BackendOps] = {
+    Backend.MDEV_PF: MdevBackend(),
+    Backend.MDEV_VF: MdevBackend(),
+    Backend.VENDOR_VF: VendorVfBackend(),
+    Backend.SRIOV_VF: SriovVfBackend(),
+    Backend.PASSTHROUGH: PassthroughBackend(),
 }
 
 
-def of(backend: Backend) -> BackendKind:
-    """Return what knows this backend."""
-    return _KINDS[backend]
+def backend_for(backend: Backend) -> BackendOps:
+    """Return the operations of this backend."""
+    return _BACKENDS[backend]

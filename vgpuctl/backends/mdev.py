@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mediated devices, on a PF or on a VF, of any maker: made and removed through sysfs, gone at reboot.
+"""Mediated devices (mdev) of any vendor, with a PF or VF as parent: created and removed through sysfs, lost at reboot.
 
-libvirt never makes an mdev for a VM: it opens /sys/bus/mdev/devices/<uuid>, which must exist at start. Writing
-`create` is a plain write; removing may park the writer for ever when a VM holds the device (kernel
-vfio_main.c), so holders are looked for first and a child process does the write. Where NVIDIA's is on a mixed-size GPU:
-`placement`.
+libvirt never creates an mdev for a VM: it opens /sys/bus/mdev/devices/<uuid>, which must exist at start. Writing
+`create` is a plain write. Writing `remove` may block the writer uninterruptibly, for ever, if a VM holds the device
+(kernel vfio_main.c). So vgpuctl looks for holders first, and a child process writes. `placement_id` places NVIDIA's
+mdevs on a mixed-size GPU.
 """
 
 from __future__ import annotations
@@ -12,76 +12,76 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from vgpuctl.backends.base import REMOVE_DEADLINE_SECONDS, alias, check_params, refuse_if_held, write_failed
-from vgpuctl.backends.placement import TURN_SECONDS, MoveVgpu, move, verify_place
+from vgpuctl.backends.base import REMOVE_DEADLINE_SECONDS, hostdev_alias, refuse_if_held, verify_params, write_error
+from vgpuctl.backends.placement_id import GPU_MAKE_LOCK_SECONDS, MoveVgpu, move_to_placement, verify_placement
 from vgpuctl.errors import InUse, NoCapacity, VerifyFailed
-from vgpuctl.model.address import normal_pci
-from vgpuctl.model.gpu import Function, Gpu
+from vgpuctl.model.address import normalize_pci
+from vgpuctl.model.gpu import Gpu, GpuFunction
+from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.step import Step
-from vgpuctl.model.vm import PromisedVgpu
-from vgpuctl.model.wish import DesignHostdev
+from vgpuctl.model.vm import AssignedVgpu
+from vgpuctl.ports.step import Step
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
-DEVICES = "/sys/bus/mdev/devices"
-_NO_ROOM = (errno.EIO, errno.EUSERS, errno.ENOSPC, errno.ENODEV)
+MDEV_DEVICES = "/sys/bus/mdev/devices"
+_NO_CAPACITY_ERRNOS = (errno.EIO, errno.EUSERS, errno.ENOSPC, errno.ENODEV)
 
 
 def parent_path(function: str) -> str:
-    """Return the directory of an mdev parent: a PCI function or another parent by its kernel name."""
-    base = "/sys/bus/pci/devices" if normal_pci(function) == function else "/sys/class/mdev_bus"
+    """Return the directory of an mdev parent: a PCI function, or another parent by its kernel name."""
+    base = "/sys/bus/pci/devices" if normalize_pci(function) == function else "/sys/class/mdev_bus"
     return f"{base}/{function}"
 
 
-def found_as(world: World, uuid: str) -> tuple[str, str] | None:
-    """Return (parent, type id) of an mdev as the kernel has it now, or None when there is none."""
+def read_mdev(host: Host, uuid: str) -> tuple[str, str] | None:
+    """Return the current (parent, type id) of an mdev from the kernel, or None if it does not exist."""
     try:
-        parent = world.sysfs.readlink(f"{DEVICES}/{uuid}").split("/")[-2]
-        return parent, world.sysfs.readlink(f"{DEVICES}/{uuid}/mdev_type").rpartition("/")[2]
+        parent = host.sysfs.readlink(f"{MDEV_DEVICES}/{uuid}").split("/")[-2]
+        return parent, host.sysfs.readlink(f"{MDEV_DEVICES}/{uuid}/mdev_type").rpartition("/")[2]
     except FileNotFoundError:
         return None
 
 
-class MakeMdev(Value):
+class CreateMdev(Value):
     """Create one mdev, move it to its placement on a mixed-size GPU, and set its parameters."""
 
-    vgpu: PromisedVgpu
+    vgpu: AssignedVgpu
     type_id: str
 
     def describe(self) -> str:
-        """Say what is made and where."""
-        place = "" if self.vgpu.placement_id is None else f", placement {self.vgpu.placement_id}"
-        return f"make vGPU {self.vgpu.profile} on {self.vgpu.function} (mdev {self.vgpu.carrier}{place})"
+        """Say what is created and where."""
+        placement = "" if self.vgpu.placement_id is None else f", placement {self.vgpu.placement_id}"
+        return f"make vGPU {self.vgpu.profile} on {self.vgpu.function} (mdev {self.vgpu.carrier}{placement})"
 
-    def perform(self, world: World) -> None:
+    def perform(self, host: Host) -> None:
         """Write the UUID, then the placement, then the parameters."""
         if self.vgpu.placement_id is None:
-            self._create(world)
+            self._create(host)
         else:
-            with world.claims.turn(self.vgpu.gpu, TURN_SECONDS):
-                self._create(world)
-                move(world, self.vgpu)
+            with host.claims.gpu_make_lock(self.vgpu.gpu, GPU_MAKE_LOCK_SECONDS):
+                self._create(host)
+                move_to_placement(host, self.vgpu)
         if self.vgpu.params:
-            params = f"{DEVICES}/{self.vgpu.carrier}/nvidia/vgpu_params"
+            path = f"{MDEV_DEVICES}/{self.vgpu.carrier}/nvidia/vgpu_params"
             try:
-                world.sysfs.write(params, f"{self.vgpu.params}\n")
+                host.sysfs.write(path, f"{self.vgpu.params}\n")
             except OSError as error:
-                raise write_failed(error, f"setting {self.vgpu.params} on {self.vgpu.carrier}", params) from error
+                raise write_error(error, f"setting {self.vgpu.params} on {self.vgpu.carrier}", path) from error
 
-    def _create(self, world: World) -> None:
+    def _create(self, host: Host) -> None:
         path = f"{parent_path(self.vgpu.function)}/mdev_supported_types/{self.type_id}/create"
         try:
-            world.sysfs.write(path, f"{self.vgpu.carrier}\n")
+            host.sysfs.write(path, f"{self.vgpu.carrier}\n")
         except OSError as error:
-            raise self._refusal(error, path) from error
+            raise self._create_error(error, path) from error
 
-    def _refusal(self, error: OSError, path: str) -> Exception:
+    def _create_error(self, error: OSError, path: str) -> Exception:
         if error.errno == errno.EEXIST:
             return InUse(f"an mdev {self.vgpu.carrier} exists already elsewhere", carrier=self.vgpu.carrier)
-        if error.errno in _NO_ROOM:
+        if error.errno in _NO_CAPACITY_ERRNOS:
             return NoCapacity(
                 f"no room for {self.vgpu.profile} on {self.vgpu.gpu}: the driver refused {self.vgpu.function}",
                 hint=f"vgpuctl explain {self.vgpu.profile}",
@@ -89,80 +89,80 @@ class MakeMdev(Value):
                 errno=error.errno,
                 path=path,
             )
-        return write_failed(error, f"making {self.vgpu.profile} on {self.vgpu.function}", path)
+        return write_error(error, f"making {self.vgpu.profile} on {self.vgpu.function}", path)
 
-    def verify(self, world: World) -> None:
+    def verify(self, host: Host) -> None:
         """Read the device's parent, type and placement back."""
-        found = found_as(world, self.vgpu.carrier)
-        if found != (self.vgpu.function, self.type_id):
+        actual = read_mdev(host, self.vgpu.carrier)
+        if actual != (self.vgpu.function, self.type_id):
             raise VerifyFailed(
-                f"the vGPU {self.vgpu.carrier} was written but reads back as {found}",
+                f"the vGPU {self.vgpu.carrier} was written but reads back as {actual}",
                 hint="journalctl -k -n 20",
                 wanted=[self.vgpu.function, self.type_id],
-                found=found,
+                found=actual,
             )
-        verify_place(world, self.vgpu)
-        check_params(world, self.vgpu, f"{DEVICES}/{self.vgpu.carrier}/nvidia/vgpu_params")
+        verify_placement(host, self.vgpu)
+        verify_params(host, self.vgpu, f"{MDEV_DEVICES}/{self.vgpu.carrier}/nvidia/vgpu_params")
 
-    def undo(self, world: World) -> None:
-        """Remove it, if it still is on this parent with this type."""
-        if found_as(world, self.vgpu.carrier) == (self.vgpu.function, self.type_id):
+    def undo(self, host: Host) -> None:
+        """Remove it if it still has this parent and this type."""
+        if read_mdev(host, self.vgpu.carrier) == (self.vgpu.function, self.type_id):
             remove = RemoveMdev(self.vgpu)
-            remove.perform(world)
-            remove.verify(world)
+            remove.perform(host)
+            remove.verify(host)
 
 
 class RemoveMdev(Value):
     """Remove one mdev that nobody holds."""
 
-    vgpu: PromisedVgpu
+    vgpu: AssignedVgpu
 
     def describe(self) -> str:
-        """Say what goes."""
+        """Say what is removed."""
         return f"remove vGPU {self.vgpu.profile} from {self.vgpu.function} (mdev {self.vgpu.carrier})"
 
-    def perform(self, world: World) -> None:
-        """Write `remove` in a child, after looking for holders; a device that is gone is no error."""
-        device = f"{DEVICES}/{self.vgpu.carrier}"
-        if found_as(world, self.vgpu.carrier) is None:
+    def perform(self, host: Host) -> None:
+        """Check for holders, then write `remove` in a child process. A device that is gone is no error."""
+        device = f"{MDEV_DEVICES}/{self.vgpu.carrier}"
+        if read_mdev(host, self.vgpu.carrier) is None:
             return
-        refuse_if_held(world, self.vgpu.carrier, device)
+        refuse_if_held(host, self.vgpu.carrier, device)
         try:
-            world.sysfs.write_parked(
+            host.sysfs.write_uninterruptible(
                 f"{device}/remove", "1\n", gpu=self.vgpu.gpu, deadline_seconds=REMOVE_DEADLINE_SECONDS
             )
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENODEV):
                 return
-            raise write_failed(error, f"removing vGPU {self.vgpu.carrier}", f"{device}/remove") from error
+            raise write_error(error, f"removing vGPU {self.vgpu.carrier}", f"{device}/remove") from error
 
-    def verify(self, world: World) -> None:
-        """See that it is gone."""
-        if found_as(world, self.vgpu.carrier) is not None:
+    def verify(self, host: Host) -> None:
+        """Check that it is gone."""
+        if read_mdev(host, self.vgpu.carrier) is not None:
             raise VerifyFailed(f"the vGPU {self.vgpu.carrier} was removed but is still there")
 
-    def undo(self, world: World) -> None:
-        """Nothing: a removal is finished by reconcile, not taken back."""
+    def undo(self, host: Host) -> None:
+        """Nothing: reconcile completes a removal; it is not undone."""
 
 
-class MdevKind:
+class MdevBackend:
     """The mdev backend."""
 
-    def check(self, snapshot: Snapshot, gpu: Gpu, function: Function, *, force_console: bool) -> None:
-        """Nothing beyond the placement rules: the type directory was there."""
+    def check(self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool) -> None:
+        """Check nothing beyond the placement rules: the type directory exists."""
 
-    def make(self, vgpu: PromisedVgpu, type_id: str | None, instances: tuple[int, ...] = ()) -> tuple[Step, ...]:
-        """One create."""
-        return (MakeMdev(vgpu, type_id or ""),)
+    def create_steps(self, vgpu: AssignedVgpu, type_id: str | None, gi_ids: tuple[int, ...] = ()) -> tuple[Step, ...]:
+        """Return one create step."""
+        return (CreateMdev(vgpu, type_id or ""),)
 
-    def move(self, vgpu: PromisedVgpu) -> tuple[Step, ...]:
-        """One move."""
+    def move_steps(self, vgpu: AssignedVgpu) -> tuple[Step, ...]:
+        """Return one move step."""
         return (MoveVgpu(vgpu),)
 
-    def remove(self, vgpu: PromisedVgpu) -> tuple[Step, ...]:
-        """One remove."""
+    def remove_steps(self, vgpu: AssignedVgpu) -> tuple[Step, ...]:
+        """Return one remove step."""
         return (RemoveMdev(vgpu),)
 
-    def hostdev(self, vgpu: PromisedVgpu) -> DesignHostdev:
-        """Refer by UUID; `managed` means nothing for mdevs."""
-        return DesignHostdev("mdev", vgpu.carrier, managed=False, alias=alias(vgpu))
+    def hostdev(self, vgpu: AssignedVgpu) -> DesignHostdev:
+        """Refer to it by UUID; `managed` has no meaning for mdevs."""
+        return DesignHostdev("mdev", vgpu.carrier, managed=False, alias=hostdev_alias(vgpu))

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA's vendor-specific VFIO: the VF itself carries the vGPU, chosen by its `nvidia/current_vgpu_type`.
 
-The VF stays bound to the nvidia driver: generic vfio-pci cannot bind it, and letting libvirt try
-(managed='yes') hangs for ever. So the hostdev is unmanaged, which libvirt accepts from 10.0 on when the VF has
-a `vfio-dev` directory. Errno of the type file: EPERM held already (or in use, for 0), EIO the driver refuses,
-EBUSY the vGPU's plugin has not exited yet (retried), EINVAL no number.
+The VF stays bound to the nvidia driver: generic vfio-pci cannot bind it, and an attempt by libvirt
+(managed='yes') hangs for ever. So the hostdev is managed='no', which libvirt accepts from 10.0 on if the VF has
+a `vfio-dev` directory. Errno of the type file: EPERM a type is set already (or in use, for 0), EIO the driver refuses,
+EBUSY the vGPU's plugin has not exited yet (retried), EINVAL not a number.
 
-Where it is on a mixed-size GPU or with MIG: `placement`.
+`placement_id` places it on a mixed-size GPU or with MIG.
 """
 
 from __future__ import annotations
@@ -18,75 +18,81 @@ from vgpuctl.backends.base import (
     BUSY_PAUSE_SECONDS,
     BUSY_RETRY_SECONDS,
     REMOVE_DEADLINE_SECONDS,
-    alias,
-    check_params,
+    hostdev_alias,
     refuse_if_held,
     require_iommu,
-    write_failed,
+    verify_params,
+    write_error,
 )
-from vgpuctl.backends.placement import TURN_SECONDS, MoveVgpu, move, move_into, verify_place
+from vgpuctl.backends.placement_id import (
+    GPU_MAKE_LOCK_SECONDS,
+    MoveVgpu,
+    move_to_gpu_instance,
+    move_to_placement,
+    verify_placement,
+)
 from vgpuctl.errors import Busy, HostCannot, InUse, NoCapacity, VerifyFailed
-from vgpuctl.model.gpu import Function, Gpu
+from vgpuctl.model.gpu import Gpu, GpuFunction
+from vgpuctl.model.request import DesignHostdev
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.step import Step
-from vgpuctl.model.vm import PromisedVgpu
-from vgpuctl.model.wish import DesignHostdev
+from vgpuctl.model.vm import AssignedVgpu
+from vgpuctl.ports.step import Step
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
-LIBVIRT_WITH_VARIANTS = 10_000_000
+MIN_LIBVIRT_VERSION = 10_000_000
 
 
-def _base(vgpu: PromisedVgpu) -> str:
+def _nvidia_directory(vgpu: AssignedVgpu) -> str:
     return f"/sys/bus/pci/devices/{vgpu.carrier}/nvidia"
 
 
-def current_type(world: World, vgpu: PromisedVgpu) -> str:
-    """Return the type id the VF carries now; "0" for none, also when the VF is gone."""
+def read_type_id(host: Host, vgpu: AssignedVgpu) -> str:
+    """Return the current type id of the VF; "0" for none, also if the VF is gone."""
     try:
-        return world.sysfs.read(f"{_base(vgpu)}/current_vgpu_type").strip()
+        return host.sysfs.read(f"{_nvidia_directory(vgpu)}/current_vgpu_type").strip()
     except FileNotFoundError:
         return "0"
 
 
-class SetType(Value):
-    """Give a VF its vGPU type, its placement on a mixed-size GPU or one of some GPU instances, and its parameters."""
+class SetVgpuType(Value):
+    """Set a VF's vGPU type, its placement (mixed sizes) or its GPU instance (one of `gi_ids`), and its parameters."""
 
-    vgpu: PromisedVgpu
+    vgpu: AssignedVgpu
     type_id: str
-    instances: tuple[int, ...] = ()
+    gi_ids: tuple[int, ...] = ()
 
     def describe(self) -> str:
-        """Say what is made and where."""
-        place = "" if self.vgpu.placement_id is None else f", placement {self.vgpu.placement_id}"
-        return f"make vGPU {self.vgpu.profile} on {self.vgpu.function} (type {self.type_id}{place})"
+        """Say what is created and where."""
+        placement = "" if self.vgpu.placement_id is None else f", placement {self.vgpu.placement_id}"
+        return f"make vGPU {self.vgpu.profile} on {self.vgpu.function} (type {self.type_id}{placement})"
 
-    def perform(self, world: World) -> None:
+    def perform(self, host: Host) -> None:
         """Write the type id, then the placement or the GPU instance, then the parameters."""
-        if self.vgpu.placement_id is None and not self.instances:
-            self._set_type(world)
+        if self.vgpu.placement_id is None and not self.gi_ids:
+            self._write_type(host)
         else:
-            with world.claims.turn(self.vgpu.gpu, TURN_SECONDS):
-                self._set_type(world)
-                move(world, self.vgpu)
-                move_into(world, self.vgpu, self.instances)
+            with host.claims.gpu_make_lock(self.vgpu.gpu, GPU_MAKE_LOCK_SECONDS):
+                self._write_type(host)
+                move_to_placement(host, self.vgpu)
+                move_to_gpu_instance(host, self.vgpu, self.gi_ids)
         if self.vgpu.params:
-            params = f"{_base(self.vgpu)}/vgpu_params"
+            path = f"{_nvidia_directory(self.vgpu)}/vgpu_params"
             try:
-                world.sysfs.write(params, f"{self.vgpu.params}\n")
+                host.sysfs.write(path, f"{self.vgpu.params}\n")
             except OSError as error:
-                raise write_failed(error, f"setting {self.vgpu.params} on {self.vgpu.carrier}", params) from error
+                raise write_error(error, f"setting {self.vgpu.params} on {self.vgpu.carrier}", path) from error
 
-    def _set_type(self, world: World) -> None:
-        path = f"{_base(self.vgpu)}/current_vgpu_type"
+    def _write_type(self, host: Host) -> None:
+        path = f"{_nvidia_directory(self.vgpu)}/current_vgpu_type"
         try:
-            world.sysfs.write(path, f"{self.type_id}\n")
+            host.sysfs.write(path, f"{self.type_id}\n")
         except OSError as error:
-            raise self._refusal(error, path) from error
+            raise self._set_error(error, path) from error
 
-    def _refusal(self, error: OSError, path: str) -> Exception:
+    def _set_error(self, error: OSError, path: str) -> Exception:
         if error.errno == errno.EIO:
             return NoCapacity(
                 f"no room for {self.vgpu.profile} on {self.vgpu.gpu}: the driver refused it on {self.vgpu.carrier}",
@@ -103,55 +109,57 @@ class SetType(Value):
                 errno=error.errno,
                 path=path,
             )
-        return write_failed(error, f"making {self.vgpu.profile} on {self.vgpu.carrier}", path)
+        return write_error(error, f"making {self.vgpu.profile} on {self.vgpu.carrier}", path)
 
-    def verify(self, world: World) -> None:
+    def verify(self, host: Host) -> None:
         """Read the type back."""
-        found = current_type(world, self.vgpu)
-        if found != self.type_id:
+        actual = read_type_id(host, self.vgpu)
+        if actual != self.type_id:
             raise VerifyFailed(
-                f"{self.vgpu.carrier} was given type {self.type_id} but reads back {found}",
+                f"{self.vgpu.carrier} was given type {self.type_id} but reads back {actual}",
                 hint="journalctl -k -n 20",
                 wanted=self.type_id,
-                found=found,
+                found=actual,
             )
-        verify_place(world, self.vgpu)
-        check_params(world, self.vgpu, f"{_base(self.vgpu)}/vgpu_params")
+        verify_placement(host, self.vgpu)
+        verify_params(host, self.vgpu, f"{_nvidia_directory(self.vgpu)}/vgpu_params")
 
-    def undo(self, world: World) -> None:
-        """Clear it, if it still reads as we wrote it."""
-        if current_type(world, self.vgpu) == self.type_id:
-            clear = ClearType(self.vgpu)
-            clear.perform(world)
-            clear.verify(world)
+    def undo(self, host: Host) -> None:
+        """Clear it if it still has the type that this step wrote."""
+        if read_type_id(host, self.vgpu) == self.type_id:
+            clear = ClearVgpuType(self.vgpu)
+            clear.perform(host)
+            clear.verify(host)
 
 
-class ClearType(Value):
-    """Take the vGPU type from a VF that nobody holds."""
+class ClearVgpuType(Value):
+    """Clear the vGPU type of a VF that nobody holds."""
 
-    vgpu: PromisedVgpu
+    vgpu: AssignedVgpu
 
     def describe(self) -> str:
-        """Say what goes."""
+        """Say what is removed."""
         return f"remove vGPU {self.vgpu.profile} from {self.vgpu.carrier}"
 
-    def perform(self, world: World) -> None:
-        """Write 0 in a child, retrying while the plugin process exits; a VF without a type is no error."""
-        if current_type(world, self.vgpu) == "0":
+    def perform(self, host: Host) -> None:
+        """Write 0 in a child process, and retry while the plugin process exits. A VF without a type is no error."""
+        if read_type_id(host, self.vgpu) == "0":
             return
-        refuse_if_held(world, self.vgpu.carrier, f"/sys/bus/pci/devices/{self.vgpu.carrier}")
-        path = f"{_base(self.vgpu)}/current_vgpu_type"
-        until = world.clock.monotonic() + BUSY_RETRY_SECONDS
+        refuse_if_held(host, self.vgpu.carrier, f"/sys/bus/pci/devices/{self.vgpu.carrier}")
+        path = f"{_nvidia_directory(self.vgpu)}/current_vgpu_type"
+        deadline = host.clock.monotonic() + BUSY_RETRY_SECONDS
         while True:
             try:
-                world.sysfs.write_parked(path, "0\n", gpu=self.vgpu.gpu, deadline_seconds=REMOVE_DEADLINE_SECONDS)
+                host.sysfs.write_uninterruptible(
+                    path, "0\n", gpu=self.vgpu.gpu, deadline_seconds=REMOVE_DEADLINE_SECONDS
+                )
                 return
             except OSError as error:
-                if error.errno != errno.EBUSY or world.clock.monotonic() >= until:
-                    raise self._refusal(error, path) from error
-            world.clock.pause(BUSY_PAUSE_SECONDS)
+                if error.errno != errno.EBUSY or host.clock.monotonic() >= deadline:
+                    raise self._clear_error(error, path) from error
+            host.clock.sleep(BUSY_PAUSE_SECONDS)
 
-    def _refusal(self, error: OSError, path: str) -> Exception:
+    def _clear_error(self, error: OSError, path: str) -> Exception:
         if error.errno == errno.EPERM:
             return InUse(
                 f"{self.vgpu.carrier} is in use by a VM",
@@ -166,35 +174,35 @@ class ClearType(Value):
                 carrier=self.vgpu.carrier,
                 path=path,
             )
-        return write_failed(error, f"clearing the vGPU type of {self.vgpu.carrier}", path)
+        return write_error(error, f"clearing the vGPU type of {self.vgpu.carrier}", path)
 
-    def verify(self, world: World) -> None:
-        """See that the VF carries nothing."""
-        found = current_type(world, self.vgpu)
-        if found != "0":
-            raise VerifyFailed(f"{self.vgpu.carrier} was cleared but still carries type {found}")
+    def verify(self, host: Host) -> None:
+        """Check that the VF has no type."""
+        type_id = read_type_id(host, self.vgpu)
+        if type_id != "0":
+            raise VerifyFailed(f"{self.vgpu.carrier} was cleared but still carries type {type_id}")
 
-    def undo(self, world: World) -> None:
-        """Nothing: a removal is finished by reconcile, not taken back."""
+    def undo(self, host: Host) -> None:
+        """Nothing: reconcile completes a removal; it is not undone."""
 
 
-class VendorVfKind:
+class VendorVfBackend:
     """The vendor-vf backend."""
 
-    def check(self, snapshot: Snapshot, gpu: Gpu, function: Function, *, force_console: bool) -> None:
-        """Check for the IOMMU, the variant VFIO device and a libvirt that accepts it unmanaged, where it was asked."""
+    def check(self, snapshot: Snapshot, gpu: Gpu, function: GpuFunction, *, force_console: bool) -> None:
+        """Check the IOMMU, the variant VFIO device and, if its version is known, that libvirt accepts managed='no'."""
         require_iommu(function)
         version = snapshot.hypervisor.libvirt_version
-        if version is not None and version < LIBVIRT_WITH_VARIANTS:
-            seen = f"{version // 1_000_000}.{version // 1000 % 1000}.{version % 1000}"
+        if version is not None and version < MIN_LIBVIRT_VERSION:
+            shown = f"{version // 1_000_000}.{version // 1000 % 1000}.{version % 1000}"
             raise HostCannot(
-                f"libvirt {seen} refuses vendor-specific VFIO functions such as {function.address}; 10.0 accepts them",
+                f"libvirt {shown} refuses vendor-specific VFIO functions such as {function.address}; 10.0 accepts them",
                 hint="use libvirt 10.0 or newer (Debian 13, Ubuntu 24.04, RHEL 10)",
                 check="libvirt-variant",
-                libvirt=seen,
+                libvirt=shown,
                 function=function.address,
             )
-        if not function.vfio_dev:
+        if not function.has_vfio_dev:
             raise HostCannot(
                 f"{function.address} has no vfio-dev directory: the vGPU driver does not offer it to VFIO",
                 hint="check systemctl status nvidia-vgpu-mgr, then: /usr/lib/nvidia/sriov-manage -e " + gpu.address,
@@ -202,18 +210,18 @@ class VendorVfKind:
                 function=function.address,
             )
 
-    def make(self, vgpu: PromisedVgpu, type_id: str | None, instances: tuple[int, ...] = ()) -> tuple[Step, ...]:
-        """One type."""
-        return (SetType(vgpu, type_id or "", instances),)
+    def create_steps(self, vgpu: AssignedVgpu, type_id: str | None, gi_ids: tuple[int, ...] = ()) -> tuple[Step, ...]:
+        """Return one step that sets the type."""
+        return (SetVgpuType(vgpu, type_id or "", gi_ids),)
 
-    def move(self, vgpu: PromisedVgpu) -> tuple[Step, ...]:
-        """One move."""
+    def move_steps(self, vgpu: AssignedVgpu) -> tuple[Step, ...]:
+        """Return one move step."""
         return (MoveVgpu(vgpu),)
 
-    def remove(self, vgpu: PromisedVgpu) -> tuple[Step, ...]:
-        """One clearing."""
-        return (ClearType(vgpu),)
+    def remove_steps(self, vgpu: AssignedVgpu) -> tuple[Step, ...]:
+        """Return one step that clears the type."""
+        return (ClearVgpuType(vgpu),)
 
-    def hostdev(self, vgpu: PromisedVgpu) -> DesignHostdev:
-        """Refer to the VF, unmanaged."""
-        return DesignHostdev("pci", vgpu.carrier, managed=False, alias=alias(vgpu))
+    def hostdev(self, vgpu: AssignedVgpu) -> DesignHostdev:
+        """Refer to the VF, with managed='no'."""
+        return DesignHostdev("pci", vgpu.carrier, managed=False, alias=hostdev_alias(vgpu))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program as click sees it: the group of all commands, none of them imported.
+"""The top-level click group: it lists every command and imports none of them.
 
-`--version`, `--help` and completion of commands and options import click and little else; everything that
-costs time is imported by the command that needs it.
+`--version`, `--help` and completion of commands and options import little more than click. Each command imports the
+slow modules that it needs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import click
 
 from vgpuctl import __version__
-from vgpuctl.cli import table
+from vgpuctl.cli import command_table
 from vgpuctl.cli.command import CONTEXT_SETTINGS, LazyGroup, load_command
 from vgpuctl.cli.settings import Settings, global_options
 
@@ -28,7 +28,7 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) 
 
 cli = LazyGroup(
     PROGRAM,
-    table={name: text for name, (_, text) in table.COMMANDS.items()},
+    help_texts={name: text for name, (_, text) in command_table.COMMANDS.items()},
     load=load_command,
     help="Give virtual machines on this KVM host a slice of a GPU, or a whole one.",
     examples=(
@@ -37,7 +37,7 @@ cli = LazyGroup(
         ("vgpuctl --host sim:a100-40 create-vm --profile A100-4C", "the same on a simulated host"),
     ),
     params=[
-        *global_options(in_front=True),
+        *global_options(before_command=True),
         click.Option(
             ["--version"],
             is_flag=True,
@@ -52,19 +52,19 @@ cli = LazyGroup(
 )
 
 
-def run(settings: Settings, words: list[str]) -> int:
-    """Run one command line, or answer the shell's question about one."""
+def run(settings: Settings, args: list[str]) -> int:
+    """Run one command line, or answer a completion request from the shell."""
     instruction = os.environ.get(COMPLETE_VARIABLE)
     if instruction:
         from vgpuctl.cli import shells
 
         return shells.complete(cli, settings, PROGRAM, COMPLETE_VARIABLE, instruction)
-    _refuse_bytes(words)
+    _refuse_non_utf8(args)
     try:
-        with cli.make_context(PROGRAM, words, obj=settings) as context:
+        with cli.make_context(PROGRAM, args, obj=settings) as context:
             status = cli.invoke(context)
-    except click.exceptions.Exit as done:
-        return done.exit_code
+    except click.exceptions.Exit as exit_request:
+        return exit_request.exit_code
     except click.UsageError as exc:
         if exc.ctx is not None:
             settings.kind = "-".join(exc.ctx.command_path.split()[1:]) or settings.kind
@@ -72,15 +72,15 @@ def run(settings: Settings, words: list[str]) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _refuse_bytes(words: list[str]) -> None:
-    """Refuse what is no text: it could be neither sent to libvirt or another host nor printed.
+def _refuse_non_utf8(args: list[str]) -> None:
+    """Refuse arguments that are not valid text: they cannot be printed, or sent to libvirt or another host.
 
     Raises:
-        InvalidInput: a word, or VGPUCTL_HOST, is not UTF-8.
+        InvalidInput: an argument, or VGPUCTL_HOST, is not UTF-8.
     """
-    typed = {f"word {number} of the command line": word for number, word in enumerate(words, 1)}
-    for where, word in {**typed, "VGPUCTL_HOST": os.environ.get("VGPUCTL_HOST", "")}.items():
-        if not word.isascii() and word != word.encode(errors="ignore").decode():
+    arguments = {f"word {number} of the command line": arg for number, arg in enumerate(args, 1)}
+    for label, arg in {**arguments, "VGPUCTL_HOST": os.environ.get("VGPUCTL_HOST", "")}.items():
+        if not arg.isascii() and arg != arg.encode(errors="ignore").decode():
             from vgpuctl.errors import InvalidInput
 
-            raise InvalidInput(f"{where} is not UTF-8 text: {word!a}", hint="type it as UTF-8")
+            raise InvalidInput(f"{label} is not UTF-8 text: {arg!a}", hint="type it as UTF-8")

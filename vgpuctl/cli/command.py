@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""click's command and group with what every vgpuctl command shares.
+"""click's command and group, extended with what every vgpuctl command shares.
 
-Global options after the command's name, examples at the end of the help page, one-line help from the table,
-and a group that imports a command's module only when that command is used.
+That is: global options after the command's name, examples at the end of the help page, one-line help from the command
+table, and a group that imports a command's module only when that command is used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vgpuctl.cli import table
+from vgpuctl.cli import command_table
 from vgpuctl.cli.settings import Settings, global_options
 
 if TYPE_CHECKING:
@@ -30,23 +30,25 @@ class Command(click.Command):
         super().__init__(*arguments, **options)
         self.examples = examples
         self.own_params = [p for p in self.params if isinstance(p, click.Option)]
-        self.params += global_options(in_front=False)
+        self.params += global_options(before_command=False)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words, none of which may silently win over another."""
-        _refuse_two_values(args, ctx)
+        """Parse the arguments; refuse an option that is given twice with different values."""
+        _refuse_conflicting_values(args, ctx)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command here, or hand its words to other hosts."""
+        """Run the command here, or forward its arguments to other hosts."""
         settings = ctx.find_object(Settings)
-        if settings is None or not settings.afar:
-            if settings is not None and settings.only_afar:
-                raise click.UsageError(f"{settings.only_afar[0]} goes with --hosts FILE or --host ssh://HOST", ctx)
+        if settings is None or not settings.is_remote:
+            if settings is not None and settings.remote_only_options:
+                raise click.UsageError(
+                    f"{settings.remote_only_options[0]} goes with --hosts FILE or --host ssh://HOST", ctx
+                )
             return super().invoke(ctx)
-        from vgpuctl.cli import afar
+        from vgpuctl.cli import remote_command
 
-        return afar.run(settings, ctx)
+        return remote_command.run(settings, ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's own options, then those of every command."""
@@ -61,48 +63,48 @@ class Command(click.Command):
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are known by table and imported when one of them is used."""
+    """A group that lists its commands from a table and imports a command when it is used."""
 
     def __init__(
         self,
         *arguments: Any,
-        table: dict[str, str],
+        help_texts: dict[str, str],
         load: Callable[[str], click.Command],
         examples: tuple[Example, ...] = (),
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
-        self.table = table
+        self.help_texts = help_texts
         self.load = load
         self.examples = examples
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the options in front of the command, as the command does its own."""
-        _refuse_two_values(args, ctx)
+        """Parse the options before the command's name, with the same check as `Command.parse_args`."""
+        _refuse_conflicting_values(args, ctx)
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the table's order."""
-        return list(self.table)
+        return list(self.help_texts)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return one command."""
-        return self.load(cmd_name) if cmd_name in self.table else None
+        return self.load(cmd_name) if cmd_name in self.help_texts else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that was typed, or fail with what was probably meant."""
-        if args[0] not in self.table and not ctx.resilient_parsing:
+        """Return the named command, or fail and suggest the most likely one."""
+        if args[0] not in self.help_texts and not ctx.resilient_parsing:
             from vgpuctl.cli import suggest
 
-            raise suggest.unknown_command(args, self.table, ctx)
+            raise suggest.unknown_command(args, self.help_texts, ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with the table's help, importing none of them."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(self.table.items()))
+            formatter.write_dl(list(self.help_texts.items()))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands first: they are what people look for."""
@@ -118,33 +120,35 @@ class LazyGroup(click.Group):
         """Complete command names from the table, importing none of them."""
         from click.shell_completion import CompletionItem
 
-        items = [CompletionItem(name, help=text) for name, text in self.table.items() if name.startswith(incomplete)]
+        items = [
+            CompletionItem(name, help=text) for name, text in self.help_texts.items() if name.startswith(incomplete)
+        ]
         return items + click.Command.shell_complete(self, ctx, incomplete)
 
 
-def _refuse_two_values(words: list[str], context: click.Context) -> None:
-    if sum(word.startswith("-") for word in words) > 1 and not context.resilient_parsing:
-        from vgpuctl.cli import typed
+def _refuse_conflicting_values(args: list[str], context: click.Context) -> None:
+    if sum(arg.startswith("-") for arg in args) > 1 and not context.resilient_parsing:
+        from vgpuctl.cli import command_line
 
-        typed.refuse_two_values(words, context)
+        command_line.refuse_conflicting_values(args, context)
 
 
-def command(
+def make_command(
     name: str, *, examples: tuple[Example, ...], short_help: str | None = None
 ) -> Callable[[Callable[..., int]], click.Command]:
-    """Make a command of a function that returns the exit status."""
+    """Return a decorator that makes a command from a function that returns the exit status."""
     return click.command(
         name,
         cls=Command,
         examples=examples,
-        short_help=short_help or table.COMMANDS[name][1],
+        short_help=short_help or command_table.COMMANDS[name][1],
         context_settings=CONTEXT_SETTINGS,
     )
 
 
 def load_command(name: str) -> click.Command:
-    """Import one command of the table."""
-    module = importlib.import_module(f"vgpuctl.cli.commands.{table.COMMANDS[name][0]}")
+    """Import one command from the table."""
+    module = importlib.import_module(f"vgpuctl.cli.commands.{command_table.COMMANDS[name][0]}")
     loaded = module.command
     if not isinstance(loaded, click.Command):
         raise TypeError(f"{module.__name__}.command is not a command")
@@ -155,15 +159,15 @@ CONTEXT_SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_
 
 
 def write_options(params: list[click.Option], title: str, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-    """Write a section of options, when there are any."""
-    records = [record for p in params if (record := p.get_help_record(ctx)) is not None]
-    if records:
+    """Write a section of options, if there are any."""
+    rows = [row for p in params if (row := p.get_help_record(ctx)) is not None]
+    if rows:
         with formatter.section(title):
-            formatter.write_dl(records)
+            formatter.write_dl(rows)
 
 
 def write_examples(examples: tuple[Example, ...], formatter: click.HelpFormatter) -> None:
-    """Write examples, each with what it does."""
+    """Write examples, each with its purpose."""
     if not examples:
         return
     with formatter.section("Examples"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live completion: profiles, GPU addresses, VM names and hosts, asked from the host that --host names.
+"""Live completion of profiles, GPU addresses, VM names and hosts, read from the host that --host names.
 
-Whatever fails is silent: the user only pressed Tab. Nothing is imported until a value is completed.
+Errors are silent: the user only pressed Tab. Nothing is imported until a value is completed.
 """
 
 from __future__ import annotations
@@ -15,54 +15,68 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
 Rows = list[dict[str, Any]]
 
 
 def profiles(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete profiles that this host has."""
-    return _live(ctx, incomplete, "list_profiles", lambda row: (row["profile"], f"{_number(row['free'])} free"))
+    return _complete_from_query(
+        ctx, incomplete, "list_profiles", lambda row: (row["profile"], f"{_number_or_unknown(row['free'])} free")
+    )
 
 
 def gpus(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete GPU addresses."""
-    return _live(ctx, incomplete, "list_gpus", lambda row: (row["address"], str(row["model"])))
+    return _complete_from_query(ctx, incomplete, "list_gpus", lambda row: (row["address"], str(row["model"])))
 
 
 def instances(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the GPU instance profiles of the GPU that was typed, asked from NVML alone."""
+    """Complete the GPU instance profiles of the given GPU, read from NVML only."""
     from click.shell_completion import CompletionItem
 
     with suppress(Exception):
-        from vgpuctl.model.address import normal_pci
+        from vgpuctl.model.address import normalize_pci
 
         gpu = str(ctx.params["gpu"])
-        seen = _world(ctx).nvml.gpu(normal_pci(gpu) or gpu)
-        found = seen.mig.profiles if seen is not None and seen.mig is not None else ()
-        return [CompletionItem(p.name, help=f"at most {p.maximum}") for p in found if p.name.startswith(incomplete)]
+        gpu_info = _open_host(ctx).nvml.gpu(normalize_pci(gpu) or gpu)
+        instance_profiles = gpu_info.mig.profiles if gpu_info is not None and gpu_info.mig is not None else ()
+        return [
+            CompletionItem(p.name, help=f"at most {p.max_instances}")
+            for p in instance_profiles
+            if p.name.startswith(incomplete)
+        ]
     return []
 
 
 def vms(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete names of VMs, asked from libvirt alone: no GPU is looked at."""
+    """Complete names of VMs, read from libvirt only: no GPU is queried."""
     from click.shell_completion import CompletionItem
 
     with suppress(Exception):
-        records = _world(ctx).hypervisor.domains()
-        return [CompletionItem(r.name, help=str(r.state)) for r in records if r.name.startswith(incomplete)]
+        domains = _open_host(ctx).hypervisor.domains()
+        return [
+            CompletionItem(domain.name, help=str(domain.state))
+            for domain in domains
+            if domain.name.startswith(incomplete)
+        ]
     return []
 
 
 def vgpus(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete names of vGPUs without a VM, read from host.yaml alone."""
+    """Complete names of vGPUs without a VM, read from host.yaml only."""
     from click.shell_completion import CompletionItem
 
     with suppress(Exception):
-        from vgpuctl.cli import wishes
+        from vgpuctl.cli import requests
 
-        kept = wishes.host_spec(_world(ctx)).vgpus
-        return [CompletionItem(n, help=f"{v.profile} on {v.gpu}") for n, v in kept.items() if n.startswith(incomplete)]
+        host_vgpus = requests.host_spec(_open_host(ctx)).vgpus
+        return [
+            CompletionItem(name, help=f"{vgpu.profile} on {vgpu.gpu}")
+            for name, vgpu in host_vgpus.items()
+            if name.startswith(incomplete)
+        ]
     return []
 
 
@@ -71,8 +85,12 @@ def pools(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> li
     from click.shell_completion import CompletionItem
 
     with suppress(Exception):
-        records = _world(ctx).storage.pools()
-        return [CompletionItem(r.name, help=r.path or r.kind) for r in records if r.name.startswith(incomplete)]
+        pool_infos = _open_host(ctx).storage.pools()
+        return [
+            CompletionItem(pool.name, help=pool.path or pool.kind)
+            for pool in pool_infos
+            if pool.name.startswith(incomplete)
+        ]
     return []
 
 
@@ -80,12 +98,12 @@ def hosts(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> li
     """Complete `local` and the built-in simulated hosts; after `sim:` with a slash, files."""
     from click.shell_completion import CompletionItem
 
-    found = [("local", "this host")]
+    choices = [("local", "this host")]
     with suppress(Exception):
-        from vgpuctl.cli import simulated
+        from vgpuctl.cli import simulated_host
 
-        found += [(f"sim:{name}", text) for name, text in simulated.scenarios()]
-    return [CompletionItem(value, help=text) for value, text in found if value.startswith(incomplete)]
+        choices += [(f"sim:{name}", text) for name, text in simulated_host.list_scenarios()]
+    return [CompletionItem(value, help=text) for value, text in choices if value.startswith(incomplete)]
 
 
 def checks(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -97,33 +115,33 @@ def checks(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> l
     return [CompletionItem(check.id, help=check.title) for check in CHECKS if check.id.startswith(incomplete)]
 
 
-def _live(
+def _complete_from_query(
     ctx: click.Context, incomplete: str, query: str, item: Callable[[dict[str, Any]], tuple[str, str]]
 ) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem
 
     rows: Rows = []
     with suppress(Exception):
-        rows = _ask(ctx, query)
+        rows = _query_rows(ctx, query)
     pairs = [item(row) for row in rows]
     return [CompletionItem(value, help=text) for value, text in pairs if value.startswith(incomplete)]
 
 
-def _ask(ctx: click.Context, query: str) -> Rows:
+def _query_rows(ctx: click.Context, query: str) -> Rows:
     from vgpuctl.engine import queries
 
-    return [dict(row) for row in getattr(queries, query)(_world(ctx)).data]
+    return [dict(row) for row in getattr(queries, query)(_open_host(ctx)).data]
 
 
-def _world(ctx: click.Context) -> World:
-    from vgpuctl.cli import worlds
+def _open_host(ctx: click.Context) -> Host:
+    from vgpuctl.cli import hosts
     from vgpuctl.cli.settings import Settings
 
     settings = ctx.find_object(Settings)
     if settings is None:
         raise LookupError("no host is named")
-    return worlds.open_world(settings)
+    return hosts.open_host(settings)
 
 
-def _number(value: object) -> str:
+def _number_or_unknown(value: object) -> str:
     return "?" if value is None else str(value)

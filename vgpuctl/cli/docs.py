@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/cli.md, made from the command tree: what a help page says, on one page, at no width."""
+"""docs/cli.md, generated from the command tree: all help pages on one page, without line wrapping."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _STATUSES = (
 )
 
 
-def markdown() -> str:
+def render_markdown() -> str:
     """Return the page."""
     return "\n".join(_page()).rstrip() + "\n"
 
 
-def commands() -> Iterator[tuple[str, click.Command]]:
-    """Yield every command with its words, groups before their commands."""
-    yield from _below(cli, PROGRAM)
+def walk_commands() -> Iterator[tuple[str, click.Command]]:
+    """Yield every command with its full name, groups before their commands."""
+    yield from _walk_group(cli, PROGRAM)
 
 
-def _below(group: LazyGroup, words: str) -> Iterator[tuple[str, click.Command]]:
-    for name in group.table:
-        found = group.load(name)
-        yield f"{words} {name}", found
-        if isinstance(found, LazyGroup):
-            yield from _below(found, f"{words} {name}")
+def _walk_group(group: LazyGroup, path: str) -> Iterator[tuple[str, click.Command]]:
+    for name in group.help_texts:
+        command = group.load(name)
+        yield f"{path} {name}", command
+        if isinstance(command, LazyGroup):
+            yield from _walk_group(command, f"{path} {name}")
 
 
 def _page() -> Iterator[str]:
@@ -64,33 +64,33 @@ def _page() -> Iterator[str]:
     yield "|---|---|"
     yield from (f"| {status} | {meaning} |" for status, meaning in _STATUSES)
     yield ""
-    for words, found in commands():
-        yield from _command(words, found)
+    for full_name, command in walk_commands():
+        yield from _command(full_name, command)
 
 
-def _command(words: str, found: click.Command) -> Iterator[str]:
-    yield f"## {words}"
+def _command(full_name: str, command: click.Command) -> Iterator[str]:
+    yield f"## {full_name}"
     yield ""
-    if isinstance(found, LazyGroup):
-        yield found.help or ""
+    if isinstance(command, LazyGroup):
+        yield command.help or ""
         yield ""
         return
-    yield f"    {' '.join([words, *_usage(found)])}"
+    yield f"    {' '.join([full_name, *_usage(command)])}"
     yield ""
-    yield from inspect.cleandoc(found.help or "").splitlines()
+    yield from inspect.cleandoc(command.help or "").splitlines()
     yield ""
-    if isinstance(found, Command):
-        yield from _options(found.own_params)
+    if isinstance(command, Command):
+        yield from _options(command.own_params)
         yield "```sh"
-        for line, purpose in found.examples:
+        for line, purpose in command.examples:
             yield f"# {purpose}"
             yield line
         yield "```"
         yield ""
 
 
-def _usage(found: click.Command) -> list[str]:
-    arguments = [p for p in found.params if isinstance(p, click.Argument)]
+def _usage(command: click.Command) -> list[str]:
+    arguments = [p for p in command.params if isinstance(p, click.Argument)]
     words = ["[OPTIONS]"]
     for argument in arguments:
         name = "|".join(_choices(argument)) or (argument.name or "").upper()

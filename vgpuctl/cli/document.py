@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON documents: one per run, `vgpuctl/1`."""
+"""The JSON documents: one per run, of schema `vgpuctl/1`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
-from vgpuctl.cli.streams import escaped, is_unicode
+from vgpuctl.cli.streams import escape_unprintable, supports_unicode
 from vgpuctl.value import Value, as_dict
 
 SCHEMA = "vgpuctl/1"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def success(kind: str, data: object, *, changed: bool, warnings: Sequence[str]) -> str:
+def success_text(kind: str, data: object, *, changed: bool, warnings: Sequence[str]) -> str:
     """Return the document of a command that worked."""
     return text(
         {
@@ -29,7 +29,7 @@ def success(kind: str, data: object, *, changed: bool, warnings: Sequence[str]) 
     )
 
 
-def failure(
+def failure_text(
     kind: str,
     error: Mapping[str, object],
     *,
@@ -39,7 +39,7 @@ def failure(
 ) -> str:
     """Return the document of a command that failed; `changed` when something is left on the host.
 
-    `data` is there where one failure does not make the rest worthless, as of several hosts.
+    `data` is present if the rest is still useful, such as the results of other hosts.
     """
     return text(failure_body(kind, error, changed=changed, data=data, warnings=warnings))
 
@@ -52,29 +52,40 @@ def failure_body(
     data: object = None,
     warnings: Sequence[str] = (),
 ) -> dict[str, object]:
-    """Return that document before it is text."""
-    more = {} if data is None else {"data": data}
-    warned = list(warnings)
-    return {"schema": SCHEMA, "kind": kind, "ok": False, "changed": changed, "error": error, **more, "warnings": warned}
+    """Return the document of `failure_text` as a dict."""
+    data_field = {} if data is None else {"data": data}
+    warning_list = list(warnings)
+    return {
+        "schema": SCHEMA,
+        "kind": kind,
+        "ok": False,
+        "changed": changed,
+        "error": error,
+        **data_field,
+        "warnings": warning_list,
+    }
 
 
-def plain(value: object) -> object:
-    """Return `value` with nothing in it but JSON's own types."""
+def to_json_value(value: object) -> object:
+    """Return `value` converted to JSON's own types."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):
         return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", str(value))
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_json_value(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
-        return [plain(item) for item in sorted(value, key=str)]
+        return [to_json_value(item) for item in sorted(value, key=str)]
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [to_json_value(item) for item in value]
     if isinstance(value, Value):
-        return plain(as_dict(value))
+        return to_json_value(as_dict(value))
     return str(value)
 
 
 def text(document: Mapping[str, object]) -> str:
-    """Return a document as it is printed."""
-    return escaped(json.dumps(plain(document), indent=2, ensure_ascii=not is_unicode(sys.stdout))) + "\n"
+    """Return a document as the text to print."""
+    return (
+        escape_unprintable(json.dumps(to_json_value(document), indent=2, ensure_ascii=not supports_unicode(sys.stdout)))
+        + "\n"
+    )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program's start: whatever happens becomes text or JSON and an exit status.
+"""The program's entry point: every outcome becomes text or JSON and an exit status.
 
-Signals are handled before click is imported, and before this is: `vgpuctl/_program/vgpuctl` sees to Ctrl-C meanwhile.
+Signals are handled before click is imported. Until this module is imported, `vgpuctl/_program/vgpuctl` handles Ctrl-C.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 GARBAGE_THRESHOLD = 200_000
-"""Objects made before the first search for garbage: a command that is over in a second needs none, neither while it
-imports nor when it ends (a tenth of create-vm's own time)."""
+"""Objects allocated before the first garbage collection. A command that ends within a second needs none, neither while
+it imports nor when it ends (a tenth of create-vm's own time)."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit status; without arguments, the process's own."""
+    """Run one command line, by default the process's own, and return its exit status."""
     if arguments is not None:
-        with signals.handled() as guard:
+        with signals.handle_signals() as guard:
             return _run(list(arguments), guard)
     gc.set_threshold(GARBAGE_THRESHOLD)
     status = _run(sys.argv[1:], signals.install())
@@ -33,52 +33,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _run(words: list[str], guard: signals.Guard) -> int:
+def _run(args: list[str], guard: signals.SignalGuard) -> int:
     settings: Settings | None = None
     try:
-        with signals.held():
+        with signals.block_signals():
             from vgpuctl.cli import app
             from vgpuctl.cli.settings import Settings
 
         settings = Settings()
-        settings.words = tuple(words)
-        return app.run(settings, words)
+        settings.args = tuple(args)
+        return app.run(settings, args)
     except BaseException as exc:  # noqa: BLE001
         guard.close()
-        return _report(exc, settings, words, guard)
+        return _report(exc, settings, args, guard)
 
 
-def _report(exc: BaseException, settings: Settings | None, words: list[str], guard: signals.Guard) -> int:
+def _report(exc: BaseException, settings: Settings | None, args: list[str], guard: signals.SignalGuard) -> int:
     try:
         from vgpuctl.cli import failures
         from vgpuctl.cli.settings import Settings
-    except ImportError as without:
-        return _report_without_click(without, words)
+    except ImportError as import_error:
+        return _report_without_click(import_error, args)
 
     settings = settings or Settings()
-    settings.json = settings.json or _wants_json(words)
+    settings.json = settings.json or _wants_json(args)
     return failures.report(exc, settings, signal_status=guard.status)
 
 
-def _report_without_click(exc: ImportError, words: list[str]) -> int:
-    """Say which library is missing where it is the one that reads the command line."""
+def _report_without_click(exc: ImportError, args: list[str]) -> int:
+    """Report that a library is missing which is needed to read the command line."""
     from vgpuctl.cli import document, streams
-    from vgpuctl.errors import missing_library
+    from vgpuctl.errors import missing_library_error
 
-    lacks = missing_library(exc)
-    if lacks is None:
+    missing = missing_library_error(exc)
+    if missing is None:
         raise exc
-    if _wants_json(words):
+    if _wants_json(args):
         error: dict[str, object] = {
-            "code": lacks.code, "message": lacks.message, "hint": lacks.hint, "facts": lacks.facts,
-            "exit_status": lacks.status, "undone": [], "left": [],
+            "code": missing.code, "message": missing.message, "hint": missing.hint, "facts": missing.facts,
+            "exit_status": missing.status, "undone": [], "left": [],
         }  # fmt: skip
-        streams.write_out(document.failure("vgpuctl", error, changed=False))
+        streams.write_out(document.failure_text("vgpuctl", error, changed=False))
     else:
-        streams.write_err(f"vgpuctl: {lacks.message}   [{lacks.code}]\n  hint: {lacks.hint}")
-    return lacks.status
+        streams.write_err(f"vgpuctl: {missing.message}   [{missing.code}]\n  hint: {missing.hint}")
+    return missing.status
 
 
-def _wants_json(words: list[str]) -> bool:
-    """Say whether --json was typed, also when the line could not be parsed."""
-    return "--json" in (words[: words.index("--")] if "--" in words else words)
+def _wants_json(args: list[str]) -> bool:
+    """Say whether --json was given, even if the command line could not be parsed."""
+    return "--json" in (args[: args.index("--")] if "--" in args else args)

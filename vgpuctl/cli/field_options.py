@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The spec's fields as options: name, help, example and choices are those of `spec/fields.py`."""
+"""The fields of a VM spec as options: name, help, example and choices come from `config/vm_fields.py`."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any
 import click
 
 from vgpuctl.cli import complete
-from vgpuctl.spec import fields as table
-from vgpuctl.spec.fields import FIELD, VM_FIELDS, SpecField
+from vgpuctl.config import vm_fields as table
+from vgpuctl.config.vm_fields import FIELD_BY_NAME, VM_FIELDS, SpecField
 
 _COMPLETIONS: dict[str, Any] = {"profile": complete.profiles, "gpu": complete.gpus, "not_gpu": complete.gpus}
-WHERE = tuple(name for name in table.WHERE if name != "spread_group")
-"""Where a vGPU goes that comes later, or has no VM: only a new VM is put into a spread group."""
+CONSTRAINT_FIELDS = tuple(name for name in table.CONSTRAINT_FIELDS if name != "spread_group")
+"""Constraints on the GPU of a vGPU that is added later or has no VM: only a new VM can join a spread group."""
 
-Adds = Callable[[Callable[..., int]], Callable[..., int]]
+OptionDecorator = Callable[[Callable[..., int]], Callable[..., int]]
 
 
-def every_field(function: Callable[..., int]) -> Callable[..., int]:
+def all_fields(function: Callable[..., int]) -> Callable[..., int]:
     """Add the options of every field."""
-    return _added(function, [_option(field) for field in VM_FIELDS if field.option])
+    return _add_options(function, [_option(field) for field in VM_FIELDS if field.option])
 
 
-def fields(*names: str, required: tuple[str, ...] = ()) -> Adds:
+def fields(*names: str, required: tuple[str, ...] = ()) -> OptionDecorator:
     """Return a decorator that adds the options of these fields."""
-    return lambda function: _added(function, [_option(FIELD[n], required=n in required) for n in names])
+    return lambda function: _add_options(function, [_option(FIELD_BY_NAME[n], required=n in required) for n in names])
 
 
-def _added(function: Callable[..., int], options: list[click.Option]) -> Callable[..., int]:
+def _add_options(function: Callable[..., int], options: list[click.Option]) -> Callable[..., int]:
     """Add options to a command's function; click collects them in reverse."""
     params: list[click.Parameter] = function.__dict__.setdefault("__click_params__", [])
     params += reversed(options)
@@ -37,12 +37,14 @@ def _added(function: Callable[..., int], options: list[click.Option]) -> Callabl
 
 
 def _option(field: SpecField, *, required: bool = False) -> click.Option:
-    """Return the option of one field; its value stays text, the spec's rules judge it."""
-    word = field.help.split()[0]
-    text = field.help if word.endswith(":") or not word.islower() else field.help[0].upper() + field.help[1:]
+    """Return the option of one field; its value stays text, and the spec's rules check it."""
+    first_word = field.help.split()[0]
+    text = (
+        field.help if first_word.endswith(":") or not first_word.islower() else field.help[0].upper() + field.help[1:]
+    )
     text = text.rstrip(".") + "."
-    if field.built_in not in (None, False):
-        text = f"{text} [{field.built_in}]"
+    if field.default not in (None, False):
+        text = f"{text} [{field.default}]"
     arguments: dict[str, Any] = {"help": text, "required": required}
     if field.flag:
         arguments["is_flag"] = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages about what is in and below a VM: its images, its screen and console, its addresses."""
+"""The pages about VM images, about a VM's screen and console, and about its addresses."""
 
 from __future__ import annotations
 
@@ -7,46 +7,50 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vgpuctl.cli.pages import Data, Page, shortened, size
+from vgpuctl.cli.pages import Data, Page, shorten_names, size
 from vgpuctl.cli.tables import Pairs, Table
 
 
 def _images(data: Sequence[Data]) -> Page:
     if not data:
-        return Page(asides=["no volumes and no base images here"])
+        return Page(stderr_lines=["no volumes and no base images here"])
     rows = tuple(
         (
             image["path"], image["role"], image["pool"] or "-", size(image["size_bytes"]),
-            shortened(image["vms"]) or "-", _clones(image["children"]), image["base"] or "-",
+            shorten_names(image["vms"]) or "-", _clones(image["children"]), image["base"] or "-",
         )
         for image in data
     )  # fmt: skip
     headers = ("PATH", "ROLE", "POOL", "SIZE", "VMS", "CLONES", "BASE")
-    lost = sum(image["role"] == "orphan" for image in data)
-    asides = [f"{lost} named like disks of vgpuctl, and no VM refers to them"] if lost else []
-    return Page([Table(headers, rows, frozenset({"SIZE"}))], asides)
+    orphan_count = sum(image["role"] == "orphan" for image in data)
+    stderr_lines = [f"{orphan_count} named like disks of vgpuctl, and no VM refers to them"] if orphan_count else []
+    return Page([Table(headers, rows, frozenset({"SIZE"}))], stderr_lines)
 
 
 def _clones(children: Sequence[Data]) -> str:
     names = [name for child in children for name in (child["vms"] or [child["path"]])]
-    return f"{len(children)}: {shortened(names)}" if children else "-"
+    return f"{len(children)}: {shorten_names(names)}" if children else "-"
 
 
 def _console(data: Data) -> Page:
     items = [("name", str(data["name"])), ("state", str(data["state"]))]
     for screen in data["graphics"]:
         password = {True: "asks for a password", False: "no password", None: "password not known"}[screen["password"]]
-        items.append((screen["type"], f"{_screen_place(screen)}, {password}"))
+        items.append((screen["type"], f"{_screen_address(screen)}, {password}"))
     items += [("serial", shlex.join(serial["command"])) for serial in data["serial"]]
-    asides = [] if data["graphics"] or data["serial"] else [f"{data['name']} has neither a screen nor a serial console"]
+    stderr_lines = (
+        [] if data["graphics"] or data["serial"] else [f"{data['name']} has neither a screen nor a serial console"]
+    )
     for screen in data["graphics"]:
         port, listen = screen["port"], screen["listen"]
         if port and listen in ("127.0.0.1", "::1", "localhost"):
-            asides.append(f"from another machine: ssh -L {port}:localhost:{port} THIS-HOST, then localhost:{port}")
-    return Page([Pairs(tuple(items))], asides)
+            stderr_lines.append(
+                f"from another machine: ssh -L {port}:localhost:{port} THIS-HOST, then localhost:{port}"
+            )
+    return Page([Pairs(tuple(items))], stderr_lines)
 
 
-def _screen_place(screen: Data) -> str:
+def _screen_address(screen: Data) -> str:
     if screen["socket"]:
         return str(screen["socket"])
     host = f"[{screen['listen']}]" if ":" in (screen["listen"] or "") else (screen["listen"] or "?")
@@ -56,8 +60,8 @@ def _screen_place(screen: Data) -> str:
 
 
 def _address(data: Data) -> Page:
-    known = {"agent": "the guest agent", "lease": "a DHCP lease", "arp": "the host's ARP table"}[data["source"]]
-    return Page([str(each["address"]) for each in data["addresses"]], [f"known from {known}"])
+    source = {"agent": "the guest agent", "lease": "a DHCP lease", "arp": "the host's ARP table"}[data["source"]]
+    return Page([str(entry["address"]) for entry in data["addresses"]], [f"known from {source}"])
 
 
 PAGES: dict[str, Callable[[Any], Page]] = {"list-images": _images, "console": _console, "address": _address}

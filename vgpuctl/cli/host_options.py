@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of apply, diff and assert, and what they ask for."""
+"""The options of apply, diff and assert, and the desired state that they describe."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import click
 from vgpuctl.cli import run
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Result
+    from vgpuctl.cli.result import CommandOutput
     from vgpuctl.cli.settings import Settings
-    from vgpuctl.cli.signals import Guard
-    from vgpuctl.engine.host_wish import Asked
-    from vgpuctl.model.world import World
+    from vgpuctl.cli.signals import SignalGuard
+    from vgpuctl.engine.desired_state import DesiredState
+    from vgpuctl.ports.host import Host
 
-DIFFERS = 7
+DIFFERS_STATUS = 7
 _OPTIONS = (
     click.option(
         "-f",
@@ -47,37 +47,42 @@ def options(function: Callable[..., int]) -> Callable[..., int]:
     return function
 
 
-def asked(world: World, path: str | None, sets: tuple[str, ...], undo: int | None = None) -> Asked:
-    """Return what the options ask for. `undo`: how many versions of host.yaml back.
+def build_request(host: Host, path: str | None, sets: tuple[str, ...], undo: int | None = None) -> DesiredState:
+    """Return the desired state that the options describe. `undo`: how many versions of host.yaml to go back.
 
     Raises:
-        InvalidInput, NotFound: the file or a change cannot be understood.
+        InvalidInput, NotFound: the file or a change is missing or invalid.
     """
-    from vgpuctl.cli import wishes
-    from vgpuctl.engine import host_wish
+    from vgpuctl.cli import requests
+    from vgpuctl.engine import desired_state
 
-    shown = "standard input" if path == "-" else path or ""
-    file = None if path is None else host_wish.File(wishes.text_of(path), shown)
+    display_name = "standard input" if path == "-" else path or ""
+    file = None if path is None else desired_state.HostFileText(requests.read_text(path), display_name)
     if undo is not None:
-        file = host_wish.version_before(world, undo)
-    return host_wish.ask(world, file, sets)
+        file = desired_state.read_previous_version(host, undo)
+    return desired_state.read_desired_state(host, file, sets)
 
 
 def compare(settings: Settings, kind: str, path: str | None, sets: tuple[str, ...], drain: bool, quiet: bool) -> int:
-    """Run diff or assert: the result, and 7 when something differs."""
+    """Run diff or assert: print the result, and return 7 when something differs."""
 
-    def work(guard: Guard) -> Result:
-        from vgpuctl.cli import worlds
-        from vgpuctl.cli.result import Result
+    def work(guard: SignalGuard) -> CommandOutput:
+        from vgpuctl.cli import hosts
+        from vgpuctl.cli.result import CommandOutput
         from vgpuctl.engine import apply, host_plan
 
-        world = worlds.open_world(settings)
-        how = host_plan.How(drain, settings.wait)
-        found = apply.diff_host(world, asked(world, path, sets), how)
-        data: dict[str, Any] = {**found.data, "steps": list(found.steps), "notes": list(found.notes), "dry_run": True}
-        status = DIFFERS if found.changed else 0
+        host = hosts.open_host(settings)
+        apply_options = host_plan.ApplyOptions(drain, settings.wait)
+        result = apply.diff_host(host, build_request(host, path, sets), apply_options)
+        data: dict[str, Any] = {
+            **result.data,
+            "steps": list(result.steps),
+            "notes": list(result.notes),
+            "dry_run": True,
+        }
+        status = DIFFERS_STATUS if result.changed else 0
         if quiet:
-            return Result(data, found.changed, found.warnings if settings.json else (), raw="", status=status)
-        return Result(data, found.changed, found.warnings, found.notes, status=status)
+            return CommandOutput(data, result.changed, result.warnings if settings.json else (), raw="", status=status)
+        return CommandOutput(data, result.changed, result.warnings, result.notes, status=status)
 
     return run.perform(settings, kind, work)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""--count and --parallel: several VMs with one command, the same for create-vm and ensure-vm."""
+"""The options --count and --parallel of create-vm and ensure-vm: several VMs with one command."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.cli.settings import Settings
     from vgpuctl.model.outcome import Outcome
-    from vgpuctl.model.wish import VmWish
-    from vgpuctl.model.world import World
+    from vgpuctl.model.request import VmRequest
+    from vgpuctl.ports.host import Host
 
-MOST_VMS, MOST_PARALLEL, PARALLEL = 1000, 64, 4
+MAX_VMS, MAX_PARALLEL, DEFAULT_PARALLEL = 1000, 64, 4
 
 
 def options(function: Callable[..., int]) -> Callable[..., int]:
@@ -23,19 +23,19 @@ def options(function: Callable[..., int]) -> Callable[..., int]:
     parallel = click.option(
         "--parallel",
         metavar="P",
-        type=click.IntRange(1, MOST_PARALLEL),
-        help=f"With --count: how many VMs are made at the same time. [{PARALLEL}]",
+        type=click.IntRange(1, MAX_PARALLEL),
+        help=f"With --count: how many VMs are made at the same time. [{DEFAULT_PARALLEL}]",
     )
     count = click.option(
         "--count",
         metavar="N",
-        type=click.IntRange(1, MOST_VMS),
+        type=click.IntRange(1, MAX_VMS),
         help="See to it that N such VMs are there; the name is a pattern such as 'vdi-{:03}'.",
     )
     return count(parallel(function))
 
 
-def checked(
+def check_options(
     count: int | None,
     parallel: int | None,
     *,
@@ -43,10 +43,10 @@ def checked(
     wait_for: str | None = None,
     state: str = "present",
 ) -> int:
-    """Return how many VMs are made at the same time.
+    """Return how many VMs are created at the same time.
 
     Raises:
-        click.UsageError: options that do not go together.
+        click.UsageError: the options contradict each other.
     """
     if count is None and parallel is not None:
         raise click.UsageError("--parallel is for several VMs: say how many with --count")
@@ -56,34 +56,34 @@ def checked(
         raise click.UsageError("--wait-for waits for one VM: leave --count out, or wait with: vgpuctl address NAME")
     if count is not None and state != "present":
         raise click.UsageError(f"--count makes what is not there yet; --state {state} is for one VM")
-    return parallel or PARALLEL
+    return parallel or DEFAULT_PARALLEL
 
 
-def change(
+def ensure_vms(
     settings: Settings,
     kind: str,
-    wanted: Callable[[World], tuple[VmWish, tuple[str, ...]]],
+    build_request: Callable[[Host], tuple[VmRequest, tuple[str, ...]]],
     *,
     start: bool,
     parallel: int,
     dry_run: bool,
 ) -> int:
-    """See to it that the VMs of these names are there, and print what came of it."""
+    """Ensure that the VMs with these names exist, and print the result."""
     from vgpuctl.cli import run
 
-    def act(work: Work) -> Outcome:
-        from vgpuctl.engine import many
+    def act(context: ChangeContext) -> Outcome:
+        from vgpuctl.engine import ensure_vms
 
-        wish, names = wanted(work.world)
-        return many.ensure_many(
-            work.world,
-            wish,
+        request, names = build_request(context.host)
+        return ensure_vms.ensure_vms(
+            context.host,
+            request,
             names,
             start=start,
             parallel=parallel,
             dry_run=dry_run,
-            wait_seconds=work.wait_seconds,
-            progress=work.progress,
+            wait_seconds=context.wait_seconds,
+            progress=context.progress,
         )
 
     return run.change(settings, kind, act)

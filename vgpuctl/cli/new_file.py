@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that a command writes because somebody gave their path: new ones alone, whole or not at all."""
+"""Files that a command writes to a path given by the user: only new files, written completely or not at all."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from vgpuctl.errors import Exists, FileFailed, InvalidInput
 
 
 def require_new(path: str, option: str) -> None:
-    """See that a file can be made: before the work begins, whose result it is to hold.
+    """Check that a file can be created, before the work for its content begins.
 
     Raises:
-        Exists: something has the name; also a pipe or a device, which somebody may wait for.
-        InvalidInput: there is no such directory, or nothing may be written there.
+        Exists: the name is taken, also by a pipe or a device, on which another process may be waiting.
+        InvalidInput: there is no such directory, or it is not writable.
     """
     directory = os.path.dirname(path) or "."
     if os.path.lexists(path):
@@ -26,11 +26,11 @@ def require_new(path: str, option: str) -> None:
 
 
 def write_new(path: str, content: bytes, option: str) -> None:
-    """Make a file; one that cannot be written whole is removed again.
+    """Create a file; remove it again if it cannot be written completely.
 
     Raises:
-        Exists: something has the name by now.
-        FileFailed: the system refused it, as when the disk is full.
+        Exists: the name is taken by now.
+        FileFailed: the system refused it, for example because the disk is full.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)

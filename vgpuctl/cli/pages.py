@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages people read, made from the same `data` that programs get: nothing is shown that JSON does not have.
+"""The pages for people, made from the same `data` that programs get: a page shows nothing that JSON lacks.
 
-Unknown is `?`, nothing is `-`. What a page says beside its result goes to stderr.
+`?` means unknown, `-` means none. Lines that are not part of the result go to stderr.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ from importlib import import_module
 from typing import Any
 
 from vgpuctl.cli.tables import Block, Pairs, Table
-from vgpuctl.model.sizes import bytes_text, mib_text
+from vgpuctl.model.sizes import format_bytes, format_mib
 from vgpuctl.value import Value
 
 Data = Mapping[str, Any]
-MANY_NAMES = 8
-NUMBERS = frozenset({"MEMORY", "MAX/GPU", "FREE"})
+MAX_NAMES = 8
+NUMERIC_HEADERS = frozenset({"MEMORY", "MAX/GPU", "FREE"})
 
 
 class Page(Value):
     """Blocks for stdout and lines for stderr."""
 
     blocks: Sequence[Block] = ()
-    asides: Sequence[str] = ()
+    stderr_lines: Sequence[str] = ()
 
 
 def page(kind: str, data: Any) -> Page:
     """Return the page of a command's data."""
-    return _PAGES.get(kind, _changed)(data)
+    return _PAGES.get(kind, _change_page)(data)
 
 
 def _gpus(data: Sequence[Data]) -> Page:
     if not data:
-        return Page(asides=["no GPUs here; list-gpus --all also lists other devices that a VM can be given"])
+        return Page(stderr_lines=["no GPUs here; list-gpus --all also lists other devices that a VM can be given"])
     headers = (
         "ADDRESS", "MODEL", "BACKEND", "MODE", "DRIVER", "MEMORY", "NUMA", "IOMMU", "VFS", "VGPUS",
     )  # fmt: skip
     rows = tuple(
         (
-            gpu["address"], gpu["model"], _or_dash(gpu["backend"]), _mode(gpu), _or_dash(gpu["driver"]),
+            gpu["address"], gpu["model"], _or_dash(gpu["backend"]), _mode_text(gpu), _or_dash(gpu["driver"]),
             mib(gpu["framebuffer_mib"]), _or_dash(gpu["numa_node"]), _or_dash(gpu["iommu_group"]),
-            _vfs(gpu["vfs"]), _counted(gpu["vgpus"]),
+            _vf_count(gpu["vfs"]), _vgpu_count(gpu["vgpus"]),
         )
         for gpu in data
     )  # fmt: skip
@@ -58,46 +58,46 @@ def _gpu(data: Data) -> Page:
             ("address", data["address"]),
             ("model", data["model"]),
             ("backend", _or_dash(data["backend"])),
-            ("mode", _mode(data)),
+            ("mode", _mode_text(data)),
             ("driver", _or_dash(data["driver"])),
             ("memory", mib(data["framebuffer_mib"])),
             ("numa node", _or_dash(data["numa_node"])),
             ("iommu group", _or_dash(data["iommu_group"])),
-            ("vfs", _vfs(data["vfs"])),
-            ("vgpus", _counted(data["vgpus"])),
+            ("vfs", _vf_count(data["vfs"])),
+            ("vgpus", _vgpu_count(data["vgpus"])),
             *partition_pages.pairs(data),
             *scheduler_pages.pairs(data),
             *(("problem", problem) for problem in data.get("problems", ())),
         )
     )
-    blocks: list[Block] = [pairs, *_vgpu_table(data["vgpus"]), *scheduler_pages.table(data)]
+    blocks: list[Block] = [pairs, *_vgpu_table(data["vgpus"]), *scheduler_pages.share_table(data)]
     if data.get("types"):
         rows = tuple(
             (
-                known["profile"],
-                known["type_id"],
-                mib(known["framebuffer_mib"]),
-                unknown(known["max_per_gpu"]),
-                how_many(known),
+                vgpu_type["profile"],
+                vgpu_type["type_id"],
+                mib(vgpu_type["framebuffer_mib"]),
+                or_unknown(vgpu_type["max_per_gpu"]),
+                free_count(vgpu_type),
             )
-            for known in data["types"]
+            for vgpu_type in data["types"]
         )
-        blocks += ["", Table(("PROFILE", "TYPE", "MEMORY", "MAX/GPU", "FREE"), rows, NUMBERS)]
+        blocks += ["", Table(("PROFILE", "TYPE", "MEMORY", "MAX/GPU", "FREE"), rows, NUMERIC_HEADERS)]
     return Page(blocks)
 
 
 def _vgpu_table(vgpus: Sequence[Data]) -> list[Block]:
-    """Return the table of what is on a GPU; what is the same nothing for all of them has no column."""
+    """Return the table of the vGPUs on a GPU; WHERE and REASON are left out if they are empty for all vGPUs."""
     if not vgpus:
         return []
-    from vgpuctl.cli.partition_pages import place
+    from vgpuctl.cli.partition_pages import location
 
     columns = [
         ("CARRIER", [", ".join([v["carrier"], *v.get("companions", ())]) for v in vgpus]),
-        ("PROFILE", [unknown(v["profile"]) for v in vgpus]),
-        ("VM", [_who(v) for v in vgpus]),
+        ("PROFILE", [or_unknown(v["profile"]) for v in vgpus]),
+        ("VM", [_vm_label(v) for v in vgpus]),
         ("OWNER", [v["owner"] for v in vgpus]),
-        ("WHERE", [_or_dash(place(v) or None) for v in vgpus]),
+        ("WHERE", [_or_dash(location(v) or None) for v in vgpus]),
         ("REASON", [_or_dash(v.get("reason")) for v in vgpus]),
     ]
     shown = [(name, cells) for name, cells in columns if name not in ("WHERE", "REASON") or {*cells} != {"-"}]
@@ -107,47 +107,47 @@ def _vgpu_table(vgpus: Sequence[Data]) -> list[Block]:
 
 def _vms(data: Sequence[Data]) -> Page:
     if not data:
-        return Page(asides=["no VMs here"])
+        return Page(stderr_lines=["no VMs here"])
     rows = tuple((vm["name"], vm["state"], vm["owner"], vgpus_text(vm["vgpus"]), vm["uuid"]) for vm in data)
     return Page([Table(("NAME", "STATE", "OWNER", "VGPUS", "UUID"), rows)])
 
 
 def _vm(data: Data) -> Page:
-    known = ("name", "uuid", "state", "memory_mib", "vgpus", "disks")
-    more = [
+    shown_fields = ("name", "uuid", "state", "memory_mib", "vgpus", "disks")
+    other_pairs = [
         (name.replace("_", " "), _or_dash(value))
         for name, value in data.items()
-        if name not in known and isinstance(value, (str, int)) and not isinstance(value, bool)
+        if name not in shown_fields and isinstance(value, (str, int)) and not isinstance(value, bool)
     ]
     items = [("name", data["name"]), ("uuid", _or_dash(data["uuid"])), ("state", data["state"])]
-    items += [("memory", mib(data["memory_mib"])), *more]
+    items += [("memory", mib(data["memory_mib"])), *other_pairs]
     items += [("vgpu", vgpu_line(v)) for v in data["vgpus"]]
     items += [("disk", _disk_line(disk)) for disk in data["disks"]]
     return Page([Pairs(tuple(items))])
 
 
-def _changed(data: Data) -> Page:
-    """A changing command: its steps in a dry run, otherwise what is there now."""
+def _change_page(data: Data) -> Page:
+    """A changing command: its steps in a dry run, otherwise the resulting state."""
     if "xml" in data and "steps" not in data:
         return Page([str(data["xml"]).rstrip()])
     if data.get("dry_run"):
         return dry_run(data)
     if "vms" in data:
-        return _several(data)
+        return _batch_page(data)
     blocks: list[Block] = []
     if "name" in data:
         state = data.get("state")
         blocks.append(f"{data['name']}: {state}" if state else str(data["name"]))
         blocks += [f"  vgpu  {vgpu_line(v)}" for v in data.get("vgpus") or ()]
         blocks += [f"  disk  {_disk_line(disk)}" for disk in data.get("disks") or ()]
-        blocks += [f"  guest {each['address']}" for each in (data.get("guest") or {}).get("addresses", ())]
+        blocks += [f"  guest {entry['address']}" for entry in (data.get("guest") or {}).get("addresses", ())]
     if not data["steps"]:
         blocks.append("nothing to do" if not blocks else "  nothing to do")
     return Page(blocks or [f"{len(data['steps'])} steps done"])
 
 
-def _several(data: Data) -> Page:
-    """Several VMs: each in a line, and how many of them are new."""
+def _batch_page(data: Data) -> Page:
+    """Several VMs: one per line, and how many of them are new."""
     rows = tuple(
         (vm["name"], vm["state"], "made" if vm["changed"] else "was there", vgpus_text(vm["vgpus"]))
         for vm in data["vms"]
@@ -156,43 +156,43 @@ def _several(data: Data) -> Page:
     return Page([Table(("NAME", "STATE", "THIS TIME", "VGPUS"), rows), "", f"{len(rows)} VMs, {new} of them made now"])
 
 
-def _changed_gpu(data: Data) -> Page:
-    """A GPU that was changed: its steps in a dry run, otherwise how it stands now."""
+def _gpu_change_page(data: Data) -> Page:
+    """A GPU that was changed: its steps in a dry run, otherwise its state now."""
     if data["dry_run"]:
         return dry_run(data)
-    done = "" if data["steps"] else "; nothing to do"
-    vfs = f", VFs {_vfs(data['vfs'])}" if data["vfs"]["total"] else ""
-    return Page([f"{data['address']}: {_mode(data)}{_partition(data)}{vfs}{done}"])
+    suffix = "" if data["steps"] else "; nothing to do"
+    vfs = f", VFs {_vf_count(data['vfs'])}" if data["vfs"]["total"] else ""
+    return Page([f"{data['address']}: {_mode_text(data)}{_partition_text(data)}{vfs}{suffix}"])
 
 
-def _partition(data: Data) -> str:
-    """Return what a GPU's vGPUs are in, where that is not the whole GPU in one size."""
-    found = data.get("partition") or {}
-    if found.get("mig"):
-        return f", MIG with {shortened(found['instances']) or 'no GPU instance'}"
-    return ", mixed sizes" if found.get("mixed_size") else ""
+def _partition_text(data: Data) -> str:
+    """Return how a GPU is divided; "" without MIG and mixed sizes."""
+    partition = data.get("partition") or {}
+    if partition.get("mig"):
+        return f", MIG with {shorten_names(partition['instances']) or 'no GPU instance'}"
+    return ", mixed sizes" if partition.get("mixed_size") else ""
 
 
-def _changed_scheduler(data: Data) -> Page:
-    """A GPU whose scheduler was set: its steps in a dry run, otherwise what runs now or will."""
+def _scheduler_change_page(data: Data) -> Page:
+    """A GPU whose scheduler was set: its steps in a dry run, otherwise what runs now or after the next driver load."""
     from vgpuctl.cli import scheduler_pages
 
     if data["dry_run"]:
         return dry_run(data)
-    return Page([f"{scheduler_pages.changed(data)}{'' if data['steps'] else '; nothing to do'}"])
+    return Page([f"{scheduler_pages.change_line(data)}{'' if data['steps'] else '; nothing to do'}"])
 
 
-def _mode(gpu: Data) -> str:
-    """Return what a GPU is and is kept for: `vgpu`, `unmanaged (kept for passthrough)`, `vgpu, cordoned`."""
-    kept = gpu.get("desired_mode")
-    so = kept in (None, gpu["mode"]) or (kept, gpu["mode"]) == ("vgpu", "mig-vgpu")
-    mode = gpu["mode"] if so else f"{gpu['mode']} (kept for {kept})"
+def _mode_text(gpu: Data) -> str:
+    """Return a GPU's mode and the mode it should have: `vgpu`, `unmanaged (kept for passthrough)`, `vgpu, cordoned`."""
+    desired = gpu.get("desired_mode")
+    as_desired = desired in (None, gpu["mode"]) or (desired, gpu["mode"]) == ("vgpu", "mig-vgpu")
+    mode = gpu["mode"] if as_desired else f"{gpu['mode']} (kept for {desired})"
     reserved = f", for {' or '.join(gpu['reserved_for'])}" if gpu.get("reserved_for") else ""
     return f"{mode}{', cordoned' if gpu.get('cordoned') else ''}{reserved}"
 
 
-def _reconciled(data: Data) -> Page:
-    """What was found, with what is done about it, and in a dry run every step."""
+def _reconcile_page(data: Data) -> Page:
+    """The findings, each with its action, and in a dry run every step."""
     if not data["findings"]:
         return Page(["nothing to do"])
     blocks: list[Block] = []
@@ -203,8 +203,8 @@ def _reconciled(data: Data) -> Page:
     return Page(blocks)
 
 
-def _examined(data: Data) -> Page:
-    """Show what is wrong with evidence and fix, and everything else in one line each."""
+def _doctor_page(data: Data) -> Page:
+    """List every check in one line, then each problem with its evidence and fix."""
     rows = tuple((check["verdict"], check["id"], check["title"]) for check in data["checks"])
     blocks: list[Block] = [Table(("VERDICT", "CHECK", "WHAT SHOULD BE"), rows)]
     for check in data["checks"]:
@@ -224,82 +224,82 @@ def dry_run(data: Data) -> Page:
     blocks += [f"  {number:>{width}}  {step}" for number, step in enumerate(steps, 1)]
     sources = data.get("sources") or {}
     if sources:
-        rows = tuple((name, _value(s["value"]), s["source"]) for name, s in sources.items())
+        rows = tuple((name, _value_text(s["value"]), s["source"]) for name, s in sources.items())
         blocks += ["", Table(("FIELD", "VALUE", "FROM"), rows)]
     return Page(blocks)
 
 
-def _page_of(module: str, name: str) -> Callable[[Any], Page]:
-    """Return a page of another module, imported when it is printed."""
+def _lazy_page(module: str, name: str) -> Callable[[Any], Page]:
+    """Return a page function that imports another module when it renders its page."""
 
-    def made(data: Any) -> Page:
-        found: Page = import_module(f"vgpuctl.cli.{module}").PAGES[name](data)
-        return found
+    def render(data: Any) -> Page:
+        rendered: Page = import_module(f"vgpuctl.cli.{module}").PAGES[name](data)
+        return rendered
 
-    return made
+    return render
 
 
 _PAGES: dict[str, Callable[[Any], Page]] = {
     "list-gpus": _gpus,
     "show-gpu": _gpu,
-    "list-profiles": _page_of("profile_pages", "list-profiles"),
-    "explain": _page_of("profile_pages", "explain"),
-    "fits": _page_of("profile_pages", "fits"),
-    "plan-moves": _page_of("profile_pages", "plan-moves"),
+    "list-profiles": _lazy_page("profile_pages", "list-profiles"),
+    "explain": _lazy_page("profile_pages", "explain"),
+    "fits": _lazy_page("profile_pages", "fits"),
+    "plan-moves": _lazy_page("profile_pages", "plan-moves"),
     "list-vms": _vms,
-    "console": _page_of("guest_pages", "console"),
-    "address": _page_of("guest_pages", "address"),
-    "list-images": _page_of("guest_pages", "list-images"),
-    "reconcile": _reconciled,
-    "doctor": _examined,
+    "console": _lazy_page("guest_pages", "console"),
+    "address": _lazy_page("guest_pages", "address"),
+    "list-images": _lazy_page("guest_pages", "list-images"),
+    "reconcile": _reconcile_page,
+    "doctor": _doctor_page,
     "show-vm": _vm,
-    "simulate": _page_of("simulation_pages", "simulate"),
-    **{name: _page_of("vgpu_pages", name) for name in ("create-vgpu", "ensure-vgpu", "delete-vgpu", "list-vgpus")},
-    "apply": _page_of("host_pages", "apply"),
-    "diff": _page_of("host_pages", "diff"),
-    "set-mode": _changed_gpu,
-    "set-mig": _changed_gpu,
-    "set-mixed-size": _changed_gpu,
-    "set-scheduler": _changed_scheduler,
-    "cordon": _changed_gpu,
-    "uncordon": _changed_gpu,
-    "sim-list-scenarios": _page_of("simulation_pages", "sim-list-scenarios"),
-    "sim-reboot": _page_of("simulation_pages", "sim-reboot"),
-    "sim-reset": _page_of("simulation_pages", "sim-reset"),
+    "simulate": _lazy_page("simulation_pages", "simulate"),
+    **{name: _lazy_page("vgpu_pages", name) for name in ("create-vgpu", "ensure-vgpu", "delete-vgpu", "list-vgpus")},
+    "apply": _lazy_page("host_pages", "apply"),
+    "diff": _lazy_page("host_pages", "diff"),
+    "set-mode": _gpu_change_page,
+    "set-mig": _gpu_change_page,
+    "set-mixed-size": _gpu_change_page,
+    "set-scheduler": _scheduler_change_page,
+    "cordon": _gpu_change_page,
+    "uncordon": _gpu_change_page,
+    "sim-list-scenarios": _lazy_page("simulation_pages", "sim-list-scenarios"),
+    "sim-reboot": _lazy_page("simulation_pages", "sim-reboot"),
+    "sim-reset": _lazy_page("simulation_pages", "sim-reset"),
 }
 
 
 def mib(value: int | None) -> str:
-    """Return a size in MiB for people, "?" where it is not known."""
-    return "?" if value is None else mib_text(value)
+    """Return a size in MiB for people, "?" if it is unknown."""
+    return "?" if value is None else format_mib(value)
 
 
 def size(value: int | None) -> str:
-    """Return a size in bytes for people, "?" where it is not known."""
-    return "?" if value is None else bytes_text(value)
+    """Return a size in bytes for people, "?" if it is unknown."""
+    return "?" if value is None else format_bytes(value)
 
 
 def holder(vgpu: Data) -> str:
-    """Name who has a vGPU: the VM, or the carrier of a foreign or leaked one."""
-    return _who(vgpu) if vgpu["vm"] or vgpu.get("name") else f"{vgpu['carrier']} ({vgpu['owner']})"
+    """Name who has a vGPU: the VM, or the carrier of an unmanaged or leaked one."""
+    return _vm_label(vgpu) if vgpu["vm"] or vgpu.get("name") else f"{vgpu['carrier']} ({vgpu['owner']})"
 
 
-def shortened(names: Sequence[str]) -> str:
-    """Return the names, each once with how often it is there, and of many the first and the last."""
-    each = [name if n == 1 else f"{name} ({n})" for name, n in Counter(names).items()]
-    if len(each) <= MANY_NAMES:
-        return ", ".join(each)
-    return f"{', '.join(each[: MANY_NAMES - 2])} \N{HORIZONTAL ELLIPSIS} {each[-1]}"
+def shorten_names(names: Sequence[str]) -> str:
+    """Return the names, each once with its count; of many names the first ones and the last."""
+    labels = [name if n == 1 else f"{name} ({n})" for name, n in Counter(names).items()]
+    if len(labels) <= MAX_NAMES:
+        return ", ".join(labels)
+    return f"{', '.join(labels[: MAX_NAMES - 2])} \N{HORIZONTAL ELLIPSIS} {labels[-1]}"
 
 
 def vgpus_text(vgpus: Sequence[Data]) -> str:
     """Return a VM's vGPUs in one cell."""
-    each = Counter(_vgpu_cell(v) for v in vgpus)
-    return ", ".join(what if n == 1 else f"{n} x {what}" for what, n in each.items()) or "-"
+    counts = Counter(_vgpu_cell(v) for v in vgpus)
+    return ", ".join(label if n == 1 else f"{n} x {label}" for label, n in counts.items()) or "-"
 
 
-def _who(vgpu: Data) -> str:
-    """Return the VM of a vGPU, and the name of one that host.yaml keeps: `vGPU spare`, `vdi-001 (vGPU spare)`."""
+def _vm_label(vgpu: Data) -> str:
+    """Return the VM of a vGPU, and its name if host.yaml lists it: `vGPU spare`, `vdi-001 (vGPU spare)`."""
     name = f"vGPU {vgpu['name']}" if vgpu.get("name") else ""
     return f"{vgpu['vm']} ({name})" if name and vgpu["vm"] else name or _or_dash(vgpu["vm"])
 
@@ -311,14 +311,14 @@ def _vgpu_cell(vgpu: Data) -> str:
 
 
 def vgpu_line(vgpu: Data) -> str:
-    """Return what a vGPU is, where it is and whether it is there: `A100-4C on GPU 0000:3b:00.0 (CARRIER, missing)`."""
-    from vgpuctl.cli.partition_pages import place
+    """Return what a vGPU is, where it is, and if it is missing: `A100-4C on GPU 0000:3b:00.0 (CARRIER, missing)`."""
+    from vgpuctl.cli.partition_pages import location
 
-    what = f"{vgpu['profile']} on GPU {vgpu['gpu']}" if vgpu.get("profile") else f"GPU {vgpu['gpu']}"
-    what += f", {place(vgpu)}" if place(vgpu) else ""
-    what += f" with {', '.join(vgpu['companions'])}" if vgpu.get("companions") else ""
+    line = f"{vgpu['profile']} on GPU {vgpu['gpu']}" if vgpu.get("profile") else f"GPU {vgpu['gpu']}"
+    line += f", {location(vgpu)}" if location(vgpu) else ""
+    line += f" with {', '.join(vgpu['companions'])}" if vgpu.get("companions") else ""
     missing = "" if vgpu.get("present", True) else f", {vgpu.get('reason') or 'missing'}"
-    return f"{what} ({vgpu['carrier']}{missing})" if vgpu["carrier"] != vgpu["gpu"] else f"{what}{missing}"
+    return f"{line} ({vgpu['carrier']}{missing})" if vgpu["carrier"] != vgpu["gpu"] else f"{line}{missing}"
 
 
 def _disk_line(disk: Data) -> str:
@@ -328,20 +328,20 @@ def _disk_line(disk: Data) -> str:
     return f"{disk['path']} ({size(disk['size_bytes'])}{base})"
 
 
-def _counted(vgpus: Sequence[Data]) -> str:
+def _vgpu_count(vgpus: Sequence[Data]) -> str:
     if not vgpus:
         return "0"
-    others = [f"{n} {word}" for word in ("foreign", "leaked") if (n := sum(v["owner"] == word for v in vgpus))]
+    others = [f"{n} {owner}" for owner in ("foreign", "leaked") if (n := sum(v["owner"] == owner for v in vgpus))]
     return f"{len(vgpus)} ({', '.join(others)})" if others else str(len(vgpus))
 
 
-def _vfs(vfs: Data) -> str:
+def _vf_count(vfs: Data) -> str:
     if not vfs["total"]:
         return "-"
     return f"{vfs['enabled']}/{vfs['total']}, {vfs['used']} used"
 
 
-def _value(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(str(item) for item in value) or "-"
     if isinstance(value, bool):
@@ -349,15 +349,15 @@ def _value(value: object) -> str:
     return _or_dash(value)
 
 
-def unknown(value: object) -> str:
-    """Return a value as it is shown, `?` for what is not known."""
+def or_unknown(value: object) -> str:
+    """Return a value as text, `?` if it is unknown."""
     return "?" if value is None else str(value)
 
 
-def how_many(known: Data) -> str:
-    """Return how many more fit: a number, `at least` one where no more is known, or `?`."""
-    least = known.get("free_at_least")
-    return f"at least {least}" if known["free"] is None and least else unknown(known["free"])
+def free_count(profile: Data) -> str:
+    """Return how many more fit: a number, `at least N` if only a minimum is known, or `?`."""
+    minimum = profile.get("free_at_least")
+    return f"at least {minimum}" if profile["free"] is None and minimum else or_unknown(profile["free"])
 
 
 def _or_dash(value: object) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pages say of a GPU that is divided by MIG or takes mixed sizes, and where a vGPU is on it."""
+"""What pages show of a GPU that is divided by MIG or takes mixed sizes, and where a vGPU is on it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,32 @@ Data = Mapping[str, Any]
 
 
 def pairs(gpu: Data) -> tuple[tuple[str, str], ...]:
-    """Return the lines of show-gpu; none for a GPU without MIG that takes one size."""
+    """Return the lines of show-gpu; none for a GPU without MIG that takes vGPUs of one size."""
     mig = gpu.get("mig")
     lines: list[tuple[str, str]] = []
     if mig is not None and (mig["enabled"] or mig["pending"]):
-        waits = "" if mig["enabled"] == mig["pending"] else f", {_word(mig['pending'])} after a reset of the GPU"
-        lines.append(("mig", _word(mig["enabled"]) + waits))
+        pending_note = (
+            "" if mig["enabled"] == mig["pending"] else f", {_on_or_off(mig['pending'])} after a reset of the GPU"
+        )
+        lines.append(("mig", _on_or_off(mig["enabled"]) + pending_note))
         lines += [
-            ("gpu instance", f"{one['id']}: {one['profile']}, memory slices {one['start']}:{one['size']}")
-            for one in mig["instances"]
+            (
+                "gpu instance",
+                f"{instance['id']}: {instance['profile']}, memory slices {instance['start']}:{instance['size']}",
+            )
+            for instance in mig["instances"]
         ]
     if gpu.get("mixed_size"):
         lines.append(("sizes", "mixed"))
     return tuple(lines)
 
 
-def _word(enabled: bool) -> str:
+def _on_or_off(enabled: bool) -> str:
     return "on" if enabled else "off"
 
 
-def place(vgpu: Data) -> str:
-    """Return where a vGPU is on its GPU, "" where that is nothing to tell: `placement 24`, `GPU instance 3`."""
+def location(vgpu: Data) -> str:
+    """Return where a vGPU is on its GPU, "" if there is nothing to show: `placement 24`, `GPU instance 3`."""
     if vgpu.get("placement_id") is not None:
         return f"placement {vgpu['placement_id']}"
     if vgpu.get("gpu_instance_id") is not None:

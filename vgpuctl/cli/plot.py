@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picture of a replay: framebuffer and locked GPUs over time, a line for each policy.
+"""A chart of a replay: framebuffer and locked GPUs over time, one line per policy.
 
-matplotlib draws it. It is large and only this needs it, so it is an extra of the package and imported here alone.
+matplotlib draws it. It is large and needed only here, so it is an extra of the package and imported only here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import io
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vgpuctl.cli.streams import clean
+from vgpuctl.cli.streams import sanitize
 from vgpuctl.errors import HostCannot, InvalidInput
 
 if TYPE_CHECKING:
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 FORMATS = ("svg", "png")
 _DOTS_PER_INCH = 150
 _WIDTH, _HEIGHT = 9.0, 6.5
-_HOURS, _DAY = 3600.0, 24.0
+_SECONDS_PER_HOUR, _HOURS_PER_DAY = 3600.0, 24.0
 
 
-def checked(path: str) -> str:
-    """Return the format of a picture by its name, and see that one can be drawn.
+def check_format(path: str) -> str:
+    """Return the format of a picture from its file name, and check that it can be drawn.
 
     Raises:
-        InvalidInput: the name does not say.
-        HostCannot: matplotlib is not installed, or cannot be used.
+        InvalidInput: the name does not end in a known format.
+        HostCannot: matplotlib is not installed or does not work.
     """
-    kind = path.rpartition(".")[2].lower()
-    if kind not in FORMATS:
+    file_format = path.rpartition(".")[2].lower()
+    if file_format not in FORMATS:
         raise InvalidInput(f"--plot {path}: what it is to be is not known by its name", hint="end it in .svg or .png")
     try:
         from matplotlib import figure  # noqa: F401
@@ -40,10 +40,10 @@ def checked(path: str) -> str:
             hint="pip install 'vgpuctl[plot]', or leave --plot out: --json has the same numbers",
             check="matplotlib",
         ) from exc
-    return kind
+    return file_format
 
 
-def drawn(data: Mapping[str, Any], kind: str) -> bytes:
+def draw(data: Mapping[str, Any], file_format: str) -> bytes:
     """Return the picture of a replay's data; the same data gives the same bytes."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -51,29 +51,33 @@ def drawn(data: Mapping[str, Any], kind: str) -> bytes:
     with matplotlib.rc_context({"svg.hashsalt": "vgpuctl", "svg.fonttype": "none", "text.parse_math": False}):
         figure = Figure(figsize=(_WIDTH, _HEIGHT), dpi=_DOTS_PER_INCH, layout="constrained")
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
-        _lines(upper, lower, data)
-        written = io.BytesIO()
-        nothing = {"Date": None} if kind == "svg" else {"Software": None}
-        figure.savefig(written, format=kind, metadata=nothing)
-    return written.getvalue()
+        _draw_lines(upper, lower, data)
+        buffer = io.BytesIO()
+        metadata = {"Date": None} if file_format == "svg" else {"Software": None}
+        figure.savefig(buffer, format=file_format, metadata=metadata)
+    return buffer.getvalue()
 
 
-def _lines(upper: Axes, lower: Axes, data: Mapping[str, Any]) -> None:
-    unit, name = (_HOURS, "hours") if data["end_seconds"] < 3 * _DAY * _HOURS else (_DAY * _HOURS, "days")
-    alone = len(data["policies"]) == 1
+def _draw_lines(upper: Axes, lower: Axes, data: Mapping[str, Any]) -> None:
+    unit, name = (
+        (_SECONDS_PER_HOUR, "hours")
+        if data["end_seconds"] < 3 * _HOURS_PER_DAY * _SECONDS_PER_HOUR
+        else (_HOURS_PER_DAY * _SECONDS_PER_HOUR, "days")
+    )
+    single_policy = len(data["policies"]) == 1
     for run in data["policies"]:
-        times = [moment["seconds"] / unit for moment in run["timeline"]]
-        allocated = [moment["allocated_mib"] / 1024 for moment in run["timeline"]]
-        label = "allocated" if alone else run["policy"]
+        times = [sample["seconds"] / unit for sample in run["timeline"]]
+        allocated = [sample["allocated_mib"] / 1024 for sample in run["timeline"]]
+        label = "allocated" if single_policy else run["policy"]
         upper.plot(times, allocated, drawstyle="steps-post", label=label)
-        if alone:
-            stranded = [moment["stranded_mib"] / 1024 for moment in run["timeline"]]
+        if single_policy:
+            stranded = [sample["stranded_mib"] / 1024 for sample in run["timeline"]]
             upper.plot(times, stranded, drawstyle="steps-post", label="stranded")
-        locked = [moment["locked_gpus"] for moment in run["timeline"]]
+        locked = [sample["locked_gpus"] for sample in run["timeline"]]
         lower.plot(times, locked, drawstyle="steps-post", label=run["policy"])
     upper.axhline(data["framebuffer_mib"] / 1024, color="gray", linestyle=":", label="all GPUs")
     gpus = ", ".join(f"{gpu['count']} x {gpu['model']}" for gpu in data["gpus"])
-    upper.set_title(clean(f"{data['requests']} requests on {gpus}"), fontsize="medium", wrap=True)
+    upper.set_title(sanitize(f"{data['requests']} requests on {gpus}"), fontsize="medium", wrap=True)
     upper.set_ylabel("framebuffer [GiB]")
     upper.set_ylim(bottom=0)
     upper.legend(loc="best", fontsize="small")

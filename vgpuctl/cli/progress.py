@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How work goes on, on stderr: a line that changes on a terminal, plain lines in a pipe, nothing for programs."""
+"""Progress on stderr: a line that changes on a terminal, plain lines in a pipe, nothing for programs."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import sys
 
 from vgpuctl.cli import streams
 from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.signals import Guard
+from vgpuctl.cli.signals import SignalGuard
 
 
-class Silent:
-    """For --json: programs read the result. Every kind stops before a step when a signal came."""
+class SilentProgress:
+    """Prints nothing, for --json: programs read the result. Every subclass stops before a step if a signal came."""
 
-    def __init__(self, guard: Guard | None = None) -> None:
+    def __init__(self, guard: SignalGuard | None = None) -> None:
         self.guard = guard
         self.total = 0
         self.failed = 0
         self.steps: tuple[str, ...] = ()
 
-    def planned(self, steps: tuple[str, ...]) -> None:
-        """Remember how many there are."""
+    def on_plan(self, steps: tuple[str, ...]) -> None:
+        """Remember the steps."""
         self.total = len(steps)
         self.steps = steps
 
-    def started(self, number: int, text: str) -> None:
-        """Stop here when a signal came and nobody took notice.
+    def on_step_start(self, number: int, text: str) -> None:
+        """Stop here if a signal came and no other code reacted to it.
 
         Raises:
             Interrupted: a signal came.
@@ -34,14 +34,14 @@ class Silent:
         if self.guard is not None:
             self.guard.check()
 
-    def finished(self, number: int, text: str) -> None:
-        """Say nothing."""
+    def on_step_finish(self, number: int, text: str) -> None:
+        """Print nothing."""
 
-    def undoing(self, text: str) -> None:
-        """Say nothing."""
+    def on_step_undo(self, text: str) -> None:
+        """Print nothing."""
 
-    def tallied(self, done: int, total: int, failed: int, text: str) -> None:
-        """Stop here when a signal came and nobody took notice.
+    def on_vm_finish(self, done: int, total: int, failed: int, text: str) -> None:
+        """Stop here if a signal came and no other code reacted to it.
 
         Raises:
             Interrupted: a signal came.
@@ -50,58 +50,58 @@ class Silent:
             self.guard.check()
 
     def close(self) -> None:
-        """Nothing is left on the screen."""
+        """Do nothing: no line is left on the screen."""
 
 
-class Lines(Silent):
-    """One plain line for each step that is done."""
+class LineProgress(SilentProgress):
+    """Prints one plain line for each finished step."""
 
-    def finished(self, number: int, text: str) -> None:
-        """Write the step."""
-        streams.write_err(f"{_count(number, self.total)} {streams.clean(text)}")
+    def on_step_finish(self, number: int, text: str) -> None:
+        """Write the finished step."""
+        streams.write_err(f"{_count(number, self.total)} {streams.sanitize(text)}")
 
-    def undoing(self, text: str) -> None:
-        """Write what is taken back."""
-        streams.write_err(f"undoing: {streams.clean(text)}")
+    def on_step_undo(self, text: str) -> None:
+        """Write which step is undone."""
+        streams.write_err(f"undoing: {streams.sanitize(text)}")
 
-    def tallied(self, done: int, total: int, failed: int, text: str) -> None:
-        """Write which VM is done."""
-        streams.write_err(f"{_count(done, total)} {streams.clean(text)}")
-        super().tallied(done, total, failed, text)
+    def on_vm_finish(self, done: int, total: int, failed: int, text: str) -> None:
+        """Write which VM is finished."""
+        streams.write_err(f"{_count(done, total)} {streams.sanitize(text)}")
+        super().on_vm_finish(done, total, failed, text)
 
 
-class Terminal(Lines):
-    """The step that is being done on a line of its own, which is replaced when it is done."""
+class TerminalProgress(LineProgress):
+    """Shows the running step on a line of its own; the finished step replaces it."""
 
     CLEAR = "\r\x1b[K"
     NO_WRAP = "\x1b[?7l"
     WRAP = "\x1b[?7h"
     DIM, GREEN, YELLOW = "2", "32", "33"
 
-    def started(self, number: int, text: str) -> None:
+    def on_step_start(self, number: int, text: str) -> None:
         """Show the step as running."""
-        super().started(number, text)
-        self._show(f"… {_count(number, self.total)} {streams.clean(text)}")
+        super().on_step_start(number, text)
+        self._show(f"… {_count(number, self.total)} {streams.sanitize(text)}")
 
-    def finished(self, number: int, text: str) -> None:
-        """Replace it by the step as done."""
+    def on_step_finish(self, number: int, text: str) -> None:
+        """Replace the running step's line with the finished step."""
         done = _coloured("✓", self.GREEN)
-        streams.write_err(f"{self.CLEAR}{done} {_count(number, self.total)} {streams.clean(text)}")
+        streams.write_err(f"{self.CLEAR}{done} {_count(number, self.total)} {streams.sanitize(text)}")
 
-    def undoing(self, text: str) -> None:
-        """Write what is taken back."""
-        streams.write_err(f"{self.CLEAR}{_coloured('↶', self.YELLOW)} undoing: {streams.clean(text)}")
+    def on_step_undo(self, text: str) -> None:
+        """Write which step is undone."""
+        streams.write_err(f"{self.CLEAR}{_coloured('↶', self.YELLOW)} undoing: {streams.sanitize(text)}")
 
-    def tallied(self, done: int, total: int, failed: int, text: str) -> None:
-        """Show how many are done on a line that changes; a VM that failed gets a line that stays."""
+    def on_vm_finish(self, done: int, total: int, failed: int, text: str) -> None:
+        """Show how many VMs are finished on a line that changes; a VM that failed gets a line that stays."""
         if failed > self.failed:
             self.failed = failed
-            streams.write_err(f"{self.CLEAR}{_coloured('✗', self.YELLOW)} {streams.clean(text)}")
-        self._show(f"… {done} of {total} done, {failed} failed: {streams.clean(text)}")
-        Silent.tallied(self, done, total, failed, text)
+            streams.write_err(f"{self.CLEAR}{_coloured('✗', self.YELLOW)} {streams.sanitize(text)}")
+        self._show(f"… {done} of {total} done, {failed} failed: {streams.sanitize(text)}")
+        SilentProgress.on_vm_finish(self, done, total, failed, text)
 
     def close(self) -> None:
-        """Remove a line that is still running."""
+        """Clear the line of a running step."""
         streams.write_err_raw(self.CLEAR)
 
     def _show(self, line: str) -> None:
@@ -116,8 +116,8 @@ def _count(number: int, total: int) -> str:
     return f"[{number:>{len(str(total))}}/{total}]" if total else f"[{number}]"
 
 
-def choose(settings: Settings, guard: Guard | None = None) -> Silent:
-    """Return what fits the caller: a person on a terminal, a pipe, a program."""
+def choose_progress(settings: Settings, guard: SignalGuard | None = None) -> SilentProgress:
+    """Return the progress that fits the reader: a person on a terminal, a pipe, a program."""
     if settings.json and not (settings.verbose or settings.progress):
-        return Silent(guard)
-    return Terminal(guard) if streams.is_terminal(sys.stderr) else Lines(guard)
+        return SilentProgress(guard)
+    return TerminalProgress(guard) if streams.is_terminal(sys.stderr) else LineProgress(guard)

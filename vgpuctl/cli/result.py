@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a command hands to the printer, and what a changing one gets from the command line."""
+"""The output of a command, and what a changing command gets from the command line."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import Confirm, ManyProgress
-    from vgpuctl.model.world import World
+    from vgpuctl.model.outcome import BatchProgress, Confirm
+    from vgpuctl.ports.host import Host
 
 
-class Result(Value):
-    """What is printed: `data` for programs and, through `text`, for people. `raw` is printed as it is.
+class CommandOutput(Value):
+    """What is printed: `data` for programs and, rendered as a page, for people. `raw` is printed as it is.
 
-    `status` is the exit status of a command that worked and has bad news: the result is printed all the same.
+    `status` is the exit status of a command that worked but reports a problem: its result is printed all the same.
     """
 
     data: object
@@ -26,10 +26,10 @@ class Result(Value):
     status: int = 0
 
 
-class Work(Value):
-    """What a changing command gets from the command line beside its own arguments."""
+class ChangeContext(Value):
+    """What a changing command gets from the command line besides its own arguments."""
 
-    world: World
-    progress: ManyProgress
+    host: Host
+    progress: BatchProgress
     confirm: Confirm
     wait_seconds: float

@@ -9,86 +9,86 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vgpuctl.cli.failures import Failure
-    from vgpuctl.cli.result import Result, Work
+    from vgpuctl.cli.result import ChangeContext, CommandOutput
     from vgpuctl.cli.settings import Settings
-    from vgpuctl.cli.signals import Guard
-    from vgpuctl.model.outcome import Answer, Outcome
-    from vgpuctl.model.wish import VmWish
-    from vgpuctl.model.world import World
+    from vgpuctl.cli.signals import SignalGuard
+    from vgpuctl.model.outcome import Outcome, QueryResult
+    from vgpuctl.model.request import VmRequest
+    from vgpuctl.ports.host import Host
 
 
-def answer(settings: Settings, kind: str, ask: Callable[[World], Answer]) -> int:
-    """Run a command that only looks."""
+def query(settings: Settings, kind: str, read: Callable[[Host], QueryResult]) -> int:
+    """Run a command that only reads."""
 
-    def work(guard: Guard) -> Result:
-        from vgpuctl.cli import worlds
-        from vgpuctl.cli.result import Result
+    def work(guard: SignalGuard) -> CommandOutput:
+        from vgpuctl.cli import hosts
+        from vgpuctl.cli.result import CommandOutput
 
-        found = ask(worlds.open_world(settings))
-        return Result(found.data, warnings=found.warnings)
+        result = read(hosts.open_host(settings))
+        return CommandOutput(result.data, warnings=result.warnings)
 
     return perform(settings, kind, work)
 
 
-def change(settings: Settings, kind: str, act: Callable[[Work], Outcome]) -> int:
-    """Run a command that changes the host, or its dry run; the host's audit journal hears of the former."""
+def change(settings: Settings, kind: str, action: Callable[[ChangeContext], Outcome]) -> int:
+    """Run a command that changes the host, or its dry run; only a change is written to the host's audit journal."""
     from vgpuctl.cli import audit
 
-    note = audit.Note(settings, kind)
+    command_audit = audit.CommandAudit(settings, kind)
 
-    def work(guard: Guard) -> Result:
-        from vgpuctl.cli import confirm, progress, worlds
-        from vgpuctl.cli.result import Result, Work
+    def work(guard: SignalGuard) -> CommandOutput:
+        from vgpuctl.cli import confirm, hosts, progress
+        from vgpuctl.cli.result import ChangeContext, CommandOutput
 
-        note.world = world = worlds.open_world_to_change(settings)
-        note.progress = shown = progress.choose(settings, guard)
+        command_audit.host = host = hosts.open_host_to_change(settings)
+        command_audit.progress = reporter = progress.choose_progress(settings, guard)
         try:
-            outcome = act(Work(world, shown, confirm.Question(settings), settings.wait))
+            outcome = action(ChangeContext(host, reporter, confirm.ConfirmationPrompt(settings), settings.wait))
         finally:
-            shown.close()
-        note.outcome = outcome
+            reporter.close()
+        command_audit.outcome = outcome
         data = {
             **outcome.data,
             "steps": list(outcome.steps),
             "notes": list(outcome.notes),
             "dry_run": outcome.dry_run,
         }
-        return Result(data, outcome.changed, outcome.warnings, outcome.notes)
+        return CommandOutput(data, outcome.changed, outcome.warnings, outcome.notes)
 
-    status = perform(settings, kind, work, note.failed)
-    note.write(status)
+    status = perform(settings, kind, work, command_audit.set_failure)
+    command_audit.write_entry(status)
     return status
 
 
 def perform(
     settings: Settings,
     kind: str,
-    work: Callable[[Guard], Result],
-    told: Callable[[Failure], None] | None = None,
+    action: Callable[[SignalGuard], CommandOutput],
+    on_failure: Callable[[Failure], None] | None = None,
 ) -> int:
-    """Do the work and print its result, or why there is none, which `told` hears too. Returns the exit status."""
+    """Run the action and print its result. A failure is reported, also to `on_failure`. Returns the exit status."""
     from vgpuctl.cli import failures, signals
 
     settings.kind = kind
-    with signals.handled() as guard:
+    with signals.handle_signals() as guard:
         try:
-            result = work(guard)
+            result = action(guard)
             guard.close()
-            return publish(settings, result)
+            return print_result(settings, result)
         except BaseException as exc:  # noqa: BLE001
             if not guard.received:
-                from vgpuctl.cli import consult
+                from vgpuctl.cli import attach_doctor
 
-                consult.add_findings(exc, settings)
+                attach_doctor.add_findings(exc, settings)
             guard.close()
-            return failures.report(exc, settings, signal_status=guard.status, told=told)
+            return failures.report(exc, settings, signal_status=guard.status, on_failure=on_failure)
 
 
-def publish(settings: Settings, result: Result) -> int:
+def print_result(settings: Settings, result: CommandOutput) -> int:
     """Print a result: one JSON document, or text with warnings and notes on stderr.
 
     Raises:
-        OutputLost: it could not be written, and tells of a change.
+        OutputLost: it could not be written, and it reports a change.
     """
     from vgpuctl.cli import output, streams
 
@@ -96,21 +96,21 @@ def publish(settings: Settings, result: Result) -> int:
         if settings.json:
             from vgpuctl.cli import document
 
-            found = document.success(settings.kind, result.data, changed=result.changed, warnings=result.warnings)
-            streams.write_out(found)
+            text = document.success_text(settings.kind, result.data, changed=result.changed, warnings=result.warnings)
+            streams.write_out(text)
         elif result.raw is not None:
-            streams.write_out(streams.clean(result.raw) if streams.is_terminal(sys.stdout) else result.raw)
+            streams.write_out(streams.sanitize(result.raw) if streams.is_terminal(sys.stdout) else result.raw)
         else:
             _print_page(settings.kind, result.data)
 
-    if not output.written(settings.kind, write, {output.HERE: result.data} if result.changed else {}):
+    if not output.write_result(settings.kind, write, {output.LOCAL: result.data} if result.changed else {}):
         return 1
     if settings.json:
         return result.status
     for warning in result.warnings:
-        streams.write_err(f"warning: {streams.clean(warning)}")
+        streams.write_err(f"warning: {streams.sanitize(warning)}")
     for note in result.notes:
-        streams.write_err(f"note: {streams.clean(note)}")
+        streams.write_err(f"note: {streams.sanitize(note)}")
     return result.status
 
 
@@ -119,23 +119,23 @@ def _print_page(kind: str, data: object) -> None:
 
     page = pages.page(kind, data)
     if page.blocks and streams.is_terminal(sys.stdout):
-        tables.show(page.blocks, sys.stdout)
+        tables.print_rich(page.blocks, sys.stdout)
     elif page.blocks:
-        streams.write_out(tables.plain(page.blocks))
-    for line in page.asides:
-        streams.write_err(streams.clean(line))
+        streams.write_out(tables.render_plain(page.blocks))
+    for line in page.stderr_lines:
+        streams.write_err(streams.sanitize(line))
 
 
-def print_xml(settings: Settings, wish: Callable[[World], VmWish]) -> int:
+def print_xml(settings: Settings, request: Callable[[Host], VmRequest]) -> int:
     """Print the domain XML that create-vm would define."""
 
-    def work(guard: Guard) -> Result:
-        from vgpuctl.cli import worlds
-        from vgpuctl.cli.result import Result
+    def work(guard: SignalGuard) -> CommandOutput:
+        from vgpuctl.cli import hosts
+        from vgpuctl.cli.result import CommandOutput
         from vgpuctl.engine import create
 
-        world = worlds.open_world_to_change(settings)
-        xml = create.render_xml(world, wish(world))
-        return Result({"xml": xml}, raw=xml if xml.endswith("\n") else f"{xml}\n")
+        host = hosts.open_host_to_change(settings)
+        xml = create.render_xml(host, request(host))
+        return CommandOutput({"xml": xml}, raw=xml if xml.endswith("\n") else f"{xml}\n")
 
     return perform(settings, "create-vm", work)

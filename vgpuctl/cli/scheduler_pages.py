@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines and tables of NVIDIA's vGPU scheduler: asked for beside running, and each vGPU's guaranteed share."""
+"""The lines and tables of NVIDIA's vGPU scheduler: configured, running, and each vGPU's guaranteed share."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ Data = Mapping[str, Any]
 
 def pairs(gpu: Data) -> tuple[tuple[str, str], ...]:
     """Return the lines of show-gpu; none for a GPU without a scheduler."""
-    found = gpu.get("scheduler")
-    if found is None:
+    scheduler = gpu.get("scheduler")
+    if scheduler is None:
         return ()
-    lines = [("scheduler", f"{running(found['running'])}; asked for: {asked(found['asked'])}")]
-    for name, word in (("scheduler_at_load", "driver loaded with"), ("scheduler_next", "next load")):
+    lines = [("scheduler", f"{running_text(scheduler['running'])}; asked for: {configured_text(scheduler['asked'])}")]
+    for name, title in (("scheduler_at_load", "driver loaded with"), ("scheduler_next", "next load")):
         if gpu.get(name) is not None:
-            lines.append((word, asked(gpu[name])))
+            lines.append((title, configured_text(gpu[name])))
     return tuple(lines)
 
 
-def table(gpu: Data) -> list[Block]:
+def share_table(gpu: Data) -> list[Block]:
     """Return the table of shares."""
     rows = tuple(
-        (_whose(share), share["profile"], _percent(share), _slice(share), share["note"])
+        (_vm_label(share), share["profile"], _percent(share), _slice(share), share["note"])
         for share in gpu.get("shares") or ()
     )
     headers = ("VM", "PROFILE", "GUARANTEED", "SLICE", "WHY")
     return ["", Table(headers, rows, frozenset({"GUARANTEED", "SLICE"}))] if rows else []
 
 
-def _whose(share: Data) -> str:
+def _vm_label(share: Data) -> str:
     return str(share["vm"] or (f"vGPU {share['name']}" if share["name"] else share["carrier"]))
 
 
-def changed(data: Data) -> str:
+def change_line(data: Data) -> str:
     """Return one line about a GPU whose scheduler was set."""
     if data["takes_effect"] != "now":
-        return f"{data['address']}: {asked(data['scheduler']['asked'])} when its driver is loaded next"
-    return f"{data['address']}: {running(data['scheduler']['running'])}"
+        return f"{data['address']}: {configured_text(data['scheduler']['asked'])} when its driver is loaded next"
+    return f"{data['address']}: {running_text(data['scheduler']['running'])}"
 
 
-def running(state: Data | None) -> str:
-    """Return what runs: `fixed_share, slices of 2 ms`."""
+def running_text(state: Data | None) -> str:
+    """Return the running scheduler: `fixed_share, slices of 2 ms`."""
     if state is None or state["policy"] is None:
         return "?"
     parts = [state["policy"]]
@@ -58,8 +58,8 @@ def running(state: Data | None) -> str:
     return f"{', '.join(parts)}{source}"
 
 
-def asked(spec: Data | None) -> str:
-    """Return what is asked for: `fixed_share, time slice 2 ms`."""
+def configured_text(spec: Data | None) -> str:
+    """Return the configured scheduler: `fixed_share, time slice 2 ms`."""
     if spec is None:
         return "nothing"
     texts = (

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """JSON Schemas of the documents that `--json` prints, made from the types in `shapes`.
 
-One schema a kind, whole documents: success with that kind's data, or failure. Unknown fields are allowed,
+One schema per kind describes whole documents: success with that kind's data, or failure. Unknown fields are allowed,
 because fields are added without a new schema version.
 """
 
@@ -58,20 +58,20 @@ def document_schema(kind: str) -> dict[str, Any]:
             },
             {
                 "required": ["schema", "kind", "ok", "changed", "error", "warnings"],
-                "properties": {**shared, "ok": {"const": False}, "error": _ERROR, **_data_of_failure(kind, data)},
+                "properties": {**shared, "ok": {"const": False}, "error": _ERROR, **_failure_data(kind, data)},
             },
         ],
         **({"$defs": dict(sorted(definitions.items()))} if definitions else {}),
     }
 
 
-def _data_of_failure(kind: str, data: dict[str, Any]) -> dict[str, Any]:
-    """Return the data that stands beside an error: one host that failed does not keep the others' answers."""
+def _failure_data(kind: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Return the data that a document has besides an error: if one host fails, it still has the others' replies."""
     return {"data": data} if kind == "hosts" else {}
 
 
 def schema_of(shape: object, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a type; TypedDicts go to `definitions` and are referred to."""
+    """Return the schema of a type; TypedDicts go to `definitions` and are referenced."""
     if shape is object:
         return {}
     if shape is None or shape is type(None):
@@ -113,7 +113,7 @@ def _reference(shape: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     return {"$ref": f"#/$defs/{name}"}
 
 
-def files() -> dict[str, str]:
+def schema_files() -> dict[str, str]:
     """Return every schema file's name and text."""
     return {
         f"{kind}.schema.json": json.dumps(document_schema(kind), indent=2, ensure_ascii=False) + "\n" for kind in KINDS

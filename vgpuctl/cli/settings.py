@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The global options: accepted before and after the command's name, kept in one `Settings` object.
+"""The global options: accepted before and after the command's name, stored in one `Settings` object.
 
-Both places have the same options; what is typed after the command wins. VGPUCTL_HOST is read once, in front.
+Both places have the same options; a value given after the command wins. VGPUCTL_HOST is read once, before the command.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from vgpuctl.cli import complete
 
 DEFAULT_HOST = "local"
 DEFAULT_WAIT_SECONDS = 60.0
-LONGEST_WAIT_SECONDS = 1e9
+MAX_WAIT_SECONDS = 1e9
 
 
 class Settings:
-    """What the global options say. `kind` is the command that runs, for the JSON document.
+    """The values of the global options. `kind` is the running command, for the JSON document.
 
-    `words` is the command line. `host_typed`: --host is in it, so VGPUCTL_HOST does not count.
-    A plain class: importing dataclasses is a tenth of the program's start.
+    `args` is the command line. `is_host_explicit`: it contains --host, so VGPUCTL_HOST does not count.
+    A plain class: importing dataclasses takes a tenth of the program's start.
     """
 
     def __init__(
@@ -47,28 +47,28 @@ class Settings:
         self.verbose = verbose
         self.progress = progress
         self.ssh_hosts: tuple[str, ...] = ()
-        self.host_typed = False
+        self.is_host_explicit = False
         self.hosts: str | None = None
         self.limit: tuple[str, ...] = ()
         self.host_deadline: float | None = None
         self.hosts_at_a_time: int | None = None
         self.kind = "vgpuctl"
-        self.words: tuple[str, ...] = ()
+        self.args: tuple[str, ...] = ()
 
     @property
-    def afar(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether the command runs on other hosts."""
         return bool(self.ssh_hosts) or self.hosts is not None
 
     @property
-    def only_afar(self) -> tuple[str, ...]:
-        """Options that were typed and mean nothing for this host."""
-        typed = {
+    def remote_only_options(self) -> tuple[str, ...]:
+        """The given options that mean nothing for this host."""
+        given = {
             "--limit": bool(self.limit),
             "--host-deadline": self.host_deadline is not None,
             "--hosts-at-a-time": self.hosts_at_a_time is not None,
         }
-        return tuple(name for name, there in typed.items() if there)
+        return tuple(name for name, is_given in given.items() if is_given)
 
 
 class Seconds(click.types.FloatParamType):
@@ -82,34 +82,33 @@ class Seconds(click.types.FloatParamType):
             seconds = float(str(value).removesuffix("s"))
         except ValueError:
             seconds = -1
-        if not 0 <= seconds <= LONGEST_WAIT_SECONDS:
+        if not 0 <= seconds <= MAX_WAIT_SECONDS:
             self.fail(f"'{value}' is not a number of seconds", param, ctx)
         return seconds
 
 
 class HostName(click.types.StringParamType):
-    """A host; VGPUCTL_HOST names one, and blanks in it are part of a file's name."""
+    """A host; VGPUCTL_HOST names one, and spaces in it are part of a file's name."""
 
     def split_envvar_value(self, rv: str) -> list[str]:
         """Return the one host."""
         return [rv]
 
 
-def global_options(*, in_front: bool) -> list[click.Parameter]:
-    """Return the global options for the program itself (`in_front`) or for one command."""
+def global_options(*, before_command: bool) -> list[click.Parameter]:
+    """Return the global options for the program itself (`before_command`) or for one command."""
     return [
         _option(
             "host",
-            in_front=in_front,
             metavar="local|sim:NAME|sim:FILE|ssh://[USER@]HOST[:PORT]",
             help="The host to work on: this one, a built-in simulated one, one described in a YAML file, or another one"
             " by ssh; repeat it for several by ssh. VGPUCTL_HOST in the environment stands for it.",
-            envvar="VGPUCTL_HOST" if in_front else None,
+            envvar="VGPUCTL_HOST" if before_command else None,
             shell_complete=complete.hosts,
             multiple=True,
             type=HostName(),
         ),
-        *_afar_options(),
+        *_remote_options(),
         _option(
             "root",
             metavar="DIR",
@@ -130,8 +129,8 @@ def global_options(*, in_front: bool) -> list[click.Parameter]:
     ]
 
 
-def _afar_options() -> list[click.Parameter]:
-    """Return those about other hosts by ssh, besides --host."""
+def _remote_options() -> list[click.Parameter]:
+    """Return the global options about other hosts by ssh, except --host."""
     return [
         _option(
             "hosts",
@@ -160,7 +159,7 @@ def _afar_options() -> list[click.Parameter]:
     ]
 
 
-def _option(name: str, *spellings: str, in_front: bool = False, **arguments: Any) -> click.Option:
+def _option(name: str, *spellings: str, **arguments: Any) -> click.Option:
     return click.Option(
         [*spellings, f"--{name}", f"global_{name.replace('-', '_')}"],
         expose_value=False,
@@ -175,7 +174,7 @@ def _store(name: str) -> Callable[[click.Context, click.Parameter, object], obje
         settings = context.find_object(Settings)
         if settings is not None and source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
             if name == "host" and isinstance(value, tuple):
-                _store_hosts(settings, value, typed=source is ParameterSource.COMMANDLINE)
+                _store_hosts(settings, value, explicit=source is ParameterSource.COMMANDLINE)
             else:
                 setattr(settings, name, value)
         return value
@@ -183,8 +182,8 @@ def _store(name: str) -> Callable[[click.Context, click.Parameter, object], obje
     return store
 
 
-def _store_hosts(settings: Settings, named: tuple[str, ...], *, typed: bool) -> None:
-    """Keep several hosts by ssh, or one of others: a simulated host, or this one, has a command to itself."""
+def _store_hosts(settings: Settings, named: tuple[str, ...], *, explicit: bool) -> None:
+    """Store several hosts by ssh, or one other host: a command runs on one simulated host, or on this host alone."""
     by_ssh = tuple(dict.fromkeys(host for host in named if host.startswith("ssh:")))
     if by_ssh and len(by_ssh) != len(set(named)):
         raise click.UsageError("--host: hosts by ssh:// do not go with others in one command")
@@ -193,6 +192,6 @@ def _store_hosts(settings: Settings, named: tuple[str, ...], *, typed: bool) -> 
             f"--host: one command is for one of {', '.join(named)}; only hosts by ssh:// can be several"
         )
     settings.ssh_hosts = by_ssh
-    settings.host_typed = typed
+    settings.is_host_explicit = explicit
     if not by_ssh:
         settings.host = named[-1]

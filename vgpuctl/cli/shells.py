@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shell completion: click's, with a bash script that keeps GPU addresses and `sim:NAME` in one piece.
 
-bash splits words at colons, so click's own script can neither read nor complete `0000:3b:00.0`. Ours hands over
-the line as typed and cuts what readline already has off the answers.
+bash splits words at colons, so click's own script can neither read nor complete `0000:3b:00.0`. This script
+passes on the line as typed, and removes from the answers the prefix that readline already has.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from click.shell_completion import (
 )
 
 from vgpuctl.cli import streams
-
-SHELLS = ("bash", "zsh", "fish")
 
 _BASH = """\
 %(complete_func)s() {
@@ -44,13 +42,13 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 class _Bash(ShellComplete):
-    """bash, given the line up to the cursor."""
+    """Completion for bash, from the line up to the cursor."""
 
     name = "bash"
     source_template = _BASH
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Split the line; a word that is not ended by a space is the incomplete one."""
+        """Split the line; a last word without a space after it is the incomplete one."""
         line = os.environ.get("COMP_WORDS", "")
         words = split_arg_string(line)[1:]
         if words and not line[-1:].isspace():
@@ -66,7 +64,7 @@ _CLASSES: dict[str, type[ShellComplete]] = {"bash": _Bash, "zsh": ZshComplete, "
 
 
 def complete(cli: click.Command, settings: object, program: str, variable: str, instruction: str) -> int:
-    """Answer the shell's question; a failure answers nothing, because the user only pressed Tab."""
+    """Answer the shell's completion request; a failure prints nothing, because the user only pressed Tab."""
     shell, _, action = instruction.partition("_")
     if shell not in _CLASSES or action != "complete":
         return 1
@@ -74,10 +72,10 @@ def complete(cli: click.Command, settings: object, program: str, variable: str, 
         answer = _CLASSES[shell](cli, {"obj": settings}, program, variable).complete()
     except Exception:  # noqa: BLE001
         return 0
-    click.echo(streams.clean(answer).encode(errors="replace"))
+    click.echo(streams.sanitize(answer).encode(errors="replace"))
     return 0
 
 
 def script(cli: click.Command, shell: str, program: str, variable: str) -> str:
-    """Return the script that switches completion on in a shell."""
+    """Return the script that enables completion in a shell."""
     return ShellComplete.source(_CLASSES[shell](cli, {}, program, variable))

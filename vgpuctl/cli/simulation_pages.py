@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of simulate (who was admitted, and what the framebuffer did over time) and of simulated hosts."""
+"""The pages of simulate (which requests were admitted, and the framebuffer over time) and of simulated hosts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from vgpuctl.cli.pages import Page, mib
 from vgpuctl.cli.tables import Block, Table
 
 Data = Mapping[str, Any]
-TIMES = 12
-"""How many lines the table over time has."""
-_NUMBERS = frozenset(
+TIMELINE_ROWS = 12
+"""How many rows the table over time has."""
+_NUMERIC_HEADERS = frozenset(
     {
         "MEMORY", "REQUESTS", "ADMITTED", "REFUSED", "THOUGH FREE", "ADMITTED MEMORY", "ALLOCATED", "PEAK", "STRANDED",
         "LOCKED GPUS", "BUSY GPUS",
@@ -20,21 +20,21 @@ _NUMBERS = frozenset(
 )  # fmt: skip
 
 
-def _simulated(data: Data) -> Page:
+def _simulate_page(data: Data) -> Page:
     policies = data["policies"]
-    blocks: list[Block] = [*_what(data), "", _policies(data)]
+    blocks: list[Block] = [*_summary_lines(data), "", _policies(data)]
     if len(policies) == 1:
-        blocks += ["", _profiles(policies[0]), "", _over_time(data, policies[0])]
-    files = [f"{word} {data[key]}" for key, word in (("plot", "picture:"), ("written", "requests:")) if data[key]]
+        blocks += ["", _profiles(policies[0]), "", _timeline(data, policies[0])]
+    files = [f"{title} {data[key]}" for key, title in (("plot", "picture:"), ("written", "requests:")) if data[key]]
     return Page(blocks, files)
 
 
-def _what(data: Data) -> list[Block]:
+def _summary_lines(data: Data) -> list[Block]:
     gpus = ", ".join(f"{gpu['count']} x {gpu['model']} ({mib(gpu['framebuffer_mib'])})" for gpu in data["gpus"])
-    kept = f", {mib(data['kept_mib'])} of it taken before and kept" if data["kept_mib"] else ""
+    kept_note = f", {mib(data['kept_mib'])} of it taken before and kept" if data["kept_mib"] else ""
     blocks: list[Block] = [
-        f"on {gpus}: {mib(data['framebuffer_mib'])}{kept}",
-        f"{data['requests']} requests from {clock(data['begin_seconds'])} to {clock(data['end_seconds'])}",
+        f"on {gpus}: {mib(data['framebuffer_mib'])}{kept_note}",
+        f"{data['requests']} requests from {time_text(data['begin_seconds'])} to {time_text(data['end_seconds'])}",
     ]
     if data["requests_without_gpu"]:
         blocks.append(f"left out: {data['requests_without_gpu']} that want no GPU")
@@ -44,13 +44,13 @@ def _what(data: Data) -> list[Block]:
 
 
 def _policies(data: Data) -> Table:
-    """One line for each policy; allocated, stranded and so on are averages over time."""
+    """One row per policy; allocated, stranded and so on are averages over time."""
     total = data["framebuffer_mib"]
     rows = tuple(
         (
             run["policy"], str(run["admitted"]), str(run["refused"]), str(run["refused_though_free"]),
-            share(run["mean"]["allocated_mib"], total), share(run["peak_allocated_mib"], total),
-            share(run["mean"]["stranded_mib"], total), f"{run['mean']['locked_gpus']:.1f}",
+            percent_text(run["mean"]["allocated_mib"], total), percent_text(run["peak_allocated_mib"], total),
+            percent_text(run["mean"]["stranded_mib"], total), f"{run['mean']['locked_gpus']:.1f}",
             f"{run['mean']['busy_gpus']:.1f}",
         )
         for run in data["policies"]
@@ -58,7 +58,7 @@ def _policies(data: Data) -> Table:
     headers = (
         "POLICY", "ADMITTED", "REFUSED", "THOUGH FREE", "ALLOCATED", "PEAK", "STRANDED", "LOCKED GPUS", "BUSY GPUS",
     )  # fmt: skip
-    return Table(headers, rows, _NUMBERS)
+    return Table(headers, rows, _NUMERIC_HEADERS)
 
 
 def _profiles(run: Data) -> Table:
@@ -69,31 +69,32 @@ def _profiles(run: Data) -> Table:
         )
         for row in run["profiles"]
     )  # fmt: skip
-    return Table(("PROFILE", "MEMORY", "REQUESTS", "ADMITTED", "REFUSED", "THOUGH FREE"), rows, _NUMBERS)
+    return Table(("PROFILE", "MEMORY", "REQUESTS", "ADMITTED", "REFUSED", "THOUGH FREE"), rows, _NUMERIC_HEADERS)
 
 
-def _over_time(data: Data, run: Data) -> Table:
+def _timeline(data: Data, run: Data) -> Table:
     times = run["timeline"]
     last = len(times) - 1
-    shown = dict.fromkeys(round(last * n / (TIMES - 1)) for n in range(TIMES))
+    shown = dict.fromkeys(round(last * n / (TIMELINE_ROWS - 1)) for n in range(TIMELINE_ROWS))
     total = data["framebuffer_mib"]
     rows = tuple(
         (
-            clock(times[n]["seconds"]), share(times[n]["allocated_mib"], total), share(times[n]["stranded_mib"], total),
+            time_text(times[n]["seconds"]), percent_text(times[n]["allocated_mib"], total),
+            percent_text(times[n]["stranded_mib"], total),
             f"{times[n]['locked_gpus']:.0f}", f"{times[n]['busy_gpus']:.0f}",
         )
         for n in shown
     )  # fmt: skip
-    return Table(("TIME", "ALLOCATED", "STRANDED", "LOCKED GPUS", "BUSY GPUS"), rows, _NUMBERS)
+    return Table(("TIME", "ALLOCATED", "STRANDED", "LOCKED GPUS", "BUSY GPUS"), rows, _NUMERIC_HEADERS)
 
 
-def share(part_mib: float, total_mib: int) -> str:
-    """Return a part of the framebuffer as people compare it: `62.5 %`."""
+def percent_text(part_mib: float, total_mib: int) -> str:
+    """Return a part of the framebuffer in percent: `62.5 %`."""
     return f"{100 * part_mib / total_mib:.1f} %" if total_mib else "-"
 
 
-def clock(seconds: float) -> str:
-    """Return a time from the beginning: `08:30`, with days before it from the second one on: `1d 08:30`."""
+def time_text(seconds: float) -> str:
+    """Return a time since the start: `08:30`, with the number of days from the second day on: `1d 08:30`."""
     minutes = int(seconds) // 60
     day, rest = divmod(minutes, 24 * 60)
     return f"{f'{day}d ' if day else ''}{rest // 60:02}:{rest % 60:02}"
@@ -103,17 +104,17 @@ def _scenarios(data: Sequence[Data]) -> Page:
     return Page([Table(("HOST", "DESCRIPTION"), tuple((row["host"], row["description"]) for row in data))])
 
 
-def _rebooted(data: Data) -> Page:
+def _reboot_page(data: Data) -> Page:
     return Page([f"{data['host']}: booted again; its VMs are off, its vGPUs are gone"])
 
 
-def _reset(data: Data) -> Page:
+def _reset_page(data: Data) -> Page:
     return Page([f"{data['host']}: as new"])
 
 
 PAGES: dict[str, Callable[[Any], Page]] = {
-    "simulate": _simulated,
+    "simulate": _simulate_page,
     "sim-list-scenarios": _scenarios,
-    "sim-reboot": _rebooted,
-    "sim-reset": _reset,
+    "sim-reboot": _reboot_page,
+    "sim-reset": _reset_page,
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing to stdout and stderr: no text can steer the terminal, and what cannot be written is not tried again."""
+"""Writing to stdout and stderr: no text can control the terminal, and a stream that failed is not tried again."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ import re
 import sys
 from typing import TextIO
 
-from vgpuctl.letters import is_shown
+from vgpuctl.visible_characters import is_visible
 
-_IN_ASCII = {ord(sign): instead for sign, instead in {
+_ASCII_FALLBACKS = {ord(character): fallback for character, fallback in {
     "×": "x", "…": "...", "✓": "ok", "✗": "x", "↶": "<", "\N{REPLACEMENT CHARACTER}": "?",
 }.items()}  # fmt: skip
-"""Every sign beyond ASCII that the program itself prints, as it is where the terminal's encoding lacks it."""
-_HANDLER = "vgpuctl-ascii"
+"""Every non-ASCII character that the program itself prints, with its form where the terminal's encoding lacks it."""
+_ERROR_HANDLER = "vgpuctl-ascii"
 
-_TO_LOOK_AT = re.compile(r"[^\t\n -~]")
-
-
-def clean(text: str) -> str:
-    """Replace what nobody would see, but for tabs and line ends: names come from libvirt, drivers and files."""
-    return _TO_LOOK_AT.sub(lambda found: found[0] if is_shown(found[0]) else "\N{REPLACEMENT CHARACTER}", text)
+_UNUSUAL_CHARACTER = re.compile(r"[^\t\n -~]")
 
 
-def escaped(text: str) -> str:
-    """Write what nobody would see as JSON's escapes; json does so with ASCII's control characters alone."""
-    return _TO_LOOK_AT.sub(lambda found: found[0] if is_shown(found[0]) else _escape(found[0]), text)
+def sanitize(text: str) -> str:
+    """Replace invisible characters except tabs and line ends: names come from libvirt, drivers and files."""
+    return _UNUSUAL_CHARACTER.sub(lambda match: match[0] if is_visible(match[0]) else "\N{REPLACEMENT CHARACTER}", text)
+
+
+def escape_unprintable(text: str) -> str:
+    """Write invisible characters as JSON escapes; the json module does so only for ASCII control characters."""
+    return _UNUSUAL_CHARACTER.sub(lambda match: match[0] if is_visible(match[0]) else _escape(match[0]), text)
 
 
 def _escape(character: str) -> str:
     pairs = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{pairs[at]:02x}{pairs[at + 1]:02x}" for at in range(0, len(pairs), 2))
+    return "".join(f"\\u{pairs[index]:02x}{pairs[index + 1]:02x}" for index in range(0, len(pairs), 2))
 
 
 def write_out(text: str) -> None:
     """Write to stdout and flush.
 
     Raises:
-        OSError: it could not be written; BrokenPipeError: because nobody reads it any more.
+        OSError: it could not be written; BrokenPipeError: the reader is gone.
     """
     _write(sys.stdout, text)
 
 
 def write_err(text: str) -> None:
-    """Write a line to stderr; a failure to do so has nobody to be told to."""
+    """Write a line to stderr; a failure is ignored, because it cannot be reported anywhere."""
     with contextlib.suppress(OSError, ValueError):
         _write(sys.stderr, text if text.endswith("\n") else f"{text}\n")
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Say whether a person looks at the stream on a terminal that can do more than plain text."""
+    """Say whether the stream is a terminal, with a person at it, that can do more than plain text."""
     try:
         return stream is not None and stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
     except ValueError:
@@ -63,17 +63,17 @@ def _write(stream: TextIO | None, text: str) -> None:
     if stream is None:
         return
     try:
-        stream.write(_fitting(stream, text))
+        stream.write(_encodable_text(stream, text))
         stream.flush()
     except OSError:
         _discard(stream)
         raise
 
 
-def is_unicode(stream: TextIO | None) -> bool:
-    """Say whether the stream's reader takes every letter.
+def supports_unicode(stream: TextIO | None) -> bool:
+    """Say whether the stream's reader can display every character.
 
-    Python writes UTF-8 in the C locale (PEP 540), whose terminal knows ASCII alone.
+    Python writes UTF-8 in the C locale (PEP 540), whose terminal can display only ASCII.
     """
     if not (getattr(stream, "encoding", None) or "utf-8").lower().startswith("utf"):
         return False
@@ -84,25 +84,25 @@ def is_unicode(stream: TextIO | None) -> bool:
     return nl_langinfo(CODESET).upper().startswith("UTF")
 
 
-def _fitting(stream: TextIO, text: str) -> str:
-    """Return the text as the stream can show it: our own signs by ASCII's letters where it lacks them."""
-    if text.isascii() or is_unicode(stream):
+def _encodable_text(stream: TextIO, text: str) -> str:
+    """Return the text as the stream can show it: the program's own symbols become ASCII where it lacks them."""
+    if text.isascii() or supports_unicode(stream):
         return text.encode("utf-8", "replace").decode()
     encoding = stream.encoding
     if encoding.lower().startswith("utf"):
-        return text.translate(_IN_ASCII).encode("utf-8", "replace").decode()
-    return text.encode(encoding, _HANDLER).decode(encoding)
+        return text.translate(_ASCII_FALLBACKS).encode("utf-8", "replace").decode()
+    return text.encode(encoding, _ERROR_HANDLER).decode(encoding)
 
 
-def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+def _replace_with_ascii(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    lost = error.object[error.start : error.end]
-    return "".join(_IN_ASCII.get(ord(letter), "?") for letter in lost), error.end
+    unencodable = error.object[error.start : error.end]
+    return "".join(_ASCII_FALLBACKS.get(ord(character), "?") for character in unencodable), error.end
 
 
 def _discard(stream: TextIO) -> None:
-    """Let the rest go nowhere: Python would complain when it flushes at exit."""
+    """Send the rest to /dev/null: Python would complain when it flushes at exit."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
@@ -115,4 +115,4 @@ def write_err_raw(text: str) -> None:
         _write(sys.stderr, text)
 
 
-codecs.register_error(_HANDLER, _in_ascii)
+codecs.register_error(_ERROR_HANDLER, _replace_with_ascii)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was probably meant by a word that is not known."""
+"""Suggests the command or option that was probably meant by an unknown one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from difflib import get_close_matches
 
 import click
 
-from vgpuctl.cli.table import OPTION_SYNONYMS, SYNONYMS
+from vgpuctl.cli.command_table import OPTION_SYNONYMS, SYNONYMS
 
 
-class WrongWord(click.UsageError):
+class UsageErrorWithHint(click.UsageError):
     """A usage error with a hint."""
 
     def __init__(self, message: str, hint: str, ctx: click.Context | None) -> None:
@@ -19,41 +19,41 @@ class WrongWord(click.UsageError):
         self.hint = hint
 
 
-def unknown_command(words: list[str], known: Iterable[str], ctx: click.Context) -> WrongWord:
+def unknown_command(args: list[str], commands: Iterable[str], ctx: click.Context) -> UsageErrorWithHint:
     """Explain a command that does not exist: `vm create`, `list-gpu`, `destroy`."""
-    names = list(known)
-    typed = words[0]
-    found = meant_command(words, names)
+    names = list(commands)
+    given = args[0]
+    suggestion = suggest_command(args, names)
     path = ctx.command_path
-    hint = f"did you mean '{path} {found}'?" if found else f"'{path} --help' lists the commands"
-    return WrongWord(f"no such command '{typed}'", hint, ctx)
+    hint = f"did you mean '{path} {suggestion}'?" if suggestion else f"'{path} --help' lists the commands"
+    return UsageErrorWithHint(f"no such command '{given}'", hint, ctx)
 
 
-def meant_command(words: list[str], names: list[str]) -> str | None:
-    """Return the command that was meant, or None."""
-    typed = words[0].lower().replace("_", "-")
-    candidates = [typed]
-    if len(words) > 1:
-        second = words[1].lower()
-        candidates = [f"{typed}-{second}", f"{second}-{typed}", f"{typed}-{second}s", *candidates]
-        candidates += [f"{second}-{typed}s"]
-    for candidate in [*candidates, f"{typed}s", typed.removesuffix("s")]:
+def suggest_command(args: list[str], names: list[str]) -> str | None:
+    """Return the command that was probably meant, or None."""
+    first = args[0].lower().replace("_", "-")
+    candidates = [first]
+    if len(args) > 1:
+        second = args[1].lower()
+        candidates = [f"{first}-{second}", f"{second}-{first}", f"{first}-{second}s", *candidates]
+        candidates += [f"{second}-{first}s"]
+    for candidate in [*candidates, f"{first}s", first.removesuffix("s")]:
         if candidate in names:
             return candidate
-    if SYNONYMS.get(typed) in names:
-        return SYNONYMS[typed]
+    if SYNONYMS.get(first) in names:
+        return SYNONYMS[first]
     for candidate in candidates:
         close = get_close_matches(candidate, names, n=1, cutoff=0.7)
         if close:
             return close[0]
-    verb = [name for name in names if name.startswith(f"{typed}-")]
-    return verb[0] if verb else None
+    with_verb = [name for name in names if name.startswith(f"{first}-")]
+    return with_verb[0] if with_verb else None
 
 
-def meant_option(typed: str, known: Iterable[str]) -> str | None:
-    """Return the option that was meant, or None."""
-    names = list(known)
-    lowered = typed.lower().replace("_", "-").split("=")[0]
+def suggest_option(given: str, options: Iterable[str]) -> str | None:
+    """Return the option that was probably meant, or None."""
+    names = list(options)
+    lowered = given.lower().replace("_", "-").split("=")[0]
     if lowered in names:
         return lowered
     if OPTION_SYNONYMS.get(lowered) in names:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of vGPUs: of those without a VM, and the list of all."""
+"""The pages of vGPUs: those without a VM, and the list of all."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from vgpuctl.cli.pages import Data, Page, dry_run, vgpu_line
 from vgpuctl.cli.tables import Table
 
 
-def _made(data: Data) -> Page:
-    """The element alone, so that it can be sent to a file; beside it where the vGPU is."""
+def _create_page(data: Data) -> Page:
+    """Only the <hostdev> element goes to stdout, so that it can go to a file; the vGPU's location goes to stderr."""
     if data["dry_run"]:
         return dry_run(data)
-    said = [f"vGPU {data['name']}: {vgpu_line(data)}", "a VM gets it, with what is printed in FILE, by:"]
-    return Page([data["hostdev"]], [*said, *(f"  {line}" for line in data["usage"])])
+    stderr_lines = [f"vGPU {data['name']}: {vgpu_line(data)}", "a VM gets it, with what is printed in FILE, by:"]
+    return Page([data["hostdev"]], [*stderr_lines, *(f"  {line}" for line in data["usage"])])
 
 
-def _gone(data: Data) -> Page:
+def _delete_page(data: Data) -> Page:
     return dry_run(data) if data["dry_run"] else Page([f"vGPU {data['name']}: absent"])
 
 
-def _ensured(data: Data) -> Page:
+def _ensure_page(data: Data) -> Page:
     if not data["present"] and not data["dry_run"]:
-        return _gone(data)
+        return _delete_page(data)
     if data["dry_run"]:
         return dry_run(data)
     return Page([f"vGPU {data['name']}: {vgpu_line(data)}"])
 
 
-def _listed(data: Sequence[Data]) -> Page:
+def _list_page(data: Sequence[Data]) -> Page:
     if not data:
-        return Page(asides=["no such vGPU here; create-vgpu makes one without a VM"])
+        return Page(stderr_lines=["no such vGPU here; create-vgpu makes one without a VM"])
     rows = tuple(
         (
             v["name"] or "-",
@@ -49,8 +49,8 @@ def _listed(data: Sequence[Data]) -> Page:
 
 
 PAGES: dict[str, Callable[[Any], Page]] = {
-    "create-vgpu": _made,
-    "ensure-vgpu": _ensured,
-    "delete-vgpu": _gone,
-    "list-vgpus": _listed,
+    "create-vgpu": _create_page,
+    "ensure-vgpu": _ensure_page,
+    "delete-vgpu": _delete_page,
+    "list-vgpus": _list_page,
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes back after a reboot: the libvirt hook, the unit that restores, and what libvirt-guests does at shutdown.
+"""What comes back after a reboot: the libvirt hook, the restore unit, and what libvirt-guests does at shutdown.
 
 Source: libvirt's hooks.html (the hook must be executable; `qemu.d` since 6.5) and libvirt-guests(8).
 """
@@ -8,95 +8,99 @@ from __future__ import annotations
 
 from vgpuctl.doctor.check import (
     Check,
+    CheckContext,
     Finding,
-    Look,
-    Needs,
+    RequiredPaths,
     fail,
-    judged_by_host,
     not_applicable,
     ok,
+    require_snapshot,
     unknown,
     warn,
 )
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.snapshot import Snapshot
 
-HOOK = "/etc/libvirt/hooks/qemu"
-HOOKS = "/etc/libvirt/hooks/qemu.d"
-OWN_HOOK = f"{HOOKS}/vgpuctl"
-UNIT = "vgpuctl-restore.service"
-UNIT_FOLDERS = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
-WANTS = "/etc/systemd/system/multi-user.target.wants"
-GUESTS_UNIT = "libvirt-guests.service"
-GUESTS = ("/etc/default/libvirt-guests", "/etc/sysconfig/libvirt-guests")
-INSTALL = "vgpuctl install-host"
-_VANISH = (Backend.MDEV_PF, Backend.MDEV_VF, Backend.VENDOR_VF)
+LIBVIRT_HOOK = "/etc/libvirt/hooks/qemu"
+HOOK_DIRECTORY = "/etc/libvirt/hooks/qemu.d"
+VGPUCTL_HOOK = f"{HOOK_DIRECTORY}/vgpuctl"
+RESTORE_UNIT = "vgpuctl-restore.service"
+UNIT_DIRECTORIES = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
+WANTS_DIRECTORY = "/etc/systemd/system/multi-user.target.wants"
+LIBVIRT_GUESTS_UNIT = "libvirt-guests.service"
+LIBVIRT_GUESTS_CONFIGS = ("/etc/default/libvirt-guests", "/etc/sysconfig/libvirt-guests")
+INSTALL_COMMAND = "vgpuctl install-host"
+_LOST_AT_REBOOT = (Backend.MDEV_PF, Backend.MDEV_VF, Backend.VENDOR_VF)
 
 
-def _hook(look: Look, snapshot: Snapshot) -> Finding:
-    if not _vanishing(snapshot):
+def _check_start_hook(context: CheckContext, snapshot: Snapshot) -> Finding:
+    if not _loses_vgpus_at_reboot(snapshot):
         return not_applicable("no GPU here has vGPUs that a reboot takes away")
-    main, folder = look.file(HOOK), look.folder(HOOKS)
+    main, folder = context.file(LIBVIRT_HOOK), context.folder(HOOK_DIRECTORY)
     in_folder = "vgpuctl" in (folder.names or ())
     if not in_folder and "vgpuctl" not in (main.text or ""):
-        problems = [p for p in (main.problem, folder.problem) if p]
+        problems = [problem for problem in (main.problem, folder.problem) if problem]
         if problems:
             return unknown(*problems)
         return warn(
-            f"there is no {OWN_HOOK}, and {HOOK} does not name vgpuctl: after a reboot VMs do not start with virsh or"
+            f"there is no {VGPUCTL_HOOK}, and {LIBVIRT_HOOK} does not name vgpuctl: after a reboot VMs do "
+            "not start with virsh or"
             " autostart, because nothing makes their vGPUs",
-            fix=f"{INSTALL}, or start VMs with vgpuctl start-vm",
+            fix=f"{INSTALL_COMMAND}, or start VMs with vgpuctl start-vm",
         )
-    path = OWN_HOOK if in_folder else HOOK
-    seen = look.permissions.get(path)
-    if seen is None:
+    path = VGPUCTL_HOOK if in_folder else LIBVIRT_HOOK
+    permissions = context.permissions.get(path)
+    if permissions is None:
         return unknown(f"{path} is there; its permissions cannot be read")
-    if not seen.mode & 0o100:
-        return fail(f"{path} has mode {seen.mode:04o}: libvirt leaves it out", fix=f"chmod 755 {path}")
-    return ok(f"{path} is there, mode {seen.mode:04o}")
+    if not permissions.mode & 0o100:
+        return fail(f"{path} has mode {permissions.mode:04o}: libvirt leaves it out", fix=f"chmod 755 {path}")
+    return ok(f"{path} is there, mode {permissions.mode:04o}")
 
 
-def _restore(look: Look, snapshot: Snapshot) -> Finding:
-    if not _vanishing(snapshot):
+def _check_restore_unit(context: CheckContext, snapshot: Snapshot) -> Finding:
+    if not _loses_vgpus_at_reboot(snapshot):
         return not_applicable("no GPU here has vGPUs that a reboot takes away")
-    for folder in UNIT_FOLDERS:
-        if UNIT in (look.folder(folder).names or ()):
-            return _enabled(look, f"{folder}/{UNIT}")
-    problems = [p for f in UNIT_FOLDERS if (p := look.folder(f).problem)]
+    for folder in UNIT_DIRECTORIES:
+        if RESTORE_UNIT in (context.folder(folder).names or ()):
+            return _check_unit_enabled(context, f"{folder}/{RESTORE_UNIT}")
+    problems = [problem for directory in UNIT_DIRECTORIES if (problem := context.folder(directory).problem)]
     if problems:
         return unknown(*problems)
-    return warn(f"no {UNIT} in {', '.join(UNIT_FOLDERS[:2])}: a reboot takes VFs and vGPUs away", fix=INSTALL)
+    return warn(
+        f"no {RESTORE_UNIT} in {', '.join(UNIT_DIRECTORIES[:2])}: a reboot takes VFs and vGPUs away",
+        fix=INSTALL_COMMAND,
+    )
 
 
-def _enabled(look: Look, unit: str) -> Finding:
-    wants = look.folder(WANTS)
+def _check_unit_enabled(context: CheckContext, unit: str) -> Finding:
+    wants = context.folder(WANTS_DIRECTORY)
     if wants.problem is not None:
         return unknown(f"{unit} is there", wants.problem)
-    if UNIT not in (wants.names or ()):
-        return warn(f"{unit} is there, and {WANTS} has no link to it", fix=f"systemctl enable {UNIT}")
+    if RESTORE_UNIT not in (wants.names or ()):
+        return warn(f"{unit} is there, and {WANTS_DIRECTORY} has no link to it", fix=f"systemctl enable {RESTORE_UNIT}")
     return ok(f"{unit} is there and enabled")
 
 
-def _guests(look: Look) -> Finding:
-    if look.snapshot is not None and not look.gpus:
+def _check_libvirt_guests(context: CheckContext) -> Finding:
+    if context.snapshot is not None and not context.gpus:
         return not_applicable("there is no GPU here")
-    wants = look.folder(WANTS)
+    wants = context.folder(WANTS_DIRECTORY)
     if wants.problem is not None:
         return unknown(wants.problem)
-    if GUESTS_UNIT not in (wants.names or ()):
-        return ok(f"{GUESTS_UNIT} is not enabled ({WANTS})")
-    if look.snapshot is not None and look.snapshot.hypervisor.available and not _with_devices(look.snapshot):
+    if LIBVIRT_GUESTS_UNIT not in (wants.names or ()):
+        return ok(f"{LIBVIRT_GUESTS_UNIT} is not enabled ({WANTS_DIRECTORY})")
+    if context.snapshot is not None and context.snapshot.hypervisor.available and not _has_hostdevs(context.snapshot):
         return not_applicable("no VM here has a GPU or a vGPU")
-    for path in GUESTS:
-        read = look.file(path)
+    for path in LIBVIRT_GUESTS_CONFIGS:
+        read = context.file(path)
         if read.problem is not None:
             return unknown(read.problem)
         if read.text is not None:
-            return _on_shutdown(path, read.text)
-    return unknown(f"{GUESTS_UNIT} is enabled, and neither {' nor '.join(GUESTS)} is there")
+            return _check_shutdown_action(path, read.text)
+    return unknown(f"{LIBVIRT_GUESTS_UNIT} is enabled, and neither {' nor '.join(LIBVIRT_GUESTS_CONFIGS)} is there")
 
 
-def _on_shutdown(path: str, text: str) -> Finding:
+def _check_shutdown_action(path: str, text: str) -> Finding:
     action = "not set"
     for line in text.splitlines():
         name, _, value = line.strip().partition("=")
@@ -111,11 +115,11 @@ def _on_shutdown(path: str, text: str) -> Finding:
     )
 
 
-def _vanishing(snapshot: Snapshot) -> bool:
-    return any(g.backend in _VANISH for g in snapshot.gpus)
+def _loses_vgpus_at_reboot(snapshot: Snapshot) -> bool:
+    return any(g.backend in _LOST_AT_REBOOT for g in snapshot.gpus)
 
 
-def _with_devices(snapshot: Snapshot) -> bool:
+def _has_hostdevs(snapshot: Snapshot) -> bool:
     return any(vm.hostdevs for vm in snapshot.vms)
 
 
@@ -123,23 +127,23 @@ CHECKS = (
     Check(
         id="start-hook",
         title="libvirt makes vGPUs when it starts a VM",
-        looks_at=f"`{OWN_HOOK}`, `{HOOK}`",
-        judge=judged_by_host(_hook),
-        needs=Needs(files=(HOOK,), folders=(HOOKS,), permissions=(HOOK, OWN_HOOK)),
+        looks_at=f"`{VGPUCTL_HOOK}`, `{LIBVIRT_HOOK}`",
+        run=require_snapshot(_check_start_hook),
+        paths=RequiredPaths(files=(LIBVIRT_HOOK,), folders=(HOOK_DIRECTORY,), permissions=(LIBVIRT_HOOK, VGPUCTL_HOOK)),
     ),
     Check(
         id="restore-unit",
         title="VFs and vGPUs come back after a reboot",
-        looks_at=f"`{UNIT}` in `{'`, `'.join(UNIT_FOLDERS)}`, `{WANTS}`",
-        judge=judged_by_host(_restore),
-        needs=Needs(folders=(*UNIT_FOLDERS, WANTS)),
+        looks_at=f"`{RESTORE_UNIT}` in `{'`, `'.join(UNIT_DIRECTORIES)}`, `{WANTS_DIRECTORY}`",
+        run=require_snapshot(_check_restore_unit),
+        paths=RequiredPaths(folders=(*UNIT_DIRECTORIES, WANTS_DIRECTORY)),
     ),
     Check(
         id="libvirt-guests",
         title="VMs are shut down with the host, not suspended",
-        looks_at=f"`ON_SHUTDOWN` in `{'` or `'.join(GUESTS)}`, `{WANTS}`",
-        judge=_guests,
-        needs=Needs(files=GUESTS, folders=(WANTS,)),
-        vms=True,
+        looks_at=f"`ON_SHUTDOWN` in `{'` or `'.join(LIBVIRT_GUESTS_CONFIGS)}`, `{WANTS_DIRECTORY}`",
+        run=_check_libvirt_guests,
+        paths=RequiredPaths(files=LIBVIRT_GUESTS_CONFIGS, folders=(WANTS_DIRECTORY,)),
+        needs_vms=True,
     ),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All checks in the order in which people read them: what the rest stands on comes first."""
+"""All checks in the order in which people read them: a check comes after those that it depends on."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from vgpuctl.doctor import (
     messages,
     nvidia,
     own_files,
-    partition,
+    partition_checks,
     pci,
-    scheduler,
+    scheduler_checks,
     versions,
     virtualization,
     vms,
@@ -33,8 +33,8 @@ CHECKS: tuple[Check, ...] = (
     *nvidia.CHECKS,
     *guests.CHECKS,
     *messages.CHECKS,
-    *partition.CHECKS,
-    *scheduler.CHECKS,
+    *partition_checks.CHECKS,
+    *scheduler_checks.CHECKS,
     *confinement.CHECKS,
     *vms.CHECKS,
     *memory.CHECKS,
@@ -45,30 +45,30 @@ CHECKS: tuple[Check, ...] = (
 _WORST_FIRST = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN, Verdict.OK, Verdict.NOT_APPLICABLE)
 
 
-def chosen(ids: tuple[str, ...]) -> tuple[Check, ...]:
-    """Return the checks of these ids in the catalogue's order; all of them when none is named.
+def select_checks(ids: tuple[str, ...]) -> tuple[Check, ...]:
+    """Return the checks with these ids in the catalogue's order; all of them when there are no ids.
 
     Raises:
         NotFound: there is no check of that id.
     """
-    known = {check.id for check in CHECKS}
-    for wanted in ids:
-        if wanted not in known:
-            near = difflib.get_close_matches(wanted, known, 1)
+    known_ids = {check.id for check in CHECKS}
+    for check_id in ids:
+        if check_id not in known_ids:
+            similar = difflib.get_close_matches(check_id, known_ids, 1)
             raise NotFound(
-                f"there is no check '{wanted}'",
-                hint=f"did you mean {near[0]}?" if near else "vgpuctl doctor lists the checks",
-                value=wanted,
+                f"there is no check '{check_id}'",
+                hint=f"did you mean {similar[0]}?" if similar else "vgpuctl doctor lists the checks",
+                value=check_id,
             )
     return tuple(check for check in CHECKS if not ids or check.id in ids)
 
 
-def explaining(code: str, lacking: str | None) -> tuple[Check, ...]:
-    """Return the checks that may explain an error: by its code, or by what its fact `check` says is lacking."""
-    return tuple(check for check in CHECKS if code in check.explains or lacking in check.explains)
+def find_explaining_checks(code: str, check_fact: str | None) -> tuple[Check, ...]:
+    """Return the checks that may explain an error: by its code, or by its fact `check`."""
+    return tuple(check for check in CHECKS if code in check.explains or check_fact in check.explains)
 
 
-def worst(findings: tuple[Finding, ...]) -> Verdict:
-    """Return how a host is as a whole: as its worst finding."""
-    seen = {finding.verdict for finding in findings}
-    return next((verdict for verdict in _WORST_FIRST if verdict in seen), Verdict.NOT_APPLICABLE)
+def worst_verdict(findings: tuple[Finding, ...]) -> Verdict:
+    """Return the verdict of a whole host: that of its worst finding."""
+    verdicts = {finding.verdict for finding in findings}
+    return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), Verdict.NOT_APPLICABLE)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check is, what it is given to look at, and what it finds.
+"""What a check is, its input, and its result.
 
-A check says beforehand which files it needs, so that the engine reads each once, and only those of the checks that
-were asked for. What cannot be read is `unknown`, with the reason, and never `ok`.
+A check declares which files it needs, so that the engine reads each file once, and only for the requested checks. If
+something cannot be read, the verdict is `unknown` with the reason, and never `ok`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 
-from vgpuctl.model.digits import whole
 from vgpuctl.model.gpu import Gpu, VgpuType
-from vgpuctl.model.records import Ecc, FilePermissions, Holder, HypervisorCapabilities, NvmlGuest
+from vgpuctl.model.numbers import parse_integer
+from vgpuctl.model.port_values import DeviceUser, EccState, FilePermissions, HypervisorCapabilities, NvmlGuest
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.value import NOTHING, Value
+from vgpuctl.value import EMPTY_MAPPING, Value
 
 
 class Verdict(StrEnum):
-    """How a check ended. `warn` works now and will hurt; `fail` does not work."""
+    """The result of a check. `warn` works now and will cause trouble; `fail` does not work."""
 
     OK = "ok"
     WARN = "warn"
@@ -28,19 +28,19 @@ class Verdict(StrEnum):
 
 
 NVIDIA_SERVICES = ("nvidia-vgpud", "nvidia-vgpu-mgr")
-"""The systemd services of NVIDIA's driver for vGPUs: one tells the types and ends, the other starts each vGPU."""
+"""The systemd services of NVIDIA's driver for vGPUs: one reports the types and exits, the other starts each vGPU."""
 
 
 class Finding(Value):
-    """What a check found. `evidence`: the values seen, with where; `fix`: a command or a sentence."""
+    """The result of a check. `evidence`: the observed values, with their source; `fix`: a command or a sentence."""
 
     verdict: Verdict
     evidence: tuple[str, ...] = ()
     fix: str | None = None
 
 
-class Needs(Value):
-    """Absolute paths that a check looks at: files to read, directories to list, and whose permissions to see.
+class RequiredPaths(Value):
+    """Absolute paths that a check needs: files to read, directories to list, and paths whose permissions matter.
 
     `configs`: directories to list, of which every file NAME.conf is read too.
     """
@@ -51,106 +51,108 @@ class Needs(Value):
     configs: tuple[str, ...] = ()
 
 
-class Text(Value):
-    """A file: its `text`, or why it cannot be read (`problem`), or neither: there is none."""
+class FileContent(Value):
+    """A file: its `text`, or why it cannot be read (`problem`), or neither: it does not exist."""
 
     text: str | None = None
     problem: str | None = None
 
 
-class Folder(Value):
-    """A directory: its `names`, or why it cannot be listed (`problem`), or neither: there is none."""
+class FolderListing(Value):
+    """A directory: its `names`, or why it cannot be listed (`problem`), or neither: it does not exist."""
 
     names: tuple[str, ...] | None = None
     problem: str | None = None
 
 
 class Leftover(Value):
-    """Something that reconcile would mend, or only tell (`action`)."""
+    """Something that reconcile would fix, or only report (`action`)."""
 
     kind: str
-    what: str
+    description: str
     action: str
 
 
-class Look(Value):
-    """Everything that was looked at.
+class CheckContext(Value):
+    """The input of all checks.
 
-    `snapshot` None: the host could not be looked at, for the reason `problem`. `leftovers` and `capabilities` None:
-    not known, for the reason beside them. `closed`: why the claims cannot be read, None when they were. `kernel`: what
-    NVIDIA's drivers wrote into the kernel's log; `services`: what each of `NVIDIA_SERVICES` wrote; None: that log
-    cannot be read. `holders`: who has NVIDIA's driver open, None for the reason beside it. By GPU: `ecc` and
-    `guests`, the vGPUs that VMs have, where they are told, `drift` what of MIG and mixed sizes is not as host.yaml
-    asks, `instance_types` every type of one with MIG on. `host_file_hint`: what helps where host.yaml is broken.
+    `snapshot` None: the host could not be observed, for the reason in `problem`. `leftovers` and `capabilities` None:
+    unknown, for the reason in the field after each. `claims_problem`: why the claims cannot be read, None when they
+    were. `kernel_log`: messages of NVIDIA's drivers in the kernel's log; `service_logs`: messages of each of
+    `NVIDIA_SERVICES`; None: that log cannot be read. `holders`: processes that have NVIDIA's driver open, None for the
+    reason in `holders_problem`. By GPU: `ecc`; `guests`, the vGPUs of VMs, where NVML reports them; `partition_drift`,
+    how MIG and mixed sizes differ from host.yaml; `instance_types`, every type of a GPU with MIG on. `host_file_hint`:
+    what to do if host.yaml is broken.
     """
 
     snapshot: Snapshot | None = None
     problem: str = "not looked at"
-    files: Mapping[str, Text] = NOTHING
-    folders: Mapping[str, Folder] = NOTHING
-    permissions: Mapping[str, FilePermissions] = NOTHING
+    files: Mapping[str, FileContent] = EMPTY_MAPPING
+    folders: Mapping[str, FolderListing] = EMPTY_MAPPING
+    permissions: Mapping[str, FilePermissions] = EMPTY_MAPPING
     leftovers: tuple[Leftover, ...] | None = None
     leftovers_problem: str = "not looked at"
     capabilities: HypervisorCapabilities | None = None
     capabilities_problem: str = "not looked at"
-    closed: str | None = None
-    kernel: tuple[str, ...] | None = None
-    services: Mapping[str, tuple[str, ...] | None] = NOTHING
-    holders: tuple[Holder, ...] | None = None
+    claims_problem: str | None = None
+    kernel_log: tuple[str, ...] | None = None
+    service_logs: Mapping[str, tuple[str, ...] | None] = EMPTY_MAPPING
+    holders: tuple[DeviceUser, ...] | None = None
     holders_problem: str = "not looked at"
-    ecc: Mapping[str, Ecc] = NOTHING
-    guests: Mapping[str, tuple[NvmlGuest, ...]] = NOTHING
-    drift: Mapping[str, tuple[str, ...]] = NOTHING
+    ecc: Mapping[str, EccState] = EMPTY_MAPPING
+    guests: Mapping[str, tuple[NvmlGuest, ...]] = EMPTY_MAPPING
+    partition_drift: Mapping[str, tuple[str, ...]] = EMPTY_MAPPING
     host_file_hint: str = ""
-    instance_types: Mapping[str, tuple[VgpuType, ...]] = NOTHING
+    instance_types: Mapping[str, tuple[VgpuType, ...]] = EMPTY_MAPPING
 
-    def file(self, path: str) -> Text:
-        """Return a file; one that the check did not ask for is a mistake in the check (KeyError)."""
+    def file(self, path: str) -> FileContent:
+        """Return a file; a file that the check did not declare is a bug in the check (KeyError)."""
         return self.files[path]
 
-    def folder(self, path: str) -> Folder:
-        """Return a directory; KeyError as `file`."""
+    def folder(self, path: str) -> FolderListing:
+        """Return a directory; KeyError as for `file`."""
         return self.folders[path]
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """Return the GPUs; none when the host could not be looked at (see `judged_by_host`)."""
+        """Return the GPUs; none when the host could not be observed (see `require_snapshot`)."""
         return self.snapshot.gpus if self.snapshot is not None else ()
 
 
 class Check(Value):
     """One check. `explains`: the error codes, and the `check` facts of errors, that it may explain.
 
-    `needs_of` adds paths that depend on what is there. `vms`, `types`, `leftovers`, `capabilities`: it needs libvirt's
-    VMs, the GPUs' vGPU types, what reconcile would find, or what libvirt says of domains. `logs`, `holders`, `ecc`,
-    `guests`, `partitions`: what `Look` has under these names, of hosts with NVIDIA GPUs.
+    `find_paths` adds paths that depend on the host. `needs_vms`, `needs_types`, `needs_leftovers`,
+    `needs_capabilities`: the check needs libvirt's VMs, the GPUs' vGPU types, what reconcile would find, or what
+    libvirt reports about domains. `needs_logs`, `needs_holders`, `needs_ecc`, `needs_guests`, `needs_partitions`: it
+    needs the fields of `CheckContext` with these names, on hosts with NVIDIA GPUs.
     """
 
     id: str
     title: str
     looks_at: str
-    judge: Callable[[Look], Finding]
-    needs: Needs = Needs()
-    needs_of: Callable[[Snapshot], Needs] | None = None
+    run: Callable[[CheckContext], Finding]
+    paths: RequiredPaths = RequiredPaths()
+    find_paths: Callable[[Snapshot], RequiredPaths] | None = None
     explains: tuple[str, ...] = ()
-    vms: bool = False
-    types: bool = False
-    leftovers: bool = False
-    capabilities: bool = False
-    logs: bool = False
-    holders: bool = False
-    ecc: bool = False
-    guests: bool = False
-    partitions: bool = False
+    needs_vms: bool = False
+    needs_types: bool = False
+    needs_leftovers: bool = False
+    needs_capabilities: bool = False
+    needs_logs: bool = False
+    needs_holders: bool = False
+    needs_ecc: bool = False
+    needs_guests: bool = False
+    needs_partitions: bool = False
 
 
 def ok(*evidence: str) -> Finding:
-    """Return: as it should be."""
+    """Return: the host is as expected."""
     return Finding(Verdict.OK, evidence)
 
 
 def warn(*evidence: str, fix: str) -> Finding:
-    """Return: it works now and will hurt."""
+    """Return: it works now and will cause trouble."""
     return Finding(Verdict.WARN, evidence, fix)
 
 
@@ -160,7 +162,7 @@ def fail(*evidence: str, fix: str) -> Finding:
 
 
 def unknown(*evidence: str, fix: str | None = None) -> Finding:
-    """Return: it could not be seen, and why."""
+    """Return: the check could not see it, and why."""
     return Finding(Verdict.UNKNOWN, evidence, fix)
 
 
@@ -169,20 +171,20 @@ def not_applicable(*evidence: str) -> Finding:
     return Finding(Verdict.NOT_APPLICABLE, evidence)
 
 
-def judged_by_host(judge: Callable[[Look, Snapshot], Finding]) -> Callable[[Look], Finding]:
-    """Return a judge that is asked only when the host could be looked at, and is unknown otherwise."""
+def require_snapshot(check: Callable[[CheckContext, Snapshot], Finding]) -> Callable[[CheckContext], Finding]:
+    """Return a check function that runs only when the host could be observed, and gives `unknown` otherwise."""
 
-    def judged(look: Look) -> Finding:
-        return unknown(look.problem) if look.snapshot is None else judge(look, look.snapshot)
+    def run(context: CheckContext) -> Finding:
+        return unknown(context.problem) if context.snapshot is None else check(context, context.snapshot)
 
-    return judged
+    return run
 
 
-def number_of(version: str) -> tuple[int, ...]:
+def parse_version(version: str) -> tuple[int, ...]:
     """Return the leading numbers of a version: `6.8.0-45-generic` is (6, 8, 0)."""
     numbers = []
     for part in version.strip().split("-")[0].split("."):
-        number = whole(part)
+        number = parse_integer(part)
         if number is None:
             break
         numbers.append(number)

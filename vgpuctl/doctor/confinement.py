@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may keep drivers or QEMU from working: AppArmor and Secure Boot.
+"""What may block drivers or QEMU: AppArmor and Secure Boot.
 
 Sources: Linux Documentation/admin-guide/LSM/apparmor.rst; the UEFI specification's variable SecureBoot, which Linux
 shows with 4 bytes of attributes before its one byte (Documentation/filesystems/efivarfs.rst).
@@ -7,51 +7,51 @@ shows with 4 bytes of attributes before its one byte (Documentation/filesystems/
 
 from __future__ import annotations
 
-from vgpuctl.doctor.check import Check, Finding, Look, Needs, fail, not_applicable, ok, unknown, warn
-from vgpuctl.model.gpu import NVIDIA
+from vgpuctl.doctor.check import Check, CheckContext, Finding, RequiredPaths, fail, not_applicable, ok, unknown, warn
+from vgpuctl.model.gpu import NVIDIA_VENDOR_ID
 
-ENABLED = "/sys/module/apparmor/parameters/enabled"
-PROFILES = "/sys/kernel/security/apparmor/profiles"
-DAEMONS = ("libvirtd", "virtqemud", "/usr/sbin/libvirtd", "/usr/sbin/virtqemud")
-EFI = "/sys/firmware/efi"
-SECURE_BOOT = f"{EFI}/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+APPARMOR_ENABLED = "/sys/module/apparmor/parameters/enabled"
+APPARMOR_PROFILES = "/sys/kernel/security/apparmor/profiles"
+LIBVIRT_DAEMONS = ("libvirtd", "virtqemud", "/usr/sbin/libvirtd", "/usr/sbin/virtqemud")
+EFI_DIRECTORY = "/sys/firmware/efi"
+SECURE_BOOT_VARIABLE = f"{EFI_DIRECTORY}/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
 
-def _apparmor(look: Look) -> Finding:
-    enabled = look.file(ENABLED)
+def _check_apparmor(context: CheckContext) -> Finding:
+    enabled = context.file(APPARMOR_ENABLED)
     if enabled.problem is not None:
         return unknown(enabled.problem)
     if (enabled.text or "N").strip() != "Y":
-        said = enabled.text.strip() if enabled.text is not None else "not there"
-        return not_applicable(f"AppArmor is off ({ENABLED}: {said})")
-    loaded = look.file(PROFILES)
+        reported = enabled.text.strip() if enabled.text is not None else "not there"
+        return not_applicable(f"AppArmor is off ({APPARMOR_ENABLED}: {reported})")
+    loaded = context.file(APPARMOR_PROFILES)
     if loaded.text is None:
-        return unknown(loaded.problem or f"there is no {PROFILES}", fix="run it as root")
-    found = [line for line in loaded.text.splitlines() if line.rpartition(" (")[0] in DAEMONS]
-    if not found:
+        return unknown(loaded.problem or f"there is no {APPARMOR_PROFILES}", fix="run it as root")
+    confined = [line for line in loaded.text.splitlines() if line.rpartition(" (")[0] in LIBVIRT_DAEMONS]
+    if not confined:
         return warn(
-            f"{PROFILES} has none of {', '.join(DAEMONS[:2])}: libvirt cannot confine VMs",
+            f"{APPARMOR_PROFILES} has none of {', '.join(LIBVIRT_DAEMONS[:2])}: libvirt cannot confine VMs",
             fix="aa-enforce /etc/apparmor.d/usr.sbin.libvirtd (or usr.sbin.virtqemud), then restart libvirt",
         )
-    return ok(f"{PROFILES}: {', '.join(found)}")
+    return ok(f"{APPARMOR_PROFILES}: {', '.join(confined)}")
 
 
-def _secure_boot(look: Look) -> Finding:
-    variables = look.folder(EFI)
-    read = look.file(SECURE_BOOT)
-    if variables.names is None and variables.problem is None:
-        return not_applicable(f"this host was not booted by UEFI (no {EFI})")
-    if read.text is None:
-        return unknown(read.problem or f"there is no {SECURE_BOOT}")
-    if not read.text.endswith("\x01"):
+def _check_secure_boot(context: CheckContext) -> Finding:
+    efi_directory = context.folder(EFI_DIRECTORY)
+    variable = context.file(SECURE_BOOT_VARIABLE)
+    if efi_directory.names is None and efi_directory.problem is None:
+        return not_applicable(f"this host was not booted by UEFI (no {EFI_DIRECTORY})")
+    if variable.text is None:
+        return unknown(variable.problem or f"there is no {SECURE_BOOT_VARIABLE}")
+    if not variable.text.endswith("\x01"):
         return ok("Secure Boot is off")
-    if look.snapshot is None:
-        return unknown("Secure Boot is on", look.problem)
-    bare = [g.address for g in look.gpus if g.driver is None and g.vendor_id == NVIDIA]
-    if bare:
+    if context.snapshot is None:
+        return unknown("Secure Boot is on", context.problem)
+    without_driver = [g.address for g in context.gpus if g.driver is None and g.vendor_id == NVIDIA_VENDOR_ID]
+    if without_driver:
         return fail(
             "Secure Boot is on: an unsigned module is refused (Key was rejected by service)",
-            f"{', '.join(bare)}: no driver",
+            f"{', '.join(without_driver)}: no driver",
             fix="sign the vendor's modules with an enrolled key (mokutil --import KEY.der), or turn Secure Boot off",
         )
     return ok("Secure Boot is on, and no NVIDIA GPU is without a driver")
@@ -61,17 +61,17 @@ CHECKS = (
     Check(
         id="apparmor",
         title="AppArmor confines VMs as libvirt expects",
-        looks_at=f"`{ENABLED}`, `{PROFILES}`",
-        judge=_apparmor,
-        needs=Needs(files=(ENABLED, PROFILES)),
+        looks_at=f"`{APPARMOR_ENABLED}`, `{APPARMOR_PROFILES}`",
+        run=_check_apparmor,
+        paths=RequiredPaths(files=(APPARMOR_ENABLED, APPARMOR_PROFILES)),
         explains=("libvirt-failed", "image-access"),
     ),
     Check(
         id="secure-boot",
         title="Secure Boot does not keep the vendor's driver out",
-        looks_at=f"`{SECURE_BOOT}`, the GPUs' drivers",
-        judge=_secure_boot,
-        needs=Needs(files=(SECURE_BOOT,), folders=(EFI,)),
+        looks_at=f"`{SECURE_BOOT_VARIABLE}`, the GPUs' drivers",
+        run=_check_secure_boot,
+        paths=RequiredPaths(files=(SECURE_BOOT_VARIABLE,), folders=(EFI_DIRECTORY,)),
         explains=("mode", "vfs-off", "vfio-dev"),
     ),
 )

@@ -1,94 +1,102 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs' drivers: which is bound, whether VFs are on and served, and whether NVML answers."""
+"""The GPUs' drivers: which is bound, whether VFs are on and have a working driver, and whether NVML answers."""
 
 from __future__ import annotations
 
-from vgpuctl.doctor.check import Check, Finding, Look, fail, judged_by_host, not_applicable, ok, unknown, warn
-from vgpuctl.model.commands import vfs_on_hint
-from vgpuctl.model.gpu import NOT_FOR_VGPUS, Backend, Gpu
+from vgpuctl.doctor.check import Check, CheckContext, Finding, fail, not_applicable, ok, require_snapshot, unknown, warn
+from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Backend, Gpu
+from vgpuctl.model.hint_commands import enable_vfs_hint
 from vgpuctl.model.snapshot import Snapshot
 
-_MOST = 4
-VGPU = (Backend.MDEV_PF, Backend.MDEV_VF, Backend.VENDOR_VF)
-"""What carries vGPUs that a driver makes."""
+_MAX_LINES = 4
+VGPU_BACKENDS = (Backend.MDEV_PF, Backend.MDEV_VF, Backend.VENDOR_VF)
+"""Backends whose vGPUs a driver creates."""
 
 
-def _driver(look: Look, snapshot: Snapshot) -> Finding:
-    if snapshot.left_out:
+def _check_driver(context: CheckContext, snapshot: Snapshot) -> Finding:
+    if snapshot.unreadable_devices:
         return warn(
-            *shortened(list(snapshot.left_out)),
+            *shorten(list(snapshot.unreadable_devices)),
             fix="vgpuctl uses no such device; look at the file that is named, and at the kernel's log: journalctl -k",
         )
-    gpus = [g for g in snapshot.gpus if g.display_class]
+    gpus = [g for g in snapshot.gpus if g.is_display_class]
     if not gpus:
         return not_applicable("there is no GPU here")
-    seen = [f"{g.address} ({g.model}): driver {g.driver or 'none'}" for g in gpus]
-    nouveau = [line for g, line in zip(gpus, seen, strict=True) if g.driver == "nouveau"]
+    lines = [f"{g.address} ({g.model}): driver {g.driver or 'none'}" for g in gpus]
+    nouveau = [line for g, line in zip(gpus, lines, strict=True) if g.driver == "nouveau"]
     if nouveau:
         return fail(
-            *shortened(nouveau),
+            *shorten(nouveau),
             fix="echo 'blacklist nouveau' > /etc/modprobe.d/nouveau.conf, rebuild the initramfs, reboot, and install"
             " NVIDIA's vGPU host driver",
         )
-    bare = [line for g, line in zip(gpus, seen, strict=True) if g.driver is None and g.desired not in NOT_FOR_VGPUS]
-    if bare:
+    without_driver = [
+        line
+        for g, line in zip(gpus, lines, strict=True)
+        if g.driver is None and g.desired_mode not in MODES_WITHOUT_VFS
+    ]
+    if without_driver:
         return warn(
-            *shortened(bare),
+            *shorten(without_driver),
             "without a driver it can only be passed through",
             fix="for vGPUs load the vendor's vGPU host driver: journalctl -k -g 'nvidia|NVRM'",
         )
-    return ok(*shortened(seen))
+    return ok(*shorten(lines))
 
 
-def _vgpu_driver(look: Look, snapshot: Snapshot) -> Finding:
-    bound = [g for g in snapshot.gpus if g.nvidia_driver and g.backend is not None and g.desired not in NOT_FOR_VGPUS]
+def _check_vgpu_driver(context: CheckContext, snapshot: Snapshot) -> Finding:
+    bound = [
+        g
+        for g in snapshot.gpus
+        if g.has_nvidia_driver and g.backend is not None and g.desired_mode not in MODES_WITHOUT_VFS
+    ]
     if not bound:
         return not_applicable("no GPU that could show vGPUs now has NVIDIA's driver")
-    without = [
+    unable = [
         f"{g.address} ({g.model}): driver nvidia, {g.vfs_enabled} of {g.vfs_total} VFs, no vGPU interface"
         for g in bound
-        if g.backend not in VGPU
+        if g.backend not in VGPU_BACKENDS
     ]
-    if without:
+    if unable:
         return warn(
-            *shortened(without),
+            *shorten(unable),
             fix="the driver for bare machines carries no vGPUs: install NVIDIA's vGPU host driver (vGPU for KVM); some"
             " boards need displaymodeselector first",
         )
     return ok(f"{len(bound)} GPU(s) with NVIDIA's driver show vGPUs")
 
 
-def _vfs(look: Look, snapshot: Snapshot) -> Finding:
-    able = [g for g in snapshot.gpus if g.vfs_total and g.display_class and g.driver not in (None, "vfio-pci")]
-    if not able:
+def _check_vfs(context: CheckContext, snapshot: Snapshot) -> Finding:
+    capable = [g for g in snapshot.gpus if g.vfs_total and g.is_display_class and g.driver not in (None, "vfio-pci")]
+    if not capable:
         return not_applicable("no GPU here has SR-IOV under its vendor's driver")
-    seen = [f"{g.address}: {g.vfs_enabled} of {g.vfs_total} VFs are on{_kept(g)}" for g in able]
-    off = [g for g in able if not g.vfs_enabled and g.backend is None and g.desired not in NOT_FOR_VGPUS]
+    lines = [f"{g.address}: {g.vfs_enabled} of {g.vfs_total} VFs are on{_describe_mode(g)}" for g in capable]
+    off = [g for g in capable if not g.vfs_enabled and g.backend is None and g.desired_mode not in MODES_WITHOUT_VFS]
     if off:
         return fail(
-            *shortened(
-                [f"{g.address} ({g.model}): 0 of {g.vfs_total} VFs are on: it has nothing for VMs" for g in off]
-            ),
-            fix=f"{'; '.join(vfs_on_hint(g) for g in off)}; one that is meant to be so: vgpuctl set-mode ADDRESS"
+            *shorten([f"{g.address} ({g.model}): 0 of {g.vfs_total} VFs are on: it has nothing for VMs" for g in off]),
+            fix=f"{'; '.join(enable_vfs_hint(g) for g in off)}; one that is meant to be so: vgpuctl set-mode ADDRESS"
             " passthrough, or unmanaged",
         )
-    return ok(*shortened(seen))
+    return ok(*shorten(lines))
 
 
-def _kept(gpu: Gpu) -> str:
-    return f" (host.yaml: mode {gpu.desired})" if gpu.desired is not None else ""
+def _describe_mode(gpu: Gpu) -> str:
+    return f" (host.yaml: mode {gpu.desired_mode})" if gpu.desired_mode is not None else ""
 
 
-def _functions(look: Look, snapshot: Snapshot) -> Finding:
+def _check_functions(context: CheckContext, snapshot: Snapshot) -> Finding:
     if not snapshot.gpus:
         return not_applicable("there is no GPU here")
-    wrong = [f"{g.address}: {p}" for g in snapshot.gpus for p in g.problems]
-    wrong += [f"{f.address}: {f.problem}" for g in snapshot.gpus for f in g.functions if f.problem]
-    bare = [f.address for g in snapshot.gpus if g.backend is Backend.VENDOR_VF for f in g.functions if not f.vfio_dev]
-    wrong += [f"{address}: no vfio-dev directory" for address in bare]
-    if wrong:
+    problems = [f"{g.address}: {problem}" for g in snapshot.gpus for problem in g.problems]
+    problems += [f"{f.address}: {f.problem}" for g in snapshot.gpus for f in g.functions if f.problem]
+    without_vfio_dev = [
+        f.address for g in snapshot.gpus if g.backend is Backend.VENDOR_VF for f in g.functions if not f.has_vfio_dev
+    ]
+    problems += [f"{address}: no vfio-dev directory" for address in without_vfio_dev]
+    if problems:
         return fail(
-            *shortened(wrong),
+            *shorten(problems),
             fix="journalctl -k -n 50; with NVIDIA's driver systemctl status nvidia-vgpud nvidia-vgpu-mgr, then turn"
             " the VFs off and on again: vgpuctl set-mode ADDRESS passthrough, then vgpu",
         )
@@ -96,25 +104,25 @@ def _functions(look: Look, snapshot: Snapshot) -> Finding:
     return ok(f"{count} function{'' if count == 1 else 's'} of {len(snapshot.gpus)} GPU(s) without a problem")
 
 
-def _types(look: Look, snapshot: Snapshot) -> Finding:
-    able = [g for g in snapshot.gpus if g.backend in VGPU]
-    if not able:
+def _check_types(context: CheckContext, snapshot: Snapshot) -> Finding:
+    capable = [g for g in snapshot.gpus if g.backend in VGPU_BACKENDS]
+    if not capable:
         return not_applicable("no GPU here offers vGPUs")
-    seen = [f"{g.address}: {len(g.types)} vGPU types" for g in able]
-    full = {v.gpu for v in snapshot.vgpus}
-    empty = [g.address for g in able if not g.types and g.address not in full]
+    lines = [f"{g.address}: {len(g.types)} vGPU types" for g in capable]
+    in_use = {v.gpu for v in snapshot.vgpus}
+    empty = [g.address for g in capable if not g.types and g.address not in in_use]
     if empty:
         return fail(
-            *shortened(seen),
+            *shorten(lines),
             fix="systemctl restart nvidia-vgpud, then nvidia-vgpu-mgr; a GPU in MIG mode offers types only for GPU"
             " instances that exist: vgpuctl set-mig GPU PROFILE[:N]...",
         )
-    return ok(*shortened(seen))
+    return ok(*shorten(lines))
 
 
-def _nvml(look: Look, snapshot: Snapshot) -> Finding:
-    using = [g.address for g in snapshot.gpus if g.nvidia_driver]
-    if not using:
+def _check_nvml(context: CheckContext, snapshot: Snapshot) -> Finding:
+    addresses = [g.address for g in snapshot.gpus if g.has_nvidia_driver]
+    if not addresses:
         return not_applicable("no GPU here has NVIDIA's driver")
     if snapshot.nvml.available:
         return ok(f"NVML answers, driver {snapshot.nvml.driver_version or 'of unknown version'}")
@@ -122,16 +130,16 @@ def _nvml(look: Look, snapshot: Snapshot) -> Finding:
     if "--root" in reason:
         return unknown("NVML is not asked for a captured tree")
     return warn(
-        f"NVML does not answer ({reason}): sizes and maxima of profiles on {', '.join(using)} are not known",
+        f"NVML does not answer ({reason}): sizes and maxima of profiles on {', '.join(addresses)} are not known",
         fix="nvidia-smi says why; library and driver must be of one version: cat /proc/driver/nvidia/version",
     )
 
 
-def shortened(lines: list[str]) -> tuple[str, ...]:
+def shorten(lines: list[str]) -> tuple[str, ...]:
     """Return the first few lines, and how many more there are."""
-    if len(lines) <= _MOST:
+    if len(lines) <= _MAX_LINES:
         return tuple(lines)
-    return (*lines[: _MOST - 1], f"and {len(lines) - _MOST + 1} more")
+    return (*lines[: _MAX_LINES - 1], f"and {len(lines) - _MAX_LINES + 1} more")
 
 
 CHECKS = (
@@ -139,45 +147,45 @@ CHECKS = (
         id="gpu-driver",
         title="each GPU has its vendor's driver",
         looks_at="`driver` of each GPU",
-        judge=judged_by_host(_driver),
+        run=require_snapshot(_check_driver),
         explains=("mode", "gpu-missing", "driver"),
     ),
     Check(
         id="vgpu-driver",
         title="NVIDIA's driver is the one that carries vGPUs",
         looks_at="`nvidia/` and `mdev_supported_types/` of GPUs and VFs",
-        judge=judged_by_host(_vgpu_driver),
+        run=require_snapshot(_check_vgpu_driver),
         explains=("mode", "sriov-manage"),
     ),
     Check(
         id="vfs",
         title="VFs are on where a GPU needs them",
         looks_at="`sriov_totalvfs` and `virtfnN` of each GPU",
-        judge=judged_by_host(_vfs),
+        run=require_snapshot(_check_vfs),
         explains=("vfs-off", "no-capacity"),
     ),
     Check(
         id="functions",
         title="each function of a GPU is served by its driver",
         looks_at="the VFs' drivers, `nvidia/`, `mdev_supported_types/`, `vfio-dev/`",
-        judge=judged_by_host(_functions),
+        run=require_snapshot(_check_functions),
         explains=("no-capacity", "device-failed", "vfio-dev"),
-        types=True,
+        needs_types=True,
     ),
     Check(
         id="vgpu-types",
         title="GPUs that carry vGPUs offer types",
         looks_at="`mdev_supported_types/`, `creatable_vgpu_types`, NVML",
-        judge=judged_by_host(_types),
+        run=require_snapshot(_check_types),
         explains=("no-capacity",),
-        types=True,
+        needs_types=True,
     ),
     Check(
         id="nvml",
         title="NVML answers",
         looks_at="NVIDIA's management library",
-        judge=judged_by_host(_nvml),
+        run=require_snapshot(_check_nvml),
         explains=("device-failed", "nvml", "driver"),
-        types=True,
+        needs_types=True,
     ),
 )

@@ -1,89 +1,105 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was left behind: writes that wait in the kernel, leaked and half-made things, claims nobody can read.
+"""What earlier commands left behind: writes stuck in the kernel, leaked or incomplete objects, unreadable claims.
 
-mdevctl's definitions are here too: what it makes at boot takes the place of a VM's vGPU, and is foreign to vgpuctl.
+mdevctl's definitions are here too: an mdev that it creates at boot takes the place of a VM's vGPU, and is unmanaged for
+vgpuctl.
 """
 
 from __future__ import annotations
 
-from vgpuctl.doctor.check import Check, Finding, Look, Needs, fail, judged_by_host, not_applicable, ok, unknown, warn
-from vgpuctl.doctor.gpus import shortened
-from vgpuctl.model.gpu import MDEV
+from vgpuctl.doctor.check import (
+    Check,
+    CheckContext,
+    Finding,
+    RequiredPaths,
+    fail,
+    not_applicable,
+    ok,
+    require_snapshot,
+    unknown,
+    warn,
+)
+from vgpuctl.doctor.gpus import shorten
+from vgpuctl.model.gpu import MDEV_BACKENDS
 from vgpuctl.model.snapshot import Snapshot
 
-MDEVCTL = "/etc/mdevctl.d"
+MDEVCTL_DIRECTORY = "/etc/mdevctl.d"
 
 
-def _stuck(look: Look, snapshot: Snapshot) -> Finding:
-    if look.closed is not None:
-        return unknown(look.closed, fix="run it as root")
-    if snapshot.stuck:
-        lines = [f"process {w.process.pid} waits in the kernel writing {w.path} (GPU {w.gpu})" for w in snapshot.stuck]
-        return fail(*shortened(lines), fix="stop the VM or the process that holds the device: fuser -v /dev/vfio/*")
+def _check_stuck_writes(context: CheckContext, snapshot: Snapshot) -> Finding:
+    if context.claims_problem is not None:
+        return unknown(context.claims_problem, fix="run it as root")
+    if snapshot.stuck_writes:
+        lines = [
+            f"process {w.process.pid} waits in the kernel writing {w.path} (GPU {w.gpu})" for w in snapshot.stuck_writes
+        ]
+        return fail(*shorten(lines), fix="stop the VM or the process that holds the device: fuser -v /dev/vfio/*")
     return ok("no write waits in the kernel")
 
 
-def _leftovers(look: Look) -> Finding:
-    if look.closed is not None:
-        return unknown(look.closed, fix="run it as root")
-    if look.leftovers is None:
-        return unknown(look.leftovers_problem)
-    told = ("stuck-write", "copied-record", "vgpu-missing", "vgpu-changed", "vgpu-conflict")
-    found = [left for left in look.leftovers if left.kind not in told]
-    if found:
-        by_hand = [left.action.removeprefix("nothing: ") for left in found if left.action.startswith("nothing")]
-        mended = ["vgpuctl reconcile"] if len(by_hand) < len(found) else []
-        lines = [f"{left.kind}: {left.what}" for left in found]
-        return warn(*shortened(lines), fix="; ".join(dict.fromkeys([*mended, *by_hand])))
+def _check_leftovers(context: CheckContext) -> Finding:
+    if context.claims_problem is not None:
+        return unknown(context.claims_problem, fix="run it as root")
+    if context.leftovers is None:
+        return unknown(context.leftovers_problem)
+    reported_elsewhere = ("stuck-write", "copied-record", "vgpu-missing", "vgpu-changed", "vgpu-conflict")
+    reported = [leftover for leftover in context.leftovers if leftover.kind not in reported_elsewhere]
+    if reported:
+        by_hand = [
+            leftover.action.removeprefix("nothing: ") for leftover in reported if leftover.action.startswith("nothing")
+        ]
+        commands = ["vgpuctl reconcile"] if len(by_hand) < len(reported) else []
+        lines = [f"{leftover.kind}: {leftover.description}" for leftover in reported]
+        return warn(*shorten(lines), fix="; ".join(dict.fromkeys([*commands, *by_hand])))
     return ok("nothing is leaked, half made or half removed")
 
 
-def _claims(look: Look, snapshot: Snapshot) -> Finding:
-    if look.closed is not None:
-        return unknown(look.closed, fix="run it as root")
+def _check_claims(context: CheckContext, snapshot: Snapshot) -> Finding:
+    if context.claims_problem is not None:
+        return unknown(context.claims_problem, fix="run it as root")
     if snapshot.unreadable_claims:
         names = [f"/run/vgpuctl/claims/{c}" for c in snapshot.unreadable_claims]
         return fail(
-            *shortened(names),
+            *shorten(names),
             "what these claim counts as taken",
             fix="look at the file and its carrier; remove the file when no VM uses the carrier",
         )
     return ok(f"{len(snapshot.claims)} claims, all of them readable")
 
 
-def _named(look: Look, snapshot: Snapshot) -> Finding:
+def _check_host_vgpus(context: CheckContext, snapshot: Snapshot) -> Finding:
     if snapshot.host_file_problem is not None:
         return unknown(snapshot.host_file_problem)
-    if not snapshot.named:
+    if not snapshot.host_vgpus:
         return not_applicable("host.yaml keeps no vGPU")
-    seen = {v.carrier: v for v in snapshot.vgpus}
+    vgpu_by_carrier = {v.carrier: v for v in snapshot.vgpus}
     lines = []
     fix = "vgpuctl restore-host"
-    for entry in snapshot.named:
-        vgpu = seen.get(entry.carrier)
+    for entry in snapshot.host_vgpus:
+        vgpu = vgpu_by_carrier.get(entry.carrier)
         if vgpu is None or vgpu.name != entry.name:
-            lines.append(f"{entry.name}: {entry.carrier} is the vGPU of {vgpu.holder if vgpu else 'nobody'}")
+            lines.append(f"{entry.name}: {entry.carrier} is the vGPU of {vgpu.holder_text if vgpu else 'nobody'}")
             fix = "take an entry whose place is another's out of /etc/vgpuctl/host.yaml; then: vgpuctl restore-host"
         elif vgpu.reason is not None or not vgpu.present:
             lines.append(f"{entry.name}: {vgpu.reason or f'{entry.profile} on {entry.gpu} is missing'}")
     if lines:
-        return warn(*shortened(lines), fix=fix)
-    return ok(f"all {len(snapshot.named)} are made")
+        return warn(*shorten(lines), fix=fix)
+    return ok(f"all {len(snapshot.host_vgpus)} are made")
 
 
-def _mdevctl(look: Look, snapshot: Snapshot) -> Finding:
-    folder = look.folder(MDEVCTL)
+def _check_mdevctl(context: CheckContext, snapshot: Snapshot) -> Finding:
+    folder = context.folder(MDEVCTL_DIRECTORY)
     if folder.problem is not None:
         return unknown(folder.problem)
-    parents = {f.address: g.address for g in snapshot.gpus if g.backend in MDEV for f in g.functions}
-    defined = [f"{MDEVCTL}/{name} (GPU {parents[name]})" for name in folder.names or () if name in parents]
+    parents = {f.address: g.address for g in snapshot.gpus if g.backend in MDEV_BACKENDS for f in g.functions}
+    defined = [f"{MDEVCTL_DIRECTORY}/{name} (GPU {parents[name]})" for name in folder.names or () if name in parents]
     if defined:
         return warn(
-            *shortened(defined),
+            *shorten(defined),
             "mdevs defined there are made at boot and take room; vgpuctl counts them as foreign",
             fix="mdevctl list --defined; mdevctl undefine -u UUID",
         )
-    return ok(f"{MDEVCTL} has no definition on a GPU of this host")
+    return ok(f"{MDEVCTL_DIRECTORY} has no definition on a GPU of this host")
 
 
 CHECKS = (
@@ -91,39 +107,39 @@ CHECKS = (
         id="stuck-writes",
         title="no write waits in the kernel",
         looks_at="`/run/vgpuctl/stuck`",
-        judge=judged_by_host(_stuck),
+        run=require_snapshot(_check_stuck_writes),
         explains=("stuck", "device-failed"),
     ),
     Check(
         id="leftovers",
         title="nothing is leaked, half made or half removed",
         looks_at="what reconcile would do",
-        judge=_leftovers,
+        run=_check_leftovers,
         explains=("no-capacity",),
-        vms=True,
-        leftovers=True,
+        needs_vms=True,
+        needs_leftovers=True,
     ),
     Check(
         id="claims",
         title="every claim can be read",
         looks_at="`/run/vgpuctl/claims`",
-        judge=judged_by_host(_claims),
+        run=require_snapshot(_check_claims),
         explains=("no-capacity",),
     ),
     Check(
         id="kept-vgpus",
         title="each vGPU that host.yaml keeps is made",
         looks_at="`vgpus:` of `/etc/vgpuctl/host.yaml`",
-        judge=judged_by_host(_named),
+        run=require_snapshot(_check_host_vgpus),
         explains=("no-capacity",),
-        vms=True,
+        needs_vms=True,
     ),
     Check(
         id="mdevctl",
         title="mdevctl does not make devices on vgpuctl's GPUs",
-        looks_at=f"`{MDEVCTL}/PARENT`",
-        judge=judged_by_host(_mdevctl),
-        needs=Needs(folders=(MDEVCTL,)),
+        looks_at=f"`{MDEVCTL_DIRECTORY}/PARENT`",
+        run=require_snapshot(_check_mdevctl),
+        paths=RequiredPaths(folders=(MDEVCTL_DIRECTORY,)),
         explains=("no-capacity",),
     ),
 )

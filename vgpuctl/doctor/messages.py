@@ -1,104 +1,115 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVIDIA's drivers and nvidia-vgpu-mgr complained of since the boot, and what that means.
+"""Complaints of NVIDIA's drivers and nvidia-vgpu-mgr since the boot, and their meaning.
 
 Sources: the kernel interface layer of NVIDIA's driver (nv-pci.c: "Aborting probe for VF"; nv.c: "API mismatch"),
 NVIDIA's catalogue of Xid errors, and logs of nvidia-vgpu-mgr in public bug reports (nvidia-installer 15, vgpu4nixos 4).
-Xids that a program in a guest causes (13, 31, 43, 45 and the like) are no fault of the host, and are left out.
+Xids that a program in a guest causes (13, 31, 43, 45 and the like) are no fault of the host, and are ignored.
 """
 
 from __future__ import annotations
 
 import re
 
-from vgpuctl.doctor.check import Check, Finding, Look, Verdict, fail, judged_by_host, not_applicable, ok, unknown, warn
-from vgpuctl.doctor.gpus import shortened
-from vgpuctl.model.gpu import NVIDIA
+from vgpuctl.doctor.check import (
+    Check,
+    CheckContext,
+    Finding,
+    Verdict,
+    fail,
+    not_applicable,
+    ok,
+    require_snapshot,
+    unknown,
+    warn,
+)
+from vgpuctl.doctor.gpus import shorten
+from vgpuctl.model.gpu import NVIDIA_VENDOR_ID
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.value import Value
 
-MANAGER = "nvidia-vgpu-mgr"
-_LONGEST = 160
+VGPU_MGR = "nvidia-vgpu-mgr"
+_MAX_LINE_LENGTH = 160
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-f:.]+)\): ([0-9]{1,9})", re.IGNORECASE)
 _ADDRESS = re.compile(r"\b(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?\b", re.IGNORECASE)
-_READ = "journalctl -k -b -g NVRM; journalctl -b -u nvidia-vgpu-mgr"
+_JOURNAL_COMMANDS = "journalctl -k -b -g NVRM; journalctl -b -u nvidia-vgpu-mgr"
 
 
-class Message(Value):
-    """A text in a line of the log: what it means, how bad that is, and what to do."""
+class LogPattern(Value):
+    """A text in a line of the log: its meaning, how bad that is, and what to do."""
 
     text: str
-    means: str
+    meaning: str
     verdict: Verdict
     fix: str
 
 
-class Seen(Value):
-    """A message that was there: of which GPU, None when the line does not say, the last line, and how often."""
+class LogMatch(Value):
+    """A message in the log: its GPU (None when the line does not name one), the last line, and the number of lines."""
 
-    message: Message
+    pattern: LogPattern
     gpu: str | None
     line: str
-    times: int
+    count: int
 
 
-_KERNEL = (
-    Message(
+_KERNEL_PATTERNS = (
+    LogPattern(
         "RmInitAdapter failed",
         "the driver cannot start this GPU",
         Verdict.FAIL,
         "look at firmware settings for large BARs and at the GPU's power; then a cold start of the host",
     ),
-    Message(
+    LogPattern(
         "Aborting probe for VF",
         "the driver refuses this VF",
         Verdict.FAIL,
         "turn the IOMMU on in the firmware and the kernel's command line (vgpuctl doctor iommu gpu-driver)",
     ),
-    Message(
+    LogPattern(
         "Required FB for heterogeneous vGPU",
         "too little memory is left for vGPUs of mixed sizes: error correction and retired pages take some",
         Verdict.WARN,
         "use one size: vgpuctl set-mixed-size GPU off",
     ),
-    Message(
+    LogPattern(
         "API mismatch",
         "a program of another driver version asked the loaded one",
         Verdict.WARN,
         "vgpuctl doctor driver-version; reboot after an update of the driver",
     ),
-    Message(
+    LogPattern(
         "Could not acquire UnbindLock",
         "a program used the GPU while sriov-manage wanted it: its VFs stayed as they were, unless a later try worked",
         Verdict.WARN,
         "where VFs are missing: systemctl stop nvidia-persistenced nvidia-dcgm dcgm-exporter, then vgpuctl apply",
     ),
-    Message(
+    LogPattern(
         ": start failed",
         "nvidia-vgpu-mgr did not start a vGPU",
         Verdict.WARN,
         "vgpuctl doctor vgpu-services",
     ),
 )
-_SERVICE = (
-    Message(
+_SERVICE_PATTERNS = (
+    LogPattern(
         "supported only on VGX capable boards",
         "the driver takes this board for one without vGPUs",
         Verdict.FAIL,
         "use a board that NVIDIA lists for vGPU; some need displaymodeselector first",
     ),
-    Message(
+    LogPattern(
         "Failed to initialize RM client: 0x26",
         "nvidia-vgpu-mgr and the loaded driver are of different versions, or no GPU is there",
         Verdict.WARN,
         "vgpuctl doctor driver-version; then systemctl restart nvidia-vgpud nvidia-vgpu-mgr",
     ),
-    Message(
+    LogPattern(
         "Failed to get VM UUID",
         "QEMU was started without -uuid, which libvirt gives it",
         Verdict.WARN,
         "start VMs with vGPUs through libvirt",
     ),
-    Message("error: vmiop", "a vGPU failed", Verdict.WARN, "journalctl -b -u nvidia-vgpu-mgr"),
+    LogPattern("error: vmiop", "a vGPU failed", Verdict.WARN, "journalctl -b -u nvidia-vgpu-mgr"),
 )
 _XIDS = {
     48: ("memory errors that cannot be corrected", Verdict.WARN),
@@ -116,68 +127,77 @@ _XIDS = {
 _BACKTRACE = re.compile(r"\[0x[0-9a-f]+\]|frames returned by backtrace")
 
 
-def _messages(look: Look, snapshot: Snapshot) -> Finding:
-    if not any(g.vendor_id == NVIDIA for g in snapshot.gpus):
+def _check_messages(context: CheckContext, snapshot: Snapshot) -> Finding:
+    if not any(g.vendor_id == NVIDIA_VENDOR_ID for g in snapshot.gpus):
         return not_applicable("there is no NVIDIA GPU here")
-    service = look.services.get(MANAGER)
-    if look.kernel is None and service is None:
+    service_log = context.service_logs.get(VGPU_MGR)
+    if context.kernel_log is None and service_log is None:
         return unknown("neither the kernel's log nor that of nvidia-vgpu-mgr can be read", fix="run it as root")
-    seen = [*_in_kernel(look.kernel or (), snapshot), *_matched(service or (), _SERVICE, snapshot)]
-    if not seen:
-        closed = [n for n, lines in (("the kernel's log", look.kernel), (f"{MANAGER}'s log", service)) if lines is None]
-        if closed:
-            return unknown(f"{closed[0]} cannot be read; the other has no complaint", fix="run it as root")
-        lines = f"{len(look.kernel or ())} lines of NVIDIA's modules and {len(service or ())} of {MANAGER}"
+    matches = [
+        *_match_kernel_log(context.kernel_log or (), snapshot),
+        *_match_patterns(service_log or (), _SERVICE_PATTERNS, snapshot),
+    ]
+    if not matches:
+        unreadable = [
+            name
+            for name, lines in (("the kernel's log", context.kernel_log), (f"{VGPU_MGR}'s log", service_log))
+            if lines is None
+        ]
+        if unreadable:
+            return unknown(f"{unreadable[0]} cannot be read; the other has no complaint", fix="run it as root")
+        lines = f"{len(context.kernel_log or ())} lines of NVIDIA's modules and {len(service_log or ())} of {VGPU_MGR}"
         return ok(f"{lines} since the boot, none of them a complaint")
-    worst = sorted(seen, key=lambda s: s.message.verdict is not Verdict.FAIL)
-    fixes = "; ".join(dict.fromkeys(s.message.fix for s in worst[:2]))
-    make = fail if worst[0].message.verdict is Verdict.FAIL else warn
-    return make(*shortened([_said(s) for s in worst]), fix=fixes)
+    worst_first = sorted(matches, key=lambda match: match.pattern.verdict is not Verdict.FAIL)
+    fixes = "; ".join(dict.fromkeys(match.pattern.fix for match in worst_first[:2]))
+    make_finding = fail if worst_first[0].pattern.verdict is Verdict.FAIL else warn
+    return make_finding(*shorten([_describe_match(match) for match in worst_first]), fix=fixes)
 
 
-def _said(seen: Seen) -> str:
-    where = f"{seen.gpu}: " if seen.gpu is not None else ""
-    often = f" ({seen.times} times, the last one:)" if seen.times > 1 else ""
-    line = seen.line if len(seen.line) <= _LONGEST else f"{seen.line[:_LONGEST]}..."
-    return f"{where}{seen.message.means}{often}: {line}"
+def _describe_match(match: LogMatch) -> str:
+    where = f"{match.gpu}: " if match.gpu is not None else ""
+    repeats = f" ({match.count} times, the last one:)" if match.count > 1 else ""
+    line = match.line if len(match.line) <= _MAX_LINE_LENGTH else f"{match.line[:_MAX_LINE_LENGTH]}..."
+    return f"{where}{match.pattern.meaning}{repeats}: {line}"
 
 
-def _in_kernel(lines: tuple[str, ...], snapshot: Snapshot) -> list[Seen]:
-    found: dict[tuple[str, int], Seen] = {}
+def _match_kernel_log(lines: tuple[str, ...], snapshot: Snapshot) -> list[LogMatch]:
+    matches: dict[tuple[str, int], LogMatch] = {}
     for line in lines:
         match = _XID.search(line)
         if match is None or int(match[2]) not in _XIDS:
             continue
-        number, gpu = int(match[2]), _gpu(match[1], snapshot) or match[1]
-        means, verdict = _XIDS[number]
-        message = Message("Xid", f"Xid {number}, {means}", verdict, f"{_READ}; NVIDIA's list of Xid errors says more")
-        before = found.get((gpu, number))
-        found[gpu, number] = Seen(message, gpu, line.strip(), 1 + (before.times if before is not None else 0))
-    return [*found.values(), *_matched(lines, _KERNEL, snapshot)]
+        number, gpu = int(match[2]), _find_gpu(match[1], snapshot) or match[1]
+        meaning, verdict = _XIDS[number]
+        pattern = LogPattern(
+            "Xid", f"Xid {number}, {meaning}", verdict, f"{_JOURNAL_COMMANDS}; NVIDIA's list of Xid errors says more"
+        )
+        previous = matches.get((gpu, number))
+        matches[gpu, number] = LogMatch(pattern, gpu, line.strip(), 1 + (previous.count if previous is not None else 0))
+    return [*matches.values(), *_match_patterns(lines, _KERNEL_PATTERNS, snapshot)]
 
 
-def _matched(lines: tuple[str, ...], messages: tuple[Message, ...], snapshot: Snapshot) -> list[Seen]:
-    """Return which of these messages are there; a line counts for the first one whose text it has."""
-    found: dict[tuple[str, str | None], Seen] = {}
+def _match_patterns(lines: tuple[str, ...], patterns: tuple[LogPattern, ...], snapshot: Snapshot) -> list[LogMatch]:
+    """Return the patterns that occur in the log; a line counts for the first one whose text it has."""
+    matches: dict[tuple[str, str | None], LogMatch] = {}
     for line in lines:
-        message = next((m for m in messages if m.text in line), None)
-        if message is None or _BACKTRACE.search(line):
+        pattern = next((candidate for candidate in patterns if candidate.text in line), None)
+        if pattern is None or _BACKTRACE.search(line):
             continue
-        named = (_gpu(text, snapshot) for text in _ADDRESS.findall(line))
-        gpu = next((g for g in named if g is not None), None)
-        before = found.get((message.text, gpu))
-        times = 1 + (before.times if before is not None else 0)
-        found[message.text, gpu] = Seen(message, gpu, line.strip(), times)
-    return list(found.values())
+        gpus_in_line = (_find_gpu(text, snapshot) for text in _ADDRESS.findall(line))
+        gpu = next((g for g in gpus_in_line if g is not None), None)
+        previous = matches.get((pattern.text, gpu))
+        count = 1 + (previous.count if previous is not None else 0)
+        matches[pattern.text, gpu] = LogMatch(pattern, gpu, line.strip(), count)
+    return list(matches.values())
 
 
-def _gpu(text: str, snapshot: Snapshot) -> str | None:
-    """Return the GPU that an address of the log means: its own or a VF's, with or without domain and function."""
-    short = text.lower()
-    whole = short if short.count(":") == 2 else f"0000:{short}"
+def _find_gpu(text: str, snapshot: Snapshot) -> str | None:
+    """Return the GPU that an address in the log belongs to: its own or a VF's, with or without domain and function."""
+    lower = text.lower()
+    full_address = lower if lower.count(":") == 2 else f"0000:{lower}"
     for gpu in snapshot.gpus:
         for address in (gpu.address, *(f.address for f in gpu.functions)):
-            if whole in (address, address.partition(".")[0]):
+            if full_address in (address, address.partition(".")[0]):
                 return gpu.address
     return None
 
@@ -187,8 +207,8 @@ CHECKS = (
         id="driver-messages",
         title="NVIDIA's drivers have nothing to complain of",
         looks_at="NVIDIA's lines in the kernel's log since the boot, the log of `nvidia-vgpu-mgr`",
-        judge=judged_by_host(_messages),
+        run=require_snapshot(_check_messages),
         explains=("libvirt-failed", "device-failed", "partition", "scheduler"),
-        logs=True,
+        needs_logs=True,
     ),
 )

@@ -1,78 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libvirt kept of a design: an older libvirt drops attributes that it does not know, without a word.
+"""Compare a design with the XML that libvirt stored: an older libvirt silently drops attributes that it does not know.
 
-Defining with VIR_DOMAIN_DEFINE_VALIDATE refuses most of that; this is the second look, at the XML that
-libvirt gives back. It also catches an admin's own template that leaves something out.
+Defining with VIR_DOMAIN_DEFINE_VALIDATE refuses most of that; this is the second check, on the XML that libvirt
+returns. It also catches an admin's own template that leaves something out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vgpuctl.domain.parse import has_console, lost_of_windows, parse
-from vgpuctl.model.sizes import mib_text
+from vgpuctl.domain.domain_xml import has_serial_console, missing_windows_features, parse_domain
+from vgpuctl.model.request import DomainDesign
+from vgpuctl.model.sizes import format_mib
 from vgpuctl.model.vm import Vm, VmState
-from vgpuctl.model.wish import DomainDesign
 
 
-def missing(design: DomainDesign, xml: str) -> tuple[str, ...]:
-    """Return what the XML lacks or says differently, a sentence each; empty when it is as meant.
+def find_differences(design: DomainDesign, xml: str) -> tuple[str, ...]:
+    """Return what the XML lacks or says differently, a sentence each; empty when it matches the design.
 
     Raises:
         LibvirtFailed: it is not a domain's XML.
     """
-    vm = parse(xml, VmState.UNKNOWN, design.promise.machine_id)
-    found = [*_values(design, vm), *_disks(design, vm), *_hostdevs(design, vm)]
+    vm = parse_domain(xml, VmState.UNKNOWN, design.record.machine_id)
+    differences = [*_compare_values(design, vm), *_compare_disks(design, vm), *_compare_hostdevs(design, vm)]
     if design.network not in vm.networks:
-        found.append(f"the network '{design.network}' is not there")
-    if not has_console(xml):
-        found.append("the serial console is not there")
+        differences.append(f"the network '{design.network}' is not there")
+    if not has_serial_console(xml):
+        differences.append("the serial console is not there")
     if design.os == "windows11":
-        found += lost_of_windows(xml)
-    if vm.promise is None:
-        found.append("vgpuctl's record is not there")
-    elif vm.promise != design.promise:
-        found.append("vgpuctl's record differs from what was written")
-    return tuple(found)
+        differences += missing_windows_features(xml)
+    if vm.record is None:
+        differences.append("vgpuctl's record is not there")
+    elif vm.record != design.record:
+        differences.append("vgpuctl's record differs from what was written")
+    return tuple(differences)
 
 
-def _values(design: DomainDesign, vm: Vm) -> Iterator[str]:
+def _compare_values(design: DomainDesign, vm: Vm) -> Iterator[str]:
     pairs: tuple[tuple[str, object, object], ...] = (
         ("name", design.name, vm.name),
         ("uuid", design.uuid.lower(), vm.uuid),
-        ("memory", mib_text(design.memory_mib), mib_text(vm.memory_mib)),
+        ("memory", format_mib(design.memory_mib), format_mib(vm.memory_mib)),
         ("vcpus", design.vcpus, vm.vcpus),
         ("firmware", design.firmware, vm.firmware),
     )
-    for what, meant, read in pairs:
-        if meant != read:
-            yield f"{what} is {read} instead of {meant}"
+    for name, designed, stored in pairs:
+        if designed != stored:
+            yield f"{name} is {stored} instead of {designed}"
 
 
-def _disks(design: DomainDesign, vm: Vm) -> Iterator[str]:
+def _compare_disks(design: DomainDesign, vm: Vm) -> Iterator[str]:
     by_path = {disk.source: disk for disk in vm.disks}
-    for meant in design.disks:
-        read = by_path.get(meant.path)
-        if read is None:
-            yield f"the {meant.device} {meant.path} is not there"
-        elif read.device != meant.device:
-            yield f"{meant.path} is a {read.device} instead of a {meant.device}"
-        elif read.format != meant.format:
-            yield f"{meant.path} has format {read.format} instead of {meant.format}"
+    for designed in design.disks:
+        stored = by_path.get(designed.path)
+        if stored is None:
+            yield f"the {designed.device} {designed.path} is not there"
+        elif stored.device != designed.device:
+            yield f"{designed.path} is a {stored.device} instead of a {designed.device}"
+        elif stored.format != designed.format:
+            yield f"{designed.path} has format {stored.format} instead of {designed.format}"
 
 
-def _hostdevs(design: DomainDesign, vm: Vm) -> Iterator[str]:
+def _compare_hostdevs(design: DomainDesign, vm: Vm) -> Iterator[str]:
     by_carrier = {(device.kind, device.carrier): device for device in vm.hostdevs}
-    for meant in design.hostdevs:
-        read = by_carrier.get((meant.kind, meant.carrier.lower()))
-        if read is None:
-            yield f"the {meant.kind} device {meant.carrier} is not there"
+    for designed in design.hostdevs:
+        stored = by_carrier.get((designed.kind, designed.carrier.lower()))
+        if stored is None:
+            yield f"the {designed.kind} device {designed.carrier} is not there"
             continue
-        if meant.kind == "pci" and read.managed != meant.managed:
-            yield f"{meant.carrier} has managed='{_yes(read.managed)}' instead of '{_yes(meant.managed)}'"
-        if read.alias != meant.alias:
-            yield f"{meant.carrier} has the alias {read.alias} instead of {meant.alias}"
+        if designed.kind == "pci" and stored.managed != designed.managed:
+            yield (
+                f"{designed.carrier} has managed='{_yes_or_no(stored.managed)}' "
+                f"instead of '{_yes_or_no(designed.managed)}'"
+            )
+        if stored.alias != designed.alias:
+            yield f"{designed.carrier} has the alias {stored.alias} instead of {designed.alias}"
 
 
-def _yes(flag: bool) -> str:
+def _yes_or_no(flag: bool) -> str:
     return "yes" if flag else "no"

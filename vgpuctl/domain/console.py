@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a domain is reached on its screen and its serial console, as its XML says."""
+"""How to reach a domain's screen and serial console, according to its XML."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.model.digits import whole
+from vgpuctl.model.numbers import parse_integer
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
 
-class Screen(Value):
-    """A `<graphics>`: what is not said, or only at the start (a port), is None.
+class GraphicsDevice(Value):
+    """A `<graphics>` element; a value that the XML does not have, or only after the start (a port), is None.
 
-    `listen` is an address, or with `socket` nothing: a UNIX socket's path is in `socket`.
+    `listen` is an address; for a UNIX socket it is None, and `socket` has the path.
     """
 
     kind: str
@@ -25,20 +25,20 @@ class Screen(Value):
     socket: str | None = None
 
 
-class Console(Value):
+class ConsoleDevices(Value):
     """Screens, and serial consoles: (kind of port, terminal on the host, None while the VM is off)."""
 
-    screens: tuple[Screen, ...] = ()
-    terminals: tuple[tuple[str, str | None], ...] = ()
+    graphics: tuple[GraphicsDevice, ...] = ()
+    serial_consoles: tuple[tuple[str, str | None], ...] = ()
 
 
-def console_of(xml: str) -> Console:
+def parse_consoles(xml: str) -> ConsoleDevices:
     """Read a domain's XML: the live one when it runs, its config XML otherwise."""
-    from vgpuctl.domain.parse import root_of  # with lxml
+    from vgpuctl.domain.domain_xml import parse_root  # imports lxml
 
-    devices = root_of(xml).find("devices")
+    devices = parse_root(xml).find("devices")
     if devices is None:
-        return Console()
+        return ConsoleDevices()
     terminals = []
     for entry in devices.findall("console"):
         target = entry.find("target")
@@ -49,25 +49,25 @@ def console_of(xml: str) -> Console:
         kind = str(target.get("type", "serial")) if target is not None else "serial"
         if entry.get("type") == "pty":
             terminals.append((kind, None if tty is None else str(tty)))
-    return Console(tuple(_screen(entry) for entry in devices.findall("graphics")), tuple(terminals))
+    return ConsoleDevices(tuple(_parse_graphics(entry) for entry in devices.findall("graphics")), tuple(terminals))
 
 
-def _screen(entry: _Element) -> Screen:
+def _parse_graphics(entry: _Element) -> GraphicsDevice:
     listen = entry.find("listen")
     address = entry.get("listen")
     socket = entry.get("socket")
     if listen is not None:
         address = listen.get("address", address) if listen.get("type") in ("address", "network") else None
         socket = listen.get("socket", socket)
-    return Screen(
+    return GraphicsDevice(
         kind=str(entry.get("type", "?")),
-        port=_port(entry.get("port")),
-        tls_port=_port(entry.get("tlsPort")),
+        port=_parse_port(entry.get("port")),
+        tls_port=_parse_port(entry.get("tlsPort")),
         listen=None if address is None else str(address),
         socket=None if socket is None else str(socket),
     )
 
 
-def _port(text: object) -> int | None:
-    number = whole(str(text or ""))
+def _parse_port(text: object) -> int | None:
+    number = parse_integer(str(text or ""))
     return number if number is not None and number > 0 else None

@@ -1,149 +1,168 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make a host as host.yaml says: GPU by GPU in the order of their addresses, with set-mode's and set-scheduler's tasks.
+"""Make a host match host.yaml: GPU by GPU in the order of their addresses, by set-mode's and set-scheduler's changes.
 
-Then the vGPUs of host.yaml that are missing. What stands against it on any GPU is told before the first write. What is
-asked for is written to host.yaml by the last step of the last of these, so that it says what is true. A GPU that fails
-is as it was; those before it stay set up, and so do all of them when a vGPU fails.
+Then create the vGPUs of host.yaml that are missing. All blockers on any GPU are reported before the first write. The
+last step of the last change writes the desired state to host.yaml, so that host.yaml says what is true. A GPU that
+fails is restored; the GPUs before it stay set up. When a vGPU fails, all GPUs stay set up.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.engine.cordon import WANT
-from vgpuctl.engine.guards import require_system, require_writable
-from vgpuctl.engine.host_plan import How, Planned, look_for, plan_host, refuse_all, task_of
-from vgpuctl.engine.host_wish import Asked
-from vgpuctl.engine.kept import lost_again, make_vgpus, plan_vgpus
-from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.run import carry_out
-from vgpuctl.engine.setting_up import apply
+from vgpuctl.engine.cordon import ALL_FUNCTIONS_SCOPE
+from vgpuctl.engine.desired_state import DesiredState
+from vgpuctl.engine.execute import execute_plan
+from vgpuctl.engine.gpu_transaction import run_transaction
+from vgpuctl.engine.guards import require_system_libvirt, require_writable
+from vgpuctl.engine.host_plan import ApplyOptions, GpuPlan, build_transaction, observe_host, plan_host, raise_refusals
+from vgpuctl.engine.host_vgpus import find_lost_vgpus, make_vgpus, plan_vgpus
 from vgpuctl.errors import Interrupted, PartlyApplied, Temporary, VerifyFailed, VgpuctlError
-from vgpuctl.model.gpu import Owner
+from vgpuctl.model.gpu import Ownership
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
-from vgpuctl.model.step import Plan, Step
+from vgpuctl.observe import ReadScope, observe
 from vgpuctl.plan.host_diff import (
     Difference,
-    as_asked,
-    no_device,
-    not_as_set,
+    before_and_after,
+    describe_unapplied_settings,
+    diff_settings,
+    merged_gpu_spec,
+    missing_device,
     refuse_lost_vgpus,
-    settings_differ,
-    sides,
 )
-from vgpuctl.plan.host_removals import Removal, removals
-from vgpuctl.plan.kept import Kept
+from vgpuctl.plan.host_removals import RemovedEntry, find_removed_entries
+from vgpuctl.plan.host_vgpu_plan import HostVgpuPlan
+from vgpuctl.ports.step import Plan, Step
 from vgpuctl.steps.host_file import PATH
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
 
-def diff_host(world: World, asked: Asked, how: How) -> Outcome:
-    """Return what `apply_host` would do, and what stands against it; nothing is changed.
+def diff_host(host: Host, desired: DesiredState, options: ApplyOptions) -> Outcome:
+    """Return what `apply_host` would do, and what prevents it; nothing is changed.
 
     Raises:
-        NotFound: host.yaml names a GPU that is not here.
+        NotFound: host.yaml names a GPU that this host does not have.
     """
-    if asked.broken is not None:
-        world, asked = _as_if_replaced(world, asked), replace(asked, now=asked.spec)
-    snapshot, notes = look_for(world, asked)
-    planned = plan_host(world, snapshot, asked, how)
-    kept, unknown = plan_vgpus(world, snapshot, asked, planned)
-    settings = _settings(asked, kept)
-    gone = removals(asked.spec, asked.now, snapshot.gpus)
-    lines = _lines(planned, kept)
-    changed = bool(settings or lines or gone or asked.broken) or any(one.differences for one in planned)
-    record = tuple(step.describe() for step in asked.record)
-    refused = [f"{one.gpu.address}: {one.refusal}" for one in planned if one.refusal is not None]
-    refused += [f"vGPU {one.entry.name}: {one.refusal}" for one in kept if one.refusal is not None]
-    data = _data(planned, settings, gone)
+    if desired.current_error is not None:
+        host, desired = _with_replaced_file(host, desired), replace(desired, current=desired.spec)
+    snapshot, notes = observe_host(host, desired)
+    gpu_plans = plan_host(host, snapshot, desired, options)
+    vgpu_plans, vgpu_notes = plan_vgpus(host, snapshot, desired, gpu_plans)
+    settings = _setting_differences(desired, vgpu_plans)
+    removed = find_removed_entries(desired.spec, desired.current, snapshot.gpus)
+    lines = _plan_lines(gpu_plans, vgpu_plans)
+    changed = bool(settings or lines or removed or desired.current_error) or any(plan.differences for plan in gpu_plans)
+    file_lines = tuple(step.describe() for step in desired.file_steps)
+    refused = [f"{plan.gpu.address}: {plan.error}" for plan in gpu_plans if plan.error is not None]
+    refused += [f"vGPU {plan.entry.name}: {plan.error}" for plan in vgpu_plans if plan.error is not None]
+    data = _outcome_data(gpu_plans, settings, removed)
     warnings = (*snapshot.warnings, *refused)
-    return Outcome(changed, data, (*lines, *record), warnings, (*notes, *unknown), dry_run=True)
+    return Outcome(changed, data, (*lines, *file_lines), warnings, (*notes, *vgpu_notes), dry_run=True)
 
 
-def _lines(planned: tuple[Planned, ...], kept: tuple[Kept, ...]) -> tuple[str, ...]:
-    """Return what is done, a line each; of what is refused none."""
-    vgpus = tuple(one.line for one in kept if one.refusal is None)
-    return (*(line for one in planned for line in one.lines), *vgpus)
+def _plan_lines(gpu_plans: tuple[GpuPlan, ...], vgpu_plans: tuple[HostVgpuPlan, ...]) -> tuple[str, ...]:
+    """Return what is done, one line each; nothing for what is refused."""
+    vgpus = tuple(plan.line for plan in vgpu_plans if plan.error is None)
+    return (*(line for plan in gpu_plans for line in plan.lines), *vgpus)
 
 
-def _settings(asked: Asked, kept: tuple[Kept, ...]) -> tuple[Difference, ...]:
-    """Return what the other sections say otherwise, and the vGPUs that host.yaml keeps and that have no device."""
-    missing = [one.entry.name for one in kept if one.entry.name in asked.now.vgpus]
-    return (*settings_differ(asked.spec, asked.now), *(no_device(name, asked.spec.vgpus[name]) for name in missing))
+def _setting_differences(desired: DesiredState, vgpu_plans: tuple[HostVgpuPlan, ...]) -> tuple[Difference, ...]:
+    """Return the differences in the other sections, and the vGPUs that host.yaml keeps and that have no device."""
+    missing = [plan.entry.name for plan in vgpu_plans if plan.entry.name in desired.current.vgpus]
+    return (
+        *diff_settings(desired.spec, desired.current),
+        *(missing_device(name, desired.spec.vgpus[name]) for name in missing),
+    )
 
 
-def apply_host(world: World, asked: Asked, how: How, *, dry_run: bool, confirm: Confirm, progress: Progress) -> Outcome:
-    """Make the host as it is asked for, and host.yaml say so; asks before another file takes entries away.
+def apply_host(
+    host: Host, desired: DesiredState, options: ApplyOptions, *, dry_run: bool, confirm: Confirm, progress: Progress
+) -> Outcome:
+    """Bring the host to the desired state and write that to host.yaml; asks before another file removes entries.
 
     Raises:
-        NeedsConfirmation: entries would go, and the answer is no, or nobody can be asked.
-        NotFound, InvalidInput, HostCannot, InUse, Busy: with every GPU on which something stands against it.
-        NoCapacity: a vGPU of host.yaml that is missing has no room.
+        NeedsConfirmation: entries would be removed, and the answer is no, or there is no terminal.
+        NotFound, InvalidInput, HostCannot, InUse, Busy: with every GPU on which something prevents the change.
+        NoCapacity: there is no room for a missing vGPU of host.yaml.
         PartlyApplied: a GPU failed after others were set up.
         VgpuctlError: a step failed; what was done on that GPU is undone.
     """
     if not dry_run:
-        require_writable(world)
-    if asked.broken is not None:
-        return _replace_broken(world, asked, how, dry_run=dry_run, confirm=confirm, progress=progress)
-    snapshot, notes = look_for(world, asked)
-    require_system(snapshot)
-    refuse_lost_vgpus(asked.spec, asked.now, asked.source)
-    planned = plan_host(world, snapshot, asked, how)
-    kept, unknown = plan_vgpus(world, snapshot, asked, planned)
-    of_gpus, of_vgpus = ([one.refusal for one in some if one.refusal is not None] for some in (planned, kept))
-    refuse_all(of_gpus, of_vgpus)
-    settings = _settings(asked, kept)
-    gone = removals(asked.spec, asked.now, snapshot.gpus)
-    steps = _lines(planned, kept) + tuple(step.describe() for step in asked.record)
+        require_writable(host)
+    if desired.current_error is not None:
+        return _replace_invalid_file(host, desired, options, dry_run=dry_run, confirm=confirm, progress=progress)
+    snapshot, notes = observe_host(host, desired)
+    require_system_libvirt(snapshot)
+    refuse_lost_vgpus(desired.spec, desired.current, desired.source)
+    gpu_plans = plan_host(host, snapshot, desired, options)
+    vgpu_plans, vgpu_notes = plan_vgpus(host, snapshot, desired, gpu_plans)
+    gpu_errors, vgpu_errors = (
+        [plan.error for plan in plans if plan.error is not None] for plans in (gpu_plans, vgpu_plans)
+    )
+    raise_refusals(gpu_errors, vgpu_errors)
+    settings = _setting_differences(desired, vgpu_plans)
+    removed = find_removed_entries(desired.spec, desired.current, snapshot.gpus)
+    steps = _plan_lines(gpu_plans, vgpu_plans) + tuple(step.describe() for step in desired.file_steps)
     warnings = snapshot.warnings
     if steps and not dry_run:
-        _ask_before_loss(asked, gone, confirm)
-        done = _set_up_all(world, planned, () if kept else asked.record, progress)
-        if kept:
-            _make_all(world, asked, how, done, progress)
-        warnings = _seen_after(world, planned, kept)
-    return Outcome(bool(steps), _data(planned, settings, gone), steps, warnings, (*notes, *unknown), dry_run=dry_run)
-
-
-def _ask_before_loss(asked: Asked, gone: tuple[Removal, ...], confirm: Confirm) -> None:
-    """Ask before another file takes entries of host.yaml away; what --set takes out was named by whoever typed it."""
-    if asked.replaces and gone:
-        what = f"{len(gone)} {'entry loses' if len(gone) == 1 else 'entries lose'} keys or go"
-        confirm(f"put {asked.source} in the place of {PATH}? {what}", tuple(one.line for one in gone))
-
-
-def _replace_broken(
-    world: World, asked: Asked, how: How, *, dry_run: bool, confirm: Confirm, progress: Progress
-) -> Outcome:
-    """Put another file in the place of a host.yaml that cannot be understood, and then make the host as it says.
-
-    The file comes first here: until it is there nobody can tell what may be placed where. Every refusal comes before.
-    """
-    then = _as_if_replaced(world, asked)
-    after = replace(asked, now=asked.spec, record=(), broken=None)
-    planned = apply_host(then, after, how, dry_run=True, confirm=confirm, progress=progress)
-    record = tuple(step.describe() for step in asked.record)
-    if dry_run:
-        return replace(planned, changed=True, steps=(*record, *planned.steps))
-    lost = [v for v in observe(then, Want(models=False)).vgpus if v.owner is Owner.LEAKED]
-    confirm(
-        f"put {asked.source} in the place of {PATH}? What that says cannot be told, so neither can what goes",
-        (str(asked.broken), *(f"{v.carrier} on {v.gpu} is nobody's then, and reconcile removes it" for v in lost)),
+        _confirm_removals(desired, removed, confirm)
+        done = _set_up_gpus(host, gpu_plans, () if vgpu_plans else desired.file_steps, progress)
+        if vgpu_plans:
+            _create_vgpus(host, desired, options, done, progress)
+        warnings = _verify_after(host, gpu_plans, vgpu_plans)
+    return Outcome(
+        bool(steps),
+        _outcome_data(gpu_plans, settings, removed),
+        steps,
+        warnings,
+        (*notes, *vgpu_notes),
+        dry_run=dry_run,
     )
-    carry_out(world, Plan(steps=asked.record), progress)
+
+
+def _confirm_removals(desired: DesiredState, removed: tuple[RemovedEntry, ...], confirm: Confirm) -> None:
+    """Ask before another file removes entries of host.yaml; with --set the user has named them."""
+    if desired.replaces_file and removed:
+        what = f"{len(removed)} {'entry loses' if len(removed) == 1 else 'entries lose'} keys or go"
+        confirm(f"put {desired.source} in the place of {PATH}? {what}", tuple(entry.line for entry in removed))
+
+
+def _replace_invalid_file(
+    host: Host, desired: DesiredState, options: ApplyOptions, *, dry_run: bool, confirm: Confirm, progress: Progress
+) -> Outcome:
+    """Replace a host.yaml that cannot be parsed with another file, and then make the host match it.
+
+    The file is written first here: without it nobody knows what may be placed where. Every refusal comes before that.
+    """
+    hypothetical_host = _with_replaced_file(host, desired)
+    desired_after = replace(desired, current=desired.spec, file_steps=(), current_error=None)
+    planned = apply_host(hypothetical_host, desired_after, options, dry_run=True, confirm=confirm, progress=progress)
+    file_lines = tuple(step.describe() for step in desired.file_steps)
+    if dry_run:
+        return replace(planned, changed=True, steps=(*file_lines, *planned.steps))
+    leaked = [v for v in observe(hypothetical_host, ReadScope(models=False)).vgpus if v.owner is Ownership.LEAKED]
+    confirm(
+        f"put {desired.source} in the place of {PATH}? What that says cannot be told, so neither can what goes",
+        (
+            str(desired.current_error),
+            *(f"{v.carrier} on {v.gpu} is nobody's then, and reconcile removes it" for v in leaked),
+        ),
+    )
+    execute_plan(host, Plan(steps=desired.file_steps), progress)
     try:
-        done = apply_host(world, after, how, dry_run=False, confirm=confirm, progress=progress)
+        done = apply_host(host, desired_after, options, dry_run=False, confirm=confirm, progress=progress)
     except VgpuctlError as error:
-        raise _partly(error, list(record), f"{PATH} is {asked.source} now: vgpuctl apply goes on from there") from error
-    return replace(done, changed=True, steps=(*record, *done.steps))
+        raise _partly_applied(
+            error, list(file_lines), f"{PATH} is {desired.source} now: vgpuctl apply goes on from there"
+        ) from error
+    return replace(done, changed=True, steps=(*file_lines, *done.steps))
 
 
-class _TextOfAnother(Value):
-    """A host.yaml that says what another file says, for a look at the host as if it were there."""
+class _HypotheticalHostFile(Value):
+    """A host.yaml with the text of another file, to read the host as if that file were in place."""
 
     text: str
 
@@ -151,63 +170,71 @@ class _TextOfAnother(Value):
         """Return the text."""
         return self.text
 
-    def kept(self, number: int) -> str | None:
-        """Return none: whoever looks needs none."""
+    def previous_version(self, number: int) -> str | None:
+        """Return None: a dry run reads no previous version."""
         return None
 
-    def replace(self, text: str, was: str | None, *, taken_back: bool = False) -> None:
-        """Refuse: nothing is written to what is only supposed."""
+    def replace(self, text: str, expected: str | None, *, is_undo: bool = False) -> None:
+        """Refuse: a hypothetical file is never written."""
         raise AssertionError(f"{PATH} was to be written in a dry run")
 
 
-def _as_if_replaced(world: World, asked: Asked) -> World:
-    return replace(world, host_file=_TextOfAnother(asked.file.text))
+def _with_replaced_file(host: Host, desired: DesiredState) -> Host:
+    return replace(host, host_file=_HypotheticalHostFile(desired.file.text))
 
 
-def _make_all(world: World, asked: Asked, how: How, done: list[str], progress: Progress) -> None:
-    """Make the vGPUs and write host.yaml, after the GPUs were set up."""
+def _create_vgpus(
+    host: Host, desired: DesiredState, options: ApplyOptions, done: list[str], progress: Progress
+) -> None:
+    """Create the vGPUs and write host.yaml, after the GPUs were set up."""
     try:
-        make_vgpus(world, asked, how.wait_seconds, progress)
+        make_vgpus(host, desired, options.wait_seconds, progress)
     except VgpuctlError as error:
         if not done:
             raise
-        raise _partly(error, done, _hint(asked.record)) from error
+        raise _partly_applied(error, done, _rerun_hint(desired.file_steps)) from error
 
 
-def _set_up_all(world: World, planned: tuple[Planned, ...], record: tuple[Step, ...], progress: Progress) -> list[str]:
-    """Set the GPUs up one after the other, and return what was done.
+def _set_up_gpus(
+    host: Host, gpu_plans: tuple[GpuPlan, ...], file_steps: tuple[Step, ...], progress: Progress
+) -> list[str]:
+    """Set up the GPUs one after the other, and return what was done.
 
-    The last of their tasks does `record` too, and takes all back with it.
+    The last transaction performs `file_steps` too, and undoes its own steps if they fail.
     """
-    todo = [(one.said, job, work) for one in planned for job, work in one.tasks]
-    if not todo:
-        if record:
-            carry_out(world, Plan(steps=record), progress)
+    pending = [(gpu_plan.spec, request, plan) for gpu_plan in gpu_plans for request, plan in gpu_plan.transactions]
+    if not pending:
+        if file_steps:
+            execute_plan(host, Plan(steps=file_steps), progress)
         return []
-    said, job, work = todo[-1]
-    todo[-1] = (said, replace(job, after=record), replace(work, after=(*work.after, *record)))
+    spec, request, plan = pending[-1]
+    pending[-1] = (
+        spec,
+        replace(request, final_steps=file_steps),
+        replace(plan, final_steps=(*plan.final_steps, *file_steps)),
+    )
     done: list[str] = []
-    for said, job, work in todo:
+    for spec, request, plan in pending:
         try:
-            apply(world, task_of(world, job, said), work, progress)
+            run_transaction(host, build_transaction(host, request, spec), plan, progress)
         except VgpuctlError as error:
             if not done:
                 raise
-            failure = _partly(error, done, _hint(record))
+            failure = _partly_applied(error, done, _rerun_hint(file_steps))
             if failure is error:
                 raise
             raise failure from error
-        done += [f"GPU {job.gpu}: {line}" for line in work.lines]
+        done += [f"GPU {request.gpu}: {line}" for line in plan.lines]
     return done
 
 
-def _hint(record: tuple[Step, ...]) -> str:
-    unsaid = ", which host.yaml does not say yet" if record else ""
-    return f"the GPUs before it are set up{unsaid}: run the command again"
+def _rerun_hint(file_steps: tuple[Step, ...]) -> str:
+    addition = ", which host.yaml does not say yet" if file_steps else ""
+    return f"the GPUs before it are set up{addition}: run the command again"
 
 
-def _partly(error: VgpuctlError, done: list[str], hint: str) -> VgpuctlError:
-    """Return the failure of a GPU, or of the vGPUs, after something else was done; that stays so, and is listed."""
+def _partly_applied(error: VgpuctlError, done: list[str], hint: str) -> VgpuctlError:
+    """Return the failure of a GPU, or of the vGPUs, after something else was done; that stays done and is listed."""
     error.left += done
     if isinstance(error, Interrupted | Temporary | PartlyApplied):
         error.hint = "; ".join(filter(None, (error.hint, hint)))
@@ -219,40 +246,40 @@ def _partly(error: VgpuctlError, done: list[str], hint: str) -> VgpuctlError:
     return partly
 
 
-def _seen_after(world: World, planned: tuple[Planned, ...], kept: tuple[Kept, ...]) -> tuple[str, ...]:
-    """Look again: what was read back as set may have been taken away by a later step, or by the driver.
+def _verify_after(host: Host, gpu_plans: tuple[GpuPlan, ...], vgpu_plans: tuple[HostVgpuPlan, ...]) -> tuple[str, ...]:
+    """Read the host again: a later step or the driver may have reset what was read back as set.
 
     Raises:
-        VerifyFailed: naming what is not as it was set.
+        VerifyFailed: with everything that differs from what was set.
     """
     try:
-        snapshot = observe(world, WANT)
+        snapshot = observe(host, ALL_FUNCTIONS_SCOPE)
     except VgpuctlError as error:
         return (f"it is done, but the host could not be looked at again: {error}",)
-    wrong = lost_again(snapshot, kept)
-    for one in planned:
-        gpu = snapshot.gpu(one.gpu.address)
-        wrong += not_as_set(gpu, one.said) if gpu is not None and one.tasks else ()
-    if wrong:
+    differences = find_lost_vgpus(snapshot, vgpu_plans)
+    for plan in gpu_plans:
+        gpu = snapshot.gpu(plan.gpu.address)
+        differences += describe_unapplied_settings(gpu, plan.spec) if gpu is not None and plan.transactions else ()
+    if differences:
         raise VerifyFailed(
-            f"it was set and read back, and is otherwise now: {'; '.join(wrong)}",
+            f"it was set and read back, and is otherwise now: {'; '.join(differences)}",
             hint="journalctl -k -n 20; another program may set these GPUs too",
         )
     return snapshot.warnings
 
 
-def _data(
-    planned: tuple[Planned, ...], settings: tuple[Difference, ...], gone: tuple[Removal, ...]
+def _outcome_data(
+    gpu_plans: tuple[GpuPlan, ...], settings: tuple[Difference, ...], removed: tuple[RemovedEntry, ...]
 ) -> dict[str, object]:
     gpus = [
         {
-            "address": one.gpu.address,
-            "model": one.gpu.model,
-            **sides(one.gpu, as_asked(one.gpu, one.said)),
-            "differences": [row.data for row in one.differences],
-            "steps": list(one.lines),
-            "refused": None if one.refusal is None else one.refusal.message,
+            "address": item.gpu.address,
+            "model": item.gpu.model,
+            **before_and_after(item.gpu, merged_gpu_spec(item.gpu, item.spec)),
+            "differences": [row.data for row in item.differences],
+            "steps": list(item.lines),
+            "refused": None if item.error is None else item.error.message,
         }
-        for one in planned
+        for item in gpu_plans
     ]
-    return {"gpus": gpus, "settings": [row.data for row in settings], "removed": [one.data for one in gone]}
+    return {"gpus": gpus, "settings": [row.data for row in settings], "removed": [item.data for item in removed]}

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The boot unit holds libvirt back until the vGPUs are there, and no longer than host.yaml says.
+"""The boot unit delays libvirt until the vGPUs are present, but no longer than host.yaml allows.
 
-systemd starts libvirt when the unit says READY (Type=notify). libvirt then starts its autostart VMs, once. A VM whose
-GPU is not ready by then does not start: libvirt's hook refuses it. So those VMs are started here when their GPUs are.
+systemd starts libvirt when the unit reports READY (Type=notify). libvirt then starts its autostart VMs, once. A VM
+whose GPU is not ready by then does not start: libvirt's hook refuses it. This module starts those VMs as soon as their
+GPUs are ready.
 """
 
 from __future__ import annotations
@@ -12,42 +13,41 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from vgpuctl.domain.parse import parse
-from vgpuctl.engine.devices import DOMAINS
-from vgpuctl.engine.guards import unreadable
+from vgpuctl.domain.domain_xml import parse_domain
+from vgpuctl.engine.devices import DOMAIN_XML_DIRECTORY
 from vgpuctl.engine.power import start_vm
-from vgpuctl.errors import HostCannot, LibvirtFailed, VgpuctlError
+from vgpuctl.errors import HostCannot, LibvirtFailed, VgpuctlError, unreadable_error
 from vgpuctl.model.vm import Vm, VmState
 
 if TYPE_CHECKING:
     from vgpuctl.model.outcome import Progress
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
-AUTOSTART = f"{DOMAINS}/autostart"
+AUTOSTART_DIRECTORY = f"{DOMAIN_XML_DIRECTORY}/autostart"
 """libvirt's links to the definitions of the VMs that it starts itself."""
-LIBVIRT_SECONDS = 120.0
-"""How long libvirt may take to answer after it was let go; it starts its VMs first."""
-PAUSE_SECONDS = 1.0
+LIBVIRT_TIMEOUT_SECONDS = 120.0
+"""How long libvirt may take to answer after its release; it starts its VMs first."""
+POLL_SECONDS = 1.0
 
 
-def read_domain_files(world: World) -> tuple[tuple[Vm, ...], tuple[str, ...]]:
-    """Return the VMs of libvirt's own files, and a sentence for each file that cannot be understood.
+def read_domain_files(host: Host) -> tuple[tuple[Vm, ...], tuple[str, ...]]:
+    """Return the VMs of libvirt's own files, and a sentence for each file that cannot be parsed.
 
     Raises:
-        Failed: the directory cannot be read, so nobody knows which VMs there are.
+        Failed: the directory cannot be read, so the VMs are unknown.
     """
     vms: list[Vm] = []
     problems: list[str] = []
     try:
-        names = world.sysfs.listdir(DOMAINS)
+        names = host.sysfs.listdir(DOMAIN_XML_DIRECTORY)
     except FileNotFoundError:
         return (), ()
     except OSError as error:
-        raise unreadable(DOMAINS, error) from error
+        raise unreadable_error(DOMAIN_XML_DIRECTORY, error) from error
     for name in (n for n in names if n.endswith(".xml")):
-        path = f"{DOMAINS}/{name}"
+        path = f"{DOMAIN_XML_DIRECTORY}/{name}"
         try:
-            vms.append(parse(_without_declaration(world.sysfs.read(path)), VmState.UNKNOWN, world.machine_id))
+            vms.append(parse_domain(_strip_xml_declaration(host.sysfs.read(path)), VmState.UNKNOWN, host.machine_id))
         except FileNotFoundError:
             continue
         except (OSError, ValueError, LibvirtFailed) as error:
@@ -55,31 +55,31 @@ def read_domain_files(world: World) -> tuple[tuple[Vm, ...], tuple[str, ...]]:
     return tuple(vms), tuple(problems)
 
 
-def _without_declaration(text: str) -> str:
-    """Lxml refuses text that names its own encoding."""
+def _strip_xml_declaration(text: str) -> str:
+    """Remove the XML declaration: lxml refuses text that names its own encoding."""
     return re.sub(r"^\s*<\?xml[^>]*\?>", "", text)
 
 
 class Timer(Protocol):
-    """Calls a function once after some time, unless somebody cancels it first; threading.Timer is one."""
+    """Calls a function once after a delay, unless it is cancelled first; threading.Timer is one."""
 
     def start(self) -> None:
-        """Begin to count."""
+        """Start the delay."""
 
     def cancel(self) -> None:
-        """Do not call it, if that is not done yet."""
+        """Prevent the call, unless it has happened already."""
 
 
 class LibvirtHold:
     """Delays the start of libvirt inside the block until `release`, at most `seconds`; a timer ends a longer wait."""
 
-    def __init__(self, world: World, seconds: float, timer: Callable[[float, Callable[[], None]], Timer]) -> None:
-        self._world = world
-        self._timer = timer(seconds, self._expire)
-        self._turn = threading.Lock()
+    def __init__(self, host: Host, seconds: float, make_timer: Callable[[float, Callable[[], None]], Timer]) -> None:
+        self._host = host
+        self._timer = make_timer(seconds, self._expire)
+        self._lock = threading.Lock()
         self._released = False
-        self.early = False
-        """Whether libvirt was let go before the work was done, and somebody waited for that."""
+        self.released_early = False
+        """Whether libvirt was released before the work was done, and systemd waited for that."""
 
     def __enter__(self) -> LibvirtHold:
         self._timer.start()
@@ -89,58 +89,58 @@ class LibvirtHold:
         self._timer.cancel()
 
     def release(self) -> None:
-        """Let libvirt go: the work is done."""
-        with self._turn:
+        """Release libvirt: the work is done."""
+        with self._lock:
             if not self._released:
-                self._tell("the vGPUs are there")
+                self._notify_ready("the vGPUs are there")
 
     def _expire(self) -> None:
-        with self._turn:
+        with self._lock:
             if not self._released:
-                self.early = self._tell("libvirt starts; GPUs that are not ready yet are waited for")
+                self.released_early = self._notify_ready("libvirt starts; GPUs that are not ready yet are waited for")
 
-    def _tell(self, status: str) -> bool:
+    def _notify_ready(self, status: str) -> bool:
         self._released = True
-        system = self._world.system
+        system = self._host.system
         return system is not None and system.notify_ready(status)
 
 
-def autostarted(world: World, vms: Iterable[Vm]) -> tuple[Vm, ...]:
-    """Return the VMs that libvirt starts by itself; none where its links cannot be listed."""
+def select_autostart_vms(host: Host, vms: Iterable[Vm]) -> tuple[Vm, ...]:
+    """Return the VMs that libvirt starts by itself; none if its links cannot be listed."""
     try:
-        names = set(world.sysfs.listdir(AUTOSTART))
+        names = set(host.sysfs.listdir(AUTOSTART_DIRECTORY))
     except OSError:
         return ()
     return tuple(vm for vm in vms if f"{vm.name}.xml" in names)
 
 
-def start_late(
-    world: World, vms: tuple[Vm, ...], wait_seconds: float, progress: Progress
+def start_autostart_vms(
+    host: Host, vms: tuple[Vm, ...], wait_seconds: float, progress: Progress
 ) -> tuple[list[str], list[tuple[Vm, VgpuctlError]]]:
-    """Start VMs of vgpuctl's whose autostart came too early for their GPUs; returns the names started, and failures."""
+    """Start managed VMs whose autostart came too early for their GPUs; return the names started, and the failures."""
     started: list[str] = []
     failed: list[tuple[Vm, VgpuctlError]] = []
-    if vms and not _libvirt_answers(world):
-        late = HostCannot(
-            f"libvirt does not answer {LIBVIRT_SECONDS:g} seconds after it was let go",
+    if vms and not _wait_for_libvirt(host):
+        timeout_error = HostCannot(
+            f"libvirt does not answer {LIBVIRT_TIMEOUT_SECONDS:g} seconds after it was let go",
             hint="systemctl status libvirtd virtqemud",
             check="libvirt",
         )
-        return [], [(vm, late) for vm in vms]
+        return [], [(vm, timeout_error) for vm in vms]
     for vm in vms:
         try:
-            if start_vm(world, vm.name, dry_run=False, wait_seconds=wait_seconds, progress=progress).changed:
+            if start_vm(host, vm.name, dry_run=False, wait_seconds=wait_seconds, progress=progress).changed:
                 started.append(vm.name)
         except VgpuctlError as error:
             failed.append((vm, error))
     return started, failed
 
 
-def _libvirt_answers(world: World) -> bool:
-    """Wait until libvirt answers; False when it did not in time."""
-    until = world.clock.monotonic() + LIBVIRT_SECONDS
-    while not world.hypervisor.status().available:
-        if world.clock.monotonic() >= until:
+def _wait_for_libvirt(host: Host) -> bool:
+    """Wait until libvirt answers; return False if it does not in time."""
+    deadline = host.clock.monotonic() + LIBVIRT_TIMEOUT_SECONDS
+    while not host.hypervisor.status().available:
+        if host.clock.monotonic() >= deadline:
             return False
-        world.clock.pause(PAUSE_SECONDS)
+        host.clock.sleep(POLL_SECONDS)
     return True

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gather which files VMs have and which lie below those; `vgpuctl.plan.chains` judges it.
+"""Gather which files VMs have and the backing files of those; `vgpuctl.plan.chains` evaluates them.
 
-qemu-img looks at what was typed alone. All else is asked of libvirt, which knows its volumes already, and read from
-the first bytes of files.
+qemu-img reads only what was given on the command line. Everything else comes from libvirt, which knows its volumes
+already, and from the first bytes of files.
 """
 
 from __future__ import annotations
@@ -12,83 +12,89 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import LibvirtFailed
-from vgpuctl.model.records import ImageRecord, VolumeRecord
+from vgpuctl.model.port_values import ImageInfo, VolumeInfo
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import Promise, Vm
-from vgpuctl.plan.chains import Chains, chains_of, known_links, refuse_shared_disks
-from vgpuctl.plan.images import nearest
+from vgpuctl.model.vm import Vm, VmRecord
+from vgpuctl.plan.chains import BackingChains, build_chains, recorded_references, refuse_shared_disks
+from vgpuctl.plan.images import find_similar_images
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
 
-def find_chains(world: World, snapshot: Snapshot, *touched: str) -> Chains:
-    """Return who has which file of this host, and what is made from what.
+def find_backing_chains(host: Host, snapshot: Snapshot, *touched: str) -> BackingChains:
+    """Return which VM has which file of this host, and which file is the backing file of which.
 
-    `touched`: the files that were typed, or are to be deleted. They are opened wherever they are; all others only on
-    this host's own disks and on network file systems that have a touched one: that cannot hang besides. So of another
-    VM's file on another server only records and libvirt's XML tell. Not seen is there a clone whose VM is off and that
-    is in no active pool. Not seen anywhere is a clone that no VM has and no active pool knows of.
+    `touched`: the files given on the command line, or about to be deleted. They are opened wherever they are. Others
+    are opened only on this host's own disks, and on network file systems that hold a touched file: this adds no risk to
+    hang. So for another VM's file on another server, only records and libvirt's XML are read. A clone there is not seen
+    if its VM is off and it is in no active pool. A clone that no VM has and no active pool knows is never seen.
 
-    Volumes of a pool that cannot be listed are `unlisted`: what needs to know them is refused then.
+    Volumes of a pool that cannot be listed are `unlisted`: an operation that needs to know them is then refused.
     """
-    volumes, unlisted = _volumes(world, snapshot)
-    found = known_links(snapshot, volumes)
+    volumes, unlisted = _list_volumes(host, snapshot)
+    references = recorded_references(snapshot, volumes)
     identities: dict[str, str] = {}
-    todo = [*touched, *found.vms, *found.bases.values()]
-    while todo:
-        named: dict[str, str] = {}
-        for path in todo:
-            seen = None if path in identities else world.storage.glance(path, near=None if path in touched else touched)
-            if seen is not None:
-                identities[path] = seen.identity
-                named |= {} if seen.below is None else {path: seen.below}
-        every = replace(found, bases={**found.bases, **named})
-        found = every.without_raw(lambda path: identities.get(path, path))
-        todo = [base for path, base in named.items() if path in found.bases]
-    return chains_of(snapshot, found, identities, unlisted)
+    pending = [*touched, *references.vms, *references.bases.values()]
+    while pending:
+        backing_paths: dict[str, str] = {}
+        for path in pending:
+            image = (
+                None
+                if path in identities
+                else host.storage.image_file(path, reachable=None if path in touched else touched)
+            )
+            if image is not None:
+                identities[path] = image.identity
+                backing_paths |= {} if image.backing_path is None else {path: image.backing_path}
+        extended = replace(references, bases={**references.bases, **backing_paths})
+        references = extended.without_raw_disks(lambda path: identities.get(path, path))
+        pending = [base for path, base in backing_paths.items() if path in references.bases]
+    return build_chains(snapshot, references, identities, unlisted)
 
 
-def _volumes(world: World, snapshot: Snapshot) -> tuple[list[VolumeRecord], dict[str, str]]:
-    """Return the volumes of all active pools, and why a pool cannot be listed: there only what VMs name is known."""
-    volumes: list[VolumeRecord] = []
+def _list_volumes(host: Host, snapshot: Snapshot) -> tuple[list[VolumeInfo], dict[str, str]]:
+    """Return the volumes of all active pools, and why a pool cannot be listed: of it only VMs' volumes are known."""
+    volumes: list[VolumeInfo] = []
     unlisted: dict[str, str] = {}
-    for pool in world.storage.pools():
+    for pool in host.storage.pools():
         if not pool.active:
             continue
         try:
-            volumes += world.storage.volumes(pool.name, refresh=False)
+            volumes += host.storage.volumes(pool.name, refresh=False)
         except LibvirtFailed as error:
             unlisted[pool.name] = error.message
-            named = [d.volume for vm in snapshot.vms for d in vm.disks if d.volume and d.volume[0] == pool.name]
-            volumes += [VolumeRecord(*pair, f"{pool.path}/{pair[1]}", 0) for pair in named if pool.path]
+            pairs = [d.volume for vm in snapshot.vms for d in vm.disks if d.volume and d.volume[0] == pool.name]
+            volumes += [VolumeInfo(*pair, f"{pool.path}/{pair[1]}", 0) for pair in pairs if pool.path]
     return volumes, unlisted
 
 
-def meant_images(world: World, files: Mapping[str, ImageRecord | None]) -> dict[str, tuple[str, ...]]:
-    """Return for each path without a file, or with a directory, the images that may have been meant, the nearest first.
+def suggest_images(host: Host, files: Mapping[str, ImageInfo | None]) -> dict[str, tuple[str, ...]]:
+    """Return, for each path without a file or with a directory, the images that may be intended, the best match first.
 
-    They are sought by name, in the directory that was typed and among the volumes.
+    They are searched by name, in the directory that was given and among the volumes.
     """
-    missing = [path for path, found in files.items() if found is None or found.format == "directory"]
+    missing = [path for path, image in files.items() if image is None or image.format == "directory"]
     if not missing:
         return {}
-    pools = [pool for pool in world.storage.pools() if pool.active]
-    volumes = [v.path for pool in pools for v in world.storage.volumes(pool.name, refresh=False)]
-    meant = {}
+    pools = [pool for pool in host.storage.pools() if pool.active]
+    volumes = [v.path for pool in pools for v in host.storage.volumes(pool.name, refresh=False)]
+    suggestions = {}
     for path in missing:
         folder = path if files[path] is not None else posixpath.dirname(path.rstrip("/"))
-        meant[path] = nearest(path, [*world.storage.files_in(folder), *volumes], anything=files[path] is not None)
-    return meant
+        suggestions[path] = find_similar_images(
+            path, [*host.storage.list_files(folder), *volumes], fallback=files[path] is not None
+        )
+    return suggestions
 
 
-def refuse_shared(world: World, snapshot: Snapshot, vm: Vm, gone: Promise) -> None:
-    """Refuse to delete disks that somebody else needs; `gone` is the VM's record with those that are to go.
+def refuse_shared_deletion(host: Host, snapshot: Snapshot, vm: Vm, to_delete: VmRecord) -> None:
+    """Refuse to delete disks that another VM needs; `to_delete`: the VM's record with only the disks to delete.
 
     Raises:
-        InUse: naming the disk and who needs it.
-        Refused: who needs them cannot be told.
+        InUse: with the disk and who needs it.
+        Refused: it cannot be determined who needs them.
     """
-    if gone.disks:
-        refuse_shared_disks(find_chains(world, snapshot, *(d.path for d in gone.disks)), vm, gone)
+    if to_delete.disks:
+        refuse_shared_disks(find_backing_chains(host, snapshot, *(d.path for d in to_delete.disks)), vm, to_delete)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Change a stopped VM in place: its profile, memory, vCPUs, network or reserve, for set-profile and ensure-vm.
 
-The new vGPU is claimed, the old device removed, the new one made; then one definition switches the VM over, its record
-with it; then the old claim goes. A crash before the switch leaves a claim that no VM's record names, and one after it
-the old claim: reconcile removes both. A device that is missing then is made again at the start. A VM that reserves its
-places only while it runs gets no claim and no device here; one that is to keep them from now on gets both.
+The new vGPU is claimed, the old device removed, the new device created. Then one definition switches the VM over,
+together with its record, and the old claim is released. A crash before the switch leaves a claim that no VM's record
+names; a crash after it leaves the old claim. reconcile removes both. A device that is missing then is created when the
+VM starts. A VM that reserves its slots only while it runs gets no claim and no device here; one that reserves them
+permanently from now on gets both.
 """
 
 from __future__ import annotations
@@ -12,80 +13,76 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.where import selected
-from vgpuctl.engine.attach import own_all, want_types
-from vgpuctl.engine.claim import claim_carriers, claims_of, give_back_unused, on_other_gpus
-from vgpuctl.engine.done import done
+from vgpuctl.capacity.constraints import select_allowed_gpus
+from vgpuctl.engine.attach import scope_of_profiles, take_all_claims
+from vgpuctl.engine.claim import claim_carriers, claims_of_record, release_unused_claims, retry_excluding_gpus
+from vgpuctl.engine.execute import execute_plan
 from vgpuctl.engine.facts import host_memory_mib
-from vgpuctl.engine.guards import find_vm, refuse_stuck, refuse_worked_on, require_system, require_writable
-from vgpuctl.engine.move import definition
-from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.power import leftovers_of, settled
-from vgpuctl.engine.run import carry_out
+from vgpuctl.engine.guards import find_vm, refuse_busy_vm, refuse_stuck_gpus, require_system_libvirt, require_writable
+from vgpuctl.engine.place_and_start import read_domain_xml
+from vgpuctl.engine.power import read_domain_leftovers, refuse_unfinished
+from vgpuctl.engine.report_vm import report_vm
 from vgpuctl.errors import Busy, InUse, InvalidInput, NotFound, Refused
 from vgpuctl.model.outcome import Outcome, Progress
+from vgpuctl.model.request import GpuConstraints, VmRequest
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.step import Plan, Step
-from vgpuctl.model.vm import Claim, Promise, PromisedVgpu, Vm
-from vgpuctl.model.wish import VmWish, Where
-from vgpuctl.plan.change import Swap, swap, typed_profiles
-from vgpuctl.plan.differ import kept_where, types_of
-from vgpuctl.plan.facts import refuse_memory
-from vgpuctl.plan.in_place import Goal, Job, chosen, expected, steps_of
-from vgpuctl.plan.remove import own_promise
+from vgpuctl.model.vm import AssignedVgpu, Claim, Vm, VmRecord
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.plan.change import VgpuChanges, diff_vgpus, expand_profiles
+from vgpuctl.plan.facts import refuse_excess_memory
+from vgpuctl.plan.remove import own_record
 from vgpuctl.plan.report import vm_value
-from vgpuctl.plan.reserve import wish_for
-from vgpuctl.steps.claims import HoldClaim
-from vgpuctl.steps.domain import OFF
+from vgpuctl.plan.reserve import request_from_record
+from vgpuctl.plan.vm_diff import recorded_constraints, vm_gpu_types
+from vgpuctl.plan.vm_update import MoveTarget, VmUpdate, choose_update_vgpus, update_steps, updated_vm_value
+from vgpuctl.ports.step import Plan, Step
+from vgpuctl.steps.claims import TakeClaim
+from vgpuctl.steps.domain import STOPPED_STATES
 from vgpuctl.value import field_names, replace
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
-IN_PLACE = frozenset({"profile", "memory", "vcpus", "network", "reserve"})
-"""The fields that a stopped VM takes without being made anew."""
+UPDATABLE_FIELDS = frozenset({"profile", "memory", "vcpus", "network", "reserve"})
+"""The fields that can change on a stopped VM without creating it again."""
 
 
-def set_profile(world: World, wish: VmWish, *, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome:
-    """Give a stopped VM other profiles in place of those it has.
+def set_profile(host: Host, request: VmRequest, *, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome:
+    """Replace the profiles of a stopped VM.
 
     Raises:
         InUse: it runs.
-        NotFound: `gpu` means no GPU of this host.
-        VgpuctlError: why not; the VM is as it was.
+        NotFound: `gpu` matches no GPU of this host.
+        VgpuctlError: the reason; the VM is unchanged.
     """
-    if wish.where.gpus or wish.where.not_gpus:
-        selected(observe(world, Want()), wish.where)
-    return change_vm(world, wish, frozenset({"profile"}), dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+    if request.constraints.gpus or request.constraints.not_gpus:
+        select_allowed_gpus(observe(host, ReadScope()), request.constraints)
+    return change_vm(
+        host, request, frozenset({"profile"}), dry_run=dry_run, wait_seconds=wait_seconds, progress=progress
+    )
 
 
 def change_vm(
-    world: World, wish: VmWish, fields: Set[str], *, dry_run: bool, wait_seconds: float, progress: Progress
+    host: Host, request: VmRequest, fields: Set[str], *, dry_run: bool, wait_seconds: float, progress: Progress
 ) -> Outcome:
-    """Make these fields (of `IN_PLACE`) of the wish's VM what the wish says.
+    """Set these fields (of `UPDATABLE_FIELDS`) of the request's VM to the requested values.
 
     Raises:
         InUse: it runs.
-        VgpuctlError: why not; the VM is as it was.
+        VgpuctlError: the reason; the VM is unchanged.
     """
     if not dry_run:
-        require_writable(world)
-    return on_other_gpus(
-        lambda exclude: _changed(
-            world,
-            wish,
-            frozenset(fields),
-            exclude,
-            dry_run=dry_run,
-            wait_seconds=wait_seconds,
-            progress=progress,
+        require_writable(host)
+    return retry_excluding_gpus(
+        lambda exclude: _change_vm(
+            host, request, frozenset(fields), exclude, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress
         )
     )
 
 
-def _changed(
-    world: World,
-    wish: VmWish,
+def _change_vm(
+    host: Host,
+    request: VmRequest,
     fields: frozenset[str],
     exclude: frozenset[str],
     *,
@@ -93,132 +90,147 @@ def _changed(
     wait_seconds: float,
     progress: Progress,
 ) -> Outcome:
-    job = _job(world, wish, fields, dry_run=dry_run)
+    update = _build_update(host, request, fields, dry_run=dry_run)
     if "memory" in fields:
-        refuse_memory(wish.memory_mib, host_memory_mib(world))
-    if not job.swap.go and not job.swap.come and not job.fields - {"profile"}:
-        return Outcome(False, vm_value(job.snapshot, job.vm), warnings=job.snapshot.warnings, dry_run=dry_run)
-    want = _want(wish, fields)
-    return _done(world, job, want, exclude, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+        refuse_excess_memory(request.memory_mib, host_memory_mib(host))
+    if (
+        not update.vgpu_changes.removed
+        and not update.vgpu_changes.added_profiles
+        and not update.changed_fields - {"profile"}
+    ):
+        return Outcome(False, vm_value(update.snapshot, update.vm), warnings=update.snapshot.warnings, dry_run=dry_run)
+    scope = _scope_of_fields(request, fields)
+    return _apply_update(host, update, scope, exclude, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
 
 
-def move_vgpu(world: World, name: str, carrier: str, goal: Goal, *, wait_seconds: float, progress: Progress) -> Outcome:
-    """Make a vGPU of a stopped VM elsewhere, and switch the VM over to it.
+def move_vgpu(
+    host: Host, name: str, carrier: str, target: MoveTarget, *, wait_seconds: float, progress: Progress
+) -> Outcome:
+    """Create a vGPU of a stopped VM elsewhere, and switch the VM over to it.
 
     Raises:
         InUse: the VM runs.
-        Busy: the VM has no such vGPU any more.
-        NoCapacity: its new place is not free any more.
-        VgpuctlError: why not; the VM is as it was.
+        Busy: the VM no longer has this vGPU.
+        NoCapacity: its new slot is no longer free.
+        VgpuctlError: the reason; the VM is unchanged.
     """
-    require_writable(world)
-    want = Want(types=True)
-    job = moving(world, observe(world, want), name, carrier, goal)
-    return _done(world, job, want, frozenset(), dry_run=False, wait_seconds=wait_seconds, progress=progress)
+    require_writable(host)
+    scope = ReadScope(types=True)
+    update = build_move_update(host, observe(host, scope), name, carrier, target)
+    return _apply_update(host, update, scope, frozenset(), dry_run=False, wait_seconds=wait_seconds, progress=progress)
 
 
-def moving(world: World, snapshot: Snapshot, name: str, carrier: str, goal: Goal) -> Job:
-    """Return the move of a vGPU of a stopped VM as the change that it is, checked; nothing is placed yet."""
-    vm, promise = _changeable(snapshot, name, "place")
-    old = next((v for v in promise.vgpus if v.carrier == carrier), None)
+def build_move_update(host: Host, snapshot: Snapshot, name: str, carrier: str, target: MoveTarget) -> VmUpdate:
+    """Return the checked VM update that moves a vGPU of a stopped VM; nothing is placed yet."""
+    vm, record = _require_changeable_vm(snapshot, name, "place")
+    old = next((v for v in record.vgpus if v.carrier == carrier), None)
     if old is None or old.profile is None:
         raise Busy(f"{vm.name} does not have {carrier} any more", hint="run the command again", vm=vm.name)
-    refuse_stuck(snapshot, [goal.gpu])
-    _refuse_saved(world, vm)
-    exchange = Swap(tuple(v for v in promise.vgpus if v is not old), (old,), (old.profile,))
-    asked = replace(wish_for(vm, promise, (old,)), where=Where(gpus=(goal.gpu,)))
-    wish = _placed(asked, promise, exchange)
-    xml = definition(world, vm, dry_run=False)
-    return Job(snapshot, vm, promise, wish, frozenset({"profile"}), exchange, xml, promise.reserve, (), goal)
+    refuse_stuck_gpus(snapshot, [target.gpu])
+    _refuse_managed_save(host, vm)
+    changes = VgpuChanges(tuple(v for v in record.vgpus if v is not old), (old,), (old.profile,))
+    move_request = replace(request_from_record(vm, record, (old,)), constraints=GpuConstraints(gpus=(target.gpu,)))
+    request = _request_for_added(move_request, record, changes)
+    xml = read_domain_xml(host, vm, dry_run=False)
+    return VmUpdate(snapshot, vm, record, request, frozenset({"profile"}), changes, xml, record.reserve, (), target)
 
 
-def _done(
-    world: World,
-    job: Job,
-    want: Want,
+def _apply_update(
+    host: Host,
+    update: VmUpdate,
+    scope: ReadScope,
     exclude: frozenset[str],
     *,
     dry_run: bool,
     wait_seconds: float,
     progress: Progress,
 ) -> Outcome:
-    """Claim, look again, carry out; or say what would be done."""
+    """Claim, read again, execute; in a dry run, only report what would be done."""
 
-    def choose(seen: Snapshot) -> tuple[PromisedVgpu, ...]:
-        return chosen(seen, job, exclude)
+    def choose(current: Snapshot) -> tuple[AssignedVgpu, ...]:
+        return choose_update_vgpus(current, update, exclude)
 
-    def claims(new: tuple[PromisedVgpu, ...]) -> tuple[Claim, ...]:
-        refuse_worked_on(world, job.vm)
-        return claims_of(world, job.vm.name, replace(job.promise, vgpus=new)) if job.takes else ()
+    def make_claims(new_vgpus: tuple[AssignedVgpu, ...]) -> tuple[Claim, ...]:
+        refuse_busy_vm(host, update.vm)
+        return (
+            claims_of_record(host, update.vm.name, replace(update.record, vgpus=new_vgpus))
+            if update.reserves_slots
+            else ()
+        )
 
-    gone = {v.carrier for v in (*job.swap.go, *job.free)}
-    owned = replace(job.promise, vgpus=job.has)
-    olds = tuple(c for c in claims_of(world, job.vm.name, owned) if c.carrier in gone)
+    removed = {v.carrier for v in (*update.vgpu_changes.removed, *update.freed_vgpus)}
+    held_record = replace(update.record, vgpus=update.vgpus_with_slot)
+    old_claims = tuple(c for c in claims_of_record(host, update.vm.name, held_record) if c.carrier in removed)
     if dry_run:
-        new = choose(job.snapshot)
-        shown: list[Step] = [*(HoldClaim(c) for c in claims(new)), *steps_of(job.snapshot, job, new, olds)]
-        return Outcome(True, expected(job, new), tuple(s.describe() for s in shown), dry_run=True)
-    looks = iter([job.snapshot])
+        new_vgpus = choose(update.snapshot)
+        planned_steps: list[Step] = [
+            *(TakeClaim(c) for c in make_claims(new_vgpus)),
+            *update_steps(update.snapshot, update, new_vgpus, old_claims),
+        ]
+        return Outcome(
+            True, updated_vm_value(update, new_vgpus), tuple(s.describe() for s in planned_steps), dry_run=True
+        )
+    snapshots = iter([update.snapshot])
 
-    def look() -> Snapshot:
-        return next(looks, None) or observe(world, want)
+    def next_snapshot() -> Snapshot:
+        return next(snapshots, None) or observe(host, scope)
 
-    fresh, new, mine = claim_carriers(world, look, choose, claims, wait_seconds)
-    mine = own_all(world, job.vm, owned, mine, wait_seconds, leaving=bool(olds))
+    fresh, new_vgpus, held_claims = claim_carriers(host, next_snapshot, choose, make_claims, wait_seconds)
+    held_claims = take_all_claims(host, update.vm, held_record, held_claims, wait_seconds, leaving=bool(old_claims))
     try:
-        plan = Plan(steps_of(fresh, job, new, olds), off=(job.vm.uuid,))
+        plan = Plan(update_steps(fresh, update, new_vgpus, old_claims), vms_to_stop=(update.vm.uuid,))
     except BaseException:
-        give_back_unused(world, mine)
+        release_unused_claims(host, held_claims)
         raise
-    carry_out(world, plan, progress, mine)
-    return done(world, vm_value(job.snapshot, job.vm), mine, plan)
+    execute_plan(host, plan, progress, held_claims)
+    return report_vm(host, vm_value(update.snapshot, update.vm), held_claims, plan)
 
 
-def _want(wish: VmWish, fields: frozenset[str]) -> Want:
+def _scope_of_fields(request: VmRequest, fields: frozenset[str]) -> ReadScope:
     if "reserve" in fields:
-        return Want(types=True, every_function=True)
-    return want_types(wish) if "profile" in fields else Want(models=False)
+        return ReadScope(types=True, every_function=True)
+    return scope_of_profiles(request) if "profile" in fields else ReadScope(models=False)
 
 
-def _job(world: World, wish: VmWish, fields: frozenset[str], *, dry_run: bool) -> Job:
-    """Look, and refuse what cannot be changed; the definition's secrets are read only to define it again."""
-    snapshot = observe(world, _want(wish, fields))
-    vm, promise = _changeable(snapshot, wish.name or "", ", ".join(sorted(fields)))
+def _build_update(host: Host, request: VmRequest, fields: frozenset[str], *, dry_run: bool) -> VmUpdate:
+    """Read the VM and refuse what cannot be changed; the definition's secrets are read only to define it again."""
+    snapshot = observe(host, _scope_of_fields(request, fields))
+    vm, record = _require_changeable_vm(snapshot, request.name or "", ", ".join(sorted(fields)))
     if "network" in fields:
-        _require_network(world, wish.network)
-    exchange = Swap(promise.vgpus, (), ())
+        _require_network(host, request.network)
+    changes = VgpuChanges(record.vgpus, (), ())
     if "profile" in fields:
-        exchange = swap(vm, promise, typed_profiles(wish), types_of(snapshot, vm))
-        _refuse_whole(vm, promise)
-        if exchange.go:
-            _refuse_saved(world, vm)
-        wish = _placed(wish, promise, exchange)
-    xml = definition(world, vm, dry_run=dry_run)
-    reserve = wish.reserve if "reserve" in fields else promise.reserve
-    lends = "reserve" in fields and reserve == "running" and not leftovers_of(world, vm).managed_save
-    return Job(snapshot, vm, promise, wish, fields, exchange, xml, reserve, exchange.stay if lends else ())
+        changes = diff_vgpus(vm, record, expand_profiles(request), vm_gpu_types(snapshot, vm))
+        _refuse_whole_devices(vm, record)
+        if changes.removed:
+            _refuse_managed_save(host, vm)
+        request = _request_for_added(request, record, changes)
+    xml = read_domain_xml(host, vm, dry_run=dry_run)
+    reserve = request.reserve if "reserve" in fields else record.reserve
+    frees_slots = "reserve" in fields and reserve == "running" and not read_domain_leftovers(host, vm).managed_save
+    return VmUpdate(snapshot, vm, record, request, fields, changes, xml, reserve, changes.kept if frees_slots else ())
 
 
-def _changeable(snapshot: Snapshot, name: str, what: str) -> tuple[Vm, Promise]:
-    """Return a VM that may be changed now, and its promise."""
+def _require_changeable_vm(snapshot: Snapshot, name: str, what: str) -> tuple[Vm, VmRecord]:
+    """Return a VM that may be changed now, and its record."""
     vm = find_vm(snapshot, name)
-    require_system(snapshot)
-    promise = own_promise(vm, "change")
-    settled(vm, promise)
-    if vm.state not in OFF:
+    require_system_libvirt(snapshot)
+    record = own_record(vm, "change")
+    refuse_unfinished(vm, record)
+    if vm.state not in STOPPED_STATES:
         raise InUse(
             f"{vm.name} is {vm.state}; its {what} can be changed only while it is off",
             hint=f"stop it first: vgpuctl stop-vm {vm.name}; then run the command again",
             vm=vm.name,
             state=str(vm.state),
         )
-    refuse_stuck(snapshot, [v.gpu for v in promise.vgpus])
-    return vm, promise
+    refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
+    return vm, record
 
 
-def _refuse_saved(world: World, vm: Vm) -> None:
-    """Refuse to take a vGPU from a VM whose memory libvirt has saved with it: it could not be started without it."""
-    if leftovers_of(world, vm).managed_save:
+def _refuse_managed_save(host: Host, vm: Vm) -> None:
+    """Refuse to remove a vGPU from a VM with a managed save: the saved memory cannot be restored without it."""
+    if read_domain_leftovers(host, vm).managed_save:
         raise InUse(
             f"{vm.name} has a managed save, which can be restored only with the vGPUs that it has",
             hint=f"start and stop it: vgpuctl start-vm {vm.name}; or virsh managedsave-remove {vm.name}",
@@ -226,39 +238,39 @@ def _refuse_saved(world: World, vm: Vm) -> None:
         )
 
 
-def _refuse_whole(vm: Vm, promise: Promise) -> None:
-    whole = [v.carrier for v in promise.vgpus if v.profile is None]
-    if whole:
+def _refuse_whole_devices(vm: Vm, record: VmRecord) -> None:
+    whole_devices = [v.carrier for v in record.vgpus if v.profile is None]
+    if whole_devices:
         raise Refused(
-            f"{vm.name} has {', '.join(whole)}, which is no vGPU and has no profile",
+            f"{vm.name} has {', '.join(whole_devices)}, which is no vGPU and has no profile",
             hint=f"vgpuctl detach {vm.name}, then vgpuctl attach {vm.name} --profile PROFILE",
             vm=vm.name,
         )
 
 
-def _require_network(world: World, name: str) -> None:
-    network = world.hypervisor.network(name)
+def _require_network(host: Host, name: str) -> None:
+    network = host.hypervisor.network(name)
     if network is None:
         raise NotFound(f"there is no network {name}", hint="virsh net-list --all", network=name)
     if not network.active:
         raise InvalidInput(f"the network {name} is not active", hint=f"virsh net-start {name}", network=name)
 
 
-def _placed(wish: VmWish, promise: Promise, exchange: Swap) -> VmWish:
-    """Return the wish for those vGPUs alone that come, on the GPU and with the parameters the VM was made with."""
-    kept = promise.asked
-    params = kept.get("vgpu_params")
-    counts = {text: exchange.come.count(text) for text in exchange.come}
+def _request_for_added(request: VmRequest, record: VmRecord, changes: VgpuChanges) -> VmRequest:
+    """Return the request for the added vGPUs alone, with the GPU and the parameters that the VM was created with."""
+    recorded = record.request_fields
+    params = recorded.get("vgpu_params")
+    counts = {profile: changes.added_profiles.count(profile) for profile in changes.added_profiles}
     return replace(
-        wish,
+        request,
         mode="vgpu",
         profiles=tuple(counts.items()),
-        where=_where(wish.where, kept_where(kept)),
+        constraints=_merge_constraints(request.constraints, recorded_constraints(recorded)),
         vgpu_params=tuple((str(k), str(v)) for k, v in params.items()) if isinstance(params, dict) else (),
     )
 
 
-def _where(typed: Where, kept: Where) -> Where:
-    """Return where the new vGPUs may go: as typed, and for the rest as the VM was made."""
-    given = {name: value for name in field_names(typed) if (value := getattr(typed, name)) not in (None, ())}
-    return replace(kept, **given)
+def _merge_constraints(explicit: GpuConstraints, recorded: GpuConstraints) -> GpuConstraints:
+    """Return the constraints for the new vGPUs: those given now, and for the rest those the VM was created with."""
+    overrides = {name: value for name in field_names(explicit) if (value := getattr(explicit, name)) not in (None, ())}
+    return replace(recorded, **overrides)

@@ -1,83 +1,87 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep new vGPUs from a GPU, or let them on it again. What is on it stays, and its VMs stop and start as before."""
+"""Keep new vGPUs off a GPU, or allow them again. Existing vGPUs stay, and their VMs stop and start as before."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.where import select_gpus
+from vgpuctl.capacity.constraints import select_gpus
+from vgpuctl.engine.execute import execute_plan
 from vgpuctl.engine.guards import require_writable
-from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.observe.host_file import read_host_spec
-from vgpuctl.engine.run import carry_out
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.address import is_pci
+from vgpuctl.model.address import is_pci_address
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.step import Plan, Step
-from vgpuctl.plan.host_diff import as_it_is, sides
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.observe.host_file import read_host_spec
+from vgpuctl.plan.host_diff import before_and_after, current_gpu_spec
 from vgpuctl.plan.report import gpu_value
+from vgpuctl.ports.step import Plan, Step
 from vgpuctl.steps.host_file import SetGpuKeys
-from vgpuctl.value import NOTHING, replace
+from vgpuctl.value import EMPTY_MAPPING, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
-WANT = Want(every_function=True)
+ALL_FUNCTIONS_SCOPE = ReadScope(every_function=True)
 
 
-def cordon(world: World, wanted: str, *, cordoned: bool, dry_run: bool, progress: Progress) -> Outcome:
-    """Write to host.yaml that nothing new is placed on a GPU, or take it out again.
+def cordon(host: Host, gpu_name: str, *, cordoned: bool, dry_run: bool, progress: Progress) -> Outcome:
+    """Write to host.yaml that nothing new is placed on a GPU, or remove that again.
 
     Raises:
-        NotFound, InvalidInput: there is no such GPU, or host.yaml cannot be understood.
+        NotFound, InvalidInput: there is no such GPU, or host.yaml cannot be parsed.
         HostCannot: host.yaml cannot be written here.
     """
     if not dry_run:
-        require_writable(world)
-    snapshot = observe(world, WANT)
-    gpu = one_gpu(snapshot, wanted)
-    record = recorded(world, gpu, {"cordoned": cordoned or None})
-    steps = tuple(step.describe() for step in record)
-    changed = sides(gpu, replace(as_it_is(gpu), cordoned=cordoned or None))
-    if dry_run or not record:
-        return Outcome(bool(record), {**gpu_value(snapshot, gpu), **changed}, steps, snapshot.warnings, dry_run=dry_run)
-    carry_out(world, Plan(steps=record), progress)
-    now = observe(world, WANT)
-    return Outcome(True, {**gpu_value(now, one_gpu(now, gpu.address)), **changed}, steps, now.warnings)
+        require_writable(host)
+    snapshot = observe(host, ALL_FUNCTIONS_SCOPE)
+    gpu = select_one_gpu(snapshot, gpu_name)
+    file_steps = host_file_steps(host, gpu, {"cordoned": cordoned or None})
+    steps = tuple(step.describe() for step in file_steps)
+    changed = before_and_after(gpu, replace(current_gpu_spec(gpu), cordoned=cordoned or None))
+    if dry_run or not file_steps:
+        return Outcome(
+            bool(file_steps), {**gpu_value(snapshot, gpu), **changed}, steps, snapshot.warnings, dry_run=dry_run
+        )
+    execute_plan(host, Plan(steps=file_steps), progress)
+    current = observe(host, ALL_FUNCTIONS_SCOPE)
+    return Outcome(
+        True, {**gpu_value(current, select_one_gpu(current, gpu.address)), **changed}, steps, current.warnings
+    )
 
 
-def recorded(world: World, gpu: Gpu, wanted: Mapping[str, object]) -> tuple[Step, ...]:
-    """Return the step that has host.yaml say this of a GPU, none when it does, by whichever entry.
+def host_file_steps(host: Host, gpu: Gpu, keys: Mapping[str, object]) -> tuple[Step, ...]:
+    """Return the step that writes these keys of a GPU to host.yaml; none if any entry sets them already.
 
     Raises:
-        InvalidInput: host.yaml cannot be read or understood.
+        InvalidInput: host.yaml cannot be read or parsed.
     """
-    from vgpuctl.spec.gpus import entry_changes
+    from vgpuctl.config.gpu_entries import plan_entry_changes
 
-    spec = read_host_spec(world)
-    changes, before = entry_changes(spec.gpus if spec is not None else NOTHING, gpu, wanted)
+    spec = read_host_spec(host)
+    changes, before = plan_entry_changes(spec.gpus if spec is not None else EMPTY_MAPPING, gpu, keys)
     return (SetGpuKeys(gpu.address, changes, before),) if changes else ()
 
 
-def one_gpu(snapshot: Snapshot, wanted: str) -> Gpu:
-    """Return the one GPU that an address or a model name means, which host.yaml can name.
+def select_one_gpu(snapshot: Snapshot, gpu_name: str) -> Gpu:
+    """Return the one GPU that an address or a model name matches, and that host.yaml can name.
 
     Raises:
-        NotFound: there is none.
-        InvalidInput: there are several, or it has no PCI address.
+        NotFound: no GPU matches.
+        InvalidInput: several GPUs match, or the GPU has no PCI address.
     """
-    gpus = select_gpus(snapshot, wanted)
+    gpus = select_gpus(snapshot, gpu_name)
     if len(gpus) > 1:
         raise InvalidInput(
-            f"'{wanted}' means {len(gpus)} GPUs here",
+            f"'{gpu_name}' means {len(gpus)} GPUs here",
             hint=f"say which: {', '.join(g.address for g in gpus)}",
             gpus=[g.address for g in gpus],
         )
-    if not is_pci(gpus[0].address):
+    if not is_pci_address(gpus[0].address):
         raise InvalidInput(
             f"{gpus[0].address} has no PCI address, by which host.yaml names GPUs",
             hint="vgpuctl list-gpus shows those that have one",

@@ -1,71 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Create a VM: look, plan, claim, carry out, look again."""
+"""Create a VM: read the host, plan, claim, execute, read the VM again."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vgpuctl.domain.render import render
-from vgpuctl.engine.claim import claim_carriers, claims_of
-from vgpuctl.engine.done import done
-from vgpuctl.engine.facts import demand_warnings, gather
-from vgpuctl.engine.guards import require_system, require_writable
-from vgpuctl.engine.observe import looked_for, observe
-from vgpuctl.engine.run import carry_out
-from vgpuctl.engine.working import working_on
+from vgpuctl.config.vm_fields import DEFAULT_PLACEMENT_POLICY
+from vgpuctl.domain.render import render_domain
+from vgpuctl.engine.claim import claim_carriers, claims_of_record
+from vgpuctl.engine.execute import execute_plan
+from vgpuctl.engine.facts import demand_warnings, gather_host_facts
+from vgpuctl.engine.guards import require_system_libvirt, require_writable
+from vgpuctl.engine.report_vm import report_vm
+from vgpuctl.engine.vm_in_progress import vm_in_progress
 from vgpuctl.errors import Exists, NoCapacity, VgpuctlError
 from vgpuctl.model.outcome import Outcome, Progress
-from vgpuctl.model.sizes import mib_text
+from vgpuctl.model.request import DomainDesign, PlacementSpec, VmRequest
+from vgpuctl.model.sizes import format_mib
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.step import Plan
-from vgpuctl.model.vm import Claim, DiskRole, PromisedVgpu
-from vgpuctl.model.wish import DomainDesign, PlacementSpec, VmWish
-from vgpuctl.plan.choose import choose, vm_name
-from vgpuctl.plan.create import create_plan, make_design, takes_place
-from vgpuctl.plan.facts import Facts, check_facts
+from vgpuctl.model.vm import AssignedVgpu, Claim, DiskRole
+from vgpuctl.observe import observe, scope_of_request
+from vgpuctl.plan.choose import choose_vgpus, vm_name
+from vgpuctl.plan.create import design_domain, reserves_slots, vm_creation_plan
+from vgpuctl.plan.facts import HostFacts, check_facts
 from vgpuctl.plan.report import planned_vgpu
-from vgpuctl.plan.reserve import someday
-from vgpuctl.spec.fields import DEFAULT_PLACEMENT
-from vgpuctl.steps.claims import HoldClaim
+from vgpuctl.plan.reserve import tentative_placement
+from vgpuctl.ports.step import Plan
+from vgpuctl.steps.claims import TakeClaim
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
 
-class Prepared(Value):
-    """A new VM, planned: nothing is written yet."""
+class PreparedVm(Value):
+    """A planned new VM; nothing is written yet."""
 
     snapshot: Snapshot
-    wish: VmWish
+    request: VmRequest
     uuid: str
-    facts: Facts
+    facts: HostFacts
     design: DomainDesign
     warnings: tuple[str, ...]
     exclude: frozenset[str]
     start: bool
 
 
-def prepare(world: World, wish: VmWish, exclude: frozenset[str] = frozenset(), *, start: bool = True) -> Prepared:
-    """Look at the host and plan a new VM; raises what stands against it before anything is written."""
-    uuid = world.new_uuid()
-    snapshot = observe(world, looked_for(wish))
-    require_system(snapshot)
-    refuse_existing(snapshot, vm_name(wish, uuid))
-    takes = takes_place(wish, start=start)
-    vgpus = choose(snapshot, wish, uuid, exclude) if takes else someday(snapshot, wish, uuid)
-    facts = gather(world, snapshot, wish, vgpus)
-    warnings = (*check_facts(snapshot, wish, vgpus, facts), *demand_warnings(world, snapshot, wish))
-    design = make_design(snapshot, wish, facts, uuid, vgpus)
-    return Prepared(snapshot, wish, uuid, facts, design, warnings, exclude, start)
+def prepare_vm(
+    host: Host, request: VmRequest, exclude: frozenset[str] = frozenset(), *, start: bool = True
+) -> PreparedVm:
+    """Read the host and plan a new VM; whatever prevents it is raised before anything is written."""
+    uuid = host.new_uuid()
+    snapshot = observe(host, scope_of_request(request))
+    require_system_libvirt(snapshot)
+    refuse_existing_vm(snapshot, vm_name(request, uuid))
+    has_slots = reserves_slots(request, start=start)
+    vgpus = (
+        choose_vgpus(snapshot, request, uuid, exclude) if has_slots else tentative_placement(snapshot, request, uuid)
+    )
+    facts = gather_host_facts(host, snapshot, request, vgpus)
+    warnings = (*check_facts(snapshot, request, vgpus, facts), *demand_warnings(host, snapshot, request))
+    design = design_domain(snapshot, request, facts, uuid, vgpus)
+    return PreparedVm(snapshot, request, uuid, facts, design, warnings, exclude, start)
 
 
-def refuse_existing(snapshot: Snapshot, name: str) -> None:
-    """Refuse a name that a VM has.
+def refuse_existing_vm(snapshot: Snapshot, name: str) -> None:
+    """Refuse a name that a VM already has.
 
     Raises:
-        Exists: naming the VM and what to do.
+        Exists: with the VM and what to do.
     """
     vm = snapshot.vm(name)
     if vm is not None:
@@ -77,41 +81,41 @@ def refuse_existing(snapshot: Snapshot, name: str) -> None:
         )
 
 
-def render_xml(world: World, wish: VmWish) -> str:
+def render_xml(host: Host, request: VmRequest) -> str:
     """Return the domain XML that create-vm would define; writes nothing."""
-    prepared = prepare(world, wish)
-    return render(prepared.design, prepared.facts.template)
+    prepared = prepare_vm(host, request)
+    return render_domain(prepared.design, prepared.facts.template)
 
 
 def create_vm(
-    world: World,
-    wish: VmWish,
+    host: Host,
+    request: VmRequest,
     *,
     start: bool,
     dry_run: bool,
     wait_seconds: float,
     progress: Progress,
 ) -> Outcome:
-    """Make a VM that does not exist yet; a GPU whose driver refuses is left out and the next one tried.
+    """Create a VM that does not exist yet; if a GPU's driver refuses, the other GPUs are tried.
 
     Raises:
-        VgpuctlError: why not; what was made has been taken back.
+        VgpuctlError: the reason; everything created has been undone.
     """
     if not dry_run:
-        require_writable(world)
+        require_writable(host)
     exclude: frozenset[str] = frozenset()
     refused: NoCapacity | None = None
     while True:
         try:
-            prepared = prepare(world, wish, exclude, start=start)
+            prepared = prepare_vm(host, request, exclude, start=start)
         except VgpuctlError:
             if refused is not None:
                 raise refused from None
             raise
         if dry_run:
-            return _planned(world, prepared)
+            return _dry_run_outcome(host, prepared)
         try:
-            return _create(world, prepared, wait_seconds=wait_seconds, progress=progress)
+            return _create(host, prepared, wait_seconds=wait_seconds, progress=progress)
         except NoCapacity as error:
             gpu = error.facts.get("gpu")
             if not isinstance(gpu, str) or "errno" not in error.facts or gpu in exclude:
@@ -119,112 +123,112 @@ def create_vm(
             refused, exclude = error, exclude | {gpu}
 
 
-def _planned(world: World, prepared: Prepared) -> Outcome:
-    takes = takes_place(prepared.wish, start=prepared.start)
-    claims = claims_of(world, prepared.design.name, prepared.design.promise) if takes else ()
-    plan = create_plan(prepared.snapshot, prepared.wish, prepared.facts, prepared.design, start=prepared.start)
-    steps = (*(HoldClaim(c).describe() for c in claims), *(s.describe() for s in plan.steps))
+def _dry_run_outcome(host: Host, prepared: PreparedVm) -> Outcome:
+    has_slots = reserves_slots(prepared.request, start=prepared.start)
+    claims = claims_of_record(host, prepared.design.name, prepared.design.record) if has_slots else ()
+    plan = vm_creation_plan(prepared.snapshot, prepared.request, prepared.facts, prepared.design, start=prepared.start)
+    steps = (*(TakeClaim(c).describe() for c in claims), *(s.describe() for s in plan.steps))
     design = prepared.design
     data: dict[str, object] = {
         "name": design.name,
         "uuid": design.uuid,
         "state": "absent",
-        "vgpus": [planned_vgpu(v, design.name) for v in design.promise.vgpus],
+        "vgpus": [planned_vgpu(v, design.name) for v in design.record.vgpus],
         "disks": _planned_disks(design),
-        "sources": sources(prepared.wish, prepared.snapshot.placement),
+        "sources": field_sources(prepared.request, prepared.snapshot.placement_spec),
     }
     return Outcome(True, data, steps, prepared.warnings, plan.notes, dry_run=True)
 
 
-def sources(wish: VmWish, placement: PlacementSpec) -> Mapping[str, object]:
-    """Return for every field its value and where it came from. `placement`: what host.yaml says of that."""
+def field_sources(request: VmRequest, placement: PlacementSpec) -> Mapping[str, object]:
+    """Return the value and the source of every field. `placement`: the placement settings of host.yaml."""
     values: dict[str, object] = {
-        "memory": mib_text(wish.memory_mib),
-        "vcpus": wish.vcpus,
-        "image": wish.image,
-        "network": wish.network,
-        "os": wish.os,
-        "storage_pool": wish.storage_pool,
-        "mode": wish.mode,
-        "hotplug_slots": wish.hotplug_slots,
-        "pci_window": wish.pci_window,
-        "template": wish.template,
-        "reserve": wish.reserve,
+        "memory": format_mib(request.memory_mib),
+        "vcpus": request.vcpus,
+        "image": request.image,
+        "network": request.network,
+        "os": request.os,
+        "storage_pool": request.storage_pool,
+        "mode": request.mode,
+        "hotplug_slots": request.hotplug_slots,
+        "pci_window": request.pci_window,
+        "template": request.template,
+        "reserve": request.reserve,
     }
-    if wish.cloud_init is not None:
-        values["cloud_init"] = wish.cloud_init.path
-    came = dict(wish.sources)
-    if wish.mode != "passthrough":
-        values["placement"] = wish.where.policy or placement.policy or DEFAULT_PLACEMENT
-        said = "host.yaml" if placement.policy is not None else "built in"
-        came["placement"] = "typed" if wish.where.policy is not None else said
-    return {name: {"value": value, "source": came.get(name, "built in")} for name, value in values.items()}
+    if request.cloud_init is not None:
+        values["cloud_init"] = request.cloud_init.path
+    sources = dict(request.sources)
+    if request.mode != "passthrough":
+        values["placement"] = request.constraints.policy or placement.policy or DEFAULT_PLACEMENT_POLICY
+        default_source = "host.yaml" if placement.policy is not None else "built in"
+        sources["placement"] = "typed" if request.constraints.policy is not None else default_source
+    return {name: {"value": value, "source": sources.get(name, "built in")} for name, value in values.items()}
 
 
-def _create(world: World, prepared: Prepared, *, wait_seconds: float, progress: Progress) -> Outcome:
-    snapshot, design, held = _claimed(world, prepared, wait_seconds)
-    plan = _guarded(world, held, snapshot, prepared, design)
-    with working_on(world, () if held else (design.uuid,)):
-        told = carry_out(world, plan, progress, held)
-    return done(
-        world,
-        _unseen(design, present=bool(held)),
+def _create(host: Host, prepared: PreparedVm, *, wait_seconds: float, progress: Progress) -> Outcome:
+    snapshot, design, held = _claim_slots(host, prepared, wait_seconds)
+    plan = _plan_or_release(host, held, snapshot, prepared, design)
+    with vm_in_progress(host, () if held else (design.uuid,)):
+        notes = execute_plan(host, plan, progress, held)
+    return report_vm(
+        host,
+        _unobserved_value(design, present=bool(held)),
         held,
         plan,
-        (*prepared.warnings, *told),
-        sources=sources(prepared.wish, prepared.snapshot.placement),
+        (*prepared.warnings, *notes),
+        sources=field_sources(prepared.request, prepared.snapshot.placement_spec),
     )
 
 
-def _claimed(
-    world: World, prepared: Prepared, wait_seconds: float
-) -> tuple[Snapshot, DomainDesign, tuple[HoldClaim, ...]]:
-    """Claim the places of a new VM; one that has none while it is off is defined as it was planned."""
-    wish, uuid = prepared.wish, prepared.uuid
-    if not takes_place(wish, start=prepared.start):
+def _claim_slots(
+    host: Host, prepared: PreparedVm, wait_seconds: float
+) -> tuple[Snapshot, DomainDesign, tuple[TakeClaim, ...]]:
+    """Claim the slots of a new VM; one that reserves none while it is off is defined as planned."""
+    request, uuid = prepared.request, prepared.uuid
+    if not reserves_slots(request, start=prepared.start):
         return prepared.snapshot, prepared.design, ()
-    looks = iter([prepared.snapshot])
+    snapshots = iter([prepared.snapshot])
 
-    def look() -> Snapshot:
-        return next(looks, None) or observe(world, looked_for(wish))
+    def next_snapshot() -> Snapshot:
+        return next(snapshots, None) or observe(host, scope_of_request(request))
 
-    def with_vgpus(vgpus: tuple[PromisedVgpu, ...]) -> DomainDesign:
-        return make_design(prepared.snapshot, wish, prepared.facts, uuid, vgpus)
+    def design_with(vgpus: tuple[AssignedVgpu, ...]) -> DomainDesign:
+        return design_domain(prepared.snapshot, request, prepared.facts, uuid, vgpus)
 
-    def claims(vgpus: tuple[PromisedVgpu, ...]) -> tuple[Claim, ...]:
-        design = with_vgpus(vgpus)
-        return claims_of(world, design.name, design.promise)
+    def make_claims(vgpus: tuple[AssignedVgpu, ...]) -> tuple[Claim, ...]:
+        design = design_with(vgpus)
+        return claims_of_record(host, design.name, design.record)
 
-    def again(snapshot: Snapshot) -> tuple[PromisedVgpu, ...]:
-        return choose(snapshot, wish, uuid, prepared.exclude)
+    def choose(snapshot: Snapshot) -> tuple[AssignedVgpu, ...]:
+        return choose_vgpus(snapshot, request, uuid, prepared.exclude)
 
-    snapshot, vgpus, held = claim_carriers(world, look, again, claims, wait_seconds)
-    return snapshot, with_vgpus(vgpus), held
+    snapshot, vgpus, held = claim_carriers(host, next_snapshot, choose, make_claims, wait_seconds)
+    return snapshot, design_with(vgpus), held
 
 
-def _guarded(
-    world: World,
-    held: tuple[HoldClaim, ...],
+def _plan_or_release(
+    host: Host,
+    held: tuple[TakeClaim, ...],
     snapshot: Snapshot,
-    prepared: Prepared,
+    prepared: PreparedVm,
     design: DomainDesign,
 ) -> Plan:
-    """Make the plan; when even that fails (a template), the claims are given back."""
+    """Make the plan; if even that fails (a template), release the claims."""
     try:
-        return create_plan(snapshot, prepared.wish, prepared.facts, design, start=prepared.start)
+        return vm_creation_plan(snapshot, prepared.request, prepared.facts, design, start=prepared.start)
     except BaseException:
         for step in reversed(held):
-            step.undo(world)
+            step.undo(host)
         raise
 
 
-def _unseen(design: DomainDesign, *, present: bool) -> dict[str, object]:
-    """Return what is known of a VM that was just made, for the case that the host can no longer be looked at."""
+def _unobserved_value(design: DomainDesign, *, present: bool) -> dict[str, object]:
+    """Return what is known of a VM just created, for the case that the host can no longer be read."""
     return {
         "name": design.name,
         "uuid": design.uuid,
         "state": "unknown",
-        "vgpus": [planned_vgpu(v, design.name) | {"present": present} for v in design.promise.vgpus],
+        "vgpus": [planned_vgpu(v, design.name) | {"present": present} for v in design.record.vgpus],
         "disks": _planned_disks(design),
     }
 
@@ -238,5 +242,5 @@ def _planned_disks(design: DomainDesign) -> list[dict[str, object]]:
             "device": "cdrom" if d.role is DiskRole.SEED else "disk",
             "made": True,
         }
-        for d in design.promise.disks
+        for d in design.record.disks
     ]

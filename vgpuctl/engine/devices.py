@@ -1,237 +1,246 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the missing devices of a VM without asking libvirt: before libvirt runs, and while it waits for its hook.
+"""Create the missing devices of a VM without calling libvirt: before libvirt runs, and while it waits for its hook.
 
-The same claims, checks and steps as start-vm; only the start is not ours. Nothing here calls libvirt; the hook's
-World has no NVML either.
+The claims, checks and steps are those of start-vm; only the start itself is libvirt's. Nothing here calls libvirt; the
+hook's Host has no NVML either.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.engine.claim import claim_carriers, claims_of, give_back, narrow, on_other_gpus, reclaim
-from vgpuctl.engine.guards import refuse_being_set_up, refuse_half_exchanged, refuse_leaving, refuse_worked_on
-from vgpuctl.engine.observe import Want, claimed_gpus, looked_for, observe_devices
-from vgpuctl.engine.run import carry_out
+from vgpuctl.engine.claim import (
+    claim_carriers,
+    claims_of_record,
+    recheck_scope,
+    release_claims,
+    retry_excluding_gpus,
+    take_over_claims,
+)
+from vgpuctl.engine.execute import execute_plan
+from vgpuctl.engine.guards import refuse_busy_vm, refuse_gpus_in_setup, refuse_losing_vgpus, refuse_unfinished_exchange
 from vgpuctl.errors import Busy
-from vgpuctl.model.gpu import WHOLE
+from vgpuctl.model.gpu import WHOLE_DEVICE_BACKENDS
 from vgpuctl.model.outcome import Progress
-from vgpuctl.model.records import HypervisorStatus
+from vgpuctl.model.port_values import HypervisorStatus
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.step import Plan
-from vgpuctl.model.vm import Claim, Promise, PromisedVgpu, PromiseState, Vm
-from vgpuctl.plan.devices import check_devices, device_steps
-from vgpuctl.plan.remove import freeing_steps
-from vgpuctl.plan.reserve import held, places, wish_for
+from vgpuctl.model.vm import AssignedVgpu, Claim, RecordState, Vm, VmRecord
+from vgpuctl.observe import ReadScope, claimed_gpus, observe_devices, scope_of_request
+from vgpuctl.plan.devices import check_devices, missing_device_steps
+from vgpuctl.plan.remove import release_steps
+from vgpuctl.plan.reserve import choose_slots, request_from_record, with_slot
+from vgpuctl.ports.step import Plan
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
-DOMAINS = "/etc/libvirt/qemu"
-SAVED = "/var/lib/libvirt/qemu/save"
-UNASKED = HypervisorStatus(available=False, uri="", reason="libvirt is not asked here")
+DOMAIN_XML_DIRECTORY = "/etc/libvirt/qemu"
+MANAGED_SAVE_DIRECTORY = "/var/lib/libvirt/qemu/save"
+LIBVIRT_NOT_QUERIED = HypervisorStatus(available=False, uri="", reason="libvirt is not asked here")
 
 
-def missing_devices(world: World, vm: Vm, promise: Promise) -> bool:
+def has_missing_devices(host: Host, vm: Vm, record: VmRecord) -> bool:
     """Say whether a device of the VM, or a claim on one, is missing or of another type than the VM was given.
 
     Raises:
-        Busy: a process is setting one of its GPUs up, or takes vGPUs from the VM.
+        Busy: a process is setting up one of its GPUs, or removes vGPUs from the VM.
     """
-    return lacks_devices(look_for(world, (promise,), (vm,)), vm, promise)
+    return lacks_devices(observe_carriers(host, (record,), (vm,)), vm, record)
 
 
-def look_for(world: World, promises: tuple[Promise, ...], vms: tuple[Vm, ...]) -> Snapshot:
-    """Return the carriers of these promises and their GPUs, without types: mostly all is there."""
-    carriers = frozenset(v.carrier for promise in promises for v in promise.vgpus)
-    gpus = frozenset(v.gpu for promise in promises for v in promise.vgpus)
-    for promise in promises:
-        if promise.lends:
-            gpus |= claimed_gpus(world, promise.vm_uuid, frozenset(v.carrier for v in promise.vgpus))
-    want = Want(models=False, only=gpus, carriers=carriers | gpus, named=())
-    return observe_devices(world, want, vms=vms, status=UNASKED)
+def observe_carriers(host: Host, records: tuple[VmRecord, ...], vms: tuple[Vm, ...]) -> Snapshot:
+    """Return the carriers of these records and their GPUs, without types: usually nothing is missing."""
+    carriers = frozenset(v.carrier for record in records for v in record.vgpus)
+    gpus = frozenset(v.gpu for record in records for v in record.vgpus)
+    for record in records:
+        if record.reserve_while_running:
+            gpus |= claimed_gpus(host, record.vm_uuid, frozenset(v.carrier for v in record.vgpus))
+    scope = ReadScope(models=False, gpu_addresses=gpus, carriers=carriers | gpus, named=())
+    return observe_devices(host, scope, vms=vms, status=LIBVIRT_NOT_QUERIED)
 
 
-def lacks_devices(snapshot: Snapshot, vm: Vm, promise: Promise) -> bool:
-    """Say whether, in such a look, a device of the VM or a claim on one is missing, or it is of another type.
+def lacks_devices(snapshot: Snapshot, vm: Vm, record: VmRecord) -> bool:
+    """Say whether `snapshot` lacks a device of the VM or a claim on one, or shows a device of another type.
 
-    Reads no catalogue of types, for this is the common case: a device's type is compared with what its claim says.
+    Reads no catalogue of types, because this is the common case: a device's type is compared with the one in its claim.
 
     Raises:
-        Busy: a process is setting one of its GPUs up, or takes vGPUs from the VM; or its place is being exchanged.
+        Busy: a process is setting up one of its GPUs, or removes vGPUs from the VM; or its slot is being exchanged.
     """
-    refuse_leaving(snapshot, vm)
-    refuse_half_exchanged(vm, promise)
-    carriers = frozenset(v.carrier for v in promise.vgpus)
-    refuse_being_set_up(snapshot, frozenset(v.gpu for v in held(snapshot, vm, promise)))
-    claimed = {c.carrier: c.type_id for c in snapshot.claims if c.vm_uuid == vm.uuid}
-    there = {v.carrier: v.type_id for v in snapshot.vgpus if v.present and v.vm_uuid == vm.uuid}
-    if not carriers <= claimed.keys() & there.keys():
+    refuse_losing_vgpus(snapshot, vm)
+    refuse_unfinished_exchange(vm, record)
+    carriers = frozenset(v.carrier for v in record.vgpus)
+    refuse_gpus_in_setup(snapshot, frozenset(v.gpu for v in with_slot(snapshot, vm, record)))
+    claimed_types = {c.carrier: c.type_id for c in snapshot.claims if c.vm_uuid == vm.uuid}
+    current_types = {v.carrier: v.type_id for v in snapshot.vgpus if v.present and v.vm_uuid == vm.uuid}
+    if not carriers <= claimed_types.keys() & current_types.keys():
         return True
-    return any(claimed[c] is not None and claimed[c] != there[c] for c in carriers)
+    return any(claimed_types[c] is not None and claimed_types[c] != current_types[c] for c in carriers)
 
 
-def planned_devices(world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...], known: Snapshot | None = None) -> Plan:
-    """Look at the VM's GPUs and return the steps that make what is missing; `vms` are all whose promises are known.
+def plan_missing_devices(
+    host: Host, vm: Vm, record: VmRecord, vms: tuple[Vm, ...], cached: Snapshot | None = None
+) -> Plan:
+    """Read the VM's GPUs and return the steps that create missing devices; `vms`: all VMs whose records are known.
 
-    `known`: a look at these GPUs a moment ago.
+    `cached`: a snapshot of these GPUs taken a moment ago.
 
     Raises:
-        VgpuctlError: why it cannot be made, naming who has the place.
+        VgpuctlError: why a device cannot be created, with the holder of its slot.
     """
-    return _plan(look_at(world, (promise,), vms, known), vm, promise)
+    return _plan_from_snapshot(observe_record_gpus(host, (record,), vms, cached), vm, record)
 
 
-def _plan(snapshot: Snapshot, vm: Vm, promise: Promise) -> Plan:
-    refuse_half_way(vm, promise)
-    check_devices(snapshot, promise)
-    return Plan(steps=device_steps(snapshot, vm, promise))
+def _plan_from_snapshot(snapshot: Snapshot, vm: Vm, record: VmRecord) -> Plan:
+    refuse_not_ready(vm, record)
+    check_devices(snapshot, record)
+    return Plan(steps=missing_device_steps(snapshot, vm, record))
 
 
-def refuse_half_way(vm: Vm, promise: Promise) -> None:
-    """Refuse a VM that is half made or half removed.
+def refuse_not_ready(vm: Vm, record: VmRecord) -> None:
+    """Refuse a VM that is half created or half removed.
 
     Raises:
         Busy: reconcile finishes it.
     """
-    if promise.state is not PromiseState.READY:
+    if record.state is not RecordState.READY:
         raise Busy(
-            f"{vm.name} is half-way: its record says {promise.state}",
+            f"{vm.name} is half-way: its record says {record.state}",
             hint="if no vgpuctl works on it any more: vgpuctl reconcile",
             vm=vm.name,
-            record=str(promise.state),
+            record=str(record.state),
         )
 
 
-def look_at(
-    world: World, promises: tuple[Promise, ...], vms: tuple[Vm, ...], known: Snapshot | None = None
+def observe_record_gpus(
+    host: Host, records: tuple[VmRecord, ...], vms: tuple[Vm, ...], cached: Snapshot | None = None
 ) -> Snapshot:
-    """Return the GPUs of these promises with their types, as the kernel has them now.
+    """Return the GPUs of these records with their types, as the kernel shows them now.
 
-    What does not change is taken from `known`, a look a moment ago: names, types, what NVML says of them, and the
-    state of VFs of others; what those are claimed for is read again.
+    What does not change is taken from `cached`, a snapshot taken a moment ago: names, types, what NVML reports of them,
+    and the state of VFs that these records do not use; the claims on those VFs are read again.
     """
-    vgpus = tuple(v for promise in promises for v in promise.vgpus)
-    want = Want(types=True, models=False, only=frozenset(v.gpu for v in vgpus), named=())
-    if known is not None and all(_knows(known, v) for v in vgpus):
-        want = replace(narrow(known, vgpus), named=(), functions=frozenset(v.function for v in vgpus))
-    return observe_devices(world, want, vms=vms, status=UNASKED)
+    vgpus = tuple(v for record in records for v in record.vgpus)
+    scope = ReadScope(types=True, models=False, gpu_addresses=frozenset(v.gpu for v in vgpus), named=())
+    if cached is not None and all(_is_cached(cached, v) for v in vgpus):
+        scope = replace(recheck_scope(cached, vgpus), named=(), functions=frozenset(v.function for v in vgpus))
+    return observe_devices(host, scope, vms=vms, status=LIBVIRT_NOT_QUERIED)
 
 
-def _knows(known: Snapshot, vgpu: PromisedVgpu) -> bool:
-    gpu = known.gpu(vgpu.gpu)
+def _is_cached(cached: Snapshot, vgpu: AssignedVgpu) -> bool:
+    gpu = cached.gpu(vgpu.gpu)
     return gpu is not None and any(t.profile == vgpu.profile for t in gpu.types)
 
 
 def make_devices(
-    world: World,
+    host: Host,
     vm: Vm,
-    promise: Promise,
+    record: VmRecord,
     vms: tuple[Vm, ...],
     wait_seconds: float,
     progress: Progress,
-    known: Snapshot | None = None,
+    cached: Snapshot | None = None,
 ) -> tuple[str, ...]:
-    """Claim and make what is missing of a VM's devices; returns the lines of the steps that were done.
+    """Claim and create a VM's missing devices; return the lines of the steps performed.
 
-    `known`: a look at its GPUs a moment ago.
+    `cached`: a snapshot of its GPUs taken a moment ago.
 
     Raises:
-        Busy: another process works on this VM, or another VM has claimed its place; the message names it.
-        VgpuctlError: as `planned_devices`; what was made has been taken back.
+        Busy: another process works on this VM, or another VM has claimed its slot; the message names it.
+        VgpuctlError: as `plan_missing_devices`; everything created has been undone.
     """
-    seen = known if known is not None else look_at(world, (promise,), vms)
-    _plan(seen, vm, promise)
-    mine = reclaim(world, claims_of(world, vm.name, promise), wait_seconds, seen=seen)
+    snapshot = cached if cached is not None else observe_record_gpus(host, (record,), vms)
+    _plan_from_snapshot(snapshot, vm, record)
+    held_claims = take_over_claims(host, claims_of_record(host, vm.name, record), wait_seconds, snapshot=snapshot)
     try:
-        plan = planned_devices(world, vm, promise, vms, seen)
+        plan = plan_missing_devices(host, vm, record, vms, snapshot)
     except BaseException:
-        give_back(world, mine)
+        release_claims(host, held_claims)
         raise
-    carry_out(world, plan, progress, mine)
-    return tuple(s.describe() for s in (*mine, *plan.steps))
+    execute_plan(host, plan, progress, held_claims)
+    return tuple(s.describe() for s in (*held_claims, *plan.steps))
 
 
-def make_anywhere(
-    world: World, vm: Vm, promise: Promise, vms: tuple[Vm, ...], wait_seconds: float, progress: Progress
+def place_and_make(
+    host: Host, vm: Vm, record: VmRecord, vms: tuple[Vm, ...], wait_seconds: float, progress: Progress
 ) -> None:
-    """Claim and make the vGPUs of a VM that reserves them only while it runs, wherever its definition lets them be.
+    """Claim and create the vGPUs of a VM that reserves them only while it runs, wherever its definition allows.
 
-    `vms` are all whose promises are known: what the others keep always is not taken.
+    `vms`: all VMs whose records are known; a slot that another VM reserves permanently is not taken.
 
     Raises:
         InUse: a function that the VM's definition names is not free.
         NoCapacity: no GPU has room.
-        VgpuctlError: why else not; what was made has been taken back.
+        VgpuctlError: any other reason; everything created has been undone.
     """
-    refuse_half_way(vm, promise)
-    on_other_gpus(lambda exclude: _make_anywhere(world, vm, promise, vms, exclude, wait_seconds, progress))
+    refuse_not_ready(vm, record)
+    retry_excluding_gpus(lambda exclude: _place_and_make(host, vm, record, vms, exclude, wait_seconds, progress))
 
 
-def _make_anywhere(
-    world: World,
+def _place_and_make(
+    host: Host,
     vm: Vm,
-    promise: Promise,
+    record: VmRecord,
     vms: tuple[Vm, ...],
     exclude: frozenset[str],
     wait_seconds: float,
     progress: Progress,
 ) -> None:
-    want = looked_for(wish_for(vm, promise, promise.vgpus))
+    scope = scope_of_request(request_from_record(vm, record, record.vgpus))
 
-    def look() -> Snapshot:
-        return observe_devices(world, want, vms=vms, status=UNASKED)
+    def read_gpus() -> Snapshot:
+        return observe_devices(host, scope, vms=vms, status=LIBVIRT_NOT_QUERIED)
 
-    def choose(seen: Snapshot) -> tuple[PromisedVgpu, ...]:
-        return places(seen, vm, promise, exclude, fixed=True)
+    def choose(snapshot: Snapshot) -> tuple[AssignedVgpu, ...]:
+        return choose_slots(snapshot, vm, record, exclude, keep_definition=True)
 
-    def claims(new: tuple[PromisedVgpu, ...]) -> tuple[Claim, ...]:
-        refuse_worked_on(world, vm)
-        return claims_of(world, vm.name, replace(promise, vgpus=new))
+    def make_claims(new_vgpus: tuple[AssignedVgpu, ...]) -> tuple[Claim, ...]:
+        refuse_busy_vm(host, vm)
+        return claims_of_record(host, vm.name, replace(record, vgpus=new_vgpus))
 
-    mine = claim_carriers(world, look, choose, claims, wait_seconds)[2]
+    held_claims = claim_carriers(host, read_gpus, choose, make_claims, wait_seconds)[2]
     try:
-        now = look()
-        there = replace(promise, vgpus=held(now, vm, promise))
-        refuse_being_set_up(now, [v.gpu for v in there.vgpus])
-        check_devices(now, there)
-        plan = Plan(steps=device_steps(now, vm, there))
+        current = read_gpus()
+        placed_record = replace(record, vgpus=with_slot(current, vm, record))
+        refuse_gpus_in_setup(current, [v.gpu for v in placed_record.vgpus])
+        check_devices(current, placed_record)
+        plan = Plan(steps=missing_device_steps(current, vm, placed_record))
     except BaseException:
-        give_back(world, mine)
+        release_claims(host, held_claims)
         raise
-    carry_out(world, plan, progress, mine)
+    execute_plan(host, plan, progress, held_claims)
 
 
-def free_devices(world: World, vm: Vm, promise: Promise, wait_seconds: float, progress: Progress) -> None:
-    """Give back what a VM has that was stopped just now and reserves its places only while it runs.
+def release_devices(host: Host, vm: Vm, record: VmRecord, wait_seconds: float, progress: Progress) -> None:
+    """Release the devices of a VM that was just stopped and reserves its slots only while it runs.
 
-    Only what a claim says is its own goes. With a managed save it stays: the saved guest wants it back.
+    Only devices that a claim assigns to the VM are released. With a managed save they stay: the saved guest needs them.
 
     Raises:
-        Busy: another process works on the VM, and gives it back or needs it.
+        Busy: another process works on the VM, and releases its devices or needs them.
         VgpuctlError: a device could not be removed.
     """
-    carriers = frozenset(v.carrier for v in promise.vgpus)
-    want = Want(models=False, only=claimed_gpus(world, vm.uuid, carriers), carriers=carriers, named=())
-    mine = held(observe_devices(world, want, vms=(vm,), status=UNASKED), vm, promise)
-    if not mine or promise.state is not PromiseState.READY or _is_saved(world, vm.name):
+    carriers = frozenset(v.carrier for v in record.vgpus)
+    scope = ReadScope(models=False, gpu_addresses=claimed_gpus(host, vm.uuid, carriers), carriers=carriers, named=())
+    held_vgpus = with_slot(observe_devices(host, scope, vms=(vm,), status=LIBVIRT_NOT_QUERIED), vm, record)
+    if not held_vgpus or record.state is not RecordState.READY or _has_managed_save(host, vm.name):
         return
-    claims = claims_of(world, vm.name, replace(promise, vgpus=mine))
-    reclaim(world, claims, wait_seconds, lost=False, leaving=True)
-    carry_out(world, Plan(freeing_steps(vm, mine), undo_on_failure=False), progress)
+    claims = claims_of_record(host, vm.name, replace(record, vgpus=held_vgpus))
+    take_over_claims(host, claims, wait_seconds, include_missing=False, leaving=True)
+    execute_plan(host, Plan(release_steps(vm, held_vgpus), undo_on_failure=False), progress)
 
 
-def _is_saved(world: World, name: str) -> bool:
-    """Say whether libvirt keeps a managed save of a VM; a directory that cannot be read may hold one."""
+def _has_managed_save(host: Host, name: str) -> bool:
+    """Say whether libvirt keeps a managed save of a VM; True too if the directory cannot be read: it may hold one."""
     try:
-        return f"{name}.save" in world.sysfs.listdir(SAVED)
+        return f"{name}.save" in host.sysfs.listdir(MANAGED_SAVE_DIRECTORY)
     except FileNotFoundError:
         return False
     except OSError:
         return True
 
 
-def has_devices(promise: Promise) -> bool:
-    """Say whether there is anything to make: plain VFs and whole GPUs are bound by libvirt itself."""
-    return any(v.backend not in WHOLE for v in promise.vgpus)
+def needs_device_creation(record: VmRecord) -> bool:
+    """Say whether there is a device to create: libvirt itself binds plain VFs and whole GPUs."""
+    return any(v.backend not in WHOLE_DEVICE_BACKENDS for v in record.vgpus)

@@ -11,26 +11,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vgpuctl.engine.attach import own_all
-from vgpuctl.engine.change import moving
-from vgpuctl.engine.claim import claim_carriers, claims_of, give_back_unused
-from vgpuctl.engine.guards import refuse_worked_on, require_writable
-from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.run import carry_out
+from vgpuctl.engine.attach import take_all_claims
+from vgpuctl.engine.change import build_move_update
+from vgpuctl.engine.claim import claim_carriers, claims_of_record, release_unused_claims
+from vgpuctl.engine.execute import execute_plan
+from vgpuctl.engine.guards import refuse_busy_vm, require_writable
 from vgpuctl.model.outcome import Progress
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.step import Plan
-from vgpuctl.model.vm import Claim, PromisedVgpu
+from vgpuctl.model.vm import AssignedVgpu, Claim
+from vgpuctl.observe import ReadScope, observe
 from vgpuctl.plan.exchange import exchange_steps, following_steps, going, places_at_once
-from vgpuctl.plan.in_place import Goal
 from vgpuctl.plan.rounds import Round
+from vgpuctl.plan.vm_update import MoveTarget
+from vgpuctl.ports.step import Plan
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
 
-def exchange(world: World, moves: Round, *, wait_seconds: float, progress: Progress) -> None:
+def exchange(host: Host, moves: Round, *, wait_seconds: float, progress: Progress) -> None:
     """Make the vGPUs of VMs that are off at each other's places, and switch the VMs over to them.
 
     Raises:
@@ -40,33 +40,37 @@ def exchange(world: World, moves: Round, *, wait_seconds: float, progress: Progr
         PartlyApplied: reconcile finishes it.
         VgpuctlError: why not; the VMs are as they were.
     """
-    require_writable(world)
-    want = Want(types=True)
-    snapshot = observe(world, want)
-    jobs = [moving(world, snapshot, m.vm.uuid, m.vgpu.carrier, Goal(m.gpu, m.placement_id)) for m in moves]
+    require_writable(host)
+    want = ReadScope(types=True)
+    snapshot = observe(host, want)
+    jobs = [
+        build_move_update(host, snapshot, m.vm.uuid, m.vgpu.carrier, MoveTarget(m.gpu, m.placement_id)) for m in moves
+    ]
     looks = iter([snapshot])
 
     def look() -> Snapshot:
-        return next(looks, None) or observe(world, want)
+        return next(looks, None) or observe(host, want)
 
-    def choose(seen: Snapshot) -> tuple[PromisedVgpu, ...]:
+    def choose(seen: Snapshot) -> tuple[AssignedVgpu, ...]:
         return places_at_once(seen, [going(job) for job in jobs])
 
-    def claims(new: Sequence[PromisedVgpu]) -> tuple[Claim, ...]:
+    def claims(new: Sequence[AssignedVgpu]) -> tuple[Claim, ...]:
         found: list[Claim] = []
         for job, vgpu in zip(jobs, new, strict=True):
-            refuse_worked_on(world, job.vm)
-            found += claims_of(world, job.vm.name, replace(job.promise, vgpus=(vgpu,)))
+            refuse_busy_vm(host, job.vm)
+            found += claims_of_record(host, job.vm.name, replace(job.record, vgpus=(vgpu,)))
         return tuple(found)
 
-    olds = claims([job.swap.go[0] for job in jobs])
-    fresh, new, mine = claim_carriers(world, look, choose, claims, wait_seconds)
+    olds = claims([job.vgpu_changes.removed[0] for job in jobs])
+    fresh, new, mine = claim_carriers(host, look, choose, claims, wait_seconds)
     for job in jobs:
-        mine = own_all(world, job.vm, replace(job.promise, vgpus=job.has), mine, wait_seconds, leaving=True)
+        mine = take_all_claims(
+            host, job.vm, replace(job.record, vgpus=job.vgpus_with_slot), mine, wait_seconds, leaving=True
+        )
     try:
-        plan = Plan(exchange_steps(fresh, jobs, new), off=tuple(job.vm.uuid for job in jobs))
+        plan = Plan(exchange_steps(fresh, jobs, new), vms_to_stop=tuple(job.vm.uuid for job in jobs))
     except BaseException:
-        give_back_unused(world, mine)
+        release_unused_claims(host, mine)
         raise
-    carry_out(world, plan, progress, mine)
-    carry_out(world, Plan(following_steps(jobs, new, olds), undo_on_failure=False), progress)
+    execute_plan(host, plan, progress, mine)
+    execute_plan(host, Plan(following_steps(jobs, new, olds), undo_on_failure=False), progress)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gather what a new VM needs to know of the host; `vgpuctl.plan.facts` judges it."""
+"""Gather the facts of the host that a new VM depends on; `vgpuctl.plan.facts` checks them."""
 
 from __future__ import annotations
 
@@ -8,85 +8,87 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.demand import not_offered
-from vgpuctl.domain.templates import builtin_names, builtin_template
-from vgpuctl.engine.chains import find_chains, meant_images
-from vgpuctl.engine.observe.host_file import PATH, read_text
+from vgpuctl.capacity.unoffered import find_unoffered_profiles
+from vgpuctl.config.vm_fields import DEFAULT_PLACEMENT_POLICY
+from vgpuctl.domain.builtin_templates import list_builtin_templates, read_builtin_template
+from vgpuctl.engine.chains import find_backing_chains, suggest_images
 from vgpuctl.errors import FileFailed, NotFound
-from vgpuctl.model.digits import meminfo_mib
-from vgpuctl.model.records import PoolRecord
+from vgpuctl.model.numbers import parse_meminfo_mib
+from vgpuctl.model.port_values import PoolInfo
+from vgpuctl.model.request import ExistingDisk, VmRequest
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import PromisedVgpu
-from vgpuctl.model.wish import ExistingDisk, VmWish
-from vgpuctl.plan.chains import NO_CHAINS
-from vgpuctl.plan.facts import DEFAULT_POOL_PATH, Facts, GpuHolders
+from vgpuctl.model.vm import AssignedVgpu
+from vgpuctl.observe.host_file import HOST_FILE_PATH, read_host_yaml
+from vgpuctl.plan.chains import NO_BACKING_CHAINS
+from vgpuctl.plan.facts import DEFAULT_POOL_PATH, GpuHolders, HostFacts
 from vgpuctl.plan.pci_window import bars_mib
-from vgpuctl.spec.fields import DEFAULT_PLACEMENT
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
-TEMPLATE_DIR = "/etc/vgpuctl/templates"
+TEMPLATE_DIRECTORY = "/etc/vgpuctl/templates"
 
 
-def gather(world: World, snapshot: Snapshot, wish: VmWish, vgpus: tuple[PromisedVgpu, ...]) -> Facts:
-    """Ask libvirt, storage and files once each for what the wish names."""
-    from vgpuctl.domain.render import compile_template  # with jinja2, which only who makes a VM needs
+def gather_host_facts(host: Host, snapshot: Snapshot, request: VmRequest, vgpus: tuple[AssignedVgpu, ...]) -> HostFacts:
+    """Query libvirt, storage and files once each for what the request names."""
+    from vgpuctl.domain.render import compile_template  # imports jinja2, which only creating a VM needs
 
-    paths = [p for p in (wish.image, wish.cdrom) if p is not None]
-    paths += [d.path for d in wish.disks if isinstance(d, ExistingDisk)]
-    pool = world.storage.pool(wish.storage_pool)
-    files = {p: world.storage.image(p) for p in paths}
-    return Facts(
-        capabilities=world.hypervisor.capabilities(),
-        network=world.hypervisor.network(wish.network),
+    paths = [p for p in (request.image, request.cdrom) if p is not None]
+    paths += [d.path for d in request.disks if isinstance(d, ExistingDisk)]
+    pool = host.storage.pool(request.storage_pool)
+    files = {p: host.storage.image(p) for p in paths}
+    return HostFacts(
+        capabilities=host.hypervisor.capabilities(),
+        network=host.hypervisor.network(request.network),
         pool=pool,
-        template=compile_template(read_template(world, wish.template), f"{wish.template}.xml.j2", world.scratch),
+        template=compile_template(read_template(host, request.template), f"{request.template}.xml.j2", host.scratch),
         files=files,
-        meant=meant_images(world, files),
-        holders=holders_of(world, vgpus) if wish.mode == "passthrough" else GpuHolders(),
-        bars_mib=_bars_mib(world, vgpus) if wish.mode == "passthrough" else 0,
-        chains=find_chains(world, snapshot, *paths) if paths else NO_CHAINS,
-        host_memory_mib=host_memory_mib(world),
-        file_system_bytes=_file_system_bytes(world, pool),
+        suggestions=suggest_images(host, files),
+        holders=find_gpu_holders(host, vgpus) if request.mode == "passthrough" else GpuHolders(),
+        bars_mib=_bars_mib(host, vgpus) if request.mode == "passthrough" else 0,
+        chains=find_backing_chains(host, snapshot, *paths) if paths else NO_BACKING_CHAINS,
+        host_memory_mib=host_memory_mib(host),
+        file_system_bytes=_file_system_bytes(host, pool),
     )
 
 
-def _file_system_bytes(world: World, pool: PoolRecord | None) -> int | None:
-    """Return how large the file system of a pool is, or will be; of one that is not mounted that is not known."""
+def _file_system_bytes(host: Host, pool: PoolInfo | None) -> int | None:
+    """Return the size of a pool's file system, also of a pool yet to be created; None if it is not mounted."""
     if pool is None:
-        return world.storage.file_system_bytes(DEFAULT_POOL_PATH)
+        return host.storage.file_system_bytes(DEFAULT_POOL_PATH)
     if pool.capacity_bytes is None and pool.kind == "dir" and pool.path is not None:
-        return world.storage.file_system_bytes(pool.path)
+        return host.storage.file_system_bytes(pool.path)
     return pool.capacity_bytes
 
 
-def host_memory_mib(world: World) -> int | None:
-    """Return how much memory the host has; None where that is not told."""
+def host_memory_mib(host: Host) -> int | None:
+    """Return how much memory the host has; None if that is unknown."""
     try:
-        return meminfo_mib(world.sysfs.read("/proc/meminfo"), "MemTotal")
+        return parse_meminfo_mib(host.sysfs.read("/proc/meminfo"), "MemTotal")
     except OSError:
         return None
 
 
-def demand_warnings(world: World, snapshot: Snapshot, wish: VmWish) -> tuple[str, ...]:
-    """Return what of the demand in host.yaml, by which this wish is placed, was hardly meant so."""
-    policy = wish.where.policy or snapshot.placement.policy or DEFAULT_PLACEMENT
-    if not snapshot.placement.demand or policy != DEFAULT_PLACEMENT or wish.mode == "passthrough":
+def demand_warnings(host: Host, snapshot: Snapshot, request: VmRequest) -> tuple[str, ...]:
+    """Return likely mistakes in the demand of host.yaml, if this request is placed by it."""
+    policy = request.constraints.policy or snapshot.placement_spec.policy or DEFAULT_PLACEMENT_POLICY
+    if not snapshot.placement_spec.demand or policy != DEFAULT_PLACEMENT_POLICY or request.mode == "passthrough":
         return ()
-    found = not_offered(snapshot, snapshot.placement.demand, read_text(world) or "", PATH)
-    return tuple(one.text for one in found if one.mistaken)
+    unoffered = find_unoffered_profiles(
+        snapshot, snapshot.placement_spec.demand, read_host_yaml(host) or "", HOST_FILE_PATH
+    )
+    return tuple(profile.message for profile in unoffered if profile.is_mistake)
 
 
-def read_template(world: World, name: str) -> str:
+def read_template(host: Host, name: str) -> str:
     """Return a domain template: the admin's of that name, else the built-in one.
 
     Raises:
         NotFound: there is neither.
     """
-    path = f"{TEMPLATE_DIR}/{name}.xml.j2"
+    path = f"{TEMPLATE_DIRECTORY}/{name}.xml.j2"
     try:
-        return world.sysfs.read(path)
+        return host.sysfs.read(path)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR):
             raise FileFailed(
@@ -95,54 +97,54 @@ def read_template(world: World, name: str) -> str:
                 errno=error.errno,
                 path=path,
             ) from error
-    text = builtin_template(name)
+    text = read_builtin_template(name)
     if text is None:
         raise NotFound(
             f"there is no domain template '{name}'",
-            hint=f"put it at {path}; built in: {', '.join(builtin_names())}",
+            hint=f"put it at {path}; built in: {', '.join(list_builtin_templates())}",
             template=name,
         )
     return text
 
 
-def _display_nodes(world: World, function: str) -> list[str]:
+def _display_nodes(host: Host, function: str) -> list[str]:
     try:
-        names = world.sysfs.listdir(f"/sys/bus/pci/devices/{function}/drm")
+        names = host.sysfs.listdir(f"/sys/bus/pci/devices/{function}/drm")
     except OSError:
         return []
     return [f"/dev/dri/{n}" for n in names if n.startswith(("card", "render"))]
 
 
-def _nvidia_nodes(world: World, function: str) -> list[str]:
-    """Return /dev/nvidiaN, whose number the driver tells as "Device Minor"."""
+def _nvidia_nodes(host: Host, function: str) -> list[str]:
+    """Return /dev/nvidiaN; the driver reports N as "Device Minor"."""
     try:
-        text = world.sysfs.read(f"/proc/driver/nvidia/gpus/{function}/information")
+        text = host.sysfs.read(f"/proc/driver/nvidia/gpus/{function}/information")
     except OSError:
         return []
-    found = re.search(r"^Device Minor:\s*(\d+)", text, re.MULTILINE)
-    return [f"/dev/nvidia{found.group(1)}"] if found else []
+    match = re.search(r"^Device Minor:\s*(\d+)", text, re.MULTILINE)
+    return [f"/dev/nvidia{match.group(1)}"] if match else []
 
 
-def holders_of(world: World, vgpus: tuple[PromisedVgpu, ...]) -> GpuHolders:
+def find_gpu_holders(host: Host, vgpus: tuple[AssignedVgpu, ...]) -> GpuHolders:
     """Return who has a display or compute node of these functions open."""
-    display = [n for v in vgpus for n in _display_nodes(world, v.function)]
-    compute = [n for v in vgpus for n in _nvidia_nodes(world, v.function)]
-    return GpuHolders(_who(world, display), _who(world, compute))
+    display = [n for v in vgpus for n in _display_nodes(host, v.function)]
+    compute = [n for v in vgpus for n in _nvidia_nodes(host, v.function)]
+    return GpuHolders(_name_holders(host, display), _name_holders(host, compute))
 
 
-def _bars_mib(world: World, vgpus: tuple[PromisedVgpu, ...]) -> int:
-    """Return the size of these functions' BARs; of one that cannot be read, nothing."""
+def _bars_mib(host: Host, vgpus: tuple[AssignedVgpu, ...]) -> int:
+    """Return the total size of these functions' BARs; one that cannot be read counts as zero."""
     total = 0
     for vgpu in vgpus:
         with suppress(OSError):
-            total += bars_mib(world.sysfs.read(f"/sys/bus/pci/devices/{vgpu.function}/resource"))
+            total += bars_mib(host.sysfs.read(f"/sys/bus/pci/devices/{vgpu.function}/resource"))
     return total
 
 
-def _who(world: World, nodes: list[str]) -> tuple[str, ...]:
+def _name_holders(host: Host, nodes: list[str]) -> tuple[str, ...]:
     if not nodes:
         return ()
     try:
-        return tuple(f"{h.command} (pid {h.pid})" for h in world.processes.holders(tuple(nodes)))
+        return tuple(f"{h.command} (pid {h.pid})" for h in host.processes.find_holders(tuple(nodes)))
     except PermissionError:
         return ("a process that cannot be seen without root",)

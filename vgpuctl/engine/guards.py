@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands check first: that the host may be changed, that libvirt answers, that the VM is there."""
+"""What commands check first: that the host may be changed, that libvirt answers, that the VM exists."""
 
 from __future__ import annotations
 
@@ -8,42 +8,45 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.place import stuck_error
+from vgpuctl.capacity.vm_placement import stuck_write_error
 from vgpuctl.errors import Busy, FileFailed, HostCannot, InvalidInput, NotFound
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import SETTING_UP, ProcessId, Promise, Vm
-from vgpuctl.steps.claims import refuse_others
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, ProcessId, Vm, VmRecord
+from vgpuctl.steps.claims import refuse_concurrent_command
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
 
-_PLAIN = re.compile(r"( [\w@%+=:,./-]+)*", re.ASCII)
-"""Words of a command line that a shell takes as they are."""
+_UNQUOTED_WORDS = re.compile(r"( [\w@%+=:,./-]+)*", re.ASCII)
+"""Words of a command line that need no quotes in a shell."""
 
 
-def require_writable(world: World) -> None:
-    """Refuse a changing command on a host that is only to be looked at, or for a user who may not change it.
+def require_writable(host: Host) -> None:
+    """Refuse a changing command on a read-only host, or for a user who may not change the host.
 
     Raises:
-        FileFailed: it takes root's rights.
+        FileFailed: root is required.
+        HostCannot: the host has no machine id.
         InvalidInput: with the reason.
     """
-    if world.unprivileged is not None:
-        words = world.processes.command().removeprefix("vgpuctl")
+    if host.unprivileged_user is not None:
+        words = host.processes.command_line().removeprefix("vgpuctl")
         raise FileFailed(
-            f"root is needed to change this host, and {world.unprivileged} is not root",
-            hint=f"sudo vgpuctl{words}" if _PLAIN.fullmatch(words) else "run the same command with sudo in front",
+            f"root is needed to change this host, and {host.unprivileged_user} is not root",
+            hint=f"sudo vgpuctl{words}"
+            if _UNQUOTED_WORDS.fullmatch(words)
+            else "run the same command with sudo in front",
             errno=errno.EPERM,
         )
-    if not world.machine_id:
+    if not host.machine_id:
         raise HostCannot(
             "this host has no machine id, by which vgpuctl tells its own VMs from copies",
             hint="systemd-machine-id-setup",
             check="machine-id",
         )
-    if world.read_only is not None:
-        raise InvalidInput(f"nothing can be changed here: {world.read_only}", host=world.name)
+    if host.read_only_reason is not None:
+        raise InvalidInput(f"nothing can be changed here: {host.read_only_reason}", host=host.name)
 
 
 def require_libvirt(snapshot: Snapshot) -> None:
@@ -64,14 +67,14 @@ def require_libvirt(snapshot: Snapshot) -> None:
         )
 
 
-def require_system(snapshot: Snapshot) -> None:
+def require_system_libvirt(snapshot: Snapshot) -> None:
     """Refuse to change anything over a connection that does not show the host's own VMs.
 
     The claims and devices are the host's; a session's libvirt or the test driver would make all of them look
     leaked.
 
     Raises:
-        HostCannot: naming the connection.
+        HostCannot: with the connection.
     """
     uri = snapshot.hypervisor.uri
     if "/session" in uri or uri.startswith("test:"):
@@ -84,44 +87,44 @@ def require_system(snapshot: Snapshot) -> None:
     require_libvirt(snapshot)
 
 
-def refuse_stuck(snapshot: Snapshot, gpus: Iterable[str]) -> None:
-    """Refuse to work on a GPU on which a kernel write has not come back.
+def refuse_stuck_gpus(snapshot: Snapshot, gpus: Iterable[str]) -> None:
+    """Refuse to work on a GPU on which a write is blocked in the kernel.
 
     Raises:
-        Stuck: naming the process and what it writes.
+        Stuck: with the process and what it writes.
     """
-    wanted = set(gpus)
-    for write in snapshot.stuck:
-        if write.gpu in wanted:
-            raise stuck_error(write)
+    addresses = set(gpus)
+    for write in snapshot.stuck_writes:
+        if write.gpu in addresses:
+            raise stuck_write_error(write)
 
 
 def find_vm(snapshot: Snapshot, name: str) -> Vm:
     """Return the VM of that name or uuid.
 
     Raises:
-        NotFound: with names that are near.
+        NotFound: with similar names.
     """
     require_libvirt(snapshot)
     vm = snapshot.vm(name)
     if vm is None:
         import difflib
 
-        near = difflib.get_close_matches(name, [v.name for v in snapshot.vms], n=3)
-        hint = f"did you mean {', '.join(near)}?" if near else "vgpuctl list-vms shows those there are"
-        raise NotFound(f"there is no VM {name.strip() or repr(name)}", hint=hint, vm=name, near=near)
+        similar = difflib.get_close_matches(name, [v.name for v in snapshot.vms], n=3)
+        hint = f"did you mean {', '.join(similar)}?" if similar else "vgpuctl list-vms shows those there are"
+        raise NotFound(f"there is no VM {name.strip() or repr(name)}", hint=hint, vm=name, near=similar)
     return vm
 
 
-def refuse_being_set_up(snapshot: Snapshot, gpus: Iterable[str]) -> None:
-    """Refuse to start something on a GPU that a living process is setting up: its VFs may go at any moment.
+def refuse_gpus_in_setup(snapshot: Snapshot, gpus: Iterable[str]) -> None:
+    """Refuse to start something on a GPU that a live process is setting up: its VFs may disappear at any moment.
 
     Raises:
-        Busy: naming the process.
+        Busy: with the process.
     """
-    wanted = set(gpus)
+    addresses = set(gpus)
     for claim in snapshot.claims:
-        if claim.carrier in wanted and claim.vm == SETTING_UP and claim.carrier in snapshot.live_claims:
+        if claim.carrier in addresses and claim.vm == GPU_SETUP_CLAIM and claim.carrier in snapshot.live_claims:
             raise Busy(
                 f"process {claim.process.pid} sets {claim.gpu} up: {claim.command}",
                 hint="wait for it, then run the command again",
@@ -130,25 +133,25 @@ def refuse_being_set_up(snapshot: Snapshot, gpus: Iterable[str]) -> None:
             )
 
 
-def works_on(snapshot: Snapshot, gpu: str, me: ProcessId) -> Busy | None:
-    """Return the refusal to change a GPU on which another living process works; None where nobody does."""
+def busy_gpu_error(snapshot: Snapshot, gpu: str, own_process: ProcessId) -> Busy | None:
+    """Return the error for changing a GPU on which another live process works; None if there is no such process."""
     for other in snapshot.claims:
-        if other.gpu == gpu and other.process != me and other.carrier in snapshot.live_claims:
+        if other.gpu == gpu and other.process != own_process and other.carrier in snapshot.live_claims:
             return Busy(
-                f"process {other.process.pid} works on {other.holder}: {other.command}",
+                f"process {other.process.pid} works on {other.holder_text}: {other.command}",
                 hint="wait for it, then run the command again",
                 pid=other.process.pid,
                 command=other.command,
-                vm=None if other.vm == SETTING_UP else other.vm,
+                vm=None if other.vm == GPU_SETUP_CLAIM else other.vm,
             )
     return None
 
 
-def refuse_leaving(snapshot: Snapshot, vm: Vm) -> None:
-    """Refuse to start a VM from which a living process takes vGPUs: what is still there goes at any moment.
+def refuse_losing_vgpus(snapshot: Snapshot, vm: Vm) -> None:
+    """Refuse to start a VM from which a live process removes vGPUs: the remaining ones may disappear at any moment.
 
     Raises:
-        Busy: naming the process.
+        Busy: with the process.
     """
     for claim in snapshot.claims:
         if claim.vm_uuid == vm.uuid and claim.leaving and claim.carrier in snapshot.live_claims:
@@ -160,13 +163,13 @@ def refuse_leaving(snapshot: Snapshot, vm: Vm) -> None:
             )
 
 
-def refuse_half_exchanged(vm: Vm, promise: Promise) -> None:
-    """Refuse a VM whose place is being exchanged: another VM may be where its record still says that it is.
+def refuse_unfinished_exchange(vm: Vm, record: VmRecord) -> None:
+    """Refuse a VM whose slot is being exchanged: another VM may be in the slot that its record still names.
 
     Raises:
-        Busy: reconcile finishes it, or takes it back.
+        Busy: reconcile finishes the exchange, or undoes it.
     """
-    if promise.exchange is not None:
+    if record.exchange is not None:
         raise Busy(
             f"{vm.name} is half-way: its place is being exchanged",
             hint="if no vgpuctl works on it any more: vgpuctl reconcile",
@@ -174,20 +177,10 @@ def refuse_half_exchanged(vm: Vm, promise: Promise) -> None:
         )
 
 
-def refuse_worked_on(world: World, vm: Vm) -> None:
+def refuse_busy_vm(host: Host, vm: Vm) -> None:
     """Refuse a VM for which another live process holds a claim; under the host lock the first one wins.
 
     Raises:
-        Busy: naming the process.
+        Busy: with the process.
     """
-    refuse_others(world, vm.name, vm.uuid)
-
-
-def unreadable(path: str, error: OSError) -> FileFailed:
-    """Return the error for a file or directory of the host's that is there and cannot be read."""
-    return FileFailed(
-        f"{path} cannot be read: {error.strerror or error}",
-        hint=f"run this as root; ls -ld {path}",
-        path=path,
-        errno=error.errno,
-    )
+    refuse_concurrent_command(host, vm.name, vm.uuid)

@@ -1,38 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How to reach a VM: its screen and serial console, and the addresses of the system in it; only looks."""
+"""How to reach a VM: its screen and serial console, and the guest's addresses. Read-only."""
 
 from __future__ import annotations
 
 import ipaddress
 from typing import TYPE_CHECKING
 
-from vgpuctl.domain.console import console_of
-from vgpuctl.domain.parse import parse
+from vgpuctl.domain.console import parse_consoles
+from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.engine.guards import find_vm
-from vgpuctl.engine.observe import Want, observe
 from vgpuctl.errors import Busy, Refused
-from vgpuctl.model import commands
-from vgpuctl.model.outcome import Answer
-from vgpuctl.model.records import DomainRecord, GuestAddress
-from vgpuctl.model.vm import OFF_OR_CRASHED
+from vgpuctl.model import hint_commands
+from vgpuctl.model.outcome import QueryResult
+from vgpuctl.model.port_values import DomainInfo, GuestAddress
+from vgpuctl.model.vm import NOT_RUNNING_STATES
+from vgpuctl.observe import ReadScope, observe
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
-SOURCES = ("agent", "lease", "arp")
-"""Who is asked for addresses, in this order: the guest itself, then those who only saw it."""
+ADDRESS_SOURCES = ("agent", "lease", "arp")
+"""The sources of addresses, in this order: the guest itself, then those that only observe it."""
 
 
-def console(world: World, name: str) -> Answer:
-    """Return how a VM's screen and serial console are reached, as the running VM's own XML says.
+def read_console(host: Host, name: str) -> QueryResult:
+    """Return how a VM's screen and serial console are reached, from the running VM's own XML.
 
     Raises:
-        NotFound: with names that are near.
+        NotFound: with similar names.
     """
-    record = _found(world, name)
-    seen = console_of(record.live_xml or record.xml)
-    locked = world.hypervisor.graphics_passwords(record.uuid)
-    uri = world.hypervisor.status().uri
+    domain = _require_domain(host, name)
+    consoles = parse_consoles(domain.live_xml or domain.xml)
+    protected = host.hypervisor.password_protected_graphics(domain.uuid)
+    uri = host.hypervisor.status().uri
     screens = [
         {
             "type": s.kind,
@@ -40,67 +40,69 @@ def console(world: World, name: str) -> Answer:
             "port": s.port,
             "tls_port": s.tls_port,
             "socket": s.socket,
-            "password": None if locked is None else s.kind in locked,
+            "password": None if protected is None else s.kind in protected,
         }
-        for s in seen.screens
+        for s in consoles.graphics
     ]
-    command = ["virsh", "-c", uri, "console", record.name]
-    serial = [{"target": kind, "terminal": tty, "command": command} for kind, tty in seen.terminals]
-    data = {"name": record.name, "uuid": record.uuid, "state": str(record.state), "graphics": screens, "serial": serial}
-    off = (f"{record.name} is {record.state}: ports and terminals are given when it starts",)
-    return Answer(data, () if record.live_xml is not None else off)
+    command = ["virsh", "-c", uri, "console", domain.name]
+    serial = [{"target": kind, "terminal": tty, "command": command} for kind, tty in consoles.serial_consoles]
+    data = {"name": domain.name, "uuid": domain.uuid, "state": str(domain.state), "graphics": screens, "serial": serial}
+    off_notes = (f"{domain.name} is {domain.state}: ports and terminals are given when it starts",)
+    return QueryResult(data, () if domain.live_xml is not None else off_notes)
 
 
-def address(world: World, name: str) -> Answer:
+def read_addresses(host: Host, name: str) -> QueryResult:
     """Return a running guest's addresses by the first source that knows one: agent, DHCP lease, ARP.
 
     Raises:
-        NotFound: with names that are near.
+        NotFound: with similar names.
         Refused: the VM is off.
         Busy: no source knows an address yet.
     """
-    record = _found(world, name)
-    if record.live_xml is None or record.state in OFF_OR_CRASHED:
+    domain = _require_domain(host, name)
+    if domain.live_xml is None or domain.state in NOT_RUNNING_STATES:
         raise Refused(
-            f"{record.name} is {record.state}: it has no address",
-            hint=commands.to_start(parse(record.xml, record.state, world.machine_id)),
-            vm=record.name,
-            state=str(record.state),
+            f"{domain.name} is {domain.state}: it has no address",
+            hint=hint_commands.start_command(parse_domain(domain.xml, domain.state, host.machine_id)),
+            vm=domain.name,
+            state=str(domain.state),
         )
-    macs = frozenset(parse(record.live_xml, record.state, world.machine_id).mac_addresses)
+    macs = frozenset(parse_domain(domain.live_xml, domain.state, host.machine_id).mac_addresses)
     silent: list[str] = []
-    for source in SOURCES:
-        answer = world.hypervisor.guest_addresses(record.uuid, source)
-        if answer is None:
+    for source in ADDRESS_SOURCES:
+        reported = host.hypervisor.guest_addresses(domain.uuid, source)
+        if reported is None:
             silent.append(source)
-        known = useful(answer or (), macs)
-        if known:
-            values = [address_value(each) for each in known]
-            data = {"name": record.name, "uuid": record.uuid, "source": source, "addresses": values}
-            return Answer(data)
+        addresses = select_reachable(reported or (), macs)
+        if addresses:
+            values = [address_value(address) for address in addresses]
+            data = {"name": domain.name, "uuid": domain.uuid, "source": source, "addresses": values}
+            return QueryResult(data)
     raise Busy(
-        f"no address of {record.name} is known yet: "
-        + ", ".join(_said(source, source in silent) for source in SOURCES),
+        f"no address of {domain.name} is known yet: "
+        + ", ".join(_describe_source(source, source in silent) for source in ADDRESS_SOURCES),
         hint="try again when it has booted; with qemu-guest-agent in the guest its addresses are known on any network",
-        vm=record.name,
-        asked=list(SOURCES),
+        vm=domain.name,
+        asked=list(ADDRESS_SOURCES),
         silent=silent,
     )
 
 
-def useful(found: tuple[GuestAddress, ...], macs: frozenset[str]) -> tuple[GuestAddress, ...]:
-    """Return the addresses that others reach the guest by, IPv4 first.
+def select_reachable(addresses: tuple[GuestAddress, ...], macs: frozenset[str]) -> tuple[GuestAddress, ...]:
+    """Return the addresses at which others reach the guest, IPv4 first.
 
-    Loopback and link-local ones are left out, and what the guest made itself (a container's bridge) too, when a
-    card that the VM was given has an address.
+    Loopback and link-local addresses are left out. So are interfaces that the guest created itself (a container's
+    bridge), if a network card of the VM has an address.
     """
-    reached = [a for a in found if _reaches_others(a.address)]
-    own = [a for a in reached if a.mac in macs] or reached
-    return tuple(sorted(own, key=lambda a: (ipaddress.ip_address(a.address).version, own.index(a))))
+    reachable = [a for a in addresses if _is_reachable(a.address)]
+    card_addresses = [a for a in reachable if a.mac in macs] or reachable
+    return tuple(
+        sorted(card_addresses, key=lambda a: (ipaddress.ip_address(a.address).version, card_addresses.index(a)))
+    )
 
 
-def _reaches_others(text: str) -> bool:
-    """Say whether others can use it; the guest itself says what its addresses are, so it may be no address at all."""
+def _is_reachable(text: str) -> bool:
+    """Say whether others can use it; the guest itself reports its addresses, so the text may be no address at all."""
     try:
         parsed = ipaddress.ip_address(text)
     except ValueError:
@@ -108,24 +110,24 @@ def _reaches_others(text: str) -> bool:
     return not parsed.is_loopback and not parsed.is_link_local
 
 
-def address_value(known: GuestAddress) -> dict[str, object]:
+def address_value(address: GuestAddress) -> dict[str, object]:
     """Return one address's JSON value."""
-    family = f"ipv{ipaddress.ip_address(known.address).version}"
-    where = {"mac": known.mac, "interface": known.interface}
-    return {"address": known.address, "prefix": known.prefix, "family": family, **where}
+    family = f"ipv{ipaddress.ip_address(address.address).version}"
+    interface_fields = {"mac": address.mac, "interface": address.interface}
+    return {"address": address.address, "prefix": address.prefix, "family": family, **interface_fields}
 
 
-def _said(source: str, silent: bool) -> str:
+def _describe_source(source: str, silent: bool) -> str:
     words = {"agent": "the guest agent", "lease": "DHCP", "arp": "ARP"}[source]
     return f"{words} does not answer" if silent else f"{words} knows none"
 
 
-def _found(world: World, name: str) -> DomainRecord:
-    record = world.hypervisor.find_domain(name)
-    if record is not None:
-        return record
-    vm = find_vm(observe(world, Want(models=False)), name)
-    found = world.hypervisor.find_domain(vm.uuid)
-    if found is None:
+def _require_domain(host: Host, name: str) -> DomainInfo:
+    domain = host.hypervisor.find_domain(name)
+    if domain is not None:
+        return domain
+    vm = find_vm(observe(host, ReadScope(models=False)), name)
+    named_domain = host.hypervisor.find_domain(vm.uuid)
+    if named_domain is None:
         raise Busy(f"VM {name} went away meanwhile", hint="vgpuctl list-vms shows those there are", vm=name)
-    return found
+    return named_domain

@@ -1,209 +1,226 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes a host as host.yaml says: each GPU's differences, and its tasks with their work, or why not."""
+"""The plan that makes a host match host.yaml: each GPU's differences and transactions, or why there are none."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.demand import not_offered
-from vgpuctl.engine.cordon import WANT
-from vgpuctl.engine.guards import refuse_being_set_up, require_system
-from vgpuctl.engine.host_wish import Asked
-from vgpuctl.engine.layout import Job, mode_task
-from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.partition import with_instances
-from vgpuctl.engine.scheduler import WANT as SCHEDULER_WANT
-from vgpuctl.engine.scheduler import SchedulerJob, scheduler_task
-from vgpuctl.engine.setting_up import Task, Work
+from vgpuctl.capacity.unoffered import find_unoffered_profiles
+from vgpuctl.config.gpu_entries import list_models, merge_gpu_entries
+from vgpuctl.config.host_spec import GpuSpec
+from vgpuctl.engine.cordon import ALL_FUNCTIONS_SCOPE
+from vgpuctl.engine.desired_state import DesiredState
+from vgpuctl.engine.gpu_mode import ModeRequest, mode_transaction
+from vgpuctl.engine.gpu_scheduler import SCHEDULER_SCOPE, SchedulerRequest, scheduler_transaction
+from vgpuctl.engine.gpu_transaction import GpuTransaction, TransactionPlan
+from vgpuctl.engine.guards import refuse_gpus_in_setup, require_system_libvirt
+from vgpuctl.engine.nvml_types import resolve_mig_spec
 from vgpuctl.errors import InvalidInput, NotFound, Refused, VgpuctlError
-from vgpuctl.model.address import address_key, is_pci
-from vgpuctl.model.gpu import Gpu, Mode
-from vgpuctl.model.scheduler import SchedulerSpec
+from vgpuctl.model.address import address_sort_key, is_pci_address
+from vgpuctl.model.gpu import Gpu, GpuMode
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.plan.host_diff import Difference, differences
-from vgpuctl.plan.partition import as_wished, refuse_without_mode, wish_for
-from vgpuctl.plan.scheduler import differs
-from vgpuctl.spec.gpus import by_model, said_of_gpu
-from vgpuctl.spec.host import GpuSpec
-from vgpuctl.steps.scheduler import SetInstanceSchedulers, SetScheduler
+from vgpuctl.model.vgpu_scheduler import SchedulerSpec
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.plan.host_diff import Difference, diff_gpu
+from vgpuctl.plan.partition_plan import apply_request, build_partition_request, refuse_missing_mode
+from vgpuctl.plan.scheduler_plan import needs_scheduler_change
+from vgpuctl.steps.set_scheduler import SetInstanceSchedulers, SetScheduler
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
 
-AnyJob = Job | SchedulerJob
+GpuRequest = ModeRequest | SchedulerRequest
 
 
-class How(Value):
-    """How it is gone about. `drain`: running VMs may be stopped and started again."""
+class ApplyOptions(Value):
+    """Options of apply. `drain`: running VMs may be stopped and started again."""
 
     drain: bool = False
     wait_seconds: float = 60.0
 
 
-class Planned(Value):
-    """One GPU: what is asked for, what differs, the tasks with their work, or why there are none."""
+class GpuPlan(Value):
+    """The plan for one GPU: desired settings, differences, the requests with their plans, or why there are none."""
 
     gpu: Gpu
-    said: GpuSpec
+    spec: GpuSpec
     differences: tuple[Difference, ...]
-    tasks: tuple[tuple[AnyJob, Work], ...] = ()
-    refusal: VgpuctlError | None = None
+    transactions: tuple[tuple[GpuRequest, TransactionPlan], ...] = ()
+    error: VgpuctlError | None = None
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What is done, a line each."""
-        return tuple(line for _, work in self.tasks for line in work.lines)
+        """What is done, one line each."""
+        return tuple(line for _, plan in self.transactions for line in plan.lines)
 
 
-def look_for(world: World, asked: Asked) -> tuple[Snapshot, tuple[str, ...]]:
-    """Look at the host, at other devices than GPUs only where one is or was named; say what no GPU of it is or offers.
+def observe_host(host: Host, desired: DesiredState) -> tuple[Snapshot, tuple[str, ...]]:
+    """Read the host, with notes on models that it lacks and profiles that no GPU of it offers.
+
+    Devices other than GPUs are read only if the desired or the current file names one.
 
     Raises:
-        NotFound: an address means none.
+        NotFound: an address matches no device.
     """
-    gpus = asked.spec.gpus
-    models = by_model(gpus)
-    snapshot = observe(world, Want())
-    named = [key for key in gpus if is_pci(key)]
-    if any(snapshot.gpu(key) is None for key in (*named, *asked.now.gpus) if is_pci(key)):
-        snapshot = observe(world, WANT)
+    gpus = desired.spec.gpus
+    models = list_models(gpus)
+    snapshot = observe(host, ReadScope())
+    named = [key for key in gpus if is_pci_address(key)]
+    if any(snapshot.gpu(key) is None for key in (*named, *desired.current.gpus) if is_pci_address(key)):
+        snapshot = observe(host, ALL_FUNCTIONS_SCOPE)
     missing = [address for address in named if snapshot.gpu(address) is None]
     if missing:
-        here = ", ".join(f"{g.address} ({g.model})" for g in snapshot.gpus if g.display_class) or "none"
+        present = ", ".join(f"{g.address} ({g.model})" for g in snapshot.gpus if g.is_display_class) or "none"
         raise NotFound(
-            f"{asked.source} names {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not on this host",
-            hint=f"GPUs here: {here}",
+            f"{desired.source} names {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not "
+            "on this host",
+            hint=f"GPUs here: {present}",
             gpus=missing,
         )
-    unseen = [model for model in models if not any(g.display_class and g.called(model) for g in snapshot.gpus)]
-    unasked = not_offered(snapshot, asked.spec.placement.demand, asked.file.text, asked.file.name)
+    absent_models = [
+        model for model in models if not any(g.is_display_class and g.has_model_name(model) for g in snapshot.gpus)
+    ]
+    unoffered = find_unoffered_profiles(snapshot, desired.spec.placement.demand, desired.file.text, desired.file.name)
     return snapshot, (
-        *(f"no GPU of this host is a {model}; what {asked.source} says of it waits" for model in unseen),
-        *(one.text for one in unasked),
+        *(f"no GPU of this host is a {model}; what {desired.source} says of it waits" for model in absent_models),
+        *(profile.message for profile in unoffered),
     )
 
 
-def plan_host(world: World, snapshot: Snapshot, asked: Asked, how: How) -> tuple[Planned, ...]:
-    """Return every GPU of which something is asked for, or was before; in the order of their addresses."""
-    found = []
-    for gpu in sorted(snapshot.gpus, key=lambda g: address_key(g.address)):
-        said = said_of_gpu(asked.spec.gpus, gpu)
-        unknown: VgpuctlError | None = None
+def plan_host(host: Host, snapshot: Snapshot, desired: DesiredState, options: ApplyOptions) -> tuple[GpuPlan, ...]:
+    """Return the plan of every GPU with desired or former settings, in the order of their addresses."""
+    gpu_plans = []
+    for gpu in sorted(snapshot.gpus, key=lambda g: address_sort_key(g.address)):
+        spec = merge_gpu_entries(desired.spec.gpus, gpu)
+        mig_error: VgpuctlError | None = None
         try:
-            if said.mode == Mode.VGPU:  # MIG of a wider entry counts for nothing else, whatever the GPU is
-                said = replace(said, mig=with_instances(world, gpu, said.mig))
+            if spec.mode == GpuMode.VGPU:  # in other modes, MIG of a wider entry has no effect, whatever the GPU is
+                spec = replace(spec, mig=resolve_mig_spec(host, gpu, spec.mig))
         except VgpuctlError as error:
-            unknown = error
-        rows = differences(gpu, said)
-        if said == GpuSpec() and not rows:
+            mig_error = error
+        differences = diff_gpu(gpu, spec)
+        if spec == GpuSpec() and not differences:
             continue
         try:
-            if unknown is not None:
-                raise unknown
-            one = Planned(gpu, said, rows, _tasks(world, snapshot, gpu, said, how))
+            if mig_error is not None:
+                raise mig_error
+            gpu_plan = GpuPlan(gpu, spec, differences, _plan_transactions(host, snapshot, gpu, spec, options))
         except VgpuctlError as refusal:
-            one = Planned(gpu, said, rows, refusal=refusal)
-        found.append(one)
-    return tuple(found)
+            gpu_plan = GpuPlan(gpu, spec, differences, error=refusal)
+        gpu_plans.append(gpu_plan)
+    return tuple(gpu_plans)
 
 
-def _tasks(world: World, snapshot: Snapshot, gpu: Gpu, said: GpuSpec, how: How) -> tuple[tuple[AnyJob, Work], ...]:
-    """Return what has to be done on a GPU, in its order: new VFs take its scheduler away, so that comes after.
+def _plan_transactions(
+    host: Host, snapshot: Snapshot, gpu: Gpu, spec: GpuSpec, options: ApplyOptions
+) -> tuple[tuple[GpuRequest, TransactionPlan], ...]:
+    """Return the changes of a GPU in their order: new VFs reset its scheduler, so the scheduler comes last.
 
     Raises:
         VgpuctlError: as set-mode and set-scheduler do.
     """
-    found: list[tuple[AnyJob, Work]] = []
-    snapshot = _as_meant(snapshot, gpu.address, said)
-    if said.mode is None and said.vfs is not None:
+    transactions: list[tuple[GpuRequest, TransactionPlan]] = []
+    snapshot = _with_desired_mode(snapshot, gpu.address, spec)
+    if spec.mode is None and spec.vfs is not None:
         raise InvalidInput(
-            f"vfs: {said.vfs} is said of {gpu.address}, and no mode, with which it goes",
+            f"vfs: {spec.vfs} is said of {gpu.address}, and no mode, with which it goes",
             hint="say mode: sriov too, in the same entry of gpus: or in a wider one",
             gpu=gpu.address,
         )
-    refuse_without_mode(gpu.address, said.mode, said.mig, said.mixed_size)
-    if said.mode is not None:
-        job = Job(gpu.address, said.mode, said.vfs, how.drain, False, how.wait_seconds, said.scheduler)
-        job = replace(job, mig=said.mig, mixed_size=said.mixed_size)
-        found.append((job, task_of(world, job, said).plan(snapshot)))
+    refuse_missing_mode(gpu.address, spec.mode, spec.mig, spec.mixed_size)
+    if spec.mode is not None:
+        gpu_request = ModeRequest(
+            gpu.address, spec.mode, spec.vfs, options.drain, False, options.wait_seconds, spec.scheduler
+        )
+        gpu_request = replace(gpu_request, mig=spec.mig, mixed_size=spec.mixed_size)
+        transactions.append((gpu_request, build_transaction(host, gpu_request, spec).plan(snapshot)))
     sets = (SetScheduler, SetInstanceSchedulers)
-    set_already = any(isinstance(step, sets) for _, work in found for step in work.devices)
+    set_already = any(isinstance(step, sets) for _, plan in transactions for step in plan.gpu_steps)
     if (
-        said.scheduler is not None
-        and said.mode in (None, Mode.VGPU)
+        spec.scheduler is not None
+        and spec.mode in (None, GpuMode.VGPU)
         and not set_already
-        and _to_set(gpu, said.scheduler)
+        and _may_need_scheduler(gpu, spec.scheduler)
     ):
-        wish = SchedulerJob(gpu.address, said.scheduler, drain=how.drain, record=False, wait_seconds=how.wait_seconds)
-        found.append((wish, task_of(world, wish, said).plan(_partitioned(snapshot, gpu, said))))
-    found = [(job, work) for job, work in found if work.lines]
-    if found:
-        refuse_being_set_up(snapshot, [gpu.address])
-    return tuple(found)
+        scheduler_request = SchedulerRequest(
+            gpu.address, spec.scheduler, drain=options.drain, update_host_file=False, wait_seconds=options.wait_seconds
+        )
+        transactions.append(
+            (
+                scheduler_request,
+                build_transaction(host, scheduler_request, spec).plan(_with_desired_partition(snapshot, gpu, spec)),
+            )
+        )
+    transactions = [(gpu_request, plan) for gpu_request, plan in transactions if plan.lines]
+    if transactions:
+        refuse_gpus_in_setup(snapshot, [gpu.address])
+    return tuple(transactions)
 
 
-def _to_set(gpu: Gpu, wanted: SchedulerSpec) -> bool:
-    """Say whether a scheduler may have to be set: it does not run, or only the driver's files can tell."""
-    able = gpu.scheduler is not None and bool(gpu.scheduler.interfaces)
-    return not able or differs(gpu, wanted)
+def _may_need_scheduler(gpu: Gpu, desired: SchedulerSpec) -> bool:
+    """Say whether a scheduler may have to be set: it is not active, or only the driver's files can tell."""
+    settable = gpu.scheduler is not None and bool(gpu.scheduler.setter_versions)
+    return not settable or needs_scheduler_change(gpu, desired)
 
 
-def _as_meant(snapshot: Snapshot, address: str, said: GpuSpec) -> Snapshot:
-    """Return the look with the mode that is asked for: the one of host.yaml, as `unmanaged`, goes with it.
+def _with_desired_mode(snapshot: Snapshot, address: str, spec: GpuSpec) -> Snapshot:
+    """Return the snapshot with the desired mode in place of the one in the current host.yaml, for example `unmanaged`.
 
-    So do MIG and mixed sizes: what host.yaml says of them now is not what is asked for.
+    The same goes for MIG and mixed sizes: the current host.yaml does not hold the desired values yet.
     """
-    meant = {
-        "desired": Mode(said.mode) if said.mode is not None else None,
-        "desired_mig": said.mig,
-        "desired_mixed_size": said.mixed_size,
+    desired = {
+        "desired_mode": GpuMode(spec.mode) if spec.mode is not None else None,
+        "desired_mig": spec.mig,
+        "desired_mixed_size": spec.mixed_size,
     }
-    gpus = tuple(replace(g, **meant) if g.address == address else g for g in snapshot.gpus)
+    gpus = tuple(replace(g, **desired) if g.address == address else g for g in snapshot.gpus)
     return replace(snapshot, gpus=gpus)
 
 
-def _partitioned(snapshot: Snapshot, gpu: Gpu, said: GpuSpec) -> Snapshot:
-    """Return the look with MIG and mixed sizes of a GPU as they are when its scheduler is set."""
-    then = as_wished(gpu, wish_for(gpu, said.mode, said.mig, said.mixed_size))
-    then = replace(then, desired=None if said.mode is None else Mode(said.mode))
-    return replace(snapshot, gpus=tuple(then if g.address == gpu.address else g for g in snapshot.gpus))
+def _with_desired_partition(snapshot: Snapshot, gpu: Gpu, spec: GpuSpec) -> Snapshot:
+    """Return the snapshot with MIG and mixed sizes of a GPU as they will be when its scheduler is set."""
+    expected_gpu = apply_request(gpu, build_partition_request(gpu, spec.mode, spec.mig, spec.mixed_size))
+    expected_gpu = replace(expected_gpu, desired_mode=None if spec.mode is None else GpuMode(spec.mode))
+    return replace(snapshot, gpus=tuple(expected_gpu if g.address == gpu.address else g for g in snapshot.gpus))
 
 
-def task_of(world: World, job: AnyJob, said: GpuSpec) -> Task:
-    """Return the job for the frame that claims its GPU meanwhile. `said`: all that is asked for of the GPU."""
+def build_transaction(host: Host, request: GpuRequest, spec: GpuSpec) -> GpuTransaction:
+    """Return the transaction for a request. `spec`: all desired settings of the GPU."""
 
-    def look(want: Want) -> Callable[[], Snapshot]:
-        def looked() -> Snapshot:
-            snapshot = observe(world, want)
-            require_system(snapshot)
-            return _as_meant(snapshot, job.gpu, said)
+    def observe_with(scope: ReadScope) -> Callable[[], Snapshot]:
+        def read_gpus() -> Snapshot:
+            snapshot = observe(host, scope)
+            require_system_libvirt(snapshot)
+            return _with_desired_mode(snapshot, request.gpu, spec)
 
-        return looked
+        return read_gpus
 
-    if isinstance(job, Job):
-        return mode_task(world, job, look(WANT))
-    return scheduler_task(world, job, look(SCHEDULER_WANT))
+    if isinstance(request, ModeRequest):
+        return mode_transaction(host, request, observe_with(ALL_FUNCTIONS_SCOPE))
+    return scheduler_transaction(host, request, observe_with(SCHEDULER_SCOPE))
 
 
-def refuse_all(gpus: list[VgpuctlError], vgpus: list[VgpuctlError], so: str = "nothing was changed") -> None:
-    """Raise what stands against it: alone as it is, of several the first kind with the sentences of all.
+def raise_refusals(
+    gpu_errors: list[VgpuctlError], vgpu_errors: list[VgpuctlError], consequence: str = "nothing was changed"
+) -> None:
+    """Raise the errors: one as it is; several as one error with all their messages.
 
-    `so`: what came of it.
+    Its class is theirs if they share one, else `Refused`. `consequence`: what the errors led to.
     """
-    refusals = [*gpus, *vgpus]
+    refusals = [*gpu_errors, *vgpu_errors]
     if len(refusals) == 1:
         raise refusals[0]
     if refusals:
         first = refusals[0]
-        kind = type(first) if all(type(one) is type(first) for one in refusals) else Refused
-        what = [f"{len(gpus)} GPU{'s' * (len(gpus) > 1)} cannot be set up"] if gpus else []
-        what += [f"{len(vgpus)} vGPU{'s' * (len(vgpus) > 1)} cannot be made"] if vgpus else []
+        kind = type(first) if all(type(error) is type(first) for error in refusals) else Refused
+        counts = [f"{len(gpu_errors)} GPU{'s' * (len(gpu_errors) > 1)} cannot be set up"] if gpu_errors else []
+        counts += [f"{len(vgpu_errors)} vGPU{'s' * (len(vgpu_errors) > 1)} cannot be made"] if vgpu_errors else []
         raise kind(
-            "\n".join([f"{' and '.join(what)}, so {so}:", *(one.message for one in refusals)]),
+            "\n".join([f"{' and '.join(counts)}, so {consequence}:", *(error.message for error in refusals)]),
             hint=first.hint,
-            refused=[{"code": one.code, "message": one.message, "hint": one.hint} for one in refusals],
+            refused=[{"code": error.code, "message": error.message, "hint": error.hint} for error in refusals],
         )

@@ -1,56 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""List the images and volumes of a host with the disks made from them; only looks."""
+"""List the images and volumes of a host with the disks created from them; changes nothing."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.domain.parse import parse
-from vgpuctl.domain.sources import sources_of
+from vgpuctl.domain.disk_sources import parse_disk_sources
+from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import LibvirtFailed, NotFound
-from vgpuctl.model.outcome import Answer
-from vgpuctl.model.records import DomainRecord, VolumeRecord
-from vgpuctl.plan.images import DiskUser, image_values, links, outside
+from vgpuctl.model.outcome import QueryResult
+from vgpuctl.model.port_values import DomainInfo, VolumeInfo
+from vgpuctl.plan.images import DiskUser, bases_outside_pools, collect_references, image_values
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
 
-def list_images(world: World, *, pool: str | None = None) -> Answer:
-    """Return every volume and every base image with its clones; `pool` leaves one pool.
+def list_images(host: Host, *, pool: str | None = None) -> QueryResult:
+    """Return every volume and every base image with its clones; `pool` limits the list to one pool.
 
-    The volumes are read before the VMs: a VM is defined before its disks are made, so a disk that is made
-    meanwhile is never taken for an orphan.
+    It reads the volumes before the VMs: a VM is defined before its disks are created, so a disk created meanwhile
+    never looks like an orphan.
 
     Raises:
         NotFound: there is no such pool.
         HostCannot: libvirt does not answer.
     """
-    pools = world.storage.pools()
-    if pool is not None and pool not in {p.name for p in pools}:
+    pools = host.storage.pools()
+    if pool is not None and pool not in {known_pool.name for known_pool in pools}:
         raise NotFound(
             f"there is no storage pool {pool}",
-            hint=f"there are: {', '.join(p.name for p in pools)}" if pools else "virsh pool-list --all",
+            hint=f"there are: {', '.join(known_pool.name for known_pool in pools)}"
+            if pools
+            else "virsh pool-list --all",
             pool=pool,
         )
     warnings: list[str] = []
-    volumes: list[VolumeRecord] = []
-    for each in pools:
-        if not each.active:
-            warnings.append(f"storage pool {each.name} is not started; its volumes are not listed")
+    volumes: list[VolumeInfo] = []
+    for storage_pool in pools:
+        if not storage_pool.active:
+            warnings.append(f"storage pool {storage_pool.name} is not started; its volumes are not listed")
             continue
         try:
-            volumes += world.storage.volumes(each.name)
+            volumes += host.storage.volumes(storage_pool.name)
         except LibvirtFailed as error:
-            if each.name == pool:
+            if storage_pool.name == pool:
                 raise
             warnings.append(str(error))
-    found = links([_user(world, record) for record in world.hypervisor.domains()], volumes).without_raw()
-    looked_at = {path: world.storage.image(path) for path in outside(found, volumes)}
-    return Answer(image_values(found, volumes, looked_at, pool), tuple(warnings))
+    references = collect_references(
+        [_disk_user(host, domain) for domain in host.hypervisor.domains()], volumes
+    ).without_raw_disks()
+    outside_images = {path: host.storage.image(path) for path in bases_outside_pools(references, volumes)}
+    return QueryResult(image_values(references, volumes, outside_images, pool), tuple(warnings))
 
 
-def _user(world: World, record: DomainRecord) -> DiskUser:
-    vm = parse(record.xml, record.state, world.machine_id)
-    made = vm.promise.disks if vm.promise else vm.unreadable_disks
-    return DiskUser(record.name, sources_of(record.xml, record.live_xml), made)
+def _disk_user(host: Host, record: DomainInfo) -> DiskUser:
+    vm = parse_domain(record.xml, record.state, host.machine_id)
+    disks = vm.record.disks if vm.record else vm.unreadable_disks
+    return DiskUser(record.name, parse_disk_sources(record.xml, record.live_xml), disks)

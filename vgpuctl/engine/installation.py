@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put the unit, libvirt's hook and the completion files in place, and take them away again.
+"""Install and remove the systemd unit, libvirt's hook and the completion files.
 
-A second run changes nothing. What was changed by hand, or is somebody else's, is kept and named.
+A second run changes nothing. Files that were changed by hand or belong to somebody else are kept; a warning names them.
 """
 
 from __future__ import annotations
@@ -9,32 +9,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from vgpuctl.engine.execute import execute_plan
 from vgpuctl.engine.guards import require_writable
-from vgpuctl.engine.run import carry_out
 from vgpuctl.model.outcome import Outcome, Progress
-from vgpuctl.model.step import Plan, Step
 from vgpuctl.plan import installation as texts
 from vgpuctl.plan.installation import InstalledFile
-from vgpuctl.steps.system import (
-    DropDirectory,
-    DropFile,
-    DropLink,
-    PutDirectory,
-    PutFile,
-    PutLink,
-    Systemctl,
-    system_of,
+from vgpuctl.ports.step import Plan, Step
+from vgpuctl.steps.system_files import (
+    CreateDirectory,
+    CreateLink,
+    RemoveDirectory,
+    RemoveFile,
+    RemoveLink,
+    RunSystemctl,
+    WriteFile,
+    require_system,
 )
 
 if TYPE_CHECKING:
-    from vgpuctl.model.system import System
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
+    from vgpuctl.ports.system import System
 
-RESTART = "libvirt sees a new hook only after a restart; running VMs stay: --restart-libvirt, or systemctl restart"
+RESTART_NOTE = "libvirt sees a new hook only after a restart; running VMs stay: --restart-libvirt, or systemctl restart"
 
 
 def install_host(
-    world: World,
+    host: Host,
     *,
     python: str,
     completions: Mapping[str, str],
@@ -42,122 +42,122 @@ def install_host(
     dry_run: bool,
     progress: Progress,
 ) -> Outcome:
-    """Put everything in place that is missing or of another version.
+    """Write each file that is missing or comes from another version.
 
-    `python` is the interpreter that has vgpuctl; `completions` each shell's script.
+    `python`: the interpreter that has vgpuctl installed. `completions`: the script of each shell.
 
     Raises:
-        HostCannot: libvirt is too old for a second hook and has one.
-        Failed: a file could not be written; those written before are taken back.
+        HostCannot: libvirt is too old for a second hook and already has one.
+        Failed: a file could not be written; files written before are removed or restored.
     """
     if not dry_run:
-        require_writable(world)
-    system = system_of(world)
-    version = world.hypervisor.status().libvirt_version
-    hook = texts.hook_file(python, version, system.read(texts.MAIN_HOOK))
-    files = [texts.unit_file(python), hook, *_completions(system, completions)]
+        require_writable(host)
+    system = require_system(host)
+    version = host.hypervisor.status().libvirt_version
+    hook = texts.hook_file(python, version, system.read(texts.MAIN_HOOK_PATH))
+    files = [texts.unit_file(python), hook, *_completion_files(system, completions)]
     steps: list[Step] = []
-    if not system.is_directory(texts.CONFIG):
-        steps.append(PutDirectory(texts.CONFIG))
-    puts, kept = _puts(system, files)
-    steps += puts
-    if system.readlink(texts.WANTED) is None and texts.UNIT not in kept:
-        steps.append(PutLink(texts.WANTED, texts.UNIT))
-    if system.has_services and any(
-        s.path in (texts.UNIT, texts.WANTED) for s in steps if isinstance(s, PutFile | PutLink)
+    if not system.is_directory(texts.CONFIG_DIRECTORY):
+        steps.append(CreateDirectory(texts.CONFIG_DIRECTORY))
+    writes, kept_paths = _write_steps(system, files)
+    steps += writes
+    if system.readlink(texts.UNIT_WANTS_LINK) is None and texts.UNIT_PATH not in kept_paths:
+        steps.append(CreateLink(texts.UNIT_WANTS_LINK, texts.UNIT_PATH))
+    if system.has_systemd and any(
+        s.path in (texts.UNIT_PATH, texts.UNIT_WANTS_LINK) for s in steps if isinstance(s, WriteFile | CreateLink)
     ):
-        steps.append(Systemctl(("daemon-reload",)))
-    steps += _restart(system) if restart_libvirt else []
+        steps.append(RunSystemctl(("daemon-reload",)))
+    steps += _restart_steps(system) if restart_libvirt else []
     notes = []
-    if not restart_libvirt and any(s.path == hook.path and s.was is None for s in puts):
-        notes.append(f"{RESTART} {_daemon(system)}")
-    if restart_libvirt and not system.has_services:
+    if not restart_libvirt and any(s.path == hook.path and s.previous_text is None for s in writes):
+        notes.append(f"{RESTART_NOTE} {_active_daemon(system)}")
+    if restart_libvirt and not system.has_systemd:
         notes.append("there is no systemd here, so libvirt was not restarted")
-    return _carry_out(world, steps, kept, [f.path for f in files], tuple(notes), progress, dry_run=dry_run)
+    return _execute_steps(host, steps, kept_paths, [f.path for f in files], tuple(notes), progress, dry_run=dry_run)
 
 
-def uninstall_host(world: World, *, restart_libvirt: bool, dry_run: bool, progress: Progress) -> Outcome:
-    """Take away what install-host put there; /etc/vgpuctl goes only when it is empty.
+def uninstall_host(host: Host, *, restart_libvirt: bool, dry_run: bool, progress: Progress) -> Outcome:
+    """Remove the files of install-host; /etc/vgpuctl is removed only if it is empty.
 
     Raises:
-        Failed: a file could not be removed; those removed before are put back.
+        Failed: a file could not be removed; files removed before are restored.
     """
     if not dry_run:
-        require_writable(world)
-    system = system_of(world)
-    places = [f"{d}/{n}" for entries in texts.COMPLETION_DIRECTORIES.values() for d, n in entries]
+        require_writable(host)
+    system = require_system(host)
+    completion_paths = [f"{d}/{n}" for entries in texts.COMPLETION_DIRECTORIES.values() for d, n in entries]
     steps: list[Step] = []
-    kept: list[str] = []
-    target = system.readlink(texts.WANTED)
-    hooks = (texts.HOOK, texts.MAIN_HOOK)
-    for path in (*hooks, texts.UNIT, *places):
+    kept_paths: list[str] = []
+    target = system.readlink(texts.UNIT_WANTS_LINK)
+    hook_paths = (texts.HOOK_PATH, texts.MAIN_HOOK_PATH)
+    for path in (*hook_paths, texts.UNIT_PATH, *completion_paths):
         text = system.read(path)
         if text is None:
             continue
-        if texts.is_ours(text):
-            steps.append(DropFile(path, text, 0o755 if path in hooks else 0o644))
-        elif path != texts.MAIN_HOOK:
-            kept.append(path)
-    if target is not None and texts.UNIT not in kept:
-        steps.insert(0, DropLink(texts.WANTED, target))
-    if steps and system.has_services:
-        steps.append(Systemctl(("daemon-reload",)))
-    if system.is_directory(texts.CONFIG) and system.is_empty(texts.CONFIG):
-        steps.append(DropDirectory(texts.CONFIG))
-    steps += _restart(system) if restart_libvirt else []
-    files = [s.path for s in steps if isinstance(s, DropFile)]
-    return _carry_out(world, steps, kept, files, (), progress, dry_run=dry_run)
+        if texts.has_valid_checksum(text):
+            steps.append(RemoveFile(path, text, 0o755 if path in hook_paths else 0o644))
+        elif path != texts.MAIN_HOOK_PATH:
+            kept_paths.append(path)
+    if target is not None and texts.UNIT_PATH not in kept_paths:
+        steps.insert(0, RemoveLink(texts.UNIT_WANTS_LINK, target))
+    if steps and system.has_systemd:
+        steps.append(RunSystemctl(("daemon-reload",)))
+    if system.is_directory(texts.CONFIG_DIRECTORY) and system.is_empty(texts.CONFIG_DIRECTORY):
+        steps.append(RemoveDirectory(texts.CONFIG_DIRECTORY))
+    steps += _restart_steps(system) if restart_libvirt else []
+    files = [s.path for s in steps if isinstance(s, RemoveFile)]
+    return _execute_steps(host, steps, kept_paths, files, (), progress, dry_run=dry_run)
 
 
-def _completions(system: System, scripts: Mapping[str, str]) -> list[InstalledFile]:
-    """Return the completion file of each shell whose directory the distribution has made."""
-    found = []
+def _completion_files(system: System, scripts: Mapping[str, str]) -> list[InstalledFile]:
+    """Return the completion file of each shell whose directory exists, as created by the distribution."""
+    files = []
     for shell, script in scripts.items():
         places = texts.COMPLETION_DIRECTORIES[shell]
         place = next(((d, n) for d, n in places if system.is_directory(d)), None)
         if place is not None:
-            found.append(texts.completion_file(shell, *place, script))
-    return found
+            files.append(texts.completion_file(shell, *place, script))
+    return files
 
 
-def _puts(system: System, files: Sequence[InstalledFile]) -> tuple[list[PutFile], list[str]]:
-    """Return what must be written, and the paths that are kept because somebody else wrote them."""
-    steps: list[PutFile] = []
-    kept: list[str] = []
+def _write_steps(system: System, files: Sequence[InstalledFile]) -> tuple[list[WriteFile], list[str]]:
+    """Return the files to write, and the paths that are kept because somebody else wrote them."""
+    steps: list[WriteFile] = []
+    kept_paths: list[str] = []
     for file in files:
-        was = system.read(file.path)
-        if was == file.text:
+        previous_text = system.read(file.path)
+        if previous_text == file.text:
             continue
-        if was is not None and not texts.is_ours(was):
-            kept.append(file.path)
+        if previous_text is not None and not texts.has_valid_checksum(previous_text):
+            kept_paths.append(file.path)
         else:
-            steps.append(PutFile(file.path, file.text, file.mode, was))
-    return steps, kept
+            steps.append(WriteFile(file.path, file.text, file.mode, previous_text))
+    return steps, kept_paths
 
 
-def _daemon(system: System) -> str:
-    return next((unit for unit in texts.DAEMONS if system.active(unit)), texts.DAEMONS[0])
+def _active_daemon(system: System) -> str:
+    return next((unit for unit in texts.DAEMONS if system.is_active(unit)), texts.DAEMONS[0])
 
 
-def _restart(system: System) -> list[Step]:
-    if not system.has_services:
+def _restart_steps(system: System) -> list[Step]:
+    if not system.has_systemd:
         return []
-    return [Systemctl(("restart", unit)) for unit in texts.DAEMONS if system.active(unit)]
+    return [RunSystemctl(("restart", unit)) for unit in texts.DAEMONS if system.is_active(unit)]
 
 
-def _carry_out(
-    world: World,
+def _execute_steps(
+    host: Host,
     steps: Sequence[Step],
-    kept: Sequence[str],
+    kept_paths: Sequence[str],
     files: Sequence[str],
     notes: tuple[str, ...],
     progress: Progress,
     *,
     dry_run: bool,
 ) -> Outcome:
-    warnings = tuple(f"{path} was changed by hand or is not vgpuctl's: it is kept" for path in kept)
+    warnings = tuple(f"{path} was changed by hand or is not vgpuctl's: it is kept" for path in kept_paths)
     lines = tuple(step.describe() for step in steps)
-    data: dict[str, object] = {"files": sorted(set(files) - set(kept)), "kept": sorted(kept)}
+    data: dict[str, object] = {"files": sorted(set(files) - set(kept_paths)), "kept": sorted(kept_paths)}
     if steps and not dry_run:
-        carry_out(world, Plan(steps=tuple(steps)), progress)
+        execute_plan(host, Plan(steps=tuple(steps)), progress)
     return Outcome(bool(steps), data, lines, warnings, notes, dry_run=dry_run)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What fits on this host together, and moving VMs so that more does: stopped, given another place, started again.
+"""Query what fits on this host together, and move VMs so that more fits: stop, assign another slot, start again.
 
-Each move is whole in itself: it claims its target, changes the VM as set-profile does, and starts it. After a failure
-or a crash the VMs moved before stay where they are, and the same command plans anew from there.
+Each move is complete in itself: it claims its target, changes the VM as set-profile does, and starts it. After a
+failure or a crash the VMs moved before stay where they are; the same command then plans again from there.
 """
 
 from __future__ import annotations
@@ -10,64 +10,64 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.fits import Fit, Spot, fit
-from vgpuctl.capacity.where import select_gpus
+from vgpuctl.capacity.constraints import select_gpus
+from vgpuctl.capacity.fit import FitResult, PlannedVgpu, check_fit
 from vgpuctl.engine.change import move_vgpu
 from vgpuctl.engine.exchange import exchange
-from vgpuctl.engine.guards import require_system, require_writable
-from vgpuctl.engine.move import deleted_meanwhile
-from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.power import leftovers_of
-from vgpuctl.engine.while_off import while_off
+from vgpuctl.engine.guards import require_system_libvirt, require_writable
+from vgpuctl.engine.place_and_start import deleted_meanwhile
+from vgpuctl.engine.power import read_domain_leftovers
+from vgpuctl.engine.with_vm_stopped import with_vm_stopped
 from vgpuctl.errors import Busy, NotFound, VgpuctlError
 from vgpuctl.model.gpu import Gpu
-from vgpuctl.model.outcome import Answer, Outcome, Progress
+from vgpuctl.model.outcome import Outcome, Progress, QueryResult
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Vm
-from vgpuctl.plan.choose import refuse_unknown_host_file
-from vgpuctl.plan.in_place import Goal
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.plan.choose import refuse_invalid_host_file
 from vgpuctl.plan.moves import (
     MovesPlan,
-    better_by_moves,
-    room_by_moves,
-    why_pinned,
+    pin_reason,
+    plan_defragmentation,
+    plan_room_moves,
 )
-from vgpuctl.plan.rounds import Round, describe_round, refuse_rounds
-from vgpuctl.steps.domain import OFF
+from vgpuctl.plan.rounds import Round, check_rounds, describe_round
+from vgpuctl.plan.vm_update import MoveTarget
+from vgpuctl.steps.domain import STOPPED_STATES
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
-Profiles = Sequence[tuple[str, int]]
-
-
-def fits(world: World, profiles: Profiles, gpu: str | None = None) -> tuple[Answer, bool | None]:
-    """Return whether so many of each profile fit together now, with their places, or why not; None: not known."""
-    snapshot = observe(world, Want(types=True, models=gpu is not None))
-    refuse_unknown_host_file(snapshot)
-    found = fit(snapshot, select_gpus(snapshot, gpu), profiles)
-    return Answer(_fit_value(found), snapshot.warnings), found.fits
+ProfileCounts = Sequence[tuple[str, int]]
 
 
-def _fit_value(found: Fit) -> dict[str, object]:
+def query_fit(host: Host, profiles: ProfileCounts, gpu: str | None = None) -> tuple[QueryResult, bool | None]:
+    """Return whether these counts of profiles fit together now, with their slots or the reason; None: unknown."""
+    snapshot = observe(host, ReadScope(types=True, models=gpu is not None))
+    refuse_invalid_host_file(snapshot)
+    result = check_fit(snapshot, select_gpus(snapshot, gpu), profiles)
+    return QueryResult(_fit_value(result), snapshot.warnings), result.fits
+
+
+def _fit_value(result: FitResult) -> dict[str, object]:
     return {
-        "fits": found.fits,
-        "why": found.why,
-        "wanted": _counts(found.wanted.items()),
-        "places": [_spot_value(s) for s in found.spots],
-        "too_many": _counts(found.too_many),
-        "fewest": found.fewest,
+        "fits": result.fits,
+        "why": result.reason,
+        "wanted": _counts(result.requested.items()),
+        "places": [_spot_value(spot) for spot in result.planned],
+        "too_many": _counts(result.excess),
+        "fewest": result.is_minimal,
         "gpus": [
             {
-                "address": b.gpu.address,
-                "model": b.gpu.model,
-                "profile": b.profile,
-                "free": b.room.free,
-                "free_at_least": b.room.sure or 0,
-                "reasons": list(b.room.reasons),
+                "address": gpu_room.gpu.address,
+                "model": gpu_room.gpu.model,
+                "profile": gpu_room.profile,
+                "free": gpu_room.room.free,
+                "free_at_least": gpu_room.room.guaranteed or 0,
+                "reasons": list(gpu_room.room.reasons),
             }
-            for b in found.barriers
+            for gpu_room in result.rooms
         ],
     }
 
@@ -76,63 +76,63 @@ def _counts(counts: Iterable[tuple[str, int]]) -> list[dict[str, object]]:
     return [{"profile": profile, "count": number} for profile, number in counts]
 
 
-def _spot_value(spot: Spot) -> dict[str, object]:
+def _spot_value(spot: PlannedVgpu) -> dict[str, object]:
     return {"profile": spot.profile, "gpu": spot.gpu.address, "placement_id": spot.placement_id}
 
 
 def make_room(
-    world: World, profiles: Profiles, *, most: int | None, yes: bool, wait_seconds: float, progress: Progress
+    host: Host, profiles: ProfileCounts, *, max_moves: int | None, yes: bool, wait_seconds: float, progress: Progress
 ) -> Outcome:
     """Plan the fewest moves that make room for these profiles; with `yes` carry them out.
 
     Raises:
-        NoCapacity: no moves make it.
-        VgpuctlError: a move failed; `left` says which have not been made.
+        NoCapacity: no moves make enough room.
+        VgpuctlError: a move failed; `left` lists the moves that were not done.
     """
-    snapshot, gpus, stay = _look(world, yes=yes)
-    plan = room_by_moves(snapshot, gpus, profiles, stay, most)
-    return _outcome(world, snapshot, plan, profiles, yes=yes, wait_seconds=wait_seconds, progress=progress)
+    snapshot, gpus, pinned_vms = _observe(host, yes=yes)
+    plan = plan_room_moves(snapshot, gpus, profiles, pinned_vms, max_moves)
+    return _outcome(host, snapshot, plan, profiles, yes=yes, wait_seconds=wait_seconds, progress=progress)
 
 
-def defragment(world: World, *, most: int | None, yes: bool, wait_seconds: float, progress: Progress) -> Outcome:
+def defragment(host: Host, *, max_moves: int | None, yes: bool, wait_seconds: float, progress: Progress) -> Outcome:
     """Plan moves after which more of the largest profiles fit; with `yes` carry them out.
 
     Raises:
-        VgpuctlError: a move failed; `left` says which have not been made.
+        VgpuctlError: a move failed; `left` lists the moves that were not done.
     """
-    snapshot, gpus, stay = _look(world, yes=yes)
-    plan = better_by_moves(snapshot, gpus, stay, most)
-    return _outcome(world, snapshot, plan, (), yes=yes, wait_seconds=wait_seconds, progress=progress)
+    snapshot, gpus, pinned_vms = _observe(host, yes=yes)
+    plan = plan_defragmentation(snapshot, gpus, pinned_vms, max_moves)
+    return _outcome(host, snapshot, plan, (), yes=yes, wait_seconds=wait_seconds, progress=progress)
 
 
-def _look(world: World, *, yes: bool) -> tuple[Snapshot, tuple[Gpu, ...], frozenset[str]]:
-    """Look at the host: its GPUs, and the VMs that stay whatever comes."""
+def _observe(host: Host, *, yes: bool) -> tuple[Snapshot, tuple[Gpu, ...], frozenset[str]]:
+    """Return a snapshot of the host, its GPUs, and the VMs that must not be moved."""
     if yes:
-        require_writable(world)
-    snapshot = observe(world, Want(types=True, models=False))
-    require_system(snapshot)
-    refuse_unknown_host_file(snapshot)
-    return snapshot, select_gpus(snapshot, None), pinned(world, snapshot)
+        require_writable(host)
+    snapshot = observe(host, ReadScope(types=True, models=False))
+    require_system_libvirt(snapshot)
+    refuse_invalid_host_file(snapshot)
+    return snapshot, select_gpus(snapshot, None), find_pinned_vms(host, snapshot)
 
 
-def pinned(world: World, snapshot: Snapshot) -> frozenset[str]:
-    """Return the VMs that stay where they are because libvirt has saved their memory with their devices."""
-    stay = set()
+def find_pinned_vms(host: Host, snapshot: Snapshot) -> frozenset[str]:
+    """Return the VMs that must not move because libvirt saved their memory together with their devices."""
+    pinned_vms = set()
     for vm in snapshot.vms:
-        if vm.state in OFF and why_pinned(vm) is None:
+        if vm.state in STOPPED_STATES and pin_reason(vm) is None:
             try:
-                saved = leftovers_of(world, vm).managed_save
+                has_managed_save = read_domain_leftovers(host, vm).managed_save
             except NotFound:
-                saved = True
-            stay |= {vm.uuid} if saved else set()
-    return frozenset(stay)
+                has_managed_save = True
+            pinned_vms |= {vm.uuid} if has_managed_save else set()
+    return frozenset(pinned_vms)
 
 
 def _outcome(
-    world: World,
+    host: Host,
     snapshot: Snapshot,
     plan: MovesPlan,
-    profiles: Profiles,
+    profiles: ProfileCounts,
     *,
     yes: bool,
     wait_seconds: float,
@@ -142,82 +142,84 @@ def _outcome(
     data: dict[str, object] = {
         "moves": plan.values(),
         "places": [_spot_value(spot) for spot in plan.spots],
-        "fewest": plan.fewest,
+        "fewest": plan.is_minimal,
     }
     if not yes or not plan.moves:
         notes = ("--yes carries it out",) if plan.moves else ()
         return Outcome(bool(plan.moves), data, steps, snapshot.warnings, notes, dry_run=not yes)
-    move_all(world, plan.rounds, wait_seconds, progress)
-    return Outcome(True, data, steps, (*snapshot.warnings, *_room_now(world, profiles)))
+    move_in_rounds(host, plan.rounds, wait_seconds, progress)
+    return Outcome(True, data, steps, (*snapshot.warnings, *_warn_if_taken(host, profiles)))
 
 
-def _room_now(world: World, profiles: Profiles) -> tuple[str, ...]:
-    """Look whether the room that was made is there; all is done, so a look that fails now is a warning, no failure."""
+def _warn_if_taken(host: Host, profiles: ProfileCounts) -> tuple[str, ...]:
+    """Warn if the room made is no longer free. All moves are done, so a failing check is a warning, not an error."""
     if not profiles:
         return ()
     try:
-        now = observe(world, Want(types=True, models=False))
-        there = fit(now, select_gpus(now, None), profiles).fits is not False
+        snapshot = observe(host, ReadScope(types=True, models=False))
+        is_free = check_fit(snapshot, select_gpus(snapshot, None), profiles).fits is not False
     except VgpuctlError as error:
         return (f"it is done, but the host could not be looked at again: {error}",)
-    return () if there else ("the room that was made is taken already: somebody was faster",)
+    return () if is_free else ("the room that was made is taken already: somebody was faster",)
 
 
-def move_all(world: World, rounds: Sequence[Round], wait_seconds: float, progress: Progress) -> None:
-    """Make one round after the other, each only when those before it are made."""
+def move_in_rounds(host: Host, rounds: Sequence[Round], wait_seconds: float, progress: Progress) -> None:
+    """Carry out the rounds in order, each only after those before it succeeded."""
     for number, moves in enumerate(rounds):
         try:
-            _move(world, moves, wait_seconds, progress)
+            _move_round(host, moves, wait_seconds, progress)
         except VgpuctlError as error:
             error.changed = error.changed or number > 0
-            error.left += [f"{describe_round(later)}: not done" for later in rounds[number + 1 :]]
-            again = "the same command again plans from what is there then"
-            error.hint = "; ".join(filter(None, (error.hint, again)))
+            error.left += [f"{describe_round(later_round)}: not done" for later_round in rounds[number + 1 :]]
+            retry = "the same command again plans from what is there then"
+            error.hint = "; ".join(filter(None, (error.hint, retry)))
             raise
 
 
-def _move(world: World, moves: Round, wait_seconds: float, progress: Progress) -> None:
-    """Look whether the VMs run now, and move them: they may have been started or stopped since the plan.
+def _move_round(host: Host, moves: Round, wait_seconds: float, progress: Progress) -> None:
+    """Read the VMs' current states and move them: they may have been started or stopped since the plan.
 
     Raises:
-        NotFound: one was deleted meanwhile.
-        Busy: one may not be moved any more.
-        NoCapacity: a new place is gone already; none was shut down for it.
-        VgpuctlError: as `while_off`.
+        NotFound: a VM was deleted meanwhile.
+        Busy: a VM must not be moved any more.
+        NoCapacity: a target slot is taken already; no VM was shut down for it.
+        VgpuctlError: as in `with_vm_stopped`.
     """
-    snapshot = observe(world, Want(types=True, models=False))
-    vms = []
+    snapshot = observe(host, ReadScope(types=True, models=False))
+    current_vms = []
     for move in moves:
-        seen = snapshot.vm(move.vm.uuid)
-        if seen is None:
+        current_vm = snapshot.vm(move.vm.uuid)
+        if current_vm is None:
             raise deleted_meanwhile(move.vm)
-        stays = why_pinned(seen)
-        if stays is not None:
-            raise Busy(f"VM {seen.name} is not moved: {stays} now", vm=seen.name, state=str(seen.state))
-        vms.append(seen)
-    refuse_rounds(snapshot, [tuple(replace(move, vm=vm) for vm, move in zip(vms, moves, strict=True))])
+        reason = pin_reason(current_vm)
+        if reason is not None:
+            raise Busy(
+                f"VM {current_vm.name} is not moved: {reason} now", vm=current_vm.name, state=str(current_vm.state)
+            )
+        current_vms.append(current_vm)
+    check_rounds(snapshot, [tuple(replace(move, vm=vm) for vm, move in zip(current_vms, moves, strict=True))])
 
-    def act() -> None:
+    def move_vms() -> None:
         if len(moves) > 1:
-            exchange(world, moves, wait_seconds=wait_seconds, progress=progress)
+            exchange(host, moves, wait_seconds=wait_seconds, progress=progress)
             return
         (move,) = moves
-        goal, carrier = Goal(move.gpu, move.placement_id), move.vgpu.carrier
-        move_vgpu(world, move.vm.uuid, carrier, goal, wait_seconds=wait_seconds, progress=progress)
+        target, carrier = MoveTarget(move.gpu, move.placement_id), move.vgpu.carrier
+        move_vgpu(host, move.vm.uuid, carrier, target, wait_seconds=wait_seconds, progress=progress)
 
-    _while_all_off(world, vms, act, wait_seconds, progress)
+    _with_vms_stopped(host, current_vms, move_vms, wait_seconds, progress)
 
 
-def _while_all_off(
-    world: World, vms: Sequence[Vm], act: Callable[[], None], wait_seconds: float, progress: Progress
+def _with_vms_stopped(
+    host: Host, vms: Sequence[Vm], act: Callable[[], None], wait_seconds: float, progress: Progress
 ) -> None:
-    """Do it while all of them are off; those that ran run again after it."""
+    """Call `act` while all of these VMs are off; those that ran are started again afterwards."""
     if not vms:
         act()
         return
     vm, *others = vms
 
-    def rest() -> None:
-        _while_all_off(world, others, act, wait_seconds, progress)
+    def continue_with_others() -> None:
+        _with_vms_stopped(host, others, act, wait_seconds, progress)
 
-    while_off(world, vm, rest, "moved", wait_seconds, progress)
+    with_vm_stopped(host, vm, continue_with_others, "moved", wait_seconds, progress)

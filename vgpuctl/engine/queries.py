@@ -1,69 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that only look."""
+"""The commands that only read."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.where import select_gpus
+from vgpuctl.capacity.constraints import select_gpus
 from vgpuctl.engine.guards import find_vm
-from vgpuctl.engine.observe import Want, observe
-from vgpuctl.model.address import gpu_address
-from vgpuctl.model.outcome import Answer
+from vgpuctl.model.address import parse_gpu_address
+from vgpuctl.model.outcome import QueryResult
+from vgpuctl.observe import ReadScope, observe
 from vgpuctl.plan import report
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
 
-def list_gpus(world: World, *, everything: bool = False) -> Answer:
-    """Return every GPU; `everything` adds other SR-IOV functions and unbound endpoints."""
-    snapshot = observe(world, Want(every_function=everything))
+def list_gpus(host: Host, *, everything: bool = False) -> QueryResult:
+    """Return every GPU; `everything` adds other SR-IOV functions and endpoints without a driver."""
+    snapshot = observe(host, ReadScope(every_function=everything))
     values = [report.gpu_value(snapshot, g) for g in snapshot.gpus]
-    return Answer(values, (*snapshot.warnings, *report.gpu_warnings(snapshot.gpus)))
+    return QueryResult(values, (*snapshot.warnings, *report.gpu_warnings(snapshot.gpus)))
 
 
-def show_gpu(world: World, address: str) -> Answer:
+def show_gpu(host: Host, address: str) -> QueryResult:
     """Return one GPU with its types, functions and vGPUs."""
-    from vgpuctl.engine.scheduler_seen import scheduler_seen, with_logged
+    from vgpuctl.engine.scheduler_status import read_scheduler_status, with_logged_scheduler
 
-    wanted = gpu_address(address)
-    snapshot = observe(world, Want(types=True, every_function=True))
-    gpu = with_logged(world, select_gpus(snapshot, wanted)[0])
-    details, unseen = scheduler_seen(world, snapshot, gpu)
-    warnings = (*snapshot.warnings, *report.gpu_warnings([gpu]), *unseen)
-    return Answer({**report.gpu_details(snapshot, gpu), **details}, warnings)
+    gpu_address = parse_gpu_address(address)
+    snapshot = observe(host, ReadScope(types=True, every_function=True))
+    gpu = with_logged_scheduler(host, select_gpus(snapshot, gpu_address)[0])
+    details, scheduler_warnings = read_scheduler_status(host, snapshot, gpu)
+    warnings = (*snapshot.warnings, *report.gpu_warnings([gpu]), *scheduler_warnings)
+    return QueryResult({**report.gpu_details(snapshot, gpu), **details}, warnings)
 
 
-def list_profiles(world: World, *, gpu: str | None = None, everything: bool = False) -> Answer:
-    """Return every profile and how many more of it can be made now on the whole host, together."""
+def list_profiles(host: Host, *, gpu: str | None = None, everything: bool = False) -> QueryResult:
+    """Return every profile and how many more of it can be created now, on all GPUs of the host together."""
     from vgpuctl.plan import profile_report
 
-    snapshot = observe(world, Want(types=True, models=gpu is not None))
+    snapshot = observe(host, ReadScope(types=True, models=gpu is not None))
     gpus = select_gpus(snapshot, gpu)
     values = profile_report.profile_values(snapshot, gpus, everything=everything)
-    return Answer(values, (*snapshot.warnings, *report.gpu_warnings(gpus)))
+    return QueryResult(values, (*snapshot.warnings, *report.gpu_warnings(gpus)))
 
 
-def explain(world: World, profile: str) -> Answer:
-    """Return for every GPU how many of a profile fit and what stands in the way."""
-    from vgpuctl.engine.moves import pinned
-    from vgpuctl.plan.explanation import explain_value
+def explain(host: Host, profile: str) -> QueryResult:
+    """Return for every GPU how many vGPUs of a profile fit and what prevents more."""
+    from vgpuctl.engine.moves import find_pinned_vms
+    from vgpuctl.plan.explanation import explain_profile
 
-    snapshot = observe(world, Want(types=True))
-    gpus = tuple(g for g in snapshot.gpus if g.display_class)
-    stay = pinned(world, snapshot) if snapshot.hypervisor.available else frozenset()
-    return Answer(explain_value(snapshot, gpus, profile, stay), snapshot.warnings)
-
-
-def list_vms(world: World) -> Answer:
-    """Return every VM, ours and foreign."""
-    snapshot = observe(world, Want(models=False))
-    return Answer([report.vm_row(snapshot, v) for v in snapshot.vms], snapshot.warnings)
+    snapshot = observe(host, ReadScope(types=True))
+    gpus = tuple(g for g in snapshot.gpus if g.is_display_class)
+    pinned_vms = find_pinned_vms(host, snapshot) if snapshot.hypervisor.available else frozenset()
+    return QueryResult(explain_profile(snapshot, gpus, profile, pinned_vms), snapshot.warnings)
 
 
-def show_vm(world: World, name: str) -> Answer:
+def list_vms(host: Host) -> QueryResult:
+    """Return every VM, managed and unmanaged."""
+    snapshot = observe(host, ReadScope(models=False))
+    return QueryResult([report.vm_row(snapshot, v) for v in snapshot.vms], snapshot.warnings)
+
+
+def show_vm(host: Host, name: str) -> QueryResult:
     """Return one VM with its vGPUs and disks."""
-    snapshot = observe(world, Want(models=False))
+    snapshot = observe(host, ReadScope(models=False))
     vm = find_vm(snapshot, name)
-    return Answer(report.vm_value(snapshot, vm), snapshot.warnings)
+    return QueryResult(report.vm_value(snapshot, vm), snapshot.warnings)

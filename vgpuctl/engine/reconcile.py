@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finish or undo what a crash left, with the steps of create and delete.
 
-Only what vgpuctl can prove to be its own is touched: a claim whose VM and process are gone, a VM whose record
-says it is half made or half removed while no process works on it. What is foreign is left alone.
+It touches only what vgpuctl can prove to be its own: a claim whose VM and process are gone, or a VM whose record
+says that it is half created or half removed while no process works on it. It leaves unmanaged devices and VMs alone.
 """
 
 from __future__ import annotations
@@ -10,357 +10,376 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vgpuctl.domain.sources import sources_of
-from vgpuctl.engine.chains import refuse_shared
-from vgpuctl.engine.claim import claims_of, give_back_unused, reclaim
-from vgpuctl.engine.drained import forget_settled, left_off
-from vgpuctl.engine.guards import require_system, require_writable
-from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.observe.vms import read_vm
-from vgpuctl.engine.power import lacks_place, leftovers_of, start_vm
-from vgpuctl.engine.run import carry_out
-from vgpuctl.engine.unowned import About, Finding, of_host_file, unfinished, unowned
-from vgpuctl.engine.working import worked_on
+from vgpuctl.domain.disk_sources import parse_disk_sources
+from vgpuctl.engine.chains import refuse_shared_deletion
+from vgpuctl.engine.claim import claims_of_record, release_unused_claims, take_over_claims
+from vgpuctl.engine.drained_vms import drop_stale_notes, find_abandoned_vms
+from vgpuctl.engine.execute import execute_plan
+from vgpuctl.engine.guards import require_system_libvirt, require_writable
+from vgpuctl.engine.power import read_domain_leftovers, start_vm, why_not_startable
+from vgpuctl.engine.unowned import FindingKey, ReconcileFinding, check_host_vgpus, find_unfinished_files, find_unowned
+from vgpuctl.engine.vm_in_progress import read_vms_in_progress
 from vgpuctl.errors import LibvirtFailed, NotFound, PartlyApplied, Refused, VgpuctlError
-from vgpuctl.model.digits import whole
-from vgpuctl.model.gpu import Owner, Vgpu
+from vgpuctl.model.gpu import Ownership, Vgpu
+from vgpuctl.model.numbers import parse_integer
 from vgpuctl.model.outcome import Outcome, Progress
-from vgpuctl.model.records import Holder
+from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.step import Plan
-from vgpuctl.model.vm import Claim, Exchange, ProcessId, Promise, PromiseState, Vm
-from vgpuctl.plan.change import ADOPTED, detach_steps, unreferenced
+from vgpuctl.model.vm import Claim, Exchange, ProcessId, RecordState, Vm, VmRecord
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.observe.vms import read_vm
+from vgpuctl.plan.change import ADOPTED_ALIAS_PREFIX, detach_steps, find_unreferenced_vgpus
 from vgpuctl.plan.exchange import abandoning_steps, decided, finishing_steps
-from vgpuctl.plan.refresh import dropping
+from vgpuctl.plan.refresh import spare_removal_plan
 from vgpuctl.plan.remove import (
-    as_promised,
-    freeing_steps,
-    not_provably_ours,
-    removal_plan,
+    assigned_from_observed,
+    release_steps,
+    unproven_carriers,
+    vm_removal_plan,
 )
-from vgpuctl.plan.reserve import held
-from vgpuctl.plan.vgpus import refuse_unread
-from vgpuctl.steps.claims import HoldClaim, ReleaseClaim, claims_on
-from vgpuctl.steps.domain import OFF, SetRecord, lacking
-from vgpuctl.steps.plug import SwitchOver
+from vgpuctl.plan.reserve import with_slot
+from vgpuctl.plan.vgpus import refuse_unreadable_entries
+from vgpuctl.ports.step import Plan
+from vgpuctl.steps.attach import SwitchOver
+from vgpuctl.steps.claims import ReleaseClaim, TakeClaim, reread_claims
+from vgpuctl.steps.domain import STOPPED_STATES, SetRecordState, find_missing_resources
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
-    from vgpuctl.model.seams import Processes
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
+    from vgpuctl.ports.processes import Processes
 
-ROUNDS = 5
-AGAIN = "what is left after that is looked at again: more may follow"
+MAX_ROUNDS = 5
+DRY_RUN_NOTE = "what is left after that is looked at again: more may follow"
 
 
-def reconcile(world: World, *, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome:
-    """Find and mend, again until nothing is left to mend; one failure does not stop the rest, and is told at the end.
+def reconcile(host: Host, *, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome:
+    """Find and fix problems in rounds until none is left; one failure does not stop the rest and is raised at the end.
 
-    What was mended may uncover what is left of it: a VM that is gone leaves claims that were stray. A dry run shows
-    what the first look finds.
+    A fix may uncover further problems: a VM that is removed leaves claims that were stray. A dry run shows the
+    findings of the first round only.
 
     Raises:
-        PartlyApplied: there still is something after the last round.
-        VgpuctlError: the first failure, after everything else was tried; `left` lists all of them.
+        PartlyApplied: problems remain after the last round.
+        VgpuctlError: the first failure, after all other fixes were tried; `left` lists all failures.
     """
     if not dry_run:
-        require_writable(world)
-    told: dict[About, Finding] = {}
-    failed: dict[About, VgpuctlError] = {}
+        require_writable(host)
+    all_findings: dict[FindingKey, ReconcileFinding] = {}
+    failed: dict[FindingKey, VgpuctlError] = {}
     steps: list[str] = []
-    before: list[About] = []
-    for rounds in range(ROUNDS + 1):
-        seen = replace(world, processes=_Others(world.processes)) if rounds else world
-        snapshot = _look(seen, dry_run=dry_run)
-        findings = {f.about: f for f in find(seen, snapshot)}
-        told |= {about: f for about, f in findings.items() if about not in told}
-        work = [f for f in findings.values() if f.mends and f.about not in failed]
-        if not work or before == [f.about for f in work]:  # others work on it, or it is as it was
+    previous: list[FindingKey] = []
+    for rounds in range(MAX_ROUNDS + 1):
+        round_host = replace(host, processes=_OtherProcesses(host.processes)) if rounds else host
+        snapshot = _observe(round_host, dry_run=dry_run)
+        findings = {f.key: f for f in find_problems(round_host, snapshot)}
+        all_findings |= {key: f for key, f in findings.items() if key not in all_findings}
+        fixable = [f for f in findings.values() if f.has_fix and f.key not in failed]
+        if not fixable or previous == [f.key for f in fixable]:  # none left, or unchanged: others may work on it
             break
-        before = [f.about for f in work]
-        if rounds == ROUNDS:
-            raise _unsettled(work)
-        steps += [line for f in work for line in f.steps]
+        previous = [f.key for f in fixable]
+        if rounds == MAX_ROUNDS:
+            raise _rounds_error(fixable)
+        steps += [line for f in fixable for line in f.steps]
         if dry_run:
             break
-        for finding in work:
-            error = _mend(world, finding, wait_seconds, progress)
+        for finding in fixable:
+            error = _fix(host, finding, wait_seconds, progress)
             if error is not None:
-                failed[finding.about] = error
+                failed[finding.key] = error
     if failed:
         first = next(iter(failed.values()))
         first.left = [line for error in failed.values() for line in (error.left or [error.message])]
         raise first
-    found = [{"kind": f.kind, "what": f.what, "action": f.action} for f in told.values()]
-    notes = (AGAIN,) if dry_run and steps else ()
-    return Outcome(bool(steps), {"findings": found}, tuple(steps), snapshot.warnings, notes, dry_run=dry_run)
+    values = [{"kind": f.kind, "what": f.what, "action": f.action} for f in all_findings.values()]
+    notes = (DRY_RUN_NOTE,) if dry_run and steps else ()
+    return Outcome(bool(steps), {"findings": values}, tuple(steps), snapshot.warnings, notes, dry_run=dry_run)
 
 
-class _Others:
-    """The processes but for this one: what it has claimed in an earlier round, nobody works on any more."""
+class _OtherProcesses:
+    """All processes except this one: nobody works any more on what this process claimed in an earlier round."""
 
     def __init__(self, real: Processes) -> None:
         self._real = real
 
-    def this(self) -> ProcessId:
+    def current_process(self) -> ProcessId:
         """Return the calling process."""
-        return self._real.this()
+        return self._real.current_process()
 
-    def command(self) -> str:
+    def command_line(self) -> str:
         """Return the calling command line."""
-        return self._real.command()
+        return self._real.command_line()
 
-    def alive(self, process: ProcessId) -> bool:
-        """Say whether another process lives."""
-        return process != self.this() and self._real.alive(process)
+    def is_alive(self, process: ProcessId) -> bool:
+        """Return whether the process is alive and is not this one."""
+        return process != self.current_process() and self._real.is_alive(process)
 
-    def holders(self, nodes: tuple[str, ...]) -> tuple[Holder, ...]:
-        """Return who has device nodes open."""
-        return self._real.holders(nodes)
+    def find_holders(self, nodes: tuple[str, ...]) -> tuple[DeviceUser, ...]:
+        """Return the processes that have these device nodes open."""
+        return self._real.find_holders(nodes)
 
 
-def _look(world: World, *, dry_run: bool) -> Snapshot:
-    snapshot = observe(world, Want(models=False))
-    require_system(snapshot)
+def _observe(host: Host, *, dry_run: bool) -> Snapshot:
+    snapshot = observe(host, ReadScope(models=False))
+    require_system_libvirt(snapshot)
     if not dry_run:
-        refuse_unread(snapshot)
-        forget_settled(world, snapshot)
+        refuse_unreadable_entries(snapshot)
+        drop_stale_notes(host, snapshot)
     return snapshot
 
 
-def _unsettled(work: list[Finding]) -> PartlyApplied:
+def _rounds_error(unfixed: list[ReconcileFinding]) -> PartlyApplied:
     error = PartlyApplied(
-        f"after {ROUNDS} rounds there still is something to fix: something else may be changing this host",
+        f"after {MAX_ROUNDS} rounds there still is something to fix: something else may be changing this host",
         hint="vgpuctl reconcile --dry-run shows what is left",
     )
-    error.left = [f"{f.what}: {f.action}" for f in work]
+    error.left = [f"{f.what}: {f.action}" for f in unfixed]
     return error
 
 
-def _mend(world: World, finding: Finding, wait_seconds: float, progress: Progress) -> VgpuctlError | None:
-    """Claim it, see that it still is as it was found, and mend it; another vgpuctl may have been faster."""
+def _fix(host: Host, finding: ReconcileFinding, wait_seconds: float, progress: Progress) -> VgpuctlError | None:
+    """Take the claims, check that the finding still holds, and fix it; another vgpuctl may have been faster."""
     try:
-        if finding.vm is not None and finding.start:
-            start_vm(world, finding.vm.uuid, dry_run=False, wait_seconds=wait_seconds, progress=progress)
+        if finding.vm is not None and finding.starts_vm:
+            start_vm(host, finding.vm.uuid, dry_run=False, wait_seconds=wait_seconds, progress=progress)
             return None
         plan = finding.plan or Plan(())
         removes = any(isinstance(step, ReleaseClaim | SwitchOver) for step in plan.steps)
-        mine = reclaim(world, finding.claims, wait_seconds, lost=finding.vm is not None, leaving=removes)
-        if not _still(world, finding):
-            give_back_unused(world, mine)
+        held_claims = take_over_claims(
+            host, finding.claims, wait_seconds, include_missing=finding.vm is not None, leaving=removes
+        )
+        if not _is_unchanged(host, finding):
+            release_unused_claims(host, held_claims)
             return None
-        carry_out(world, plan, progress)
+        execute_plan(host, plan, progress)
     except VgpuctlError as error:
         return error
     return None
 
 
-def _still(world: World, finding: Finding) -> bool:
-    """Say whether it is as it was found; a VM that was off and is started since keeps what it has."""
+def _is_unchanged(host: Host, finding: ReconcileFinding) -> bool:
+    """Return whether the finding still holds. It does not for a VM started since: that VM keeps its vGPUs."""
     if finding.vm is None:
-        claimed = {c.carrier for c in claims_on(world, finding.claims)}
-        if any(world.hypervisor.find_domain(c.vm_uuid) is not None for c in finding.claims):
+        claimed = {c.carrier for c in reread_claims(host, finding.claims)}
+        if any(host.hypervisor.find_domain(c.vm_uuid) is not None for c in finding.claims):
             return False
         return all(c.carrier in claimed for c in finding.claims)
-    if finding.vm.uuid in worked_on(world):
+    if finding.vm.uuid in read_vms_in_progress(host):
         return False
-    record = world.hypervisor.find_domain(finding.vm.uuid)
-    if record is None:
+    domain = host.hypervisor.find_domain(finding.vm.uuid)
+    if domain is None:
         return False
-    now = read_vm(world, record)
-    if (finding.vm.state in OFF) != (now.state in OFF):
+    current = read_vm(host, domain)
+    if (finding.vm.state in STOPPED_STATES) != (current.state in STOPPED_STATES):
         return False
-    return now.promise == finding.vm.promise and now.unreadable_promise == finding.vm.unreadable_promise
+    return current.record == finding.vm.record and current.has_unreadable_record == finding.vm.has_unreadable_record
 
 
-def find(world: World, snapshot: Snapshot) -> tuple[Finding, ...]:
-    """Return everything that is not as it should be."""
-    found: list[Finding] = []
-    for write in snapshot.stuck:
+def find_problems(host: Host, snapshot: Snapshot) -> tuple[ReconcileFinding, ...]:
+    """Return every problem on the host."""
+    findings: list[ReconcileFinding] = []
+    for write in snapshot.stuck_writes:
         text = f"process {write.process.pid} waits in the kernel writing {write.path}"
-        found.append(Finding("stuck-write", text, "it ends when the device is released"))
-    busy = worked_on(world)
-    live = {c.vm_uuid for c in snapshot.claims if c.carrier in snapshot.live_claims}
-    for vm in (v for v in snapshot.vms if v.uuid not in busy):
-        found += _of_vm(world, snapshot, vm, works=vm.uuid in live)
-    found += [*of_host_file(world, snapshot), *unowned(world, snapshot), *unfinished(world)]
-    return (*found, *_drained(world, snapshot))
+        findings.append(ReconcileFinding("stuck-write", text, "it ends when the device is released"))
+    in_progress = read_vms_in_progress(host)
+    claiming_uuids = {c.vm_uuid for c in snapshot.claims if c.carrier in snapshot.live_claims}
+    for vm in (v for v in snapshot.vms if v.uuid not in in_progress):
+        findings += _check_vm(host, snapshot, vm, is_in_progress=vm.uuid in claiming_uuids)
+    findings += [*check_host_vgpus(host, snapshot), *find_unowned(host, snapshot), *find_unfinished_files(host)]
+    return (*findings, *_find_drained(host, snapshot))
 
 
-def _drained(world: World, snapshot: Snapshot) -> list[Finding]:
-    """Return the VMs that were shut down for a while and that nobody is left to start again."""
-    found = []
-    for gpu, vm in left_off(world, snapshot):
+def _find_drained(host: Host, snapshot: Snapshot) -> list[ReconcileFinding]:
+    """Return the VMs that a command shut down temporarily and that nobody starts again, because the command is gone."""
+    findings = []
+    for gpu, vm in find_abandoned_vms(host, snapshot):
         if gpu is None:
             text = f"VM {vm.name} was shut down to be refreshed or moved, and has not been started again"
-            found.append(Finding("drained", text, f"start VM {vm.name}", vm=vm, start=True))
+            findings.append(ReconcileFinding("drained", text, f"start VM {vm.name}", vm=vm, starts_vm=True))
             continue
         text = f"VM {vm.name} was shut down to set GPU {gpu} up, and has not been started again"
-        stuck = any(w.gpu == gpu for w in snapshot.stuck)  # the start says so, and reads nothing there
-        lacks = None if stuck else lacks_place(world, snapshot, vm)
-        if lacks is None:
-            found.append(Finding("drained", text, f"start VM {vm.name}", vm=vm, start=True))
+        stuck = any(
+            w.gpu == gpu for w in snapshot.stuck_writes
+        )  # starting it reports that, and reads nothing on the GPU
+        problem = None if stuck else why_not_startable(host, snapshot, vm)
+        if problem is None:
+            findings.append(ReconcileFinding("drained", text, f"start VM {vm.name}", vm=vm, starts_vm=True))
         else:
-            again = f"the same command again, or vgpuctl set-mode {gpu} MODE or vgpuctl apply, starts {vm.name} too"
-            action = f"nothing before the GPU is set up: {lacks}; {again}"
-            found.append(Finding("drained", text, action, vm=vm))
-    return found
+            retry = f"the same command again, or vgpuctl set-mode {gpu} MODE or vgpuctl apply, starts {vm.name} too"
+            action = f"nothing before the GPU is set up: {problem}; {retry}"
+            findings.append(ReconcileFinding("drained", text, action, vm=vm))
+    return findings
 
 
-def _of_vm(world: World, snapshot: Snapshot, vm: Vm, *, works: bool) -> list[Finding]:
-    """Return what is wrong with one VM; `works`: a living process has claims of it."""
-    if vm.promise is None:
-        return _without_record(world, snapshot, vm)
-    if works:
+def _check_vm(host: Host, snapshot: Snapshot, vm: Vm, *, is_in_progress: bool) -> list[ReconcileFinding]:
+    """Return what is wrong with one VM; `is_in_progress`: a live process holds claims for it."""
+    if vm.record is None:
+        return _check_without_record(host, snapshot, vm)
+    if is_in_progress:
         return []
-    own = replace(vm.promise, vgpus=held(snapshot, vm, vm.promise))
-    claims = claims_of(world, vm.name, own)
-    if any(w.gpu in {v.gpu for v in own.vgpus} for w in snapshot.stuck):
+    held_record = replace(vm.record, vgpus=with_slot(snapshot, vm, vm.record))
+    claims = claims_of_record(host, vm.name, held_record)
+    if any(w.gpu in {v.gpu for v in held_record.vgpus} for w in snapshot.stuck_writes):
         return []
-    if vm.promise.state is not PromiseState.READY:
-        return _half_way(world, snapshot, vm, vm.promise, own, claims)
-    if vm.promise.exchange is not None:
-        return [_half_exchanged(world, snapshot, vm, vm.promise, vm.promise.exchange)]
-    if vm.promise.spares():
-        return _half_refreshed(world, snapshot, vm, vm.promise, claims)
-    return _incomplete(world, snapshot, vm, vm.promise, own, claims)
+    if vm.record.state is not RecordState.READY:
+        return _check_unfinished(host, snapshot, vm, vm.record, held_record, claims)
+    if vm.record.exchange is not None:
+        return [_check_exchange(host, snapshot, vm, vm.record, vm.record.exchange)]
+    if vm.record.spare_disks():
+        return _check_refresh(host, snapshot, vm, vm.record, claims)
+    return _check_ready(host, snapshot, vm, vm.record, held_record, claims)
 
 
-def _half_way(
-    world: World, snapshot: Snapshot, vm: Vm, promise: Promise, own: Promise, claims: tuple[Claim, ...]
-) -> list[Finding]:
-    """Return what is half made or half removed; `own` is the record with those vGPUs that the VM has now."""
-    half = "made" if promise.state is PromiseState.MAKING else "removed"
-    if vm.state not in OFF:
-        return _half_way_and_on(world, vm, promise, half, claims)
+def _check_unfinished(
+    host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord, held_record: VmRecord, claims: tuple[Claim, ...]
+) -> list[ReconcileFinding]:
+    """Return the finding for a half created or half removed VM; `held_record` has only the vGPUs it has now."""
+    half = "made" if record.state is RecordState.CREATING else "removed"
+    if vm.state not in STOPPED_STATES:
+        return _check_unfinished_running(host, vm, record, half, claims)
     try:
-        leftovers = leftovers_of(world, vm)
+        leftovers = read_domain_leftovers(host, vm)
     except NotFound:
         return []
     try:
-        refuse_shared(world, snapshot, vm, promise)
+        refuse_shared_deletion(host, snapshot, vm, record)
     except (Refused, LibvirtFailed) as error:
-        return [Finding(f"half-{half}", f"VM {vm.name} is half {half}", f"nothing: {error.message}")]
-    leave = not_provably_ours(snapshot, vm, own)
-    plan = removal_plan(vm, own, leftovers, keep_disks=False, leave=leave)
-    return [Finding(f"half-{half}", f"VM {vm.name} is half {half}", f"remove VM {vm.name}", plan, claims, vm)]
+        return [ReconcileFinding(f"half-{half}", f"VM {vm.name} is half {half}", f"nothing: {error.message}")]
+    unproven = unproven_carriers(snapshot, vm, held_record)
+    plan = vm_removal_plan(vm, held_record, leftovers, keep_disks=False, keep_devices=unproven)
+    return [ReconcileFinding(f"half-{half}", f"VM {vm.name} is half {half}", f"remove VM {vm.name}", plan, claims, vm)]
 
 
-def _half_way_and_on(world: World, vm: Vm, promise: Promise, half: str, claims: tuple[Claim, ...]) -> list[Finding]:
-    """Return what is half-way and was started: nothing of it is removed, and one that has everything is ready."""
+def _check_unfinished_running(
+    host: Host, vm: Vm, record: VmRecord, half: str, claims: tuple[Claim, ...]
+) -> list[ReconcileFinding]:
+    """Return the finding for an unfinished VM that was started: nothing is removed; a complete one becomes ready."""
     text = f"VM {vm.name} is {vm.state}, and its record says it is half {half}"
-    record = world.hypervisor.find_domain(vm.uuid)
-    lacks = lacking(world, record) if record is not None else ()
-    if lacks:
-        action = f"nothing while it is not off: it lacks {', '.join(lacks)}; vgpuctl delete-vm {vm.name} removes it"
-        return [Finding(f"half-{half}", text, action, vm=vm)]
-    ready = SetRecord(vm.name, vm.uuid, replace(promise, state=PromiseState.READY), was=promise)
+    domain = host.hypervisor.find_domain(vm.uuid)
+    missing = find_missing_resources(host, domain) if domain is not None else ()
+    if missing:
+        action = f"nothing while it is not off: it lacks {', '.join(missing)}; vgpuctl delete-vm {vm.name} removes it"
+        return [ReconcileFinding(f"half-{half}", text, action, vm=vm)]
+    ready = SetRecordState(vm.name, vm.uuid, replace(record, state=RecordState.READY), previous=record)
     action = f"record VM {vm.name} as ready: nothing that runs is removed"
-    return [Finding(f"half-{half}", text, action, Plan((ready,), undo_on_failure=False), claims, vm)]
+    return [ReconcileFinding(f"half-{half}", text, action, Plan((ready,), undo_on_failure=False), claims, vm)]
 
 
-def _incomplete(
-    world: World, snapshot: Snapshot, vm: Vm, promise: Promise, own: Promise, claims: tuple[Claim, ...]
-) -> list[Finding]:
-    """Return what a finished VM lacks, or has and does not need."""
-    doubtful = not_provably_ours(snapshot, vm, promise)
-    lone = unreferenced(vm)
-    if lone:
-        text = f"VM {vm.name} does not refer to {', '.join(v.carrier for v in lone)} of its record"
-        plan = Plan(detach_steps(vm, promise, lone, doubtful, 0), undo_on_failure=False)
-        return [Finding("half-attached", text, f"remove it and drop it from the record of {vm.name}", plan, claims, vm)]
-    if own.lends and own.vgpus and vm.state in OFF:
-        return _not_needed(world, vm, own, claims)
+def _check_ready(
+    host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord, held_record: VmRecord, claims: tuple[Claim, ...]
+) -> list[ReconcileFinding]:
+    """Return what a finished VM lacks, or has without needing it."""
+    unproven = unproven_carriers(snapshot, vm, record)
+    unreferenced = find_unreferenced_vgpus(vm)
+    if unreferenced:
+        text = f"VM {vm.name} does not refer to {', '.join(v.carrier for v in unreferenced)} of its record"
+        plan = Plan(detach_steps(vm, record, unreferenced, unproven, 0), undo_on_failure=False)
+        return [
+            ReconcileFinding(
+                "half-attached", text, f"remove it and drop it from the record of {vm.name}", plan, claims, vm
+            )
+        ]
+    if held_record.reserve_while_running and held_record.vgpus and vm.state in STOPPED_STATES:
+        return _check_unneeded(host, vm, held_record, claims)
     claimed = {c.carrier for c in snapshot.claims}
-    missing = tuple(c for c in claims if c.carrier not in claimed | doubtful and _is_present(snapshot, c.carrier))
+    missing = tuple(c for c in claims if c.carrier not in claimed | unproven and _is_present(snapshot, c.carrier))
     if missing:
         text = f"VM {vm.name} has no claim on {', '.join(c.carrier for c in missing)}"
-        plan = Plan(tuple(HoldClaim(c) for c in missing), undo_on_failure=False)
-        return [Finding("claim-lost", text, "write the claim again", plan, vm=vm)]
+        plan = Plan(tuple(TakeClaim(c) for c in missing), undo_on_failure=False)
+        return [ReconcileFinding("claim-lost", text, "write the claim again", plan, vm=vm)]
     return []
 
 
-def _not_needed(world: World, vm: Vm, own: Promise, claims: tuple[Claim, ...]) -> list[Finding]:
-    """Return what a VM that is off has and reserves only while it runs; one with a managed save needs it there."""
+def _check_unneeded(host: Host, vm: Vm, held_record: VmRecord, claims: tuple[Claim, ...]) -> list[ReconcileFinding]:
+    """Return a finding if a stopped VM holds vGPUs that it reserves only while it runs; a managed save needs them."""
     try:
-        if leftovers_of(world, vm).managed_save:
+        if read_domain_leftovers(host, vm).managed_save:
             return []
     except NotFound:
         return []
-    text = f"VM {vm.name} is off and still has {', '.join(v.carrier for v in own.vgpus)}, which it reserves only to run"
-    plan = Plan(freeing_steps(vm, own.vgpus), undo_on_failure=False, off=(vm.uuid,))
-    return [Finding("not-needed", text, "; ".join(s.describe() for s in plan.steps), plan, claims, vm)]
+    text = (
+        f"VM {vm.name} is off and still has {', '.join(v.carrier for v in held_record.vgpus)}, which it "
+        "reserves only to run"
+    )
+    plan = Plan(release_steps(vm, held_record.vgpus), undo_on_failure=False, vms_to_stop=(vm.uuid,))
+    return [ReconcileFinding("not-needed", text, "; ".join(s.describe() for s in plan.steps), plan, claims, vm)]
 
 
-def _half_exchanged(world: World, snapshot: Snapshot, vm: Vm, promise: Promise, note: Exchange) -> Finding:
-    """Return what an exchange of places left: it is finished where it counts already, else forgotten."""
-    text = f"VM {vm.name} was to go from {note.carrier} to {note.vgpu.carrier} together with others"
-    counts = decided(snapshot, note)
-    if counts and vm.state not in OFF:
-        return Finding("half-exchanged", text, f"nothing while it runs where it was: virsh shutdown {vm.name} first")
-    claims = claims_of(world, vm.name, promise)
-    news = claims_of(world, vm.name, replace(promise, vgpus=(note.vgpu,)))
-    if counts:
-        olds = tuple(c for c in claims if c.carrier == note.carrier)
-        steps, claims = finishing_steps(snapshot, vm, promise, note, olds), (*claims, *news)
+def _check_exchange(host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord, exchange: Exchange) -> ReconcileFinding:
+    """Return the finding for an interrupted exchange of slots: finish it if it is decided already, else abandon it."""
+    text = f"VM {vm.name} was to go from {exchange.carrier} to {exchange.vgpu.carrier} together with others"
+    is_decided = decided(snapshot, exchange)
+    if is_decided and vm.state not in STOPPED_STATES:
+        return ReconcileFinding(
+            "half-exchanged", text, f"nothing while it runs where it was: virsh shutdown {vm.name} first"
+        )
+    claims = claims_of_record(host, vm.name, record)
+    new_claims = claims_of_record(host, vm.name, replace(record, vgpus=(exchange.vgpu,)))
+    if is_decided:
+        old_claims = tuple(c for c in claims if c.carrier == exchange.carrier)
+        steps, claims = finishing_steps(snapshot, vm, record, exchange, old_claims), (*claims, *new_claims)
     else:
-        steps = abandoning_steps(snapshot, vm, promise, note, news)
-    plan = Plan(steps, undo_on_failure=False, off=(vm.uuid,) if counts else ())
-    return Finding("half-exchanged", text, "; ".join(s.describe() for s in plan.steps), plan, claims, vm)
+        steps = abandoning_steps(snapshot, vm, record, exchange, new_claims)
+    plan = Plan(steps, undo_on_failure=False, vms_to_stop=(vm.uuid,) if is_decided else ())
+    return ReconcileFinding("half-exchanged", text, "; ".join(s.describe() for s in plan.steps), plan, claims, vm)
 
 
-def _half_refreshed(
-    world: World, snapshot: Snapshot, vm: Vm, promise: Promise, claims: tuple[Claim, ...]
-) -> list[Finding]:
-    paths = ", ".join(d.path for d in promise.spares())
+def _check_refresh(
+    host: Host, snapshot: Snapshot, vm: Vm, record: VmRecord, claims: tuple[Claim, ...]
+) -> list[ReconcileFinding]:
+    paths = ", ".join(d.path for d in record.spare_disks())
     text = f"a refresh of VM {vm.name} was interrupted, which left {paths}"
-    record = world.hypervisor.find_domain(vm.uuid) if vm.state not in OFF else None
-    if record is not None and any(d.path in sources_of(record.xml, record.live_xml).files for d in promise.spares()):
-        return [Finding("half-refreshed", text, f"nothing while the VM uses it: vgpuctl stop-vm {vm.name} first")]
+    domain = host.hypervisor.find_domain(vm.uuid) if vm.state not in STOPPED_STATES else None
+    if domain is not None and any(
+        d.path in parse_disk_sources(domain.xml, domain.live_xml).files for d in record.spare_disks()
+    ):
+        return [
+            ReconcileFinding("half-refreshed", text, f"nothing while the VM uses it: vgpuctl stop-vm {vm.name} first")
+        ]
     try:
-        refuse_shared(world, snapshot, vm, replace(promise, disks=promise.spares()))
+        refuse_shared_deletion(host, snapshot, vm, replace(record, disks=record.spare_disks()))
     except (Refused, LibvirtFailed) as error:
-        return [Finding("half-refreshed", text, f"nothing: {error.message}")]
-    return [Finding("half-refreshed", text, f"delete {paths}", dropping(vm, promise), claims, vm)]
+        return [ReconcileFinding("half-refreshed", text, f"nothing: {error.message}")]
+    return [ReconcileFinding("half-refreshed", text, f"delete {paths}", spare_removal_plan(vm, record), claims, vm)]
 
 
 def _is_present(snapshot: Snapshot, carrier: str) -> bool:
     return any(v.carrier == carrier and v.present for v in snapshot.vgpus)
 
 
-def _without_record(world: World, snapshot: Snapshot, vm: Vm) -> list[Finding]:
-    if vm.copied_promise is not None:
-        text = f"VM {vm.name} carries the record of VM {vm.copied_promise.vm_uuid}: a copy"
-        return [Finding("copied-record", text, "nothing: it is not ours")]
-    if vm.unreadable_promise:
+def _check_without_record(host: Host, snapshot: Snapshot, vm: Vm) -> list[ReconcileFinding]:
+    if vm.copied_record is not None:
+        text = f"VM {vm.name} carries the record of VM {vm.copied_record.vm_uuid}: a copy"
+        return [ReconcileFinding("copied-record", text, "nothing: it is not ours")]
+    if vm.has_unreadable_record:
         text = f"VM {vm.name} has a record that this vgpuctl cannot read"
         action = f"nothing: a newer vgpuctl may have written it; upgrade vgpuctl (virsh dumpxml {vm.name} shows it)"
-        return [Finding("unreadable-record", text, action)]
+        return [ReconcileFinding("unreadable-record", text, action)]
     carriers = {h.carrier: h for h in vm.hostdevs}
-    ours = [v for v in snapshot.vgpus if v.owner is Owner.OURS and v.name is None]
-    lost = [v for v in ours if v.carrier in carriers and v.vm_uuid == vm.uuid]
-    if not lost:
+    managed = [v for v in snapshot.vgpus if v.owner is Ownership.MANAGED and v.name is None]
+    proven = [v for v in managed if v.carrier in carriers and v.vm_uuid == vm.uuid]
+    if not proven:
         return []
-    promise = rebuilt(snapshot.machine_id, vm, lost, lambda v: _index(carriers[v.carrier].alias))
-    plan = Plan((SetRecord(vm.name, vm.uuid, promise),), undo_on_failure=False)
-    text = f"VM {vm.name} lost its record; {', '.join(v.carrier for v in lost)} is provably its own"
+    record = rebuild_record(snapshot.machine_id, vm, proven, lambda v: _alias_index(carriers[v.carrier].alias))
+    plan = Plan((SetRecordState(vm.name, vm.uuid, record),), undo_on_failure=False)
+    text = f"VM {vm.name} lost its record; {', '.join(v.carrier for v in proven)} is provably its own"
     action = f"write the record of {vm.name} again (its disks stay its own: delete-vm will leave them)"
-    return [Finding("record-lost", text, action, plan, claims_of(world, vm.name, promise), vm)]
+    return [ReconcileFinding("record-lost", text, action, plan, claims_of_record(host, vm.name, record), vm)]
 
 
-def rebuilt(machine_id: str, vm: Vm, lost: list[Vgpu], index: Callable[[Vgpu], int]) -> Promise:
-    """Return the promise that the host itself still proves: the vGPUs. Disks cannot be proved, so none."""
-    ordered = sorted(lost, key=index)
-    return Promise(
-        state=PromiseState.READY,
+def rebuild_record(machine_id: str, vm: Vm, vgpus: list[Vgpu], index: Callable[[Vgpu], int]) -> VmRecord:
+    """Return a record with what the host itself still proves: the vGPUs. It cannot prove disks, so there are none."""
+    ordered = sorted(vgpus, key=index)
+    return VmRecord(
+        state=RecordState.READY,
         vm_uuid=vm.uuid,
         machine_id=machine_id,
-        vgpus=tuple(as_promised(v, index(v)) for v in ordered),
+        vgpus=tuple(assigned_from_observed(v, index(v)) for v in ordered),
         disks=(),
-        spec="{}",
-        made_vm=not any((h.alias or "").startswith(ADOPTED) for h in vm.hostdevs),
+        request_json="{}",
+        created_vm=not any((h.alias or "").startswith(ADOPTED_ALIAS_PREFIX) for h in vm.hostdevs),
     )
 
 
-def _index(alias: str | None) -> int:
-    return whole((alias or "").rpartition("-")[2]) or 0
+def _alias_index(alias: str | None) -> int:
+    return parse_integer((alias or "").rpartition("-")[2]) or 0

@@ -1,56 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rebuild a VM from another base image: its system disk becomes a new clone, everything else of it stays.
+"""Rebuild a VM from another base image: its system disk becomes a new clone, everything else stays.
 
-Name, uuid, MAC address, vGPUs, NVRAM, TPM, the other disks and the seed for cloud-init are kept. Until the new disk is
-switched in, a failure takes all back; afterwards the VM is refreshed, and only the former disk is still to be deleted.
+It keeps name, uuid, MAC address, vGPUs, NVRAM, TPM, the other disks and the seed for cloud-init. Until the VM uses the
+new disk, a failure undoes everything. After that the VM is refreshed, and only the old disk still has to be deleted.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.engine.attach import own_all
-from vgpuctl.engine.chains import find_chains, meant_images
-from vgpuctl.engine.done import done
-from vgpuctl.engine.guards import find_vm, refuse_stuck, require_system, require_writable
-from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.power import leftovers_of, settled
-from vgpuctl.engine.run import carry_out
-from vgpuctl.engine.while_off import while_off
-from vgpuctl.engine.working import working_on
+from vgpuctl.engine.attach import take_all_claims
+from vgpuctl.engine.chains import find_backing_chains, suggest_images
+from vgpuctl.engine.execute import execute_plan
+from vgpuctl.engine.guards import find_vm, refuse_stuck_gpus, require_system_libvirt, require_writable
+from vgpuctl.engine.power import read_domain_leftovers, refuse_unfinished
+from vgpuctl.engine.report_vm import report_vm
+from vgpuctl.engine.vm_in_progress import vm_in_progress
+from vgpuctl.engine.with_vm_stopped import with_vm_stopped
 from vgpuctl.errors import InUse, NotFound, VgpuctlError
 from vgpuctl.model.outcome import Confirm, Outcome, Progress
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.step import Plan, Step
-from vgpuctl.model.vm import MadeDisk, Promise, Vm
+from vgpuctl.model.vm import ManagedDisk, Vm, VmRecord
+from vgpuctl.observe import ReadScope, observe
 from vgpuctl.plan import refresh as plan
 from vgpuctl.plan.chains import refuse_shared_disks
 from vgpuctl.plan.facts import check_files, check_pool
-from vgpuctl.plan.remove import own_promise
+from vgpuctl.plan.remove import own_record
 from vgpuctl.plan.report import vm_value
-from vgpuctl.plan.reserve import held
-from vgpuctl.plan.transient import refuse_transient
-from vgpuctl.steps.domain import OFF, StartDomain, StopDomain
+from vgpuctl.plan.reserve import with_slot
+from vgpuctl.plan.transient import refuse_transient_vms
+from vgpuctl.ports.step import Plan, Step
+from vgpuctl.steps.domain import STOPPED_STATES, StartDomain, StopDomain
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
 
-class Job(Value):
-    """One VM to refresh, looked at and checked; nothing is written yet."""
+class RefreshPlan(Value):
+    """A checked refresh of one VM; nothing is written yet."""
 
     snapshot: Snapshot
     vm: Vm
-    promise: Promise
-    old: MadeDisk
-    new: MadeDisk
-    make: Plan
-    drop: Plan
+    record: VmRecord
+    old_disk: ManagedDisk
+    new_disk: ManagedDisk
+    make_plan: Plan
+    drop_plan: Plan
 
 
 def refresh_vm(
-    world: World,
+    host: Host,
     name: str,
     image: str,
     *,
@@ -60,21 +60,22 @@ def refresh_vm(
     wait_seconds: float,
     progress: Progress,
 ) -> Outcome:
-    """Give a VM a new clone of `image` as its system disk; what was written to the former one is lost.
+    """Give a VM a new clone of `image` as its system disk; what was written to the old disk is lost.
 
-    `drain`: a running VM is shut down first, within `wait_seconds`, and started again whatever comes of it.
+    `drain`: a running VM is shut down first, within `wait_seconds`, and started again whether the refresh succeeds
+    or fails.
 
     Raises:
-        InUse: it runs, has snapshots, or another VM's disk is a clone of its own.
-        PartlyApplied: it is refreshed, and the former disk could not be deleted or the VM not be started again.
-        VgpuctlError: why not; the VM is as it was.
+        InUse: the VM runs, has snapshots, or another VM's disk is a clone of its disk.
+        PartlyApplied: the VM is refreshed, but the old disk could not be deleted or the VM could not be started again.
+        VgpuctlError: the reason; the VM is unchanged.
     """
     if not dry_run:
-        require_writable(world)
-    job = _job(world, name, image)
-    vm = job.vm
-    runs = vm.state not in OFF
-    if runs and not drain:
+        require_writable(host)
+    plan = _plan_refresh(host, name, image)
+    vm = plan.vm
+    is_running = vm.state not in STOPPED_STATES
+    if is_running and not drain:
         raise InUse(
             f"{vm.name} is {vm.state}; its disk can be exchanged only while it is off",
             hint=f"stop it first: vgpuctl stop-vm {vm.name}; or say --drain",
@@ -82,63 +83,80 @@ def refresh_vm(
             state=str(vm.state),
         )
     stop = StopDomain(vm.name, vm.uuid, force=False, deadline_seconds=wait_seconds)
-    around: tuple[list[Step], list[Step]] = ([stop], [StartDomain(vm.name, vm.uuid)]) if runs else ([], [])
-    steps = tuple(s.describe() for s in (*around[0], *job.make.steps, *job.drop.steps, *around[1]))
-    notes = (f"what was written to {job.old.path} is lost",)
+    around: tuple[list[Step], list[Step]] = ([stop], [StartDomain(vm.name, vm.uuid)]) if is_running else ([], [])
+    steps = tuple(s.describe() for s in (*around[0], *plan.make_plan.steps, *plan.drop_plan.steps, *around[1]))
+    notes = (f"what was written to {plan.old_disk.path} is lost",)
     if dry_run:
-        return Outcome(True, vm_value(job.snapshot, vm), steps, job.snapshot.warnings, notes, dry_run=True)
-    confirm(f"Rebuild VM {vm.name} from {image}? What was written to {job.old.path} is lost.", steps)
-    while_off(
-        world, vm, lambda: _exchange(world, vm.uuid, image, wait_seconds, progress), "refreshed", wait_seconds, progress
+        return Outcome(True, vm_value(plan.snapshot, vm), steps, plan.snapshot.warnings, notes, dry_run=True)
+    confirm(f"Rebuild VM {vm.name} from {image}? What was written to {plan.old_disk.path} is lost.", steps)
+    with_vm_stopped(
+        host,
+        vm,
+        lambda: _replace_disk(host, vm.uuid, image, wait_seconds, progress),
+        "refreshed",
+        wait_seconds,
+        progress,
     )
-    made = done(world, vm_value(job.snapshot, vm), (), Plan(()))
-    return replace(made, steps=steps, notes=notes)
+    outcome = report_vm(host, vm_value(plan.snapshot, vm), (), Plan(()))
+    return replace(outcome, steps=steps, notes=notes)
 
 
-def _job(world: World, name: str, image: str) -> Job:
-    """Look at VM, image and pool, and refuse what stands against it."""
-    snapshot = observe(world, Want(models=False))
+def _plan_refresh(host: Host, name: str, image: str) -> RefreshPlan:
+    """Read the VM, the image and the pool, and refuse a refresh that cannot work."""
+    snapshot = observe(host, ReadScope(models=False))
     vm = find_vm(snapshot, name)
-    require_system(snapshot)
-    promise = own_promise(vm, "refresh")
-    settled(vm, promise)
-    refuse_transient((vm,))
-    refuse_stuck(snapshot, [v.gpu for v in promise.vgpus])
-    old = plan.system_disk(vm, promise)
-    found = world.storage.image(image)
-    chains = find_chains(world, snapshot, image, old.path)
-    check_files(chains, {image: found}, meant_images(world, {image: found}), bases=[image])
-    if found is None:
+    require_system_libvirt(snapshot)
+    record = own_record(vm, "refresh")
+    refuse_unfinished(vm, record)
+    refuse_transient_vms((vm,))
+    refuse_stuck_gpus(snapshot, [v.gpu for v in record.vgpus])
+    old_disk = plan.system_disk(vm, record)
+    image_info = host.storage.image(image)
+    chains = find_backing_chains(host, snapshot, image, old_disk.path)
+    check_files(chains, {image: image_info}, suggest_images(host, {image: image_info}), bases=[image])
+    if image_info is None:
         raise NotFound(f"there is no file {image}", path=image)
-    plan.refuse_unbootable(vm, found)
-    plan.refuse_kept_states(vm, leftovers_of(world, vm))
-    refuse_shared_disks(chains, vm, replace(promise, disks=(old,)), can_keep=False)
-    pool = world.storage.pool(old.pool)
-    check_pool(old.pool, pool)
+    plan.refuse_unbootable(vm, image_info)
+    plan.refuse_saved_states(vm, read_domain_leftovers(host, vm))
+    refuse_shared_disks(chains, vm, replace(record, disks=(old_disk,)), can_keep=False)
+    pool = host.storage.pool(old_disk.pool)
+    check_pool(old_disk.pool, pool)
     if pool is None:
         raise NotFound(
-            f"the storage pool {old.pool} of {old.path} is gone",
+            f"the storage pool {old_disk.pool} of {old_disk.path} is gone",
             hint="define it again: virsh pool-define-as",
-            pool=old.pool,
+            pool=old_disk.pool,
         )
-    names = plan.disk_names(vm, promise, old)
-    free = next(n for n in names if not pool.active or world.storage.volume(pool.name, n) is None)
-    new = plan.new_disk(old, found, free)
-    drop = plan.dropping(vm, plan.switched(promise, old, new))
-    return Job(snapshot, vm, promise, old, new, plan.making(vm, promise, old, new, found, pool), drop)
+    names = plan.free_volume_names(vm, record, old_disk)
+    free_name = next(n for n in names if not pool.active or host.storage.volume(pool.name, n) is None)
+    added_disk = plan.new_disk(old_disk, image_info, free_name)
+    drop_plan = plan.spare_removal_plan(vm, plan.record_after_switch(record, old_disk, added_disk))
+    return RefreshPlan(
+        snapshot,
+        vm,
+        record,
+        old_disk,
+        added_disk,
+        plan.disk_switch_plan(vm, record, old_disk, added_disk, image_info, pool),
+        drop_plan,
+    )
 
 
-def _exchange(world: World, name: str, image: str, wait_seconds: float, progress: Progress) -> None:
-    """Look again, make the VM's claims this process's own, and carry both plans out."""
-    job = _job(world, name, image)
-    if job.vm.state not in OFF:
-        raise InUse(f"{job.vm.name} was started just now", hint="run the command again", vm=job.vm.name)
-    own = replace(job.promise, vgpus=held(job.snapshot, job.vm, job.promise))
-    mine = own_all(world, job.vm, own, (), wait_seconds)
-    with working_on(world, () if own.vgpus else (job.vm.uuid,)):
-        carry_out(world, job.make, progress, mine)
+def _replace_disk(host: Host, name: str, image: str, wait_seconds: float, progress: Progress) -> None:
+    """Plan again, take over the VM's claims for this process, and carry out both plans."""
+    refresh_plan = _plan_refresh(host, name, image)
+    if refresh_plan.vm.state not in STOPPED_STATES:
+        raise InUse(
+            f"{refresh_plan.vm.name} was started just now", hint="run the command again", vm=refresh_plan.vm.name
+        )
+    held_record = replace(
+        refresh_plan.record, vgpus=with_slot(refresh_plan.snapshot, refresh_plan.vm, refresh_plan.record)
+    )
+    held_claims = take_all_claims(host, refresh_plan.vm, held_record, (), wait_seconds)
+    with vm_in_progress(host, () if held_record.vgpus else (refresh_plan.vm.uuid,)):
+        execute_plan(host, refresh_plan.make_plan, progress, held_claims)
         try:
-            carry_out(world, job.drop, progress)
+            execute_plan(host, refresh_plan.drop_plan, progress)
         except VgpuctlError as error:
             error.changed = True
             raise

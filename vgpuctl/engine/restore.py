@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring back what a boot takes away: the vGPUs of host.yaml, then those of every VM, before libvirt starts.
+"""Recreate after a boot the vGPUs of host.yaml, then those of every VM, before libvirt starts.
 
-libvirt is not asked: it is not there yet, and starts its autostart VMs as soon as it is. Its own files say which VMs
-there are. Nothing is waited for by time alone: a GPU is ready when its driver is bound, its VFs are there and it lists
-its types. A VM that fails stops no other, and a GPU that is not ready holds libvirt back for a while only.
+This module does not call libvirt: libvirt is not running yet, and starts its autostart VMs as soon as it is. Its own
+files list the VMs. Nothing waits for a fixed time: a GPU is ready when its driver is bound, its VFs exist and it lists
+its types. A VM that fails does not stop the others. A GPU that is not ready delays libvirt only for a limited time.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from vgpuctl.engine.boot import LibvirtHold, Timer, autostarted, read_domain_files, start_late
+from vgpuctl.engine.boot import LibvirtHold, Timer, read_domain_files, select_autostart_vms, start_autostart_vms
 from vgpuctl.engine.devices import (
-    UNASKED,
-    has_devices,
+    LIBVIRT_NOT_QUERIED,
     lacks_devices,
-    look_at,
-    look_for,
     make_devices,
-    planned_devices,
+    needs_device_creation,
+    observe_carriers,
+    observe_record_gpus,
+    plan_missing_devices,
 )
+from vgpuctl.engine.gpu_mode import RestoredGpu, restore_gpus
 from vgpuctl.engine.guards import require_writable
-from vgpuctl.engine.layout import Restored, restore_layout
-from vgpuctl.engine.observe.host_file import named_vgpus
 from vgpuctl.errors import (
     Busy,
     Failed,
@@ -38,259 +37,261 @@ from vgpuctl.errors import (
     VgpuctlError,
 )
 from vgpuctl.model.outcome import Outcome, Progress
-from vgpuctl.model.records import HypervisorStatus
+from vgpuctl.model.port_values import HypervisorStatus
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import NamedVgpu, Promise, PromisedVgpu, PromiseState, Vm
-from vgpuctl.plan.kept import gpu_lacks, where_made
-from vgpuctl.plan.vgpus import holder_of, promised, refuse_promised
+from vgpuctl.model.vm import AssignedVgpu, HostVgpu, RecordState, Vm, VmRecord
+from vgpuctl.observe.host_file import named_vgpus
+from vgpuctl.plan.host_vgpu_plan import assign_free_slot, gpu_problem
+from vgpuctl.plan.vgpus import assigned_from_entry, placeholder_owner, refuse_assigned_carrier
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
-    from vgpuctl.spec.host import HostSpec, VgpuSpec
+    from vgpuctl.config.host_spec import HostSpec, VgpuSpec
+    from vgpuctl.ports.host import Host
 
 PAUSE_SECONDS = 1.0
-TRY_LATER = tuple(kind.code for kind in (Busy, Locked, Stuck, Temporary))
+RETRY_CODES = tuple(kind.code for kind in (Busy, Locked, Stuck, Temporary))
 
 
-class _Part(Value):
-    """One thing to restore: a VM's vGPUs, or one vGPU of host.yaml (`vm` is then nobody that libvirt knows)."""
+class _RestoreItem(Value):
+    """One thing to restore: a VM's vGPUs, or one vGPU of host.yaml (`vm` is then a placeholder unknown to libvirt)."""
 
     name: str
     kind: str
     vm: Vm
-    promise: Promise
-    named: NamedVgpu | None = None
+    record: VmRecord
+    named: HostVgpu | None = None
 
 
 def restore_host(
-    world: World,
+    host: Host,
     spec: HostSpec,
     *,
     dry_run: bool,
     wait_seconds: float,
     progress: Progress,
-    unread: InvalidInput | None = None,
-    timer: Callable[[float, Callable[[], None]], Timer] = threading.Timer,
+    host_file_error: InvalidInput | None = None,
+    make_timer: Callable[[float, Callable[[], None]], Timer] = threading.Timer,
 ) -> Outcome:
-    """Make every vGPU that host.yaml and the VMs' promises name and that is missing.
+    """Create every missing vGPU that host.yaml or a VM's record names.
 
-    `unread`: why host.yaml could not be read; the VMs' vGPUs do not need it, and come back all the same. `timer`: what
-    lets libvirt go when it was held long enough.
+    `host_file_error`: why host.yaml could not be read; the VMs' vGPUs do not need it and are restored all the same.
+    `make_timer`: makes the timer that lets libvirt start when it has been held for long enough.
 
     Raises:
-        Failed: some could not be made; `failed` in its facts lists each with its reason. The others are there.
-        Busy: as Failed, where each of them only waits for another process.
+        Failed: some could not be created; `failed` in its facts lists each with its reason. The others exist.
+        Busy: as Failed, if each of them only waits for another process.
     """
     if not dry_run:
-        require_writable(world)
-    vms, problems = read_domain_files(world)
-    parts = [*_parts_of_host(world, spec.vgpus), *_parts_of_vms(vms)]
-    hold = LibvirtHold(world, spec.boot.hold_libvirt_seconds, timer)
-    work = _Restoration(world, spec, vms, parts, wait_seconds, progress, hold)
+        require_writable(host)
+    vms, problems = read_domain_files(host)
+    items = [*_host_vgpu_items(host, spec.vgpus), *_vm_items(vms)]
+    libvirt_hold = LibvirtHold(host, spec.boot.hold_libvirt_seconds, make_timer)
+    restoration = _Restoration(host, spec, vms, items, wait_seconds, progress, libvirt_hold)
     if dry_run:
-        work.set_up(dry_run=True)
-        planned = _planned(world, _incomplete(world, parts), vms, (*problems, *work.unseen()), len(parts))
-        steps = (*work.steps(), *planned.steps)
-        return replace(planned, changed=bool(steps), steps=steps)
-    with hold:
-        late = work.run()
-        hold.release()
-    started, unstarted = start_late(world, late, wait_seconds, progress)
-    restored, failed, steps = work.restored(), work.failures(), work.steps()
-    failed += [{**_vm_value(vm), **_why(error)} for vm, error in unstarted]
-    if unread is not None:
-        failed.append({"kind": "file", "name": "host.yaml", "carriers": [], **_why(unread)})
-    total = len(parts) + len(work.gpus) + (unread is not None)
+        restoration.set_up(dry_run=True)
+        outcome = _dry_run_outcome(
+            host, _incomplete_items(host, items), vms, (*problems, *restoration.unverified()), len(items)
+        )
+        steps = (*restoration.steps(), *outcome.steps)
+        return replace(outcome, changed=bool(steps), steps=steps)
+    with libvirt_hold:
+        late_vms = restoration.run()
+        libvirt_hold.release()
+    started, unstarted = start_autostart_vms(host, late_vms, wait_seconds, progress)
+    restored, failed, steps = restoration.restored(), restoration.failures(), restoration.steps()
+    failed += [{**_vm_value(vm), **_error_value(error)} for vm, error in unstarted]
+    if host_file_error is not None:
+        failed.append({"kind": "file", "name": "host.yaml", "carriers": [], **_error_value(host_file_error)})
+    total_count = len(items) + len(restoration.gpus) + (host_file_error is not None)
     if failed:
-        raise _failed(failed, restored, started, total)
-    data: dict[str, object] = {"restored": restored, "complete": total - len(restored), "started": started}
-    return Outcome(bool(steps or started), data, steps, (*problems, *work.unseen()))
+        raise _failed_error(failed, restored, started, total_count)
+    data: dict[str, object] = {"restored": restored, "complete": total_count - len(restored), "started": started}
+    return Outcome(bool(steps or started), data, steps, (*problems, *restoration.unverified()))
 
 
-class _Unasked:
-    """A libvirt that is not asked: before a boot's end it would wait for this very restore."""
+class _UnusedHypervisor:
+    """A libvirt that must not be called: until the boot ends, libvirt waits for this very restore."""
 
     def status(self) -> HypervisorStatus:
-        """Say so."""
-        return UNASKED
+        """Return that libvirt was not queried."""
+        return LIBVIRT_NOT_QUERIED
 
     def __getattr__(self, name: str) -> object:
         raise AssertionError(f"{name}: libvirt is not asked while a host is restored")
 
 
 class _Restoration:
-    """Sets GPUs up and makes the vGPUs on them, round by round: a GPU that is not ready holds up its own alone.
+    """Sets up GPUs and creates the vGPUs on them, in rounds: a GPU that is not ready delays only its own vGPUs.
 
-    On each GPU, what it is set up for comes before vGPUs without a VM, and those before the VMs': each needs the one
-    before.
+    On each GPU, its setup comes first, then the vGPUs without a VM, then those of VMs: each needs the one before.
     """
 
     def __init__(
         self,
-        world: World,
+        host: Host,
         spec: HostSpec,
         vms: tuple[Vm, ...],
-        parts: list[_Part],
+        items: list[_RestoreItem],
         wait_seconds: float,
         progress: Progress,
         hold: LibvirtHold,
     ) -> None:
-        self._world = world
+        self._host = host
         self._spec = spec
         self._vms = vms
-        self._parts = parts
+        self._items = items
         self._wait_seconds = wait_seconds
         self._progress = progress
         self._hold = hold
-        self._quiet = replace(world, hypervisor=_Unasked())
+        self._offline_host = replace(host, hypervisor=_UnusedHypervisor())
         self._made: list[dict[str, object]] = []
         self._failed: list[dict[str, object]] = []
         self._steps: list[str] = []
-        self._waiting: list[_Part] = []
-        self._open: frozenset[str] | None = None
-        """The GPUs that are not set up yet; None: not looked at yet."""
-        self.gpus: dict[str, Restored] = {}
+        self._waiting: list[_RestoreItem] = []
+        self._pending_gpus: frozenset[str] | None = None
+        """The GPUs that are not set up yet; None: not checked yet."""
+        self.gpus: dict[str, RestoredGpu] = {}
 
     def run(self) -> tuple[Vm, ...]:
-        """Do all that can be done until the deadline.
+        """Restore what can be restored until the deadline.
 
-        Returns the VMs with a record that libvirt starts itself, but whose GPUs were not ready when it was let go.
+        Returns the autostart VMs with a record whose GPUs were not ready when libvirt was allowed to start.
 
         Raises:
             Interrupted: a signal came.
         """
-        clock = self._world.clock
+        clock = self._host.clock
         deadline = clock.monotonic() + self._spec.boot.deadline_seconds
-        ours = tuple(vm for vm in self._vms if vm.promise is not None and vm.promise.state is PromiseState.READY)
-        behind = tuple(vm for vm in ours if _gpus_of(vm))
-        late: tuple[Vm, ...] | None = None
-        first = True
+        ready_vms = tuple(vm for vm in self._vms if vm.record is not None and vm.record.state is RecordState.READY)
+        waiting_vms = tuple(vm for vm in ready_vms if _gpus_of(vm))
+        late_vms: tuple[Vm, ...] | None = None
+        is_first_round = True
         while True:
             self.set_up(dry_run=False)
-            if first:
-                self._waiting, first = _incomplete(self._world, self._parts), False
-            over = clock.monotonic() >= deadline
-            self._make_ready(over)
-            late = behind if late is None and self._hold.early else late
-            if over or not (self._waiting or self._open):
-                return autostarted(self._world, (vm for vm in late or () if not self._has_failed(vm)))
-            behind = tuple(vm for vm in ours if self._waits(vm))
-            clock.pause(PAUSE_SECONDS)
-            late = behind if late is None and self._hold.early else late
+            if is_first_round:
+                self._waiting, is_first_round = _incomplete_items(self._host, self._items), False
+            is_over = clock.monotonic() >= deadline
+            self._make_ready(is_over)
+            late_vms = waiting_vms if late_vms is None and self._hold.released_early else late_vms
+            if is_over or not (self._waiting or self._pending_gpus):
+                return select_autostart_vms(self._host, (vm for vm in late_vms or () if not self._has_failed(vm)))
+            waiting_vms = tuple(vm for vm in ready_vms if self._is_waiting(vm))
+            clock.sleep(PAUSE_SECONDS)
+            late_vms = waiting_vms if late_vms is None and self._hold.released_early else late_vms
 
     def set_up(self, *, dry_run: bool) -> None:
-        """Set each GPU up that is not yet; one that is not ready, as without its driver, is left for the next round."""
-        if self._open is not None and not self._open:
+        """Set up each GPU that is not set up yet; one that is not ready (no driver, say) is left for the next round."""
+        if self._pending_gpus is not None and not self._pending_gpus:
             return
-        for gpu in restore_layout(
-            self._quiet,
+        for gpu in restore_gpus(
+            self._offline_host,
             self._spec.gpus,
             vms=self._vms,
-            only=self._open,
+            gpu_addresses=self._pending_gpus,
             dry_run=dry_run,
             wait_seconds=self._wait_seconds,
             progress=self._progress,
         ):
             self.gpus[gpu.address] = gpu
-        self._open = frozenset(address for address, gpu in self.gpus.items() if _not_yet(gpu))
+        self._pending_gpus = frozenset(address for address, gpu in self.gpus.items() if _is_not_ready(gpu))
 
-    def _make_ready(self, over: bool) -> None:
-        """Make the parts whose GPUs are ready; when the time is over, the others fail."""
+    def _make_ready(self, is_over: bool) -> None:
+        """Create the items whose GPUs are ready; when the time is over, the others fail."""
         if not self._waiting:
             return
-        later = []
-        # One look for all: it reads every VF.
-        seen = look_at(self._world, tuple(part.promise for part in self._waiting), self._vms)
-        for part in self._waiting:
+        still_waiting = []
+        # One snapshot for all items: it reads every VF.
+        snapshot = observe_record_gpus(self._host, tuple(item.record for item in self._waiting), self._vms)
+        for item in self._waiting:
             try:
-                why = self._lacking(seen, part)
-                if why is not None and not over:
-                    later.append(part)
+                reason = self._missing_reason(snapshot, item)
+                if reason is not None and not is_over:
+                    still_waiting.append(item)
                     continue
-                if why is not None:
-                    raise _too_late(why, part, self._spec.boot.deadline_seconds)
-                self._steps += _make(self._world, part, self._vms, seen, self._wait_seconds, self._progress)
-                self._made.append(_value(part))
+                if reason is not None:
+                    raise _deadline_error(reason, item, self._spec.boot.deadline_seconds)
+                self._steps += _make(self._host, item, self._vms, snapshot, self._wait_seconds, self._progress)
+                self._made.append(_item_value(item))
             except Interrupted:
                 raise
             except VgpuctlError as error:
-                self._failed.append({**_value(part), **_why(error)})
+                self._failed.append({**_item_value(item), **_error_value(error)})
             except Exception as error:  # noqa: BLE001 - one VM must not keep fifty others without their vGPUs
                 bug = VgpuctlError(f"{type(error).__name__}: {error}", hint="this is a bug in vgpuctl")
-                self._failed.append({**_value(part), **_why(bug)})
-        self._waiting = later
+                self._failed.append({**_item_value(item), **_error_value(bug)})
+        self._waiting = still_waiting
 
-    def _lacking(self, seen: Snapshot, part: _Part) -> str | None:
-        """Say what a part's GPUs lack, or None when its vGPUs can be made, or refused, now."""
-        unset = sorted((self._open or frozenset()) & {v.gpu for v in part.promise.vgpus})
-        if unset and (error := self.gpus[unset[0]].error) is not None:
-            return f"{unset[0]} is not set up yet: {error.message}"
-        return _not_ready(seen, part)
+    def _missing_reason(self, snapshot: Snapshot, item: _RestoreItem) -> str | None:
+        """Return what an item's GPUs lack, or None when its vGPUs can be created, or refused, now."""
+        pending = sorted((self._pending_gpus or frozenset()) & {v.gpu for v in item.record.vgpus})
+        if pending and (error := self.gpus[pending[0]].error) is not None:
+            return f"{pending[0]} is not set up yet: {error.message}"
+        return _not_ready_reason(snapshot, item)
 
-    def _waits(self, vm: Vm) -> bool:
-        return any(part.vm.uuid == vm.uuid for part in self._waiting) or bool(
-            _gpus_of(vm) & (self._open or frozenset())
+    def _is_waiting(self, vm: Vm) -> bool:
+        return any(item.vm.uuid == vm.uuid for item in self._waiting) or bool(
+            _gpus_of(vm) & (self._pending_gpus or frozenset())
         )
 
     def _has_failed(self, vm: Vm) -> bool:
-        broken = {address for address, gpu in self.gpus.items() if gpu.error is not None}
-        return bool(_gpus_of(vm) & broken) or any((f["kind"], f["name"]) == ("vm", vm.name) for f in self._failed)
+        failed_gpus = {address for address, gpu in self.gpus.items() if gpu.error is not None}
+        return bool(_gpus_of(vm) & failed_gpus) or any((f["kind"], f["name"]) == ("vm", vm.name) for f in self._failed)
 
     def restored(self) -> list[dict[str, object]]:
-        """Return what was set up and made."""
+        """Return the GPUs that were set up and the items that were created."""
         return [_gpu_value(g) for g in self._by_address() if g.steps and not g.error] + self._made
 
     def failures(self) -> list[dict[str, object]]:
-        """Return what could not be, each with the reason."""
-        return [{**_gpu_value(g), **_why(g.error)} for g in self._by_address() if g.error] + self._failed
+        """Return the GPUs and items that could not be restored, each with the reason."""
+        return [{**_gpu_value(g), **_error_value(g.error)} for g in self._by_address() if g.error] + self._failed
 
     def steps(self) -> tuple[str, ...]:
-        """Return the steps done, or with a dry run those of the GPUs that would be."""
+        """Return the steps done; with a dry run, the steps that the GPUs would need."""
         return (*(s for gpu in self._by_address() for s in gpu.steps), *self._steps)
 
-    def unseen(self) -> tuple[str, ...]:
-        """Return what of the GPUs could not be seen."""
-        return tuple(gpu.unseen for gpu in self._by_address() if gpu.unseen is not None)
+    def unverified(self) -> tuple[str, ...]:
+        """Return what could not be verified on the GPUs."""
+        return tuple(gpu.unverified for gpu in self._by_address() if gpu.unverified is not None)
 
-    def _by_address(self) -> list[Restored]:
+    def _by_address(self) -> list[RestoredGpu]:
         return [self.gpus[address] for address in sorted(self.gpus)]
 
 
 def _gpus_of(vm: Vm) -> frozenset[str]:
-    """Return the GPUs that a VM of this host has a part of, by its record."""
-    return frozenset() if vm.promise is None else frozenset(v.gpu for v in vm.promise.vgpus)
+    """Return the GPUs on which a VM of this host has vGPUs, according to its record."""
+    return frozenset() if vm.record is None else frozenset(v.gpu for v in vm.record.vgpus)
 
 
 def _vm_value(vm: Vm) -> dict[str, object]:
-    carriers = [] if vm.promise is None else [v.carrier for v in vm.promise.vgpus]
+    carriers = [] if vm.record is None else [v.carrier for v in vm.record.vgpus]
     return {"kind": "vm", "name": vm.name, "carriers": carriers}
 
 
-def _not_yet(gpu: Restored) -> bool:
+def _is_not_ready(gpu: RestoredGpu) -> bool:
     driver = isinstance(gpu.error, HostCannot) and gpu.error.facts.get("check") == "driver"
     return driver or isinstance(gpu.error, NotFound | Temporary)
 
 
-def _gpu_value(gpu: Restored) -> dict[str, object]:
+def _gpu_value(gpu: RestoredGpu) -> dict[str, object]:
     return {"kind": "gpu", "name": gpu.address, "carriers": []}
 
 
-def _why(error: VgpuctlError | None) -> dict[str, object]:
+def _error_value(error: VgpuctlError | None) -> dict[str, object]:
     return {} if error is None else {"code": error.code, "message": error.message, "hint": error.hint}
 
 
-def _value(part: _Part) -> dict[str, object]:
-    carriers = [v.carrier for v in part.promise.vgpus]
-    return {"kind": part.kind, "name": part.name, "carriers": carriers}
+def _item_value(item: _RestoreItem) -> dict[str, object]:
+    carriers = [v.carrier for v in item.record.vgpus]
+    return {"kind": item.kind, "name": item.name, "carriers": carriers}
 
 
-def _failed(
+def _failed_error(
     failed: list[dict[str, object]], restored: list[dict[str, object]], started: list[str], total: int
 ) -> Failed | Busy:
     lines = "; ".join(f"{f['kind']} {f['name']}: {f['message']}" for f in failed)
-    later = all(f["code"] in TRY_LATER for f in failed)
-    return (Busy if later else Failed)(
+    can_retry = all(f["code"] in RETRY_CODES for f in failed)
+    return (Busy if can_retry else Failed)(
         f"{len(failed)} of {total} could not be restored: {lines}",
         hint=str(failed[0]["hint"] or "put that right, then: vgpuctl restore-host"),
         failed=failed,
@@ -299,10 +300,10 @@ def _failed(
     )
 
 
-def _too_late(why: str, part: _Part, seconds: int) -> HostCannot:
-    gpus = sorted({v.gpu for v in part.promise.vgpus})
+def _deadline_error(reason: str, item: _RestoreItem, seconds: int) -> HostCannot:
+    gpus = sorted({v.gpu for v in item.record.vgpus})
     return HostCannot(
-        f"{why}, {seconds} seconds after the restore began",
+        f"{reason}, {seconds} seconds after the restore began",
         hint="journalctl -k -b; a later deadline is boot: deadline_seconds: in /etc/vgpuctl/host.yaml",
         check="gpu-ready",
         gpus=gpus,
@@ -310,86 +311,90 @@ def _too_late(why: str, part: _Part, seconds: int) -> HostCannot:
     )
 
 
-def _parts_of_vms(vms: tuple[Vm, ...]) -> list[_Part]:
-    """Return the VMs of this host that keep their vGPUs always; a copy's promise is nobody's here."""
-    own = [(vm, vm.promise) for vm in vms if vm.promise is not None]
+def _vm_items(vms: tuple[Vm, ...]) -> list[_RestoreItem]:
+    """Return the VMs of this host that always keep their vGPUs; the record of a copied VM does not count."""
+    with_record = [(vm, vm.record) for vm in vms if vm.record is not None]
     return [
-        _Part(vm.name, "vm", vm, promise)
-        for vm, promise in own
-        if not promise.lends and promise.state is PromiseState.READY and has_devices(promise)
+        _RestoreItem(vm.name, "vm", vm, record)
+        for vm, record in with_record
+        if not record.reserve_while_running and record.state is RecordState.READY and needs_device_creation(record)
     ]
 
 
-def _parts_of_host(world: World, vgpus: Mapping[str, VgpuSpec]) -> list[_Part]:
-    """Return the vGPUs of host.yaml, each as a promise to nobody that libvirt knows."""
-    return [_named_part(world, named, promised(named)) for named in named_vgpus(vgpus)]
+def _host_vgpu_items(host: Host, vgpus: Mapping[str, VgpuSpec]) -> list[_RestoreItem]:
+    """Return the vGPUs of host.yaml, each with the record of a placeholder VM unknown to libvirt."""
+    return [_host_vgpu_item(host, named, assigned_from_entry(named)) for named in named_vgpus(vgpus)]
 
 
-def _named_part(world: World, named: NamedVgpu, vgpu: PromisedVgpu) -> _Part:
-    holder, promise = holder_of(world.machine_id, named.name, vgpu)
-    return _Part(named.name, "vgpu", holder, promise, named)
+def _host_vgpu_item(host: Host, named: HostVgpu, vgpu: AssignedVgpu) -> _RestoreItem:
+    holder, record = placeholder_owner(host.machine_id, named.name, vgpu)
+    return _RestoreItem(named.name, "vgpu", holder, record, named)
 
 
-def _incomplete(world: World, parts: list[_Part]) -> list[_Part]:
-    """Return the parts of which something is missing, after one look for all."""
-    snapshot = look_for(world, tuple(p.promise for p in parts), tuple(p.vm for p in parts))
-    return [part for part in parts if _lacks(snapshot, part)]
+def _incomplete_items(host: Host, items: list[_RestoreItem]) -> list[_RestoreItem]:
+    """Return the items whose devices are not all present, from one snapshot for all items."""
+    snapshot = observe_carriers(host, tuple(p.record for p in items), tuple(p.vm for p in items))
+    return [item for item in items if _is_incomplete(snapshot, item)]
 
 
-def _lacks(snapshot: Snapshot, part: _Part) -> bool:
+def _is_incomplete(snapshot: Snapshot, item: _RestoreItem) -> bool:
     try:
-        return lacks_devices(snapshot, part.vm, part.promise)
+        return lacks_devices(snapshot, item.vm, item.record)
     except VgpuctlError:
-        return True  # whatever it is, making it tells
+        return True  # creating it will report the error
 
 
-def _not_ready(snapshot: Snapshot, part: _Part) -> str | None:
-    """Say what a part's GPUs still lack, or None when its vGPUs can be made, or refused, now."""
-    for vgpu in part.promise.vgpus:
-        why = gpu_lacks(snapshot, vgpu)
-        if why is not None:
-            return why
+def _not_ready_reason(snapshot: Snapshot, item: _RestoreItem) -> str | None:
+    """Return what an item's GPUs still lack, or None when its vGPUs can be created, or refused, now."""
+    for vgpu in item.record.vgpus:
+        reason = gpu_problem(snapshot, vgpu)
+        if reason is not None:
+            return reason
     return None
 
 
-def _on_a_function(world: World, part: _Part, vms: tuple[Vm, ...]) -> _Part:
-    """Return a vGPU of host.yaml as it can be made now: with its size and placement, and an mdev on a VF that is free.
+def _resolve_item(host: Host, item: _RestoreItem, vms: tuple[Vm, ...]) -> _RestoreItem:
+    """Return a vGPU of host.yaml as it can be created now: with size and placement, and an mdev on a free VF.
 
     Raises:
-        Busy: a VM was promised its carrier.
+        Busy: its carrier is assigned to a VM.
         NoCapacity: no VF has room for it.
     """
-    if part.named is None:
-        return part
-    refuse_promised(vms, part.named)
-    return _named_part(world, part.named, where_made(look_at(world, (part.promise,), vms), part.named))
+    if item.named is None:
+        return item
+    refuse_assigned_carrier(vms, item.named)
+    return _host_vgpu_item(
+        host, item.named, assign_free_slot(observe_record_gpus(host, (item.record,), vms), item.named)
+    )
 
 
 def _make(
-    world: World, part: _Part, vms: tuple[Vm, ...], seen: Snapshot, wait_seconds: float, progress: Progress
+    host: Host, item: _RestoreItem, vms: tuple[Vm, ...], snapshot: Snapshot, wait_seconds: float, progress: Progress
 ) -> tuple[str, ...]:
-    part = _on_a_function(world, part, vms)
-    return make_devices(world, part.vm, part.promise, vms, wait_seconds, progress, known=seen)
+    item = _resolve_item(host, item, vms)
+    return make_devices(host, item.vm, item.record, vms, wait_seconds, progress, cached=snapshot)
 
 
-def _planned(world: World, waiting: list[_Part], vms: tuple[Vm, ...], problems: tuple[str, ...], total: int) -> Outcome:
-    """Return what would be done now; what is not ready yet is said in a warning."""
+def _dry_run_outcome(
+    host: Host, incomplete_items: list[_RestoreItem], vms: tuple[Vm, ...], problems: tuple[str, ...], total: int
+) -> Outcome:
+    """Return what would be done now; a warning names what is not ready yet."""
     steps: list[str] = []
     warnings = list(problems)
-    seen = look_at(world, tuple(part.promise for part in waiting), vms)
-    for part in waiting:
+    snapshot = observe_record_gpus(host, tuple(item.record for item in incomplete_items), vms)
+    for item in incomplete_items:
         try:
-            why = _not_ready(seen, part)
-            if why is not None:
-                warnings.append(f"{part.kind} {part.name} would be waited for: {why}")
+            reason = _not_ready_reason(snapshot, item)
+            if reason is not None:
+                warnings.append(f"{item.kind} {item.name} would be waited for: {reason}")
             else:
-                there = _on_a_function(world, part, vms)
-                steps += [s.describe() for s in planned_devices(world, there.vm, there.promise, vms).steps]
+                resolved = _resolve_item(host, item, vms)
+                steps += [s.describe() for s in plan_missing_devices(host, resolved.vm, resolved.record, vms).steps]
         except VgpuctlError as error:
-            warnings.append(f"{part.kind} {part.name} would fail: {error.message}")
+            warnings.append(f"{item.kind} {item.name} would fail: {error.message}")
     data: dict[str, object] = {
-        "restored": [_value(p) for p in waiting],
-        "complete": total - len(waiting),
+        "restored": [_item_value(p) for p in incomplete_items],
+        "complete": total - len(incomplete_items),
         "started": [],
     }
-    return Outcome(bool(waiting), data, tuple(steps), tuple(warnings), dry_run=True)
+    return Outcome(bool(incomplete_items), data, tuple(steps), tuple(warnings), dry_run=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replay requests on the GPUs of a host, with one policy or with each. The host is looked at once and not touched."""
+"""Replay requests on the GPUs of a host with one or more policies. It reads the host once and changes nothing."""
 
 from __future__ import annotations
 
@@ -8,171 +8,203 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.site import Site, site
-from vgpuctl.engine.observe import Want, observe
+from vgpuctl.capacity.simulated_gpus import SimulatedGpus, list_simulated_gpus
+from vgpuctl.config.vm_fields import DEFAULT_PLACEMENT_POLICY
 from vgpuctl.errors import HostCannot, InvalidInput
-from vgpuctl.placement import generate, mixes, trace
-from vgpuctl.placement.demand import Demand, demands, serving
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.placement import trace_csv, workload, workload_mixes
 from vgpuctl.placement.least_waste import LeastWaste
-from vgpuctl.placement.outcome import run_value
-from vgpuctl.placement.policy import BY_GPU, Policy
-from vgpuctl.placement.replay import Arrival, replay, span
-from vgpuctl.placement.requests import Ask, Request, Requests
-from vgpuctl.spec.fields import DEFAULT_PLACEMENT
-from vgpuctl.value import NOTHING, Value, replace
+from vgpuctl.placement.policy import GPU_POLICIES, PlacementPolicy
+from vgpuctl.placement.profile_resolution import ResolvedProfile, rename_profiles, resolve_selectors
+from vgpuctl.placement.replay import Arrival, find_time_span, replay_arrivals
+from vgpuctl.placement.replay_report import report_replay
+from vgpuctl.placement.trace_request import ProfileSelector, Trace, TraceRequest
+from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
 
-MOST_REQUESTS = 1_000_000
-"""More are a mistake in what was typed, and would not fit into memory."""
+MAX_REQUESTS = 1_000_000
+"""More requests are a mistake in the options, and would not fit into memory."""
 
 
 class Hardware(Value):
-    """On which GPUs: see `site`."""
+    """The GPUs to simulate: see `capacity.simulated_gpus`."""
 
     hosts: int = 1
     keep: bool = False
     instances_on_demand: bool = False
 
 
-class Recorded(Value):
-    """Requests of a file."""
+class RecordedRequests(Value):
+    """Requests from a file."""
 
     file: str
-    requests: Requests
+    requests: Trace
 
 
-class Generated(Value):
-    """Requests to generate. `load`: of the framebuffer; `mix`: profiles and weights in place of the pattern's."""
+class GeneratedRequests(Value):
+    """Requests to generate. `load`: share of the framebuffer; `mix`: weights by profile, replacing the pattern's."""
 
     pattern: str
-    chance: generate.Chance
+    chance: workload.RandomSource
     days: int
     load: float = 1.0
-    number: int | None = None
-    mix: Mapping[str, float] = NOTHING
+    count: int | None = None
+    mix: Mapping[str, float] = EMPTY_MAPPING
 
 
-class Simulated(Value):
-    """What came of it, as the JSON `data` object, and the requests as the lines of a CSV file."""
+class SimulationResult(Value):
+    """The result as the JSON `data` object, and the requests as the lines of a CSV file."""
 
     data: Mapping[str, object]
     csv: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
-def simulate(world: World, hardware: Hardware, wanted: Recorded | Generated, policies: Sequence[str]) -> Simulated:
-    """Replay the requests with each of the policies; of none, with the one that places VMs on this host.
+def simulate(
+    host: Host, hardware: Hardware, source: RecordedRequests | GeneratedRequests, policies: Sequence[str]
+) -> SimulationResult:
+    """Replay the requests with each policy; without any, with the policy that places VMs on this host.
 
     Raises:
-        HostCannot: no GPU of the host can be counted on.
+        HostCannot: no GPU of the host can be simulated.
         InvalidInput: a request names a profile that no GPU offers.
     """
-    snapshot = observe(world, Want(types=True))
-    whole = site(snapshot, keep=hardware.keep, instances_on_demand=hardware.instances_on_demand, hosts=hardware.hosts)
-    _require_profiles(world, whole)
-    requests = wanted.requests.all if isinstance(wanted, Recorded) else _generated(whole, wanted)
-    served = _served(whole, requests, wanted.file if isinstance(wanted, Recorded) else "what was generated")
-    useful = [any(d.profiles[number] for d in served.values()) for number in range(len(whole.kinds))]
-    on = whole.only(useful)
-    ordered = sorted(requests, key=lambda one: one.arrival_seconds)
-    arrivals = [Arrival(r.arrival_seconds, r.departure_seconds, served[r.ask].name, r.number) for r in ordered]
-    kinds = serving(on.kinds, list(dict.fromkeys(served.values())))
-    mix = Counter[str]()
+    snapshot = observe(host, ReadScope(types=True))
+    all_gpus = list_simulated_gpus(
+        snapshot, keep_vgpus=hardware.keep, instances_on_demand=hardware.instances_on_demand, host_count=hardware.hosts
+    )
+    _require_profiles(host, all_gpus)
+    requests = (
+        source.requests.requests if isinstance(source, RecordedRequests) else _generate_requests(all_gpus, source)
+    )
+    resolved = _match_demands(
+        all_gpus, requests, source.file if isinstance(source, RecordedRequests) else "what was generated"
+    )
+    is_useful = [any(d.profiles[number] for d in resolved.values()) for number in range(len(all_gpus.kinds))]
+    used_gpus = all_gpus.keep_kinds(is_useful)
+    ordered = sorted(requests, key=lambda request: request.arrival_seconds)
+    arrivals = [
+        Arrival(r.arrival_seconds, r.departure_seconds, resolved[r.selector].name, r.vgpu_count) for r in ordered
+    ]
+    gpu_kinds = rename_profiles(used_gpus.kinds, list(dict.fromkeys(resolved.values())))
+    vgpu_counts = Counter[str]()
     for arrival in arrivals:
-        mix[arrival.profile] += arrival.number
+        vgpu_counts[arrival.profile] += arrival.vgpu_count
     runs = []
-    for name in policies or (snapshot.placement.policy or DEFAULT_PLACEMENT,):
-        came = replay(on.fleet(kinds), on.used_mib, arrivals, _policy(name, mix))
-        runs.append(run_value(name, arrivals, came, kinds))
-    begin, end = span(arrivals)
+    for name in policies or (snapshot.placement_spec.policy or DEFAULT_PLACEMENT_POLICY,):
+        replayed = replay_arrivals(
+            used_gpus.make_fleet(gpu_kinds), used_gpus.used_mib, arrivals, _policy(name, vgpu_counts)
+        )
+        runs.append(report_replay(name, arrivals, replayed, gpu_kinds))
+    begin, end = find_time_span(arrivals)
     data = {
-        "gpus": _gpus(on),
-        "framebuffer_mib": on.framebuffer_mib,
-        "kept_mib": sum(on.used_mib),
+        "gpus": _gpu_values(used_gpus),
+        "framebuffer_mib": used_gpus.framebuffer_mib,
+        "kept_mib": sum(used_gpus.used_mib),
         "requests": len(arrivals),
-        "requests_without_gpu": wanted.requests.without_gpu if isinstance(wanted, Recorded) else 0,
-        "models_not_here": sum(not served[r.ask].restricted for r in requests),
+        "requests_without_gpu": source.requests.skipped_count if isinstance(source, RecordedRequests) else 0,
+        "models_not_here": sum(not resolved[r.selector].is_model_known for r in requests),
         "begin_seconds": begin,
         "end_seconds": end,
         "policies": runs,
     }
-    csv = trace.write([replace(r, ask=Ask(served[r.ask].name)) for r in ordered])
-    return Simulated(data, tuple(csv), (*snapshot.warnings, *_left_out(whole, useful)))
+    csv = trace_csv.format_trace([replace(r, selector=ProfileSelector(resolved[r.selector].name)) for r in ordered])
+    return SimulationResult(data, tuple(csv), (*snapshot.warnings, *_left_out_warnings(all_gpus, is_useful)))
 
 
-def _policy(name: str, mix: Mapping[str, float]) -> Policy:
-    """Return a policy as new. `mix`: what least-waste protects."""
-    return BY_GPU[name]() if name in BY_GPU else LeastWaste(mix)
+def _policy(name: str, mix: Mapping[str, float]) -> PlacementPolicy:
+    """Return a new instance of a policy. `mix`: the profiles that least-waste protects."""
+    return GPU_POLICIES[name]() if name in GPU_POLICIES else LeastWaste(mix)
 
 
-def _require_profiles(world: World, on: Site) -> None:
-    """See that there is something to replay on.
+def _require_profiles(host: Host, gpus: SimulatedGpus) -> None:
+    """Refuse to replay without a GPU to replay on.
 
     Raises:
         HostCannot: no GPU offers a vGPU.
     """
-    if any(kind.sizes for kind in on.kinds):
+    if any(kind.sizes for kind in gpus.kinds):
         return
-    why = "; ".join(f"{address}: {reason}" for address, reason in on.left_out.items())
+    reasons = "; ".join(f"{address}: {reason}" for address, reason in gpus.excluded_gpus.items())
     raise HostCannot(
-        f"no GPU of {world.name} offers a vGPU that can be counted{f': {why}' if why else ''}",
+        f"no GPU of {host.name} offers a vGPU that can be counted{f': {reasons}' if reasons else ''}",
         hint="vgpuctl list-profiles --all and list-gpus --all show what it has",
         check="profiles",
     )
 
 
-def _generated(on: Site, wanted: Generated) -> tuple[Request, ...]:
-    pattern, parts = {
-        "vdi-day": (generate.vdi_day, mixes.desktops),
-        "ai": (generate.ai, mixes.ai),
-        "mig": (generate.churn, mixes.mig),
-        "churn": (generate.churn, mixes.desktops),
-    }[wanted.pattern]
-    if wanted.mix:
-        hours = mixes.MIG_HOURS if wanted.pattern == "mig" else mixes.DESKTOP_HOURS
-        found = mixes.given(wanted.mix, on.kinds, on.called, hours)
+def _generate_requests(gpus: SimulatedGpus, settings: GeneratedRequests) -> tuple[TraceRequest, ...]:
+    pattern, default_mix = {
+        "vdi-day": (workload.generate_vdi_day, workload_mixes.desktop_mix),
+        "ai": (workload.generate_ai, workload_mixes.ai_mix),
+        "mig": (workload.generate_churn, workload_mixes.mig_mix),
+        "churn": (workload.generate_churn, workload_mixes.desktop_mix),
+    }[settings.pattern]
+    if settings.mix:
+        hours = workload_mixes.MIG_HOURS if settings.pattern == "mig" else workload_mixes.DESKTOP_HOURS
+        mix_parts = workload_mixes.custom_mix(settings.mix, gpus.kinds, gpus.model_matchers, hours)
     else:
-        found = parts(on.kinds, on.called)
-    asked = demands((part.ask for part in found), on.kinds, on.called).values()
-    useful = on.only([any(d is not None and d.profiles[number] for d in asked) for number in range(len(on.kinds))])
-    size = generate.Size(wanted.days, useful.framebuffer_mib - sum(useful.used_mib), wanted.load, wanted.number)
-    requests = tuple(islice(pattern(wanted.chance, found, size), MOST_REQUESTS + 1))
-    if len(requests) > MOST_REQUESTS:
+        mix_parts = default_mix(gpus.kinds, gpus.model_matchers)
+    resolved = resolve_selectors((part.selector for part in mix_parts), gpus.kinds, gpus.model_matchers).values()
+    useful_gpus = gpus.keep_kinds(
+        [any(d is not None and d.profiles[number] for d in resolved) for number in range(len(gpus.kinds))]
+    )
+    size = workload.WorkloadSize(
+        settings.days, useful_gpus.framebuffer_mib - sum(useful_gpus.used_mib), settings.load, settings.count
+    )
+    requests = tuple(islice(pattern(settings.chance, mix_parts, size), MAX_REQUESTS + 1))
+    if len(requests) > MAX_REQUESTS:
         raise InvalidInput(
-            f"more than {MOST_REQUESTS} requests are not generated", hint="less --load, fewer --days or a --count"
+            f"more than {MAX_REQUESTS} requests are not generated", hint="less --load, fewer --days or a --count"
         )
     if not requests:
         raise InvalidInput("not one request comes in the time", hint="more --load, more --days or a --count")
     return requests
 
 
-def _served(on: Site, requests: Sequence[Request], file: str) -> dict[Ask, Demand]:
-    """Return what serves each ask.
+def _match_demands(
+    gpus: SimulatedGpus, requests: Sequence[TraceRequest], file: str
+) -> dict[ProfileSelector, ResolvedProfile]:
+    """Return the profile that serves each selector.
 
     Raises:
-        InvalidInput: nothing serves some, each with its line and what may have been meant.
+        InvalidInput: no GPU serves some of them; it names each line and suggests similar profiles.
     """
-    found = demands((r.ask for r in requests), on.kinds, on.called)
-    missing = {ask: mixes.unserved(ask, on.kinds) for ask, known in found.items() if known is None}
-    if missing:
-        wrong = [(r.line, "no GPU here offers {}; {}".format(*missing[r.ask])) for r in requests if r.ask in missing]
-        raise trace.refusal(file, wrong)
-    return {ask: known for ask, known in found.items() if known is not None}
+    resolved = resolve_selectors((r.selector for r in requests), gpus.kinds, gpus.model_matchers)
+    unserved = {
+        selector: workload_mixes.describe_unserved(selector, gpus.kinds)
+        for selector, profile in resolved.items()
+        if profile is None
+    }
+    if unserved:
+        invalid_lines = [
+            (r.line, "no GPU here offers {}; {}".format(*unserved[r.selector]))
+            for r in requests
+            if r.selector in unserved
+        ]
+        raise trace_csv.invalid_lines_error(file, invalid_lines)
+    return {selector: profile for selector, profile in resolved.items() if profile is not None}
 
 
-def _gpus(on: Site) -> list[dict[str, object]]:
-    """Return how many GPUs of each kind there are."""
-    numbers = Counter(gpu.group.kind for gpu in on.gpus)
+def _gpu_values(gpus: SimulatedGpus) -> list[dict[str, object]]:
+    """Return the number of GPUs of each kind."""
+    counts_by_kind = Counter(gpu.group.kind for gpu in gpus.gpus)
     return [
-        {"model": on.kinds[number].name, "count": count, "framebuffer_mib": on.kinds[number].framebuffer_mib}
-        for number, count in sorted(numbers.items())
+        {"model": gpus.kinds[kind].name, "count": count, "framebuffer_mib": gpus.kinds[kind].framebuffer_mib}
+        for kind, count in sorted(counts_by_kind.items())
     ]
 
 
-def _left_out(on: Site, useful: Sequence[bool]) -> tuple[str, ...]:
-    numbers = Counter(gpu.group.kind for gpu in on.gpus if not useful[gpu.group.kind])
-    idle = (f"{n} x {on.kinds[kind].name} offers nothing that is asked for" for kind, n in sorted(numbers.items()))
-    return (*(f"{address} is not simulated: {why}" for address, why in sorted(on.left_out.items())), *idle)
+def _left_out_warnings(gpus: SimulatedGpus, useful: Sequence[bool]) -> tuple[str, ...]:
+    counts_by_kind = Counter(gpu.group.kind for gpu in gpus.gpus if not useful[gpu.group.kind])
+    idle_warnings = (
+        f"{count} x {gpus.kinds[kind].name} offers nothing that is asked for"
+        for kind, count in sorted(counts_by_kind.items())
+    )
+    return (
+        *(f"{address} is not simulated: {reason}" for address, reason in sorted(gpus.excluded_gpus.items())),
+        *idle_warnings,
+    )

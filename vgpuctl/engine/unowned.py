@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What no VM's record asks for: stray and leaked devices and claims, vGPUs of host.yaml, files left half-written.
+"""Find problems that no VM's record covers: stray or leaked devices and claims, vGPUs of host.yaml, unfinished files.
 
-There may be thousands of each, so nothing here searches all claims or devices for one of them.
+There may be thousands of each, so nothing here searches all claims or devices once per item.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import TYPE_CHECKING
 
-from vgpuctl.engine.claim import claims_of
-from vgpuctl.model.gpu import Owner, Vgpu
+from vgpuctl.engine.claim import claims_of_record
+from vgpuctl.model.gpu import Ownership, Vgpu
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.step import Plan
-from vgpuctl.model.vm import SETTING_UP, Claim, NamedVgpu, Vm
-from vgpuctl.plan.remove import orphan_plan
-from vgpuctl.plan.vgpus import holder_of, promised
-from vgpuctl.steps.claims import HoldClaim, ReleaseClaim, reading
-from vgpuctl.steps.unfinished import RemoveUnfinished
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, Claim, HostVgpu, Vm
+from vgpuctl.plan.remove import leaked_removal_plan
+from vgpuctl.plan.vgpus import assigned_from_entry, placeholder_owner
+from vgpuctl.ports.step import Plan
+from vgpuctl.steps.claims import ReleaseClaim, TakeClaim, report_unreadable
+from vgpuctl.steps.unfinished_file import RemoveUnfinishedFile
 from vgpuctl.value import Value, replace
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
-About = tuple[str, str, str]
+FindingKey = tuple[str, str, str]
 
 
-class Finding(Value):
-    """One thing that is not as it should be, and what mends it: a plan, or a start. Without both it is only told."""
+class ReconcileFinding(Value):
+    """One problem and its fix: a plan, or starting the VM. A finding without either is only reported."""
 
     kind: str
     what: str
@@ -35,131 +35,139 @@ class Finding(Value):
     plan: Plan | None = None
     claims: tuple[Claim, ...] = ()
     vm: Vm | None = None
-    start: bool = False
+    starts_vm: bool = False
 
     @property
-    def about(self) -> About:
-        """What tells one finding from another, also when it is found again: what it says may name another process."""
-        whose = self.vm.uuid if self.vm is not None else ",".join(c.carrier for c in self.claims)
-        return self.kind, self.action, whose or self.what
+    def key(self) -> FindingKey:
+        """What identifies this finding in every round; its text may change, for example if it names another process."""
+        owner = self.vm.uuid if self.vm is not None else ",".join(c.carrier for c in self.claims)
+        return self.kind, self.action, owner or self.what
 
     @property
-    def mends(self) -> bool:
-        """Whether anything is done about it."""
-        return self.plan is not None or self.start
+    def has_fix(self) -> bool:
+        """Whether reconcile can fix it."""
+        return self.plan is not None or self.starts_vm
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """What is done about it, a line each."""
+        """The steps of the fix, one line each."""
         return (self.action,) if self.plan is None else tuple(step.describe() for step in self.plan.steps)
 
 
-def of_host_file(world: World, snapshot: Snapshot) -> list[Finding]:
-    """Return what is wrong with the vGPUs that host.yaml keeps without a VM."""
-    seen = {vgpu.carrier: vgpu for vgpu in snapshot.vgpus}
+def check_host_vgpus(host: Host, snapshot: Snapshot) -> list[ReconcileFinding]:
+    """Return the problems of the vGPUs without a VM that host.yaml lists."""
+    by_carrier = {vgpu.carrier: vgpu for vgpu in snapshot.vgpus}
     claimed = {claim.carrier for claim in snapshot.claims}
     return [
-        one for named in snapshot.named for one in _of_named(world, snapshot, named, seen.get(named.carrier), claimed)
+        finding
+        for named in snapshot.host_vgpus
+        for finding in _check_host_vgpu(host, snapshot, named, by_carrier.get(named.carrier), claimed)
     ]
 
 
-def _of_named(
-    world: World, snapshot: Snapshot, named: NamedVgpu, seen: Vgpu | None, claimed: Set[str]
-) -> list[Finding]:
-    """Return what is wrong with a vGPU that host.yaml keeps without a VM, unless somebody works on it."""
-    what = f"vGPU {named.name} of host.yaml ({named.profile} on {named.gpu})"
-    if seen is None or named.carrier in snapshot.live_claims:
+def _check_host_vgpu(
+    host: Host, snapshot: Snapshot, entry: HostVgpu, vgpu: Vgpu | None, claimed: Set[str]
+) -> list[ReconcileFinding]:
+    """Return the problems of one vGPU without a VM in host.yaml; none while a process works on it."""
+    what = f"vGPU {entry.name} of host.yaml ({entry.profile} on {entry.gpu})"
+    if vgpu is None or entry.carrier in snapshot.live_claims:
         return []
-    if seen.name != named.name:
-        text = f"{what} is the vGPU of {seen.holder}"
-        return [Finding("vgpu-conflict", text, "nothing: take one of them away, delete-vm or host.yaml")]
-    if seen.reason is not None:
-        return [Finding("vgpu-changed", f"{what}: {seen.reason}", "nothing: somebody changed it by hand")]
-    if not seen.present:
-        return [Finding("vgpu-missing", f"{what} is missing", "nothing: vgpuctl restore-host makes it again")]
-    if named.carrier in claimed:
+    if vgpu.name != entry.name:
+        text = f"{what} is the vGPU of {vgpu.holder_text}"
+        return [ReconcileFinding("vgpu-conflict", text, "nothing: take one of them away, delete-vm or host.yaml")]
+    if vgpu.reason is not None:
+        return [ReconcileFinding("vgpu-changed", f"{what}: {vgpu.reason}", "nothing: somebody changed it by hand")]
+    if not vgpu.present:
+        return [ReconcileFinding("vgpu-missing", f"{what} is missing", "nothing: vgpuctl restore-host makes it again")]
+    if entry.carrier in claimed:
         return []
-    holder, promise = holder_of(snapshot.machine_id, named.name, promised(named, seen))
-    plan = Plan(tuple(HoldClaim(c) for c in claims_of(world, holder.name, promise)), undo_on_failure=False)
-    return [Finding("claim-lost", f"{what} has no claim on {named.carrier}", "write the claim again", plan)]
+    holder, record = placeholder_owner(snapshot.machine_id, entry.name, assigned_from_entry(entry, vgpu))
+    plan = Plan(tuple(TakeClaim(c) for c in claims_of_record(host, holder.name, record)), undo_on_failure=False)
+    return [ReconcileFinding("claim-lost", f"{what} has no claim on {entry.carrier}", "write the claim again", plan)]
 
 
-def unowned(world: World, snapshot: Snapshot) -> list[Finding]:
-    """Return the stray and the leaked, but for what is on a GPU on which a kernel write is stuck."""
-    stuck = {w.gpu for w in snapshot.stuck}
-    me, command = world.processes.this(), world.processes.command()
+def find_unowned(host: Host, snapshot: Snapshot) -> list[ReconcileFinding]:
+    """Return the stray and leaked devices, except those on a GPU with a stuck kernel write."""
+    stuck = {w.gpu for w in snapshot.stuck_writes}
+    process, command = host.processes.current_process(), host.processes.command_line()
     claims = {c.carrier: c for c in snapshot.claims}
 
-    def mine(vgpu: Vgpu) -> Claim | None:
+    def with_own_process(vgpu: Vgpu) -> Claim | None:
         claim = claims.get(vgpu.carrier)
-        return None if claim is None else replace(claim, process=me, command=command)
+        return None if claim is None else replace(claim, process=process, command=command)
 
-    found = [_stray(mine(vgpu), vgpu, vm) for vgpu, vm in _strays(snapshot) if vgpu.gpu not in stuck]
+    findings = [
+        _stray_finding(with_own_process(vgpu), vgpu, vm) for vgpu, vm in _find_strays(snapshot) if vgpu.gpu not in stuck
+    ]
     for vgpu in snapshot.vgpus:
-        if vgpu.owner is Owner.LEAKED and vgpu.gpu not in stuck:
-            leak, claim = _leak(mine(vgpu), vgpu), claims.get(vgpu.carrier)
-            found.append(leak if claim is None or claim.vm != SETTING_UP else _half_set_up(leak, claim))
-    return found
+        if vgpu.owner is Ownership.LEAKED and vgpu.gpu not in stuck:
+            finding, claim = _leak_finding(with_own_process(vgpu), vgpu), claims.get(vgpu.carrier)
+            findings.append(
+                finding if claim is None or claim.vm != GPU_SETUP_CLAIM else _half_set_up_finding(finding, claim)
+            )
+    return findings
 
 
-def _strays(snapshot: Snapshot) -> list[tuple[Vgpu, Vm]]:
-    """Return what is claimed for a VM whose record and devices do not have it: a change that ended half-way.
+def _find_strays(snapshot: Snapshot) -> list[tuple[Vgpu, Vm]]:
+    """Return what is claimed for a VM but missing from its record and devices: a change ended half-way.
 
-    A record that is a copy or cannot be read does not tell what the VM has, so nothing of it is stray.
+    A copied or unreadable record does not show what the VM has, so nothing of such a VM counts as stray.
     """
     by_uuid = {vm.uuid: vm for vm in snapshot.vms}
-    seen = {vgpu.carrier: vgpu for vgpu in snapshot.vgpus}
-    found = []
+    by_carrier = {vgpu.carrier: vgpu for vgpu in snapshot.vgpus}
+    strays = []
     for claim in snapshot.claims:
         vm = by_uuid.get(claim.vm_uuid)
-        if vm is None or claim.carrier in snapshot.live_claims or vm.copied_promise is not None:
+        if vm is None or claim.carrier in snapshot.live_claims or vm.copied_record is not None:
             continue
-        if vm.unreadable_promise:
+        if vm.has_unreadable_record:
             continue
-        names = {v.carrier for v in vm.promise.vgpus} if vm.promise else set()
-        note = vm.promise.exchange if vm.promise else None
-        if note is not None:
-            names.add(note.vgpu.carrier)
-        if claim.carrier in seen and claim.carrier not in names | {h.carrier for h in vm.hostdevs}:
-            found.append((seen[claim.carrier], vm))
-    return found
+        names = {v.carrier for v in vm.record.vgpus} if vm.record else set()
+        exchange = vm.record.exchange if vm.record else None
+        if exchange is not None:
+            names.add(exchange.vgpu.carrier)
+        if claim.carrier in by_carrier and claim.carrier not in names | {h.carrier for h in vm.hostdevs}:
+            strays.append((by_carrier[claim.carrier], vm))
+    return strays
 
 
-def _stray(mine: Claim | None, vgpu: Vgpu, vm: Vm) -> Finding:
+def _stray_finding(claim: Claim | None, vgpu: Vgpu, vm: Vm) -> ReconcileFinding:
     text = f"{vgpu.profile or vgpu.backend} on {vgpu.function} is claimed for VM {vm.name}, which does not have it"
-    found = replace(_leak(mine, vgpu), kind="half-changed", what=text, vm=vm)
+    finding = replace(_leak_finding(claim, vgpu), kind="half-changed", what=text, vm=vm)
     if vgpu.name is None and vgpu.vm_uuid == vm.uuid:
-        return found
-    release = ReleaseClaim(vgpu.carrier, vm.uuid)  # the device is another's: host.yaml or a VM's record says so
-    return replace(found, action=release.describe(), plan=Plan((release,), undo_on_failure=False))
+        return finding
+    release = ReleaseClaim(vgpu.carrier, vm.uuid)  # host.yaml or another VM's record owns the device
+    return replace(finding, action=release.describe(), plan=Plan((release,), undo_on_failure=False))
 
 
-def _leak(mine: Claim | None, vgpu: Vgpu) -> Finding:
-    """Return a device, or only a claim, that is nobody's; `mine`: its claim as this process's own."""
-    plan = orphan_plan(vgpu)
+def _leak_finding(claim: Claim | None, vgpu: Vgpu) -> ReconcileFinding:
+    """Return the finding for a leaked device or claim; `mine`: its claim, in the name of this process."""
+    plan = leaked_removal_plan(vgpu)
     action = "; ".join(s.describe() for s in plan.steps)
-    claims = () if mine is None else (mine,)
+    claims = () if claim is None else (claim,)
     text = f"{vgpu.profile or vgpu.backend} on {vgpu.function}: {vgpu.reason}"
-    return Finding("leaked", text, action, plan, claims)
+    return ReconcileFinding("leaked", text, action, plan, claims)
 
 
-def _half_set_up(found: Finding, asked: Claim) -> Finding:
-    """Return what a command that was killed left of a GPU: only its claim knows what the GPU was to be."""
-    text = f"GPU {asked.gpu} is half set up: its virtual functions, GPU instances, mixed sizes or scheduler may be"
-    again = f"to finish it, run it again: {asked.command}; vgpuctl apply makes it as host.yaml says instead"
-    what, action = f"{text} as before, as asked, or gone", f"{found.action}; {again}"
-    return replace(found, kind="half-set-up", what=what, action=action)
+def _half_set_up_finding(finding: ReconcileFinding, claim: Claim) -> ReconcileFinding:
+    """Return the finding for a GPU that a killed command left half set up: only its claim names the goal."""
+    text = f"GPU {claim.gpu} is half set up: its virtual functions, GPU instances, mixed sizes or scheduler may be"
+    retry = f"to finish it, run it again: {claim.command}; vgpuctl apply makes it as host.yaml says instead"
+    what, action = f"{text} as before, as asked, or gone", f"{finding.action}; {retry}"
+    return replace(finding, kind="half-set-up", what=what, action=action)
 
 
-def unfinished(world: World) -> list[Finding]:
-    """Return the files that processes which are gone were writing."""
-    if world.unfinished is None:
+def find_unfinished_files(host: Host) -> list[ReconcileFinding]:
+    """Return the files left half-written by processes that are gone."""
+    if host.unfinished_files is None:
         return []
-    with reading("what killed commands were writing"):
-        files = world.unfinished.all()
-    found = []
+    with report_unreadable("what killed commands were writing"):
+        files = host.unfinished_files.all()
+    findings = []
     for file in files:
         text = f"{file.path} was being written by process {file.process.pid}, which is gone"
-        step = RemoveUnfinished(file)
-        found.append(Finding("unfinished-file", text, step.describe(), Plan((step,), undo_on_failure=False)))
-    return found
+        step = RemoveUnfinishedFile(file)
+        findings.append(
+            ReconcileFinding("unfinished-file", text, step.describe(), Plan((step,), undo_on_failure=False))
+        )
+    return findings

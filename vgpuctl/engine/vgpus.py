@@ -1,195 +1,206 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make and remove vGPUs without a VM: look, claim, keep in host.yaml, make the device, look again."""
+"""Create and delete vGPUs without a VM: observe, claim, write host.yaml, create the device, observe again."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.capacity.ownership import named_owner
-from vgpuctl.engine.claim import claim_carriers, claims_of, give_back, on_other_gpus, reclaim
-from vgpuctl.engine.guards import refuse_stuck, require_system, require_writable
-from vgpuctl.engine.observe import Want, looked_for, observe, observe_devices
-from vgpuctl.engine.run import carry_out
+from vgpuctl.capacity.ownership import host_vgpu_owner
+from vgpuctl.engine.claim import (
+    claim_carriers,
+    claims_of_record,
+    release_claims,
+    retry_excluding_gpus,
+    take_over_claims,
+)
+from vgpuctl.engine.execute import execute_plan
+from vgpuctl.engine.guards import refuse_stuck_gpus, require_system_libvirt, require_writable
 from vgpuctl.errors import Busy, VgpuctlError
 from vgpuctl.model.gpu import Vgpu
-from vgpuctl.model.outcome import Answer, Confirm, Outcome, Progress
+from vgpuctl.model.outcome import Confirm, Outcome, Progress, QueryResult
+from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.step import Step
-from vgpuctl.model.vm import Claim, NamedVgpu, PromisedVgpu
-from vgpuctl.model.wish import VmWish
+from vgpuctl.model.vm import AssignedVgpu, Claim, HostVgpu
+from vgpuctl.observe import ReadScope, observe, observe_devices, scope_of_request
 from vgpuctl.plan import vgpus as plans
 from vgpuctl.plan.report import planned_vgpu, vgpu_value, with_companions
-from vgpuctl.steps.claims import HoldClaim, all_claims
+from vgpuctl.ports.step import Step
+from vgpuctl.steps.claims import TakeClaim, read_claims
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
-LOOK = Want(types=True, models=False)
+VGPU_SCOPE = ReadScope(types=True, models=False)
 
 
-def list_vgpus(world: World, *, unassigned: bool = False) -> Answer:
-    """Return every vGPU and whose it is; those that host.yaml keeps have the element for a VM's definition.
+def list_vgpus(host: Host, *, unassigned: bool = False) -> QueryResult:
+    """Return every vGPU and its owner; those in host.yaml have the element for a VM's definition.
 
-    `unassigned`: only those that host.yaml keeps and no VM refers to. One of host.yaml whose place is somebody else's
-    is no vGPU to be had, so a warning tells of it.
+    `unassigned`: only vGPUs of host.yaml that no VM refers to. An entry of host.yaml whose carrier belongs to somebody
+    else is not a usable vGPU; a warning reports it.
 
     Raises:
-        InvalidInput: host.yaml cannot be understood, so nobody knows which there are.
+        InvalidInput: host.yaml cannot be parsed, so its vGPUs are unknown.
     """
-    snapshot = observe(world, LOOK)
-    plans.refuse_unread(snapshot)
-    entries = {entry.name: entry for entry in snapshot.named}
+    snapshot = observe(host, VGPU_SCOPE)
+    plans.refuse_unreadable_entries(snapshot)
+    entries = {entry.name: entry for entry in snapshot.host_vgpus}
     listed = [v for v in snapshot.vgpus if not unassigned or (v.name is not None and v.vm is None)]
     values = [
-        as_listed(entries[v.name], v) if v.name is not None else vgpu_value(v) | {"hostdev": None, "usage": []}
+        host_vgpu_value(entries[v.name], v) if v.name is not None else vgpu_value(v) | {"hostdev": None, "usage": []}
         for v in listed
     ]
-    return Answer(with_companions(values), (*snapshot.warnings, *plans.conflicts(snapshot)))
+    return QueryResult(with_companions(values), (*snapshot.warnings, *plans.carrier_conflicts(snapshot)))
 
 
-def as_listed(entry: NamedVgpu, seen: Vgpu) -> dict[str, object]:
-    """Return what is said of a vGPU of host.yaml: where it is, and the element for a VM's definition."""
-    return vgpu_value(seen) | _for_vms(plans.promised(entry, seen))
+def host_vgpu_value(entry: HostVgpu, vgpu: Vgpu) -> dict[str, object]:
+    """Return the JSON value of a vGPU of host.yaml: its location, and the element for a VM's definition."""
+    return vgpu_value(vgpu) | _hostdev_value(plans.assigned_from_entry(entry, vgpu))
 
 
-def _for_vms(vgpu: PromisedVgpu) -> dict[str, object]:
-    return {"hostdev": plans.hostdev(vgpu), "usage": list(plans.usage(vgpu))}
+def _hostdev_value(vgpu: AssignedVgpu) -> dict[str, object]:
+    return {"hostdev": plans.hostdev_element(vgpu), "usage": list(plans.usage_commands(vgpu))}
 
 
-def create_vgpu(world: World, wish: VmWish, *, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome:
-    """Make a vGPU without a VM; a GPU whose driver refuses is left out and the next one tried.
+def create_vgpu(host: Host, request: VmRequest, *, dry_run: bool, wait_seconds: float, progress: Progress) -> Outcome:
+    """Create a vGPU without a VM; if the driver of a GPU refuses, the next GPU is tried.
 
     Raises:
-        VgpuctlError: why not; what was made has been taken back.
+        VgpuctlError: the reason; everything created was removed again.
     """
     if not dry_run:
-        require_writable(world)
-    wanted = replace(wish, name=wish.name or f"vgpu-{world.new_uuid()[:8]}")
-    return on_other_gpus(
-        lambda exclude: _create(world, wanted, exclude, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress)
+        require_writable(host)
+    named_request = replace(request, name=request.name or f"vgpu-{host.new_uuid()[:8]}")
+    return retry_excluding_gpus(
+        lambda exclude: _create(
+            host, named_request, exclude, dry_run=dry_run, wait_seconds=wait_seconds, progress=progress
+        )
     )
 
 
 def _create(
-    world: World, wish: VmWish, exclude: frozenset[str], *, dry_run: bool, wait_seconds: float, progress: Progress
+    host: Host, request: VmRequest, exclude: frozenset[str], *, dry_run: bool, wait_seconds: float, progress: Progress
 ) -> Outcome:
-    name = wish.name or ""
-    owner = named_owner(world.machine_id, name)
-    snapshot = observe(world, looked_for(wish))
-    require_system(snapshot)
-    looks = iter([snapshot])
+    name = request.name or ""
+    owner = host_vgpu_owner(host.machine_id, name)
+    snapshot = observe(host, scope_of_request(request))
+    require_system_libvirt(snapshot)
+    first_snapshot = iter([snapshot])
 
-    def look() -> Snapshot:
-        return next(looks, None) or observe(world, looked_for(wish))
+    def take_snapshot() -> Snapshot:
+        return next(first_snapshot, None) or observe(host, scope_of_request(request))
 
-    def choose(seen: Snapshot) -> tuple[PromisedVgpu, ...]:
-        plans.refuse_unread(seen)
-        plans.refuse_existing(seen, name)
-        refuse_claimed(world, owner, name)
-        return (plans.chosen(seen, wish, owner, exclude),)
+    def choose(current: Snapshot) -> tuple[AssignedVgpu, ...]:
+        plans.refuse_unreadable_entries(current)
+        plans.refuse_existing_name(current, name)
+        refuse_claimed_name(host, owner, name)
+        return (plans.choose_vgpu(current, request, owner, exclude),)
 
-    def claims(new: tuple[PromisedVgpu, ...]) -> tuple[Claim, ...]:
-        refuse_claimed(world, owner, name)
-        return _claims(world, name, new[0])
+    def build_claims(assigned: tuple[AssignedVgpu, ...]) -> tuple[Claim, ...]:
+        refuse_claimed_name(host, owner, name)
+        return _claims(host, name, assigned[0])
 
     if dry_run:
         (vgpu,) = choose(snapshot)
-        shown = (*(HoldClaim(c) for c in claims((vgpu,))), *plans.create_plan(snapshot, name, vgpu).steps)
-        return Outcome(True, _planned(name, vgpu), _lines(shown), snapshot.warnings, dry_run=True)
-    fresh, (vgpu,), held = claim_carriers(world, look, choose, claims, wait_seconds)
+        all_steps = (
+            *(TakeClaim(c) for c in build_claims((vgpu,))),
+            *plans.vgpu_creation_plan(snapshot, name, vgpu).steps,
+        )
+        return Outcome(True, _planned_value(name, vgpu), _lines(all_steps), snapshot.warnings, dry_run=True)
+    claimed_snapshot, (vgpu,), held_claims = claim_carriers(host, take_snapshot, choose, build_claims, wait_seconds)
     try:
-        plan = plans.create_plan(fresh, name, vgpu)
+        plan = plans.vgpu_creation_plan(claimed_snapshot, name, vgpu)
     except BaseException:
-        give_back(world, held)
+        release_claims(host, held_claims)
         raise
-    carry_out(world, plan, progress, held)
-    return _made(world, snapshot, name, vgpu, _lines((*held, *plan.steps)))
+    execute_plan(host, plan, progress, held_claims)
+    return _report_vgpu(host, snapshot, name, vgpu, _lines((*held_claims, *plan.steps)))
 
 
 def _lines(steps: tuple[Step, ...]) -> tuple[str, ...]:
     return tuple(step.describe() for step in steps)
 
 
-def _claims(world: World, name: str, vgpu: PromisedVgpu) -> tuple[Claim, ...]:
-    holder, promise = plans.holder_of(world.machine_id, name, vgpu)
-    return claims_of(world, holder.name, promise)
+def _claims(host: Host, name: str, vgpu: AssignedVgpu) -> tuple[Claim, ...]:
+    holder, record = plans.placeholder_owner(host.machine_id, name, vgpu)
+    return claims_of_record(host, holder.name, record)
 
 
-def _planned(name: str, vgpu: PromisedVgpu) -> dict[str, object]:
-    return planned_vgpu(vgpu, None) | {"name": name} | _for_vms(vgpu)
+def _planned_value(name: str, vgpu: AssignedVgpu) -> dict[str, object]:
+    return planned_vgpu(vgpu, None) | {"name": name} | _hostdev_value(vgpu)
 
 
-def refuse_claimed(world: World, owner: str, name: str) -> None:
-    """Refuse a name for which a carrier is claimed: somebody makes it just now, or died while making it.
+def refuse_claimed_name(host: Host, owner: str, name: str) -> None:
+    """Refuse a name that has a claim: a process is creating that vGPU now, or died while creating it.
 
     Raises:
         Busy: naming the process.
     """
-    for other in all_claims(world):
-        if other.vm_uuid == owner:
-            alive = world.processes.alive(other.process)
+    for claim in read_claims(host):
+        if claim.vm_uuid == owner:
+            alive = host.processes.is_alive(claim.process)
             raise Busy(
-                f"process {other.process.pid} {'makes' if alive else 'was making'} vGPU {name}: {other.command}",
+                f"process {claim.process.pid} {'makes' if alive else 'was making'} vGPU {name}: {claim.command}",
                 hint="wait for it, then run the command again" if alive else "vgpuctl reconcile, then run it again",
-                pid=other.process.pid,
+                pid=claim.process.pid,
                 vgpu=name,
             )
 
 
-def _made(world: World, before: Snapshot, name: str, vgpu: PromisedVgpu, steps: tuple[str, ...]) -> Outcome:
-    """Look at the host again and report the vGPU as it is now; a look that fails is a warning, no failure."""
-    want = Want(types=True, models=False, only=frozenset({vgpu.gpu}), type_ids=frozenset())
-    unseen = _planned(name, vgpu) | {"present": True}
+def _report_vgpu(host: Host, before: Snapshot, name: str, vgpu: AssignedVgpu, steps: tuple[str, ...]) -> Outcome:
+    """Observe the host again and report the vGPU as it is now; a failure to observe is a warning, not an error."""
+    scope = ReadScope(types=True, models=False, gpu_addresses=frozenset({vgpu.gpu}), type_ids=frozenset())
+    expected = _planned_value(name, vgpu) | {"present": True}
     try:
-        now = observe_devices(world, want, vms=before.vms, status=before.hypervisor)
+        current = observe_devices(host, scope, vms=before.vms, status=before.hypervisor)
     except VgpuctlError as error:
         warning = f"it is done, but the host could not be looked at again: {error}"
-        return Outcome(True, unseen, steps, (*before.warnings, warning))
-    found = next((v for v in now.vgpus if v.name == name), None)
-    data = unseen if found is None else vgpu_value(found) | _for_vms(vgpu)
-    return Outcome(True, data, steps, now.warnings)
+        return Outcome(True, expected, steps, (*before.warnings, warning))
+    match = next((v for v in current.vgpus if v.name == name), None)
+    data = expected if match is None else vgpu_value(match) | _hostdev_value(vgpu)
+    return Outcome(True, data, steps, current.warnings)
 
 
 def delete_vgpu(
-    world: World, name: str, *, dry_run: bool, confirm: Confirm, wait_seconds: float, progress: Progress
+    host: Host, name: str, *, dry_run: bool, confirm: Confirm, wait_seconds: float, progress: Progress
 ) -> Outcome:
     """Remove a vGPU without a VM that no VM refers to: its device, its entry in host.yaml, its claim.
 
     Raises:
         InUse: a VM refers to it, or a process holds it; nothing was changed.
-        Busy: another command changed its entry since it was shown.
-        VgpuctlError: why not; the same command again removes what is left.
+        Busy: another command changed its entry since it was shown for confirmation.
+        VgpuctlError: the reason; the same command again removes what is left.
     """
     if not dry_run:
-        require_writable(world)
-    snapshot, entry, vgpu = _look_for(world, name)
-    _, seen = plans.find_named(snapshot, name)
-    refuse_stuck(snapshot, [entry.gpu])
-    leave = plans.somebody_elses(snapshot, entry, vgpu)
-    plan = plans.removal_plan(world.machine_id, entry, vgpu, leave)
-    gone = vgpu_value(seen) | {"present": False}
+        require_writable(host)
+    snapshot, entry, vgpu = _observe_vgpu(host, name)
+    _, shown_vgpu = plans.find_named_vgpu(snapshot, name)
+    refuse_stuck_gpus(snapshot, [entry.gpu])
+    unproven = plans.unproven_carrier(snapshot, entry, vgpu)
+    plan = plans.vgpu_removal_plan(host.machine_id, entry, vgpu, unproven)
+    removed_value = vgpu_value(shown_vgpu) | {"present": False}
     if dry_run:
-        return Outcome(True, vgpu_value(seen), _lines(plan.steps), snapshot.warnings, plan.notes, dry_run=True)
+        return Outcome(True, vgpu_value(shown_vgpu), _lines(plan.steps), snapshot.warnings, plan.notes, dry_run=True)
     confirm(f"Delete vGPU {name} ({entry.profile} on GPU {entry.gpu})?", _lines(plan.steps))
-    held = reclaim(world, _claims(world, name, vgpu), wait_seconds)
+    held_claims = take_over_claims(host, _claims(host, name, vgpu), wait_seconds)
     try:
-        _, now, vgpu = _look_for(world, name)
-        if now != entry:
+        _, current_entry, vgpu = _observe_vgpu(host, name)
+        if current_entry != entry:
             raise Busy(f"vGPU {name} of host.yaml was changed just now", hint="run the command again", vgpu=name)
-        plan = plans.removal_plan(world.machine_id, entry, vgpu, leave)
+        plan = plans.vgpu_removal_plan(host.machine_id, entry, vgpu, unproven)
     except BaseException:
-        give_back(world, held)
+        release_claims(host, held_claims)
         raise
-    carry_out(world, plan, progress)
-    return Outcome(True, gone, _lines(plan.steps), snapshot.warnings, plan.notes)
+    execute_plan(host, plan, progress)
+    return Outcome(True, removed_value, _lines(plan.steps), snapshot.warnings, plan.notes)
 
 
-def _look_for(world: World, name: str) -> tuple[Snapshot, NamedVgpu, PromisedVgpu]:
-    """Look at the host and return the vGPU of that name, which nobody uses: its entry, and as steps want it."""
-    snapshot = observe(world, LOOK)
-    require_system(snapshot)
-    plans.refuse_unread(snapshot)
-    entry, seen = plans.find_named(snapshot, name)
-    plans.refuse_used(snapshot, entry)
-    return snapshot, entry, plans.promised(entry, seen)
+def _observe_vgpu(host: Host, name: str) -> tuple[Snapshot, HostVgpu, AssignedVgpu]:
+    """Observe the host and return the unused vGPU of that name: its entry, and in the form that steps need."""
+    snapshot = observe(host, VGPU_SCOPE)
+    require_system_libvirt(snapshot)
+    plans.refuse_unreadable_entries(snapshot)
+    entry, vgpu = plans.find_named_vgpu(snapshot, name)
+    plans.refuse_used_vgpu(snapshot, entry)
+    return snapshot, entry, plans.assigned_from_entry(entry, vgpu)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait until the system in a VM that was just started can be reached."""
+"""Wait until the guest of a VM that was just started can be reached."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vgpuctl.domain.parse import parse
-from vgpuctl.engine.guest import SOURCES, address_value, useful
+from vgpuctl.domain.domain_xml import parse_domain
+from vgpuctl.engine.guest import ADDRESS_SOURCES, address_value, select_reachable
 from vgpuctl.errors import Busy, Interrupted, InvalidInput, LibvirtFailed, PartlyApplied
 from vgpuctl.model.outcome import Outcome, Progress
 from vgpuctl.value import replace
@@ -14,16 +14,16 @@ from vgpuctl.value import replace
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
 DEFAULT_SECONDS = 300
 PAUSE_SECONDS = 1.0
-_OFF = 55
+_OPERATION_INVALID = 55
 """libvirt's number for "the domain is not running" (VIR_ERR_OPERATION_INVALID)."""
 
 
-def refuse_no_wait(*, wait_for: str | None, timeout: float | None, start: bool) -> None:
-    """Refuse to wait for what will not come.
+def check_wait_options(*, wait_for: str | None, timeout: float | None, start: bool) -> None:
+    """Refuse to wait for an event that cannot happen.
 
     Raises:
         InvalidInput: naming the options.
@@ -34,73 +34,75 @@ def refuse_no_wait(*, wait_for: str | None, timeout: float | None, start: bool) 
         raise InvalidInput("--wait-timeout says how long --wait-for waits", hint="add --wait-for guest")
 
 
-def wait_for_guest(world: World, made: Outcome, timeout_seconds: float, progress: Progress) -> Outcome:
+def wait_for_guest(host: Host, outcome: Outcome, timeout_seconds: float, progress: Progress) -> Outcome:
     """Wait until the guest agent answers or an address is known; return the outcome with `guest` in its data.
 
-    A dry run only gets one more step. Whatever happens here, the VM stays as it is.
+    A dry run only adds a step. Waiting never changes the VM.
 
     Raises:
         Busy: the time was over; the VM is left running.
-        PartlyApplied: the VM was made and started, and went off meanwhile.
+        PartlyApplied: the VM was created and started, and went off meanwhile.
         Interrupted: a signal came; the VM is left running.
     """
-    name, uuid = str(made.data["name"]), str(made.data["uuid"])
+    name, uuid = str(outcome.data["name"]), str(outcome.data["uuid"])
     text = f"wait until the guest of {name} answers (at most {timeout_seconds:g} s)"
-    steps = (*made.steps, text)
-    if made.dry_run:
-        return replace(made, steps=steps)
-    progress.planned(steps)
+    steps = (*outcome.steps, text)
+    if outcome.dry_run:
+        return replace(outcome, steps=steps)
+    progress.on_plan(steps)
     try:
-        found = _waited(world, name, uuid, timeout_seconds, lambda: progress.started(len(steps), text))
+        guest = _poll_guest(host, name, uuid, timeout_seconds, lambda: progress.on_step_start(len(steps), text))
     except Interrupted as error:
         error.left.append(f"VM {name}: it is made and runs")
         raise
-    progress.finished(len(steps), text)
-    return replace(made, data={**made.data, "guest": found}, steps=steps)
+    progress.on_step_finish(len(steps), text)
+    return replace(outcome, data={**outcome.data, "guest": guest}, steps=steps)
 
 
-def _waited(world: World, name: str, uuid: str, timeout_seconds: float, shown: Callable[[], None]) -> dict[str, object]:
-    """Look again and again until the guest is reached; `shown` tells that it goes on, and ends it at a signal."""
-    begun = world.clock.monotonic()
+def _poll_guest(
+    host: Host, name: str, uuid: str, timeout_seconds: float, on_poll: Callable[[], None]
+) -> dict[str, object]:
+    """Poll until the guest is reached; each round calls `shown`, which reports progress and raises after a signal."""
+    start_time = host.clock.monotonic()
     while True:
-        shown()
-        found = _reached(world, name, uuid)
-        if found is not None:
-            return found
-        left = begun + timeout_seconds - world.clock.monotonic()
-        if left <= 0:
-            late = Busy(
+        on_poll()
+        guest = _read_guest(host, name, uuid)
+        if guest is not None:
+            return guest
+        seconds_left = start_time + timeout_seconds - host.clock.monotonic()
+        if seconds_left <= 0:
+            error = Busy(
                 f"{name} was made and runs, but its guest did not answer within {timeout_seconds:g} s",
                 hint=f"vgpuctl address {name} asks again; vgpuctl console {name} says where its screen is",
                 vm=name,
                 uuid=uuid,
                 waited_seconds=timeout_seconds,
             )
-            late.changed = True
-            raise late
-        world.clock.pause(min(PAUSE_SECONDS, left))
+            error.changed = True
+            raise error
+        host.clock.sleep(min(PAUSE_SECONDS, seconds_left))
 
 
-def _reached(world: World, name: str, uuid: str) -> dict[str, object] | None:
-    """Return who knows the guest and its addresses, None when nobody does yet."""
-    record = world.hypervisor.find_domain(uuid)
-    if record is None or record.live_xml is None:
-        raise _off(name)
-    macs = frozenset(parse(record.live_xml, record.state, world.machine_id).mac_addresses)
-    for source in SOURCES:
+def _read_guest(host: Host, name: str, uuid: str) -> dict[str, object] | None:
+    """Return the source that knows the guest and its addresses, None if no source does yet."""
+    domain = host.hypervisor.find_domain(uuid)
+    if domain is None or domain.live_xml is None:
+        raise _went_off_error(name)
+    macs = frozenset(parse_domain(domain.live_xml, domain.state, host.machine_id).mac_addresses)
+    for source in ADDRESS_SOURCES:
         try:
-            answer = world.hypervisor.guest_addresses(uuid, source)
+            reported = host.hypervisor.guest_addresses(uuid, source)
         except LibvirtFailed as error:
-            if error.facts.get("libvirt_code") == _OFF:
-                raise _off(name) from error
+            if error.facts.get("libvirt_code") == _OPERATION_INVALID:
+                raise _went_off_error(name) from error
             raise
-        known = useful(answer or (), macs)
-        if known or (source == "agent" and answer is not None):
-            return {"source": source, "addresses": [address_value(each) for each in known]}
+        reachable = select_reachable(reported or (), macs)
+        if reachable or (source == "agent" and reported is not None):
+            return {"source": source, "addresses": [address_value(address) for address in reachable]}
     return None
 
 
-def _off(name: str) -> PartlyApplied:
+def _went_off_error(name: str) -> PartlyApplied:
     error = PartlyApplied(
         f"{name} was made and started, and went off before its guest answered",
         hint=f"vgpuctl show-vm {name}; /var/log/libvirt/qemu/{name}.log says why",

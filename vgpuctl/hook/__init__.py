@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libvirt's hook starts when a VM of vgpuctl starts: it makes the VM's missing vGPUs, or says why not.
+"""The program that libvirt's hook runs when a managed VM starts: it creates missing vGPUs, or reports why it cannot.
 
-libvirt waits for it with the domain locked. So it calls neither libvirt nor NVML, loads nothing beside the standard
-library, and has a deadline of its own. VMs that vgpuctl did not make never get here: the shell script before it
-leaves first (vgpuctl.plan.installation).
+libvirt waits for the hook with the domain locked. So the program calls neither libvirt nor NVML, loads nothing besides
+the standard library, and has its own deadline. It never runs for VMs that vgpuctl did not create: the shell script that
+starts it exits first for those (vgpuctl.plan.installation).
 """

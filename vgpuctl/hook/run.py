@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One start or stop of one VM, for libvirt.
+"""Handle the start or stop of one VM, for libvirt's hook.
 
-`prepare begin` makes what is missing, or refuses the start; `release end` gives back what a VM reserves only to run.
-libvirt shows stderr of a hook that fails as the reason why the VM did not start, so that is one line: what, where,
-the numbers, and what helps. HEAD is the part of the XML that the shell script has read already.
+`prepare begin` creates missing vGPUs, or refuses the start; `release end` releases what a VM reserves only while it
+runs. libvirt shows the stderr of a failing hook as the reason why the VM did not start. So stderr is one line: what,
+where, the numbers, and what helps. HEAD is the part of the XML that the shell script has read already.
 """
 
 from __future__ import annotations
@@ -15,65 +15,65 @@ from types import FrameType
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from vgpuctl.domain.record import ROOT_TAG, promise_of
+from vgpuctl.domain.record import ROOT_TAG, parse_record
 from vgpuctl.engine.devices import (
-    DOMAINS,
-    free_devices,
-    make_anywhere,
+    DOMAIN_XML_DIRECTORY,
+    has_missing_devices,
     make_devices,
-    missing_devices,
-    refuse_half_way,
+    place_and_make,
+    refuse_not_ready,
+    release_devices,
 )
 from vgpuctl.engine.guards import require_writable
 from vgpuctl.errors import Busy, Temporary, VgpuctlError
-from vgpuctl.model.vm import PromiseState, Vm, VmState
+from vgpuctl.model.vm import RecordState, Vm, VmState
 from vgpuctl.value import replace
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
 DEADLINE_SECONDS = 20.0
 LOCK_SECONDS = 15.0
-KEPT = (["saved"], ["migrated"])
-"""Why a VM ends whose device stays (libvirt tells from 10.5 on): it goes on with it later, or elsewhere."""
+KEEP_REASONS = (["saved"], ["migrated"])
+"""Stop reasons after which the VM keeps its device, to resume later or elsewhere (reported since libvirt 10.5)."""
 
 
-class Silent:
-    """Progress that nobody watches."""
+class NoProgress:
+    """Progress that shows nothing."""
 
-    def planned(self, steps: tuple[str, ...]) -> None:
-        """Nothing."""
+    def on_plan(self, steps: tuple[str, ...]) -> None:
+        """Do nothing."""
 
-    def started(self, number: int, text: str) -> None:
-        """Nothing."""
+    def on_step_start(self, number: int, text: str) -> None:
+        """Do nothing."""
 
-    def finished(self, number: int, text: str) -> None:
-        """Nothing."""
+    def on_step_finish(self, number: int, text: str) -> None:
+        """Do nothing."""
 
-    def undoing(self, text: str) -> None:
-        """Nothing."""
+    def on_step_undo(self, text: str) -> None:
+        """Do nothing."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the hook and return its exit status: 0 lets libvirt go on, anything else stops the VM's start.
+    """Run the hook and return its exit status: 0 lets libvirt continue, anything else prevents the VM's start.
 
-    `--simulated SCENARIO` in front is for tests: it is an argument, so that no environment can point root's hook
-    elsewhere.
+    `--simulated SCENARIO` in front is for tests. It is an argument and not an environment variable, so that no
+    environment can redirect root's hook.
     """
     words = list(arguments)
     scenario = None
     if words[:1] == ["--simulated"]:
         scenario, words = words[1], words[2:]
     head, _, operation, *rest = words
-    act = _ACTS.get(" ".join((operation, *rest[:1])))
-    if act is None or rest[1:2] in KEPT:
+    handler = _OPERATIONS.get(" ".join((operation, *rest[:1])))
+    if handler is None or rest[1:2] in KEEP_REASONS:
         return 0
     try:
-        with_deadline(DEADLINE_SECONDS)
-        act(_world(scenario), head + sys.stdin.read())
+        set_deadline(DEADLINE_SECONDS)
+        handler(_open_host(scenario), head + sys.stdin.read())
     except VgpuctlError as error:
         return _refuse(error.message, error.hint)
-    except Exception as error:  # noqa: BLE001 - whatever it is, a start with a wrong device is worse than none
+    except Exception as error:  # noqa: BLE001 - a start with a wrong device is worse than no start
         return _refuse(f"{type(error).__name__}: {error}", "vgpuctl start-vm says more")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -86,98 +86,98 @@ def _refuse(message: str, hint: str | None) -> int:
     return 1
 
 
-def with_deadline(seconds: float) -> None:
-    """Raise Temporary in this process when the time is over: libvirt would wait for ever."""
+def set_deadline(seconds: float) -> None:
+    """Raise Temporary in this process when the time is over: libvirt itself would wait forever."""
 
-    def over(number: int, frame: FrameType | None) -> None:
+    def raise_temporary(number: int, frame: FrameType | None) -> None:
         raise Temporary(f"the vGPU was not ready within {seconds:g} seconds", hint="start the VM again")
 
-    signal.signal(signal.SIGALRM, over)
+    signal.signal(signal.SIGALRM, raise_temporary)
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def _world(scenario: str | None) -> World:
+def _open_host(scenario: str | None) -> Host:
     if scenario is not None:
-        from vgpuctl.simulated import simulated_world
+        from vgpuctl.simulated import open_simulated_host
 
-        return simulated_world(scenario)
-    from vgpuctl.host.quiet import quiet_world
+        return open_simulated_host(scenario)
+    from vgpuctl.host.hook_host import open_hook_host
 
-    return quiet_world()
+    return open_hook_host()
 
 
-def prepare(world: World, xml: str) -> None:
-    """Make the missing vGPUs of the domain in `xml`; one without a promise of its own on this host is let pass.
+def prepare(host: Host, xml: str) -> None:
+    """Create the missing vGPUs of the domain in `xml`; a domain without a record for this host is ignored.
 
     Raises:
-        VgpuctlError: why the VM cannot have them now.
+        VgpuctlError: the reason why the VM cannot have them now.
     """
-    vm = read(xml, world.machine_id)
-    if vm is None or vm.promise is None:
+    vm = parse_vm(xml, host.machine_id)
+    if vm is None or vm.record is None:
         return
-    if vm.promise.state is PromiseState.REMOVING:
-        refuse_half_way(vm, vm.promise)
-    if not missing_devices(world, vm, vm.promise):
+    if vm.record.state is RecordState.REMOVING:
+        refuse_not_ready(vm, vm.record)
+    if not has_missing_devices(host, vm, vm.record):
         return
-    require_writable(world)
-    if vm.promise.lends:
-        make_anywhere(world, vm, vm.promise, (vm, *_others(world, vm)), LOCK_SECONDS, Silent())
+    require_writable(host)
+    if vm.record.reserve_while_running:
+        place_and_make(host, vm, vm.record, (vm, *_other_vms(host, vm)), LOCK_SECONDS, NoProgress())
     else:
-        make_devices(world, vm, vm.promise, (vm,), LOCK_SECONDS, Silent())
+        make_devices(host, vm, vm.record, (vm,), LOCK_SECONDS, NoProgress())
 
 
-def release(world: World, xml: str) -> None:
-    """Give back what the domain in `xml` has and reserves only while it runs.
+def release(host: Host, xml: str) -> None:
+    """Release what the domain in `xml` holds and reserves only while it runs.
 
     Raises:
-        VgpuctlError: a device could not be removed; vgpuctl reconcile does it later.
+        VgpuctlError: a device could not be removed; vgpuctl reconcile removes it later.
     """
-    vm = read(xml, world.machine_id)
-    if vm is None or vm.promise is None or not vm.promise.lends:
+    vm = parse_vm(xml, host.machine_id)
+    if vm is None or vm.record is None or not vm.record.reserve_while_running:
         return
     try:
-        free_devices(world, vm, vm.promise, LOCK_SECONDS, Silent())
+        release_devices(host, vm, vm.record, LOCK_SECONDS, NoProgress())
     except Busy:
-        return  # who works on the VM gives it back
+        return  # the process that works on the VM releases it
 
 
-_ACTS = {"prepare begin": prepare, "release end": release}
+_OPERATIONS = {"prepare begin": prepare, "release end": release}
 
 
-def _others(world: World, vm: Vm) -> tuple[Vm, ...]:
-    """Return the other VMs with a record, from libvirt's own files: what they keep always is not lent.
+def _other_vms(host: Host, vm: Vm) -> tuple[Vm, ...]:
+    """Return the other VMs with a record, from libvirt's own files: slots that they always keep are not free.
 
-    What is in a file that cannot be understood is known by its claim or device alone.
+    The vGPUs in a file that cannot be parsed are known only by their claims or devices.
     """
-    found = []
+    vms = []
     try:
-        names = world.sysfs.listdir(DOMAINS)
+        names = host.sysfs.listdir(DOMAIN_XML_DIRECTORY)
     except FileNotFoundError:
         return ()
     for name in (n for n in names if n.endswith(".xml")):
         try:
-            other = read(world.sysfs.read(f"{DOMAINS}/{name}"), world.machine_id)
+            other = parse_vm(host.sysfs.read(f"{DOMAIN_XML_DIRECTORY}/{name}"), host.machine_id)
         except (OSError, ValueError, VgpuctlError):
             continue
         if other is not None and other.uuid != vm.uuid:
-            found.append(other)
-    return tuple(found)
+            vms.append(other)
+    return tuple(vms)
 
 
-def read(xml: str, machine_id: str) -> Vm | None:
-    """Return what the hook needs of a domain: its names and its promise. None: it has no record of vgpuctl.
+def parse_vm(xml: str, machine_id: str) -> Vm | None:
+    """Return what the hook needs of a domain: its names and its record. None: it has no vgpuctl record.
 
-    A record that names another VM or host is a copy and left out, as everywhere.
+    A record that names another VM or host is a copy and only becomes `copied_record`, as everywhere.
 
     Raises:
-        VgpuctlError: the record cannot be understood.
+        VgpuctlError: the record cannot be parsed.
     """
     try:
         root = ElementTree.fromstring(xml)  # noqa: S314 - libvirt wrote it
-        record = root.find(f"metadata/{ROOT_TAG}")
-        if record is None:
+        element = root.find(f"metadata/{ROOT_TAG}")
+        if element is None:
             return None
-        promise = promise_of(record)
+        record = parse_record(element)
     except (ElementTree.ParseError, ValueError) as error:
         raise VgpuctlError(
             f"the VM's record cannot be read: {error}",
@@ -185,5 +185,5 @@ def read(xml: str, machine_id: str) -> Vm | None:
         ) from error
     uuid = (root.findtext("uuid") or "").strip().lower()
     vm = Vm(root.findtext("name") or "", uuid, VmState.UNKNOWN, 0, 0)
-    own = promise.vm_uuid == uuid and promise.machine_id == machine_id
-    return replace(vm, promise=promise) if own else replace(vm, copied_promise=promise)
+    own = record.vm_uuid == uuid and record.machine_id == machine_id
+    return replace(vm, record=record) if own else replace(vm, copied_record=record)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real host behind the seams."""
+"""Implements the ports for the real host."""

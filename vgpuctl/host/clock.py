@@ -7,7 +7,7 @@ import time
 
 
 class HostClock:
-    """Real time, as `seams.Clock`."""
+    """Real time; implements `ports.Clock`."""
 
     def now(self) -> float:
         """Seconds since the epoch."""
@@ -17,6 +17,6 @@ class HostClock:
         """Seconds of a clock that never jumps."""
         return time.monotonic()
 
-    def pause(self, seconds: float) -> None:
-        """Sleep; callers keep it short, because a signal is only seen by what they do next."""
+    def sleep(self, seconds: float) -> None:
+        """Sleep; callers keep it short, because they notice a signal only afterwards."""
         time.sleep(seconds)

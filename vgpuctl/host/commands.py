@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vendor and QEMU commands: the one place that starts a program and reads what it prints.
+"""Runs vendor and QEMU commands: the only place that starts a program and reads its output.
 
-Never through a shell, always by absolute path, in the C locale (their text is read), in a session of its own
-(Ctrl-C at the terminal must not hit it half-way), and never without a deadline.
+A command never runs through a shell. It always runs by absolute path, in the C locale (vgpuctl parses its output), in
+its own session (Ctrl-C at the terminal must not interrupt it half-way), and with a deadline.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _SLOW_SECONDS = 0.5
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class Result(Value):
-    """What a command that ended by itself left."""
+class CompletedCommand(Value):
+    """The result of a command that ended by itself."""
 
-    rc: int
+    status: int
     stdout: str
     stderr: str
 
     @property
-    def complaint(self) -> str:
-        """Return the last line it wrote on stderr, which is where tools put the reason."""
+    def error_line(self) -> str:
+        """Return the last line on stderr, where tools print the reason."""
         lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
-        return lines[-1] if lines else f"it ended with status {self.rc}"
+        return lines[-1] if lines else f"it ended with status {self.status}"
 
 
-class GoesOn(Exception):
-    """A command was not waited for any longer and runs on alone, as process `pid`."""
+class StillRunning(Exception):
+    """vgpuctl stopped waiting for a command, which continues as process `pid`."""
 
     def __init__(self, text: str, pid: int) -> None:
         super().__init__(text)
@@ -44,16 +44,16 @@ class GoesOn(Exception):
 
 
 def find_command(name: str) -> str | None:
-    """Return where a command is installed, looking only where the system installs commands."""
+    """Return a command's path, searching only the system's own directories."""
     return next((p for d in _DIRECTORIES if os.access(p := f"{d}/{name}", os.X_OK)), None)
 
 
-def run(argv: Sequence[str], *, deadline_seconds: float, stdin: str | None = None) -> Result:
+def run_command(argv: Sequence[str], *, deadline_seconds: float, stdin: str | None = None) -> CompletedCommand:
     """Run a command to its end.
 
     Raises:
         OSError: it could not be started.
-        TimeoutError: the deadline passed; the child was killed, what it started itself was not.
+        TimeoutError: the deadline passed; the child was killed, its own children were not.
     """
     if not os.path.isabs(argv[0]):
         raise ValueError(f"not an absolute path: {argv[0]}")
@@ -70,30 +70,32 @@ def run(argv: Sequence[str], *, deadline_seconds: float, stdin: str | None = Non
     try:
         stdout, stderr = child.communicate(stdin, timeout=deadline_seconds)
     except subprocess.TimeoutExpired:
-        _end(child)
+        _kill(child)
         raise TimeoutError(f"{argv[0]} did not end within {deadline_seconds:g} seconds") from None
     except BaseException:
-        _end(child)
+        _kill(child)
         raise
-    return Result(child.returncode, stdout, stderr)
+    return CompletedCommand(child.returncode, stdout, stderr)
 
 
-def run_to_end(argv: Sequence[str], *, deadline_seconds: float, slow: Callable[[int], None]) -> Result:
-    """Run a command that must not be stopped half-way: it takes devices from their drivers and gives them back.
+def run_uninterrupted(
+    argv: Sequence[str], *, deadline_seconds: float, report_slow: Callable[[int], None]
+) -> CompletedCommand:
+    """Run a command that must not be stopped half-way: it unbinds devices from their drivers and binds them again.
 
-    It is never signalled. An interruption of this process is raised when the command has ended; a second one leaves
-    the command to itself. Both streams are in `stdout`. `slow` is told the pid of a command that does not end soon, so
-    that it can be written down, and always before the command is left; it is told again when it was interrupted.
+    It is never signalled. An interruption of this process is raised once the command has ended; a second one stops
+    waiting for the command. Both streams are in `stdout`. `report_slow` gets the pid of a command that does not end
+    soon, so that the caller can record it, and always before the wait is abandoned. An interrupted call is repeated.
 
     Raises:
         OSError: it could not be started.
-        GoesOn: the deadline passed, or a second interruption came.
+        StillRunning: the deadline passed, or a second interruption came.
     """
     import tempfile
 
     if not os.path.isabs(argv[0]):
         raise ValueError(f"not an absolute path: {argv[0]}")
-    with tempfile.TemporaryFile() as output:  # not a pipe: who writes to a closed one is killed
+    with tempfile.TemporaryFile() as output:  # not a pipe: a process that writes to a closed pipe is killed
         child = subprocess.Popen(  # noqa: S603 - a list and no shell, by absolute path
             list(argv),
             stdin=subprocess.DEVNULL,
@@ -102,43 +104,45 @@ def run_to_end(argv: Sequence[str], *, deadline_seconds: float, slow: Callable[[
             env={"LC_ALL": "C", "PATH": _PATH},
             start_new_session=True,
         )
-        interruption = _wait(child, argv[0], deadline_seconds, slow)
+        interruption = _wait_for_child(child, argv[0], deadline_seconds, report_slow)
         if interruption is not None:
             raise interruption
         output.seek(0)
-        return Result(child.returncode, output.read().decode(errors="replace"), "")
+        return CompletedCommand(child.returncode, output.read().decode(errors="replace"), "")
 
 
-def _wait(
-    child: subprocess.Popen[bytes], name: str, deadline_seconds: float, slow: Callable[[int], None]
+def _wait_for_child(
+    child: subprocess.Popen[bytes], name: str, deadline_seconds: float, report_slow: Callable[[int], None]
 ) -> BaseException | None:
-    """Wait for a child's end and return the interruption that came meanwhile."""
-    until = time.monotonic() + deadline_seconds
+    """Wait for a child's end and return the interruption that came meanwhile, if any."""
+    deadline = time.monotonic() + deadline_seconds
     interruption: BaseException | None = None
-    late = told = False
+    is_slow = reported = False
     while True:
         try:
-            if late and not told:
-                slow(child.pid)
-                told = True
-            left = max(0.0, until - time.monotonic())
-            child.wait(timeout=left if told else min(left, _SLOW_SECONDS))
+            if is_slow and not reported:
+                report_slow(child.pid)
+                reported = True
+            remaining = max(0.0, deadline - time.monotonic())
+            child.wait(timeout=remaining if reported else min(remaining, _SLOW_SECONDS))
             return interruption
         except subprocess.TimeoutExpired:
-            if told:
+            if reported:
                 text = f"{name} has not ended after {deadline_seconds:g} seconds; it goes on as process {child.pid}"
-                raise GoesOn(text, child.pid) from interruption
-            late = True
+                raise StillRunning(text, child.pid) from interruption
+            is_slow = True
         except BaseException as error:
             if interruption is not None:
-                if not told:
-                    slow(child.pid)
-                raise GoesOn(f"{name} was not waited for; it goes on as process {child.pid}", child.pid) from error
+                if not reported:
+                    report_slow(child.pid)
+                raise StillRunning(
+                    f"{name} was not waited for; it goes on as process {child.pid}", child.pid
+                ) from error
             interruption = error
 
 
-def _end(child: subprocess.Popen[str]) -> None:
-    """Kill a child and let go of its pipes; a grandchild may keep them open for ever."""
+def _kill(child: subprocess.Popen[str]) -> None:
+    """Kill a child and close its pipes; a grandchild may keep them open forever."""
     child.kill()
     for pipe in (child.stdin, child.stdout, child.stderr):
         if pipe is not None:
@@ -147,4 +151,4 @@ def _end(child: subprocess.Popen[str]) -> None:
             except OSError:
                 continue
     with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(timeout=_REAP_SECONDS)  # one that the kernel holds does not die; never wait for it
+        child.wait(timeout=_REAP_SECONDS)  # a process that hangs in the kernel does not die; never wait for it

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's file tree below a root: sysfs, proc and /etc/vgpuctl, as `seams.Sysfs`.
+"""The host's file tree under a root directory: sysfs, proc and /etc/vgpuctl. Implements `ports.Sysfs`.
 
-Thousands of attributes are read in one command, so the real root costs an open, a look at what it is, a read and a
-close each. Below another root (a captured /sys) every link is resolved as chroot would: an absolute link, or one with
-many "..", must not lead to the files of the machine that looks.
+One command reads thousands of attributes, so under the real root each costs only open, fstat, read and close. Under
+another root (a captured /sys) every link is resolved as chroot would: an absolute link, or one with many "..", must not
+lead to the files of the machine that runs vgpuctl.
 """
 
 from __future__ import annotations
@@ -13,47 +13,49 @@ import os
 from collections.abc import Callable
 from typing import Protocol
 
-from vgpuctl.model.records import FilePermissions
-from vgpuctl.regular_file import read_regular
+from vgpuctl.model.port_values import FilePermissions
+from vgpuctl.regular_file import read_regular_file
 
-MOST_SYSFS_BYTES = 256 << 10
-"""An attribute is a page at most, of 4 to 64 KiB (sysfs_emit); only binary ones, such as `config`, are larger."""
-MOST_BYTES = 32 << 20
-"""/proc/kallsyms has some 15 MiB and pci.ids 1.5; /proc/mounts with thousands of containers a few."""
-_MOST_LINKS = 40  # as the kernel, path_resolution(7)
+MAX_SYSFS_BYTES = 256 << 10
+"""An attribute is at most one page of 4 to 64 KiB (sysfs_emit); only binary ones, such as `config`, are larger."""
+MAX_BYTES = 32 << 20
+"""/proc/kallsyms has about 15 MiB and pci.ids 1.5 MiB; /proc/mounts with thousands of containers has a few."""
+_MAX_LINKS = 40  # as the kernel, path_resolution(7)
 
-ACTS_WHEN_READ = frozenset({"reset_gpu"})
-"""Files that do something when they are read: AMD's GIM resets the whole card (gim_shim/sysfs/gim_monitor.c)."""
+UNSAFE_TO_READ = frozenset({"reset_gpu"})
+"""Files whose read has an effect: AMD's GIM resets the whole card (gim_shim/sysfs/gim_monitor.c)."""
 
 
-class ParkedWrites(Protocol):
-    """Writes in a child (vgpuctl.host.parked)."""
+class UninterruptibleWrites(Protocol):
+    """Writes in a child process (`vgpuctl.host.uninterruptible`)."""
 
     def write(self, real_path: str, text: str, *, path: str, gpu: str, deadline_seconds: float) -> None:
-        """Write and wait at most the deadline."""
+        """Write and wait until the deadline at most."""
 
 
 class HostFiles:
-    """Files below `root`. Nothing is written while `lock_held()`."""
+    """Files under `root`. Writing while `lock_held()` raises AssertionError."""
 
-    def __init__(self, root: str = "/", *, lock_held: Callable[[], bool], parked: ParkedWrites | None = None) -> None:
+    def __init__(
+        self, root: str = "/", *, lock_held: Callable[[], bool], writer: UninterruptibleWrites | None = None
+    ) -> None:
         self._root = "" if root == "/" else root.rstrip("/")
         self._lock_held = lock_held
-        self._parked = parked
+        self._uninterruptible_writer = writer
 
     def read(self, path: str) -> str:
         """Return the whole file as text."""
-        if path.rpartition("/")[2] in ACTS_WHEN_READ:
+        if path.rpartition("/")[2] in UNSAFE_TO_READ:
             raise PermissionError(errno.EPERM, "reading this file resets the device; not read", path)
-        sysfs = path.startswith("/sys/")
-        most = MOST_SYSFS_BYTES if sysfs else MOST_BYTES
+        in_sysfs = path.startswith("/sys/")
+        max_bytes = MAX_SYSFS_BYTES if in_sysfs else MAX_BYTES
         if not self._root:
-            return read_regular(path, most, page=sysfs).decode("utf-8", "replace")
+            return read_regular_file(path, max_bytes, is_sysfs=in_sysfs).decode("utf-8", "replace")
         try:
-            real = resolved(self._root, path)
+            real = resolve_below(self._root, path)
         except OSError as error:
-            raise _named(error, path) from None
-        data = read_regular(real, most, shown=path, flags=os.O_NOFOLLOW, page=sysfs)
+            raise _error_with_path(error, path) from None
+        data = read_regular_file(real, max_bytes, display_path=path, flags=os.O_NOFOLLOW, is_sysfs=in_sysfs)
         return data.decode("utf-8", "replace")
 
     def listdir(self, path: str) -> tuple[str, ...]:
@@ -61,31 +63,31 @@ class HostFiles:
         if not self._root:
             return tuple(sorted(os.listdir(path)))
         try:
-            return tuple(sorted(os.listdir(resolved(self._root, path))))
+            return tuple(sorted(os.listdir(resolve_below(self._root, path))))
         except OSError as error:
-            raise _named(error, path) from None
+            raise _error_with_path(error, path) from None
 
     def readlink(self, path: str) -> str:
-        """Return a link's text."""
+        """Return a link's target."""
         if not self._root:
             return os.readlink(path)
         try:
-            return os.readlink(resolved(self._root, path, follow_last=False))
+            return os.readlink(resolve_below(self._root, path, follow_last=False))
         except OSError as error:
-            raise _named(error, path) from None
+            raise _error_with_path(error, path) from None
 
     def permissions(self, path: str) -> FilePermissions:
-        """Return whose a file is and who may do what."""
+        """Return a file's owner, group and mode."""
         try:
-            found = os.stat(resolved(self._root, path) if self._root else path)
+            status = os.stat(resolve_below(self._root, path) if self._root else path)
         except OSError as error:
-            raise _named(error, path) from None
-        return FilePermissions(found.st_mode & 0o7777, found.st_uid, found.st_gid)
+            raise _error_with_path(error, path) from None
+        return FilePermissions(status.st_mode & 0o7777, status.st_uid, status.st_gid)
 
     def write(self, path: str, text: str) -> None:
         """Write `text` in one write call."""
         self._refuse_under_lock(path)
-        descriptor = self._opened(path, os.O_WRONLY | os.O_TRUNC)
+        descriptor = self._open(path, os.O_WRONLY | os.O_TRUNC)
         data = text.encode("utf-8", "surrogateescape")
         try:
             if os.write(descriptor, data) != len(data):
@@ -96,61 +98,61 @@ class HostFiles:
         finally:
             os.close(descriptor)
 
-    def write_parked(self, path: str, text: str, *, gpu: str, deadline_seconds: float) -> None:
-        """Write in a child process that may be parked in the kernel."""
+    def write_uninterruptible(self, path: str, text: str, *, gpu: str, deadline_seconds: float) -> None:
+        """Write in a child process, which may hang uninterruptibly in the kernel."""
         self._refuse_under_lock(path)
-        if self._parked is None:
+        if self._uninterruptible_writer is None:
             raise PermissionError(errno.EROFS, "nothing is written here", path)
         try:
-            real = resolved(self._root, path) if self._root else path
+            real = resolve_below(self._root, path) if self._root else path
         except OSError as error:
-            raise _named(error, path) from None
-        self._parked.write(real, text, path=path, gpu=gpu, deadline_seconds=deadline_seconds)
+            raise _error_with_path(error, path) from None
+        self._uninterruptible_writer.write(real, text, path=path, gpu=gpu, deadline_seconds=deadline_seconds)
 
     def _refuse_under_lock(self, path: str) -> None:
         if self._lock_held():
             raise AssertionError(f"a write to {path} under the host lock")
 
-    def _opened(self, path: str, flags: int) -> int:
+    def _open(self, path: str, flags: int) -> int:
         if not self._root:
             return os.open(path, flags | os.O_CLOEXEC)
         try:
-            return os.open(resolved(self._root, path), flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+            return os.open(resolve_below(self._root, path), flags | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
-            raise _named(error, path) from None
+            raise _error_with_path(error, path) from None
 
 
-def resolved(root: str, path: str, *, follow_last: bool = True) -> str:
-    """Return the real path of `path` with every link resolved below the root, as chroot would."""
-    done: list[str] = []
-    waiting = path.split("/")[::-1]
+def resolve_below(root: str, path: str, *, follow_last: bool = True) -> str:
+    """Return the real path of `path` with every link resolved inside the root, as chroot would."""
+    resolved: list[str] = []
+    pending = path.split("/")[::-1]
     links = 0
-    while waiting:
-        part = waiting.pop()
+    while pending:
+        part = pending.pop()
         if part in ("", "."):
             continue
         if part == "..":
-            del done[-1:]
+            del resolved[-1:]
             continue
-        done.append(part)
-        if not waiting and not follow_last:
+        resolved.append(part)
+        if not pending and not follow_last:
             break
-        target = _target("/".join((root, *done)))
+        target = _read_link("/".join((root, *resolved)))
         if target is None:
             continue
         links += 1
-        if links > _MOST_LINKS:
+        if links > _MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
         if target.startswith("/"):
-            done.clear()
+            resolved.clear()
         else:
-            done.pop()
-        waiting.extend(target.split("/")[::-1])
-    return "/".join((root, *done))
+            resolved.pop()
+        pending.extend(target.split("/")[::-1])
+    return "/".join((root, *resolved))
 
 
-def _target(path: str) -> str | None:
-    """Return a link's text, or None for anything else, also for what is not there: opening it will say so."""
+def _read_link(path: str) -> str | None:
+    """Return a link's target, or None for anything else, also for a missing path: opening it reports that."""
     try:
         return os.readlink(path)
     except OSError as error:
@@ -159,6 +161,6 @@ def _target(path: str) -> str | None:
         raise
 
 
-def _named(error: OSError, path: str) -> OSError:
-    """Return the same error with the path that the caller used, without the root before it."""
+def _error_with_path(error: OSError, path: str) -> OSError:
+    """Return the same error with the caller's path, without the root."""
     return OSError(error.errno, error.strerror, path)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/etc/vgpuctl/host.yaml, as `seams.HostFile`: replaced at once, never half written, and only by who read it last.
+"""/etc/vgpuctl/host.yaml; implements `ports.HostFile`. Replaced atomically, and only if unchanged since it was read.
 
-The versions before stay beside it, host.yaml.1 being the newest. A power cut while they are renamed leaves a number
-without a file, and never a version too few: the next replacement fills the gap.
+The previous versions stay in its directory, host.yaml.1 being the newest. A power cut while they are renamed leaves a
+gap in the numbers but loses no version; the next replacement fills the gap.
 
-A lock on its directory keeps two vgpuctl apart while one compares and renames. An editor takes no such lock: that is
-what the comparison is for.
+A lock on the directory excludes other vgpuctl processes during the comparison and the rename. An editor takes no such
+lock: the comparison detects its changes.
 """
 
 from __future__ import annotations
@@ -18,105 +18,107 @@ from pathlib import Path
 from typing import TypedDict
 
 from vgpuctl.errors import Busy
-from vgpuctl.host.atomic import sync, write, written
-from vgpuctl.regular_file import read_regular
+from vgpuctl.host.atomic_files import sync_directory, temporary_file, write_file
+from vgpuctl.regular_file import read_regular_file
 
-PATH = Path("/etc/vgpuctl/host.yaml")
+HOST_FILE_PATH = Path("/etc/vgpuctl/host.yaml")
 NEW_MODE = 0o644
-KEPT = 10
+KEPT_VERSIONS = 10
 
 
-class _Like(TypedDict):
+class _ModeAndOwner(TypedDict):
     mode: int
     owner: tuple[int, int] | None
 
 
 class HostFileOnDisk:
-    """The file at `path`. Nothing is written while `lock_held()`."""
+    """The file at `path`. Writing while `lock_held()` raises AssertionError."""
 
-    def __init__(self, path: Path = PATH, *, lock_held: Callable[[], bool]) -> None:
+    def __init__(self, path: Path = HOST_FILE_PATH, *, lock_held: Callable[[], bool]) -> None:
         self._path = path
         self._lock_held = lock_held
 
     def read(self) -> str | None:
         """Return the file's text, None when there is none."""
-        return _text(self._path)
+        return _read_text(self._path)
 
-    def kept(self, number: int) -> str | None:
-        """Return the text of a version before, 1 being the newest; None when there is none."""
-        return _text(self._version(number))
+    def previous_version(self, number: int) -> str | None:
+        """Return the text of a previous version, 1 being the newest; None when there is none."""
+        return _read_text(self._version_path(number))
 
-    def replace(self, text: str, was: str | None, *, taken_back: bool = False) -> None:
-        """Put `text` in the place of `was`; a link is followed, so that the file it names is replaced."""
+    def replace(self, text: str, expected: str | None, *, is_undo: bool = False) -> None:
+        """Replace `expected` by `text`; if the path is a link, its target is replaced."""
         if self._lock_held():
             raise AssertionError(f"a write to {self._path} under the host lock")
         self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         target = Path(os.path.realpath(self._path))
-        with _directory_locked(target.parent):
-            if self.read() != was:
+        with _lock_directory(target.parent):
+            if self.read() != expected:
                 raise Busy(
                     f"{self._path} was changed by somebody else meanwhile",
                     hint="run the command again",
                     path=str(self._path),
                 )
-            if was is None or taken_back or text == was:
-                swap(target, text)
+            if expected is None or is_undo or text == expected:
+                replace_keeping_owner(target, text)
             else:
-                known = _status(target)
-                with written(target, _bytes(text), **_like(known)) as new:
-                    self._keep(was, known)
-                    os.rename(new, target)
-                sync(target.parent)
-            if taken_back and self.kept(1) == text:
-                self._drop_newest()
+                status = _status(target)
+                with temporary_file(target, _encode(text), **_mode_and_owner(status)) as temporary:
+                    self._save_version(expected, status)
+                    os.rename(temporary, target)
+                sync_directory(target.parent)
+            if is_undo and self.previous_version(1) == text:
+                self._remove_newest_version()
 
-    def _version(self, number: int) -> Path:
+    def _version_path(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
 
-    def _keep(self, text: str, status: os.stat_result | None) -> None:
-        """Make a text the newest of the versions before, unless it is; the oldest of ten goes."""
-        if self.kept(1) == text:
+    def _save_version(self, text: str, status: os.stat_result | None) -> None:
+        """Make a text the newest previous version, unless it already is; the oldest of ten is dropped."""
+        if self.previous_version(1) == text:
             return
-        with written(self._version(1), _bytes(text), **_like(status)) as new:
-            last = next((n for n in range(1, KEPT) if not os.path.lexists(self._version(n))), KEPT)
+        with temporary_file(self._version_path(1), _encode(text), **_mode_and_owner(status)) as temporary:
+            last = next(
+                (n for n in range(1, KEPT_VERSIONS) if not os.path.lexists(self._version_path(n))), KEPT_VERSIONS
+            )
             for number in range(last, 1, -1):
-                os.rename(self._version(number - 1), self._version(number))
-            os.rename(new, self._version(1))
-        sync(self._path.parent)
+                os.rename(self._version_path(number - 1), self._version_path(number))
+            os.rename(temporary, self._version_path(1))
+        sync_directory(self._path.parent)
 
-    def _drop_newest(self) -> None:
-        """Forget the newest version: it is the file itself again."""
-        os.unlink(self._version(1))
-        for number in range(2, KEPT + 1):
-            if os.path.lexists(self._version(number)):
-                os.rename(self._version(number), self._version(number - 1))
-        sync(self._path.parent)
+    def _remove_newest_version(self) -> None:
+        """Remove the newest previous version: it is the current file again."""
+        os.unlink(self._version_path(1))
+        for number in range(2, KEPT_VERSIONS + 1):
+            if os.path.lexists(self._version_path(number)):
+                os.rename(self._version_path(number), self._version_path(number - 1))
+        sync_directory(self._path.parent)
 
 
-def _text(path: Path) -> str | None:
+def _read_text(path: Path) -> str | None:
     try:
-        return read_regular(path).decode("utf-8", "surrogateescape")
+        return read_regular_file(path).decode("utf-8", "surrogateescape")
     except FileNotFoundError:
         return None
 
 
-def swap(target: Path, text: str) -> None:
-    """Write beside the file, with its owner and mode, and rename over it: a power cut leaves the old or the new.
+def replace_keeping_owner(target: Path, text: str) -> None:
+    """Replace a file atomically, with its owner and mode: a power cut leaves the old file or the new one.
 
-    One that is new may be read by everybody.
+    A file that did not exist gets a mode that everybody can read.
     """
-    write(target, _bytes(text), **_like(_status(target)))
+    write_file(target, _encode(text), **_mode_and_owner(_status(target)))
 
 
-def _bytes(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _like(known: os.stat_result | None) -> _Like:
-    """Return owner and mode of the file that another one replaces."""
-    if known is None:
+def _mode_and_owner(status: os.stat_result | None) -> _ModeAndOwner:
+    """Return owner and mode of the file to replace, or the defaults for a new file."""
+    if status is None:
         return {"mode": NEW_MODE, "owner": None}
-    return {"mode": known.st_mode & 0o7777, "owner": (known.st_uid, known.st_gid)}
+    return {"mode": status.st_mode & 0o7777, "owner": (status.st_uid, status.st_gid)}
 
 
 def _status(path: Path) -> os.stat_result | None:
@@ -127,7 +129,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 @contextlib.contextmanager
-def _directory_locked(directory: Path) -> Iterator[None]:
+def _lock_directory(directory: Path) -> Iterator[None]:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

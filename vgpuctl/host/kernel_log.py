@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This boot's log of the kernel and of services, by journalctl; the kernel's else by dmesg: `seams.KernelLog`."""
+"""Kernel and service logs since boot, from journalctl, else dmesg for the kernel; implements `ports.SystemLog`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _DEADLINE_SECONDS = 10.0
 
 
 class HostKernelLog:
-    """The log since the boot.
+    """The logs since boot.
 
-    `commands`: what prints the kernel's, by absolute path with its words; `services`: what prints a service's, its
-    name being the last word. Both for tests.
+    `commands`: the commands that print the kernel's log, by absolute path with arguments; `services`: those that print
+    a service's, with the service's name added as the last argument. Tests set both.
     """
 
     def __init__(
@@ -25,38 +25,38 @@ class HostKernelLog:
         self._commands = commands
         self._services = services
 
-    def lines(self, *containing: str) -> tuple[str, ...] | None:
-        """Return the lines that contain one of these texts; None when nobody lets us see the log."""
-        text = _printed(_known(_KERNEL) if self._commands is None else self._commands)
+    def kernel_lines(self, *containing: str) -> tuple[str, ...] | None:
+        """Return the lines that contain one of these texts; None when the log is not readable."""
+        text = _run_first(_find_commands(_KERNEL) if self._commands is None else self._commands)
         if not text:
             return None
         return tuple(line for line in text.splitlines() if any(t in line for t in containing))
 
     def service_lines(self, service: str) -> tuple[str, ...] | None:
-        """Return the last 5000 lines of a service; a service that does not exist wrote none."""
-        known = _known(_SERVICE) if self._services is None else self._services
-        text = _printed([[*argv, "-u", f"{service}.service"] for argv in known])
+        """Return the last 5000 lines of a service; a service that does not exist has none."""
+        commands = _find_commands(_SERVICE) if self._services is None else self._services
+        text = _run_first([[*argv, "-u", f"{service}.service"] for argv in commands])
         return None if text is None else tuple(text.splitlines())
 
 
-def _known(commands: Sequence[tuple[str, Sequence[str]]]) -> list[list[str]]:
+def _find_commands(commands: Sequence[tuple[str, Sequence[str]]]) -> list[list[str]]:
     from vgpuctl.host.commands import find_command
 
-    found = ((find_command(name), words) for name, words in commands)
-    return [[path, *words] for path, words in found if path is not None]
+    paths = ((find_command(name), arguments) for name, arguments in commands)
+    return [[path, *arguments] for path, arguments in paths if path is not None]
 
 
-def _printed(commands: Sequence[Sequence[str]]) -> str | None:
-    """Return what the first command that works prints; None when none does."""
-    from vgpuctl.host.commands import run  # loads subprocess, which few commands need
+def _run_first(commands: Sequence[Sequence[str]]) -> str | None:
+    """Return the output of the first command that succeeds with output; None when no command succeeds."""
+    from vgpuctl.host.commands import run_command  # loads subprocess, which few commands need
 
-    printed: str | None = None
+    output: str | None = None
     for argv in commands:
         try:
-            result = run(argv, deadline_seconds=_DEADLINE_SECONDS)
+            result = run_command(argv, deadline_seconds=_DEADLINE_SECONDS)
         except OSError:
             continue
-        if result.rc == 0 and result.stdout:
+        if result.status == 0 and result.stdout:
             return result.stdout
-        printed = result.stdout if result.rc == 0 else printed
-    return printed
+        output = result.stdout if result.status == 0 else output
+    return output

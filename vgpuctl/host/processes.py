@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The host's processes, read from /proc.
 
-A pid alone is not a process: it is given away again. A process is its pid and its start time in clock ticks
-since boot, field 22 of /proc/<pid>/stat (proc(5)); the second field of that file is the command's name in
-parentheses and may itself hold spaces and parentheses, so fields are counted from its last one.
+A pid alone does not identify a process, because the kernel reuses it. A process is identified by its pid and its start
+time in clock ticks since boot, field 22 of /proc/<pid>/stat (proc(5)). The second field of that file is the command's
+name in parentheses and may itself contain spaces and parentheses, so fields are counted from the last ")".
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import sys
 from collections.abc import Sequence
 
 from vgpuctl.host.files import HostFiles
-from vgpuctl.model.records import Holder
+from vgpuctl.model.port_values import DeviceUser
 from vgpuctl.model.vm import ProcessId
 
-_GONE = (errno.ENOENT, errno.ESRCH)
-_DEAD = ("Z", "X", "x")
+_GONE_ERRNOS = (errno.ENOENT, errno.ESRCH)
+_DEAD_STATES = ("Z", "X", "x")
 _SECRET_OPTION = re.compile(r"(--?[\w-]*(?:passw|secret|token|credential|private-key)[\w-]*)(=.*)?", re.I | re.S)
 _SECRET_IN_URI = re.compile(r"(\w+://)[^/@\s]*@")
-_COMMAND_LENGTH = 200
+_MAX_COMMAND_LENGTH = 200
 
 
-def redacted(argv: Sequence[str], longest: int = _COMMAND_LENGTH) -> str:
-    """Join a command line for records that others read, without passwords and the like, in so many characters."""
+def redact_command(argv: Sequence[str], max_length: int = _MAX_COMMAND_LENGTH) -> str:
+    """Join a command line for logs that others read: without passwords and other secrets, at most `max_length` long."""
     words: list[str] = []
     hide_next = False
     for word in argv:
@@ -38,72 +38,72 @@ def redacted(argv: Sequence[str], longest: int = _COMMAND_LENGTH) -> str:
         else:
             words.append(_SECRET_IN_URI.sub(r"\1***@", word))
         hide_next = option is not None and option[2] is None
-    return " ".join(words)[:longest]
+    return " ".join(words)[:max_length]
 
 
 class HostProcesses:
-    """The processes below a root's /proc, as `seams.Processes`."""
+    """The processes in a root's /proc; implements `ports.Processes`."""
 
     def __init__(self, root: str = "/", *, argv: Sequence[str] | None = None) -> None:
         self._files = HostFiles(root, lock_held=lambda: False)
         self._captured = root != "/"
         self._argv = argv
 
-    def this(self) -> ProcessId:
-        """Return the calling process; always the running system's, whatever the root."""
-        found = _stat_fields(HostFiles(lock_held=lambda: False), "self")
-        if found is None:
+    def current_process(self) -> ProcessId:
+        """Return the calling process; always from the running system, whatever the root."""
+        fields = _stat_fields(HostFiles(lock_held=lambda: False), "self")
+        if fields is None:
             raise FileNotFoundError(errno.ENOENT, "proc is not mounted", "/proc/self/stat")
-        return ProcessId(os.getpid(), found[1])
+        return ProcessId(os.getpid(), fields[1])
 
-    def started(self, pid: int) -> ProcessId | None:
-        """Return a process by pid, or None when it is gone or only waits to be collected."""
-        found = _stat_fields(self._files, pid)
-        return None if found is None or found[0] in _DEAD else ProcessId(pid, found[1])
+    def find_process(self, pid: int) -> ProcessId | None:
+        """Return a process by pid, or None when it has ended or is a zombie."""
+        fields = _stat_fields(self._files, pid)
+        return None if fields is None or fields[0] in _DEAD_STATES else ProcessId(pid, fields[1])
 
-    def command(self) -> str:
-        """Return the calling command line, without secrets."""
+    def command_line(self) -> str:
+        """Return this process's command line, without secrets."""
         argv = sys.argv if self._argv is None else self._argv
-        return redacted([os.path.basename(argv[0]), *argv[1:]] if argv else [])
+        return redact_command([os.path.basename(argv[0]), *argv[1:]] if argv else [])
 
-    def alive(self, process: ProcessId) -> bool:
-        """Say whether exactly this process still lives; a zombie does not.
+    def is_alive(self, process: ProcessId) -> bool:
+        """Return whether exactly this process is still alive; a zombie is not.
 
-        In a captured tree without processes, or where it cannot be read, that is not known: there they count as alive,
-        as nothing may be called leaked on a guess.
+        In a captured tree without processes, or with unreadable ones, that is unknown. There every process counts as
+        alive, because vgpuctl must not report a leak on a guess.
         """
         try:
-            return self.started(process.pid) == process or (self._captured and not self._has_processes())
+            return self.find_process(process.pid) == process or (self._captured and not self._has_processes())
         except OSError:
             if not self._captured:
                 raise
             return True
 
-    def holders(self, nodes: tuple[str, ...]) -> tuple[Holder, ...]:
-        """Return who has any of these device nodes open.
+    def find_holders(self, nodes: tuple[str, ...]) -> tuple[DeviceUser, ...]:
+        """Return the processes that have any of these device nodes open.
 
-        QEMU sees its nodes in a private /dev that libvirt makes; the kernel still prints the usual name, with
-        " (deleted)" behind it once libvirt took the node out of there.
+        QEMU sees its nodes in a private /dev that libvirt creates. The kernel still prints the usual name, with
+        " (deleted)" after it once libvirt has removed the node from there.
         """
         if not nodes:
             return ()
-        wanted = frozenset(nodes) | {f"{node} (deleted)" for node in nodes}
-        found: list[Holder] = []
-        blind: str | None = None
+        targets = frozenset(nodes) | {f"{node} (deleted)" for node in nodes}
+        holders: list[DeviceUser] = []
+        unreadable: str | None = None
         for name in self._files.listdir("/proc"):
             if not name.isdecimal():
                 continue
             try:
-                holds = self._has_open(f"/proc/{name}/fd", wanted)
+                is_holder = self._has_open(f"/proc/{name}/fd", targets)
             except PermissionError:
-                if self.started(int(name)) is not None:
-                    blind = blind or f"/proc/{name}/fd"
+                if self.find_process(int(name)) is not None:
+                    unreadable = unreadable or f"/proc/{name}/fd"
                 continue
-            if holds:
-                found.append(Holder(int(name), self._command_of(name)))
-        if blind is not None and not found:
-            raise PermissionError(errno.EACCES, "not every process could be looked at", blind)
-        return tuple(sorted(found, key=lambda holder: holder.pid))
+            if is_holder:
+                holders.append(DeviceUser(int(name), self._read_command(name)))
+        if unreadable is not None and not holders:
+            raise PermissionError(errno.EACCES, "not every process could be looked at", unreadable)
+        return tuple(sorted(holders, key=lambda holder: holder.pid))
 
     def _has_processes(self) -> bool:
         try:
@@ -111,25 +111,25 @@ class HostProcesses:
         except OSError:
             return False
 
-    def _has_open(self, directory: str, wanted: frozenset[str]) -> bool:
-        """Say whether a link in /proc/<pid>/fd is one of these; files that close meanwhile are passed over."""
+    def _has_open(self, directory: str, targets: frozenset[str]) -> bool:
+        """Return whether a link in /proc/<pid>/fd is one of these; files that close meanwhile are skipped."""
         try:
             names = self._files.listdir(directory)
         except OSError as error:
-            if error.errno in _GONE:
+            if error.errno in _GONE_ERRNOS:
                 return False
             raise
         for name in names:
             try:
-                if self._files.readlink(f"{directory}/{name}") in wanted:
+                if self._files.readlink(f"{directory}/{name}") in targets:
                     return True
             except OSError as error:
-                if error.errno not in _GONE:
+                if error.errno not in _GONE_ERRNOS:
                     raise
         return False
 
-    def _command_of(self, name: str) -> str:
-        """Return a process's command line, or its kernel name when it shows none."""
+    def _read_command(self, name: str) -> str:
+        """Return a process's command line, or its kernel name when it has none."""
         for file, separator in (("cmdline", "\0"), ("comm", "\n")):
             try:
                 text = self._files.read(f"/proc/{name}/{file}")
@@ -137,16 +137,16 @@ class HostProcesses:
                 continue
             words = text.rstrip("\0\n").split(separator)
             if words != [""]:
-                return redacted(words)
+                return redact_command(words)
         return "?"
 
 
 def _stat_fields(files: HostFiles, pid: int | str) -> tuple[str, int] | None:
-    """Return state and start ticks from a stat file, or None when the process is gone."""
+    """Return state and start ticks from a stat file, or None when the process has ended."""
     try:
         text = files.read(f"/proc/{pid}/stat")
     except OSError as error:
-        if error.errno in _GONE:
+        if error.errno in _GONE_ERRNOS:
             return None
         raise
     fields = text.rpartition(")")[2].split()

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What decides which carriers a GPU has: its VFs, MIG and mixed sizes.
+"""What determines the carriers of a GPU: its VFs, MIG and mixed sizes.
 
-One file for each way of switching VFs, chosen per card.
+Each method of switching VFs has its own module; `vf_steps` chooses one for a GPU.
 """
 
 from __future__ import annotations
 
-from vgpuctl.layout.nvidia import ManageVfs
 from vgpuctl.layout.sriov import SetVfs
+from vgpuctl.layout.sriov_manage import ManageVfs
 from vgpuctl.model.gpu import Gpu
-from vgpuctl.model.step import Step
+from vgpuctl.ports.step import Step
 
 
-def steps(gpu: Gpu, number: int, *, autoprobe: bool, again: tuple[Step, ...] = ()) -> tuple[Step, ...]:
-    """Return the steps that bring a GPU to this number of VFs; none when it has it.
+def vf_steps(gpu: Gpu, vf_count: int, *, autoprobe: bool, restore_steps: tuple[Step, ...] = ()) -> tuple[Step, ...]:
+    """Return the steps that set a GPU's number of VFs; none if it has that number.
 
-    `autoprobe`: whether host drivers take new VFs now; `again`: what sets an NVIDIA GPU as it is when VFs that went
-    are turned on again.
+    `autoprobe`: whether host drivers bind new VFs now; `restore_steps`: on undo they restore an NVIDIA GPU's settings
+    after its VFs are turned on again.
     """
-    if number == gpu.vfs_enabled:
+    if vf_count == gpu.vfs_enabled:
         return ()
-    if gpu.nvidia_driver:
-        return (ManageVfs(gpu.address, number > 0, gpu.vfs_total, again),)
-    return (SetVfs(gpu.address, number, gpu.vfs_enabled, autoprobe, gpu.driver),)
+    if gpu.has_nvidia_driver:
+        return (ManageVfs(gpu.address, vf_count > 0, gpu.vfs_total, restore_steps),)
+    return (SetVfs(gpu.address, vf_count, gpu.vfs_enabled, autoprobe, gpu.driver),)

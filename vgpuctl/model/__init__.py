@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of the program as frozen values, and the seams to the outside worlds (`seams`)."""
+"""The program's data types, as immutable values; the ports (`vgpuctl.ports`) use them."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCI addresses in the one spelling used everywhere: `0000:3b:00.0`, lower case, four-digit domain.
+"""PCI addresses in the one spelling that vgpuctl uses: `0000:3b:00.0`, lower case, four-digit domain.
 
-nvidia-smi and NVML print an eight-digit domain in upper case (`00000000:3B:00.0`), sysfs four digits in
-lower case, and people leave the domain out. A mismatch would make work a silent no-op, so every address
-passes through here once, at the edge.
+nvidia-smi and NVML print an eight-digit domain in upper case (`00000000:3B:00.0`), sysfs four digits in lower case, and
+people omit the domain. Two spellings of one address would not match, and a command would silently do nothing. So every
+address is normalized here once, when it enters the program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PCI = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([01]?[0-9a-f])\.([0-7]
 _KERNEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 
-def normal_pci(text: str) -> str | None:
+def normalize_pci(text: str) -> str | None:
     """Return the sysfs spelling of a PCI address, or None when `text` is not one."""
     match = _PCI.fullmatch(text.strip().lower())
     if match is None:
@@ -26,15 +26,15 @@ def normal_pci(text: str) -> str | None:
     return f"{number:04x}:{int(bus, 16):02x}:{int(slot, 16):02x}.{function}"
 
 
-def gpu_address(text: str) -> str:
-    """Return the name a GPU is known by: a normal PCI address, or an mdev parent's kernel name.
+def parse_gpu_address(text: str) -> str:
+    """Return a GPU's name: a normalized PCI address, or an mdev parent's kernel name.
 
     Raises:
-        InvalidInput: `text` is neither; a YAML 1.1 reader turns an unquoted address into a number.
+        InvalidInput: `text` is neither; a YAML 1.1 parser turns an unquoted address into a number.
     """
-    found = normal_pci(text)
-    if found is not None:
-        return found
+    address = normalize_pci(text)
+    if address is not None:
+        return address
     if _KERNEL_NAME.fullmatch(text) and not text.replace(".", "").isdigit():
         return text
     raise InvalidInput(
@@ -44,18 +44,18 @@ def gpu_address(text: str) -> str:
     )
 
 
-def pci_parts(address: str) -> tuple[int, int, int, int]:
-    """Return domain, bus, slot and function of a normal PCI address as numbers."""
+def split_pci(address: str) -> tuple[int, int, int, int]:
+    """Return domain, bus, slot and function of a normalized PCI address as numbers."""
     domain, bus, rest = address.split(":")
     slot, function = rest.split(".")
     return int(domain, 16), int(bus, 16), int(slot, 16), int(function, 16)
 
 
-def is_pci(address: str) -> bool:
-    """Say whether the name of a GPU or carrier is a PCI address."""
-    return normal_pci(address) == address
+def is_pci_address(address: str) -> bool:
+    """Return whether the name of a GPU or carrier is a normalized PCI address."""
+    return normalize_pci(address) == address
 
 
-def address_key(address: str) -> tuple[int, tuple[int, int, int, int], str]:
-    """Sort key: PCI addresses by number, kernel names after them."""
-    return (0, pci_parts(address), "") if is_pci(address) else (1, (0, 0, 0, 0), address)
+def address_sort_key(address: str) -> tuple[int, tuple[int, int, int, int], str]:
+    """Return a sort key: PCI addresses by number, then kernel names."""
+    return (0, split_pci(address), "") if is_pci_address(address) else (1, (0, 0, 0, 0), address)

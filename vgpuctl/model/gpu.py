@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs as observed: what carries vGPUs, which types the driver offers, which devices exist.
+"""GPUs as observed: which devices can carry vGPUs, which types the driver offers, which devices exist.
 
-Nothing here is computed from a shipped table: names, sizes and limits are what the running driver says, and
-None means "not known", never zero.
+Nothing here comes from a shipped table: names, sizes and limits are what the running driver reports. None means
+"unknown", never zero.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from vgpuctl.model.partition import Mig, MigSpec
-from vgpuctl.model.scheduler import GpuScheduler, SchedulerSpec, SchedulerState
-from vgpuctl.value import NOTHING, Value
+from vgpuctl.model.mig import MigSpec, MigState
+from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerSpec, SchedulerState
+from vgpuctl.value import EMPTY_MAPPING, Value
 
-NVIDIA = "10de"
+NVIDIA_VENDOR_ID = "10de"
 """NVIDIA's PCI vendor id."""
 
 
 class Backend(StrEnum):
-    """What a GPU offers. The two mdev kinds share one implementation."""
+    """The kernel interface through which a GPU is given to VMs. The two mdev backends share one implementation."""
 
     MDEV_PF = "mdev-pf"
     MDEV_VF = "mdev-vf"
@@ -28,15 +28,15 @@ class Backend(StrEnum):
     PASSTHROUGH = "passthrough"
 
 
-MDEV = (Backend.MDEV_PF, Backend.MDEV_VF)
-"""What carries mediated devices."""
+MDEV_BACKENDS = (Backend.MDEV_PF, Backend.MDEV_VF)
+"""The backends with mediated devices."""
 
-WHOLE = (Backend.SRIOV_VF, Backend.PASSTHROUGH)
-"""What is given to a VM as it is: there is nothing to make."""
+WHOLE_DEVICE_BACKENDS = (Backend.SRIOV_VF, Backend.PASSTHROUGH)
+"""The backends that give an existing device to a VM; there is no vGPU to create."""
 
 
-class Mode(StrEnum):
-    """What a GPU is set up for."""
+class GpuMode(StrEnum):
+    """The use that a GPU is set up for."""
 
     VGPU = "vgpu"
     MIG_VGPU = "mig-vgpu"
@@ -45,27 +45,28 @@ class Mode(StrEnum):
     UNMANAGED = "unmanaged"
 
 
-NOT_FOR_VGPUS = (Mode.PASSTHROUGH, Mode.UNMANAGED)
-"""Modes in which VFs that are off are as they should be."""
+MODES_WITHOUT_VFS = (GpuMode.PASSTHROUGH, GpuMode.UNMANAGED)
+"""Modes in which disabled VFs are correct."""
 
 
-class Owner(StrEnum):
-    """Whose a device is: a VM's that vgpuctl made, somebody else's, or left by a vgpuctl that died."""
+class Ownership(StrEnum):
+    """Who owns a device: vgpuctl (managed), somebody else (unmanaged), or a vgpuctl process that died (leaked)."""
 
-    OURS = "ours"
-    FOREIGN = "foreign"
+    MANAGED = "ours"
+    UNMANAGED = "foreign"
     LEAKED = "leaked"
 
 
 class VgpuType(Value):
     """One vGPU type of one GPU, as its driver describes it.
 
-    `type_id` is what the kernel interface wants: the type directory's name (`nvidia-468`) for mdev, the
-    decimal number (`468`) for vendor-specific VFIO. It may change with a driver update: `profile` is the record.
-    `units`: what one takes of the pool that all types of its parent share, where the driver has one and tells.
-    `gi_profile_id`: the GPU instance profile that a MIG-backed type runs in, None for a time-sliced one; `max_per_gi`
-    how many of it one instance takes. `placement_ids`: where one may be on a mixed-size GPU, every id that the driver
-    supports, taken or not; `placement_size`: how much of the GPU it covers from there, in the unit of those ids.
+    `type_id`: the id for the kernel interface: the type directory's name (`nvidia-468`) for mdev, the decimal number
+    (`468`) for vendor-specific VFIO. A driver update may change it, so records keep `profile` instead.
+    `pool_units`: what one vGPU takes from the pool that all types of its parent share, where the driver has and reports
+    such a pool. `gi_profile_id`: the GPU instance profile that a MIG-backed type runs in, None for a time-sliced type;
+    `max_per_gi`: how many vGPUs of it fit in one instance. `placement_ids`: every placement id that the driver supports
+    for it on a heterogeneous (mixed-size) GPU, taken or not; `placement_size`: how much of the GPU it covers from
+    there, in the unit of those ids.
     """
 
     type_id: str
@@ -73,7 +74,7 @@ class VgpuType(Value):
     profile: str
     framebuffer_mib: int | None = None
     max_per_gpu: int | None = None
-    units: int | None = None
+    pool_units: int | None = None
     gi_profile_id: int | None = None
     max_per_gi: int | None = None
     placement_ids: tuple[int, ...] | None = None
@@ -81,28 +82,28 @@ class VgpuType(Value):
 
 
 class Mdev(Value):
-    """An mdev that exists: /sys/bus/mdev/devices/<uuid>. `placement_id`: where it is on a mixed-size GPU, if told."""
+    """An existing mdev: /sys/bus/mdev/devices/<uuid>. `placement_id`: its placement on a mixed-size GPU, if known."""
 
     uuid: str
     type_id: str
     placement_id: int | None = None
 
 
-class Function(Value):
-    """A device that can carry vGPUs, or be one: a PF, a VF or another mdev parent.
+class GpuFunction(Value):
+    """A device that can carry vGPUs or be one: a PF, a VF or another mdev parent.
 
-    `available` maps type ids to how many the driver says can be made here now (mdev: available_instances;
-    vendor-vf: 1 for each listed type). None: the types were not read. `placement_id` and `gi_id` are those of the vGPU
-    on a vendor-vf, None where the driver has no file for them, or none now.
+    `available_instances` maps type ids to how many vGPUs the driver can create here now (mdev: available_instances;
+    vendor-vf: 1 for each listed type). None: the types were not read. `placement_id` and `gi_id` belong to the vGPU on
+    a vendor-vf; None where the driver has no file for them, or the file shows no value now.
     """
 
     address: str
     path: str
     driver: str | None = None
     iommu_group: int | None = None
-    vfio_dev: bool = False
+    has_vfio_dev: bool = False
     current_type: str | None = None
-    available: Mapping[str, int] | None = None
+    available_instances: Mapping[str, int] | None = None
     mdevs: tuple[Mdev, ...] = ()
     problem: str | None = None
     placement_id: int | None = None
@@ -112,18 +113,18 @@ class Function(Value):
 class Gpu(Value):
     """A device that carries vGPUs or is passed through.
 
-    `functions` are the possible parents or carriers in the order the kernel numbers them: the device itself
-    for mdev-pf, the VFs for mdev-vf, vendor-vf and sriov-vf, every endpoint of the slot for passthrough.
-    `console` lists the reasons why the host's console may be on it; `group_members` the other endpoints of its
-    IOMMU group with their drivers. `desired` is the mode that host.yaml gives it, None when it says nothing;
-    `cordoned` that nothing new is placed on it. `one_type`: its driver is known to take vGPUs of one type at a time.
-    `scheduler` is what NVML says, `desired_scheduler` what host.yaml asks for. `allowed_profiles` are the only ones
-    that host.yaml lets be placed on it, None: all; `reserved_for` the patterns of VMs' names that it is kept for.
-    `mig` None: it has no MIG, or that is not known; `mixed_size`: whether vGPUs of several sizes may be on it (NVML's
-    heterogeneous mode), None where it has no such mode or that is not known. `gi_schedulers`: what runs in each GPU
-    instance by its id, where those have schedulers of their own (GB20x). `fixed_places`: a vGPU is there, and its
-    driver has no file that says or changes where, with mixed sizes or MIG. `desired_mig`, `desired_mixed_size`: what
-    host.yaml asks for, None for nothing.
+    `functions`: the possible parents or carriers in the kernel's numbering: the device itself for mdev-pf, the VFs for
+    mdev-vf, vendor-vf and sriov-vf, every endpoint of the slot for passthrough. `console_reasons`: why the host's
+    console may be on it. `group_members`: the other endpoints of its IOMMU group with their drivers.
+    `desired_mode`: its mode in host.yaml, None when host.yaml has none. `cordoned`: nothing new is placed on it.
+    `has_single_type`: its driver is known to accept vGPUs of one type at a time. `scheduler`: what NVML reports;
+    `desired_scheduler`: what host.yaml configures. `allowed_profiles`: the only profiles that host.yaml allows on it,
+    None: all. `reserved_for`: the patterns of the VM names that it is reserved for.
+    `mig` None: it has no MIG, or that is unknown. `mixed_size`: whether vGPUs of several sizes may share it (NVML's
+    heterogeneous mode), None where it has no such mode or that is unknown. `gi_schedulers`: the scheduler of each GPU
+    instance by its id, where instances have their own (GB20x). `has_fixed_placements`: a vGPU is on it, and the driver
+    has no file that shows or changes its placement, with mixed sizes or MIG. `desired_mig`, `desired_mixed_size`: what
+    host.yaml configures, None for nothing.
     """
 
     address: str
@@ -131,7 +132,7 @@ class Gpu(Value):
     model: str
     driver: str | None
     backend: Backend | None
-    mode: Mode
+    mode: GpuMode
     vendor_id: str | None = None
     device_id: str | None = None
     framebuffer_mib: int | None = None
@@ -139,60 +140,60 @@ class Gpu(Value):
     iommu_group: int | None = None
     vfs_total: int = 0
     vfs_enabled: int = 0
-    functions: tuple[Function, ...] = ()
+    functions: tuple[GpuFunction, ...] = ()
     types: tuple[VgpuType, ...] = ()
-    console: tuple[str, ...] = ()
-    group_members: tuple[GroupMember, ...] = ()
-    display_class: bool = True
+    console_reasons: tuple[str, ...] = ()
+    group_members: tuple[IommuGroupMember, ...] = ()
+    is_display_class: bool = True
     problems: tuple[str, ...] = ()
-    desired: Mode | None = None
+    desired_mode: GpuMode | None = None
     cordoned: bool = False
-    one_type: bool = False
+    has_single_type: bool = False
     scheduler: GpuScheduler | None = None
     desired_scheduler: SchedulerSpec | None = None
     allowed_profiles: tuple[str, ...] | None = None
     reserved_for: tuple[str, ...] = ()
-    mig: Mig | None = None
+    mig: MigState | None = None
     mixed_size: bool | None = None
-    fixed_places: bool = False
-    gi_schedulers: Mapping[int, SchedulerState] = NOTHING
+    has_fixed_placements: bool = False
+    gi_schedulers: Mapping[int, SchedulerState] = EMPTY_MAPPING
     desired_mig: MigSpec | None = None
     desired_mixed_size: bool | None = None
 
-    def called(self, words: str) -> bool:
-        """Say whether a model is called so: by its name, by words of it in a row, or one without its memory suffix."""
-        has = self.model.casefold().replace("[", " ").replace("]", " ").split()
-        wanted = words.casefold().replace("[", " ").replace("]", " ").split()
-        rows = (has[n : n + len(wanted)] for n in range(len(has)))
-        return bool(wanted) and (wanted in rows or wanted in [[name.split("-")[0]] for name in has])
+    def has_model_name(self, name: str) -> bool:
+        """Return whether `name` is the model's name, consecutive words of it, or a word without its memory suffix."""
+        words = self.model.casefold().replace("[", " ").replace("]", " ").split()
+        name_words = name.casefold().replace("[", " ").replace("]", " ").split()
+        word_runs = (words[n : n + len(name_words)] for n in range(len(words)))
+        return bool(name_words) and (name_words in word_runs or name_words in [[name.split("-")[0]] for name in words])
 
     @property
-    def nvidia_driver(self) -> bool:
-        """Whether it is NVIDIA's GPU, with NVIDIA's driver."""
-        return self.vendor_id == NVIDIA and self.driver == "nvidia"
+    def has_nvidia_driver(self) -> bool:
+        """Whether this is an NVIDIA GPU with NVIDIA's driver."""
+        return self.vendor_id == NVIDIA_VENDOR_ID and self.driver == "nvidia"
 
     @property
-    def chooses_places(self) -> bool:
-        """Whether vgpuctl chooses where on this GPU a vGPU goes, as far as is known."""
-        own = self.backend in (Backend.MDEV_VF, Backend.VENDOR_VF)
-        return bool(self.mixed_size) and own and not self.fixed_places
+    def accepts_placements(self) -> bool:
+        """Whether vgpuctl chooses a vGPU's placement on this GPU, as far as is known."""
+        has_placement_files = self.backend in (Backend.MDEV_VF, Backend.VENDOR_VF)
+        return bool(self.mixed_size) and has_placement_files and not self.has_fixed_placements
 
     @property
-    def chooses_instances(self) -> bool:
+    def accepts_gpu_instances(self) -> bool:
         """Whether vgpuctl chooses in which GPU instance of its profile a vGPU runs, as far as is known."""
-        on = self.mig is not None and self.mig.enabled
-        return on and self.backend is Backend.VENDOR_VF and not self.fixed_places
+        mig_on = self.mig is not None and self.mig.enabled
+        return mig_on and self.backend is Backend.VENDOR_VF and not self.has_fixed_placements
 
-    def type_of(self, type_id: str) -> VgpuType | None:
+    def find_type(self, type_id: str) -> VgpuType | None:
         """Return this GPU's type with that id."""
         return next((t for t in self.types if t.type_id == type_id), None)
 
-    def function_at(self, address: str) -> Function | None:
+    def find_function(self, address: str) -> GpuFunction | None:
         """Return this GPU's function with that address."""
         return next((f for f in self.functions if f.address == address), None)
 
 
-class GroupMember(Value):
+class IommuGroupMember(Value):
     """An endpoint that shares the IOMMU group of a GPU."""
 
     address: str
@@ -201,23 +202,23 @@ class GroupMember(Value):
 
 
 class Vgpu(Value):
-    """A carrier that is taken: by a device that exists, by a promise, by a claim, or by several of these.
+    """A carrier that is taken: by an existing device, by a VM's record, by a claim, or by several of these.
 
-    `carrier` is the mdev's UUID, or the address of the VF or function. `present` says that the device is
-    there now (for sriov-vf and passthrough: that a VM refers to it). `awaited`: a finished VM's device is missing, as
-    after a reboot, and is made at its next start. `idle`: its VM reserves nothing while it is off, is off, and has not
-    given this back. `reason` says why a device is leaked or idle. `name` is that of a vGPU which host.yaml keeps
-    without a VM: then `vm` is the VM that refers to it, if any does. `placement_id`: where it is on a mixed-size GPU,
-    or is to be; `due_placement_id`: where it is to be when it is somewhere else, as in the moment after it was made.
-    `gi_id`: the GPU instance that it runs in, None without MIG and where the driver does not tell. `command`: the one
-    that sets the whole GPU up, or was killed while it did so; then there is no VM. `spread_group`: that of its VM,
-    whose VMs are on different GPUs.
+    `carrier`: the mdev's UUID, or the address of the VF or function. `present`: the device exists now (for sriov-vf and
+    passthrough: a VM refers to it). `needs_device`: the device of a complete VM is missing, as after a reboot; the VM's
+    next start creates it. `idle`: its VM is off, reserves nothing while it is off, and has not released this vGPU.
+    `reason`: why a device is leaked or idle. `name`: the name of a vGPU that host.yaml keeps without a VM; then `vm` is
+    the VM that refers to it, if any. `placement_id`: its current or intended placement on a mixed-size GPU;
+    `target_placement_id`: the intended placement while it has another one, as just after its creation.
+    `gi_id`: the GPU instance that it runs in, None without MIG or where the driver does not report it. `command`: the
+    command that sets up the whole GPU, or was killed while doing so; then there is no VM. `spread_group`: the group of
+    its VM; the VMs of a group are on different GPUs.
     """
 
     carrier: str
     gpu: str
     function: str
-    owner: Owner
+    owner: Ownership
     present: bool
     backend: Backend | None = None
     type_id: str | None = None
@@ -226,18 +227,18 @@ class Vgpu(Value):
     vm: str | None = None
     vm_uuid: str | None = None
     reason: str | None = None
-    awaited: bool = False
+    needs_device: bool = False
     idle: bool = False
     name: str | None = None
     placement_id: int | None = None
-    due_placement_id: int | None = None
+    target_placement_id: int | None = None
     gi_id: int | None = None
     command: str | None = None
     spread_group: str | None = None
 
     @property
-    def holder(self) -> str:
-        """Who has it, in words: the VM, the name in host.yaml, the command, or else whose it is and the carrier."""
+    def holder_text(self) -> str:
+        """Who holds it, as text: the VM, the name in host.yaml, the command, or else the owner and the carrier."""
         if self.command is not None:
             return f"'{self.command}'"
         if self.vm is None and self.name is not None:

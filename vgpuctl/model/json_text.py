@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON that comes from outside: a record in a domain, a file in /run, what another program prints."""
+"""JSON from outside: a record in a domain, a file in /run, another program's output."""
 
 from __future__ import annotations
 
 import json
 
 
-def parsed(text: str | bytes) -> object:
-    """Return what the JSON says; None when it is none, or nested too deeply to be meant."""
+def parse_json(text: str | bytes) -> object:
+    """Return the parsed JSON; None when the text is not JSON or is nested too deeply."""
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError):

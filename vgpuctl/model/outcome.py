@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a command did, as values that the command line prints as text or as JSON."""
+"""What a command did, as values that the CLI prints as text or as JSON."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from vgpuctl.value import Value
 class Outcome(Value):
     """The result of a changing command, or of its dry run.
 
-    `data` is the JSON `data` object. `steps` are the plan's lines; with `changed` they were carried out, in a
-    dry run they would be. `notes` are told to people ("no system is on its disk"), `warnings` also to programs.
+    `data`: the JSON `data` object. `steps`: the plan's lines; with `changed` they were executed, in a dry run they
+    would be. `notes` are for people only ("no system is on its disk"), `warnings` also for programs.
     """
 
     changed: bool
@@ -24,42 +24,42 @@ class Outcome(Value):
     dry_run: bool = False
 
 
-class Answer(Value):
-    """The result of a command that only looks: `data` is the JSON `data`, a list for list-commands."""
+class QueryResult(Value):
+    """The result of a read-only command: `data` is the JSON `data`, a list for list-commands."""
 
     data: Mapping[str, object] | Sequence[Mapping[str, object]]
     warnings: tuple[str, ...] = ()
 
 
 class Progress(Protocol):
-    """Told by the engine how work goes on; implementations print, or do nothing."""
+    """Receives progress from the engine; implementations print it or do nothing."""
 
-    def planned(self, steps: tuple[str, ...]) -> None:
-        """The steps that are about to be done."""
+    def on_plan(self, steps: tuple[str, ...]) -> None:
+        """Receive the steps that are about to run."""
 
-    def started(self, number: int, text: str) -> None:
-        """Step `number` (from 1) begins."""
+    def on_step_start(self, number: int, text: str) -> None:
+        """Step `number` (from 1) starts."""
 
-    def finished(self, number: int, text: str) -> None:
+    def on_step_finish(self, number: int, text: str) -> None:
         """Step `number` is done and was read back."""
 
-    def undoing(self, text: str) -> None:
-        """A step is taken back."""
+    def on_step_undo(self, text: str) -> None:
+        """A step is undone."""
 
 
 class Confirm(Protocol):
-    """Asks the user before something is lost."""
+    """Asks the user for confirmation before something is lost."""
 
     def __call__(self, question: str, details: tuple[str, ...]) -> None:
         """Return when the answer is yes.
 
         Raises:
-            NeedsConfirmation: the answer is no, or nobody can be asked.
+            NeedsConfirmation: the answer is no, or there is nobody to ask.
         """
 
 
-class ManyProgress(Progress, Protocol):
-    """Told how making several VMs goes on."""
+class BatchProgress(Progress, Protocol):
+    """Receives the progress of a command that creates several VMs."""
 
-    def tallied(self, done: int, total: int, failed: int, text: str) -> None:
-        """One more of `total` VMs is done, `failed` of those without success; `text` says which."""
+    def on_vm_finish(self, done: int, total: int, failed: int, text: str) -> None:
+        """`done` of `total` VMs are finished, and `failed` of them failed; `text` names the latest one."""

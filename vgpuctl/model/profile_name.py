@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of an NVIDIA profile's name: `A100-4C`, `A100-1-5CME`, and `4C`, which leaves the model open."""
+"""The parts of an NVIDIA profile's name: `A100-4C`, `A100-1-5CME`, and `4C`, which omits the board."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ _NVIDIA = re.compile(
 )
 
 
-_SHORT = re.compile(r"\w.*-\d\w*")
+_SHORT_NAME = re.compile(r"\w.*-\d\w*")
 
 
 class ProfileName(Value):
-    """The parts of a name. `board`: "" when it is left open; `rest`: what is behind it; `slices`: of MIG, 0 without.
+    """The parts of a name. `board`: "" when omitted; `without_board`: the rest; `mig_slices`: 0 without MIG.
 
-    Exclusive types (A and B series, ...ME) may not be combined with another vGPU in a VM: NVIDIA AI Enterprise
+    Exclusive types (A and B series, ...ME) cannot be combined with another vGPU in a VM: NVIDIA AI Enterprise
     documentation, multiple vGPUs; NVML capability NVML_VGPU_CAP_MULTI_VGPU_EXCLUSIVE.
     """
 
     board: str
-    rest: str
-    slices: int
+    without_board: str
+    mig_slices: int
     series: str
     exclusive: bool
 
 
-def parse_name(profile: str) -> ProfileName | None:
-    """Return the parts of an NVIDIA profile's name, or None for another maker's."""
+def parse_profile_name(profile: str) -> ProfileName | None:
+    """Return the parts of an NVIDIA profile's name, or None for another vendor's."""
     match = _NVIDIA.fullmatch(profile)
     if match is None:
         return None
@@ -40,17 +40,17 @@ def parse_name(profile: str) -> ProfileName | None:
     return ProfileName(match["board"] or "", match["rest"], int(match["slices"] or 0), series, exclusive)
 
 
-def profile_of(name: str) -> str:
-    """Return the profile of an NVIDIA type by the driver's name of it: the last word, where that names a board.
+def profile_of_type(type_name: str) -> str:
+    """Return the profile of an NVIDIA type from the driver's name of the type: the last word, if it names a board.
 
-    Else it is the whole name: "NVIDIA GeForce RTX 3050", a type of RTX PRO 6000 (ids 1604, 1605, 2266 and 2267 of
-    NVIDIA's driver 595), ends in a word that says neither board nor size.
+    Otherwise the whole name: "NVIDIA GeForce RTX 3050", a type of RTX PRO 6000 (ids 1604, 1605, 2266 and 2267 of
+    NVIDIA's driver 595), ends in a word that names neither board nor size.
     """
-    last = name.rpartition(" ")[2]
-    return last if _SHORT.fullmatch(last) else name
+    last_word = type_name.rpartition(" ")[2]
+    return last_word if _SHORT_NAME.fullmatch(last_word) else type_name
 
 
-def without_model(profile: str) -> str:
-    """Return what is behind the model in an NVIDIA profile's name: `2B`, `1-10C`; another's whole name."""
-    name = parse_name(profile)
-    return name.rest if name is not None else profile
+def strip_board(profile: str) -> str:
+    """Return an NVIDIA profile's name without the board: `2B`, `1-10C`; another vendor's name stays whole."""
+    parsed = parse_profile_name(profile)
+    return parsed.without_board if parsed is not None else profile

@@ -1,31 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One look at a host: what the kernel, libvirt and the claims said, joined. Plans are made from nothing else."""
+"""The observed state of a host: kernel, libvirt and claims joined. Every plan is made from a snapshot alone."""
 
 from __future__ import annotations
 
 from vgpuctl.model.gpu import Gpu, Vgpu
-from vgpuctl.model.records import HypervisorStatus, NvmlStatus
-from vgpuctl.model.vm import Claim, NamedVgpu, StuckWrite, Vm
-from vgpuctl.model.wish import PlacementSpec
+from vgpuctl.model.port_values import HypervisorStatus, NvmlStatus
+from vgpuctl.model.request import PlacementSpec
+from vgpuctl.model.vm import Claim, HostVgpu, StuckWrite, Vm
 from vgpuctl.value import Value
 
 
 class Snapshot(Value):
-    """What exists and whose it is.
+    """What exists and who owns it.
 
-    `vgpus` is every carrier that is taken, by a device, a promise or a claim. `live_claims` names the carriers
-    whose claiming process still lives. `warnings` say what could not be seen.
-    `host_file_problem` says why host.yaml cannot be understood, and `host_file_hint` what helps: then nothing new may
-    be placed. `named` are the vGPUs without a VM that it keeps, `placement` how it says that new ones are placed.
-    `partial`: only some GPUs were looked at. `left_out`: the devices that could not be read, a sentence each; they are
-    among the warnings too.
+    `vgpus`: every carrier that is taken, by a device, a VM's record or a claim. `live_claims`: the carriers whose
+    claiming process is still alive. `warnings`: what could not be read. `host_file_problem`: why host.yaml is invalid;
+    then nothing new may be placed, and `host_file_hint` says what helps. `host_vgpus`: the vGPUs without a VM that
+    host.yaml keeps; `placement_spec`: how it places new vGPUs. `partial`: only some GPUs were read.
+    `unreadable_devices`: one sentence for each device that could not be read; `warnings` has these sentences too.
     """
 
     gpus: tuple[Gpu, ...]
     vms: tuple[Vm, ...]
     claims: tuple[Claim, ...]
     vgpus: tuple[Vgpu, ...]
-    stuck: tuple[StuckWrite, ...]
+    stuck_writes: tuple[StuckWrite, ...]
     hypervisor: HypervisorStatus
     nvml: NvmlStatus
     machine_id: str
@@ -34,10 +33,10 @@ class Snapshot(Value):
     warnings: tuple[str, ...] = ()
     host_file_problem: str | None = None
     host_file_hint: str | None = None
-    named: tuple[NamedVgpu, ...] = ()
-    placement: PlacementSpec = PlacementSpec()
+    host_vgpus: tuple[HostVgpu, ...] = ()
+    placement_spec: PlacementSpec = PlacementSpec()
     partial: bool = False
-    left_out: tuple[str, ...] = ()
+    unreadable_devices: tuple[str, ...] = ()
 
     def gpu(self, address: str) -> Gpu | None:
         """Return the GPU of that address."""
@@ -47,6 +46,6 @@ class Snapshot(Value):
         """Return the VM of that name or uuid."""
         return next((v for v in self.vms if name_or_uuid in (v.name, v.uuid)), None)
 
-    def taken_on(self, address: str) -> tuple[Vgpu, ...]:
+    def vgpus_on(self, address: str) -> tuple[Vgpu, ...]:
         """Return the vGPUs on one GPU."""
         return tuple(v for v in self.vgpus if v.gpu == address)

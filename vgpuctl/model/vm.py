@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VMs as libvirt knows them, the promise vgpuctl keeps in their metadata, and the claims below /run."""
+"""VMs as libvirt reports them, the record that vgpuctl keeps in their metadata, and the claims in /run."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from enum import StrEnum
 from typing import Any
 
 from vgpuctl.model.gpu import Backend
-from vgpuctl.model.json_text import parsed
+from vgpuctl.model.json_text import parse_json
 from vgpuctl.value import Value
 
 
 class VmState(StrEnum):
-    """Power state in the field's words; `stopped` is libvirt's shutoff."""
+    """Power state; `stopped` is libvirt's shutoff."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -21,24 +21,24 @@ class VmState(StrEnum):
     UNKNOWN = "unknown"
 
 
-OFF_OR_CRASHED = (VmState.STOPPED, VmState.CRASHED)
-"""No guest runs in it. A crashed VM's QEMU may still hold its devices: who takes one looks for holders."""
+NOT_RUNNING_STATES = (VmState.STOPPED, VmState.CRASHED)
+"""No guest runs. The QEMU process of a crashed VM may still hold its devices: check for holders before taking one."""
 
-NOT_SEEN_RUNNING = (VmState.STOPPED, VmState.UNKNOWN)
+OFF_OR_UNKNOWN_STATES = (VmState.STOPPED, VmState.UNKNOWN)
 
 
-class PromiseState(StrEnum):
-    """How far vgpuctl got with a VM; anything but `ready` on an idle host is work for reconcile."""
+class RecordState(StrEnum):
+    """How far vgpuctl got with a VM. Any state other than `ready`, while no vgpuctl runs, is work for reconcile."""
 
-    MAKING = "making"
+    CREATING = "making"
     READY = "ready"
     REMOVING = "removing"
 
 
-class PromisedVgpu(Value):
-    """One vGPU that a VM owns, made or not. `params` is the driver's vgpu_params text, empty when unset.
+class AssignedVgpu(Value):
+    """One vGPU assigned to a VM, whether its device exists or not. `params`: the driver's vgpu_params, empty if unset.
 
-    `placement_id`: where it is on a mixed-size GPU; None leaves it to the driver.
+    `placement_id`: its placement on a mixed-size GPU; None leaves it to the driver.
     """
 
     index: int
@@ -53,9 +53,9 @@ class PromisedVgpu(Value):
 
 
 class DiskRole(StrEnum):
-    """What a volume is to its VM: a disk, the seed that cloud-init reads, or one that a refresh makes or leaves.
+    """A volume's role for its VM: a disk, the seed that cloud-init reads, or a spare that a refresh makes or leaves.
 
-    A spare is not the VM's: whatever finds one on an idle host removes it.
+    A spare does not belong to the VM: if no vgpuctl works on the VM, any command that finds the spare removes it.
     """
 
     DISK = "disk"
@@ -63,8 +63,8 @@ class DiskRole(StrEnum):
     SPARE = "spare"
 
 
-class NamedVgpu(Value):
-    """A vGPU without a VM, as `vgpus:` of host.yaml keeps it. `params` as in `PromisedVgpu`."""
+class HostVgpu(Value):
+    """A vGPU without a VM, as `vgpus:` of host.yaml keeps it. `params` as in `AssignedVgpu`."""
 
     name: str
     profile: str
@@ -73,10 +73,10 @@ class NamedVgpu(Value):
     params: str = ""
 
 
-class MadeDisk(Value):
-    """A volume that vgpuctl makes for a VM, and deletes with it. `base` is the image it is a clone of.
+class ManagedDisk(Value):
+    """A volume that vgpuctl creates for a VM and deletes with it. `base`: the image that it is a clone of.
 
-    `capacity_bytes` of a seed is 0: it is known when the seed is made.
+    `capacity_bytes` of a seed is 0: its size is known only when the seed is created.
     """
 
     pool: str
@@ -89,67 +89,68 @@ class MadeDisk(Value):
 
 
 class Exchange(Value):
-    """Where one of a VM's vGPUs goes together with those of other VMs: from `carrier` to what `vgpu` says.
+    """The move of one of a VM's vGPUs, together with vGPUs of other VMs: from `carrier` to the slot in `vgpu`.
 
-    It is so from the moment on in which the record of `with_vm`, a uuid, names `with_carrier`.
+    The move takes effect once the record of the VM `with_vm` (a uuid) names `with_carrier`.
     """
 
     carrier: str
-    vgpu: PromisedVgpu
+    vgpu: AssignedVgpu
     with_vm: str
     with_carrier: str
 
 
-class Promise(Value):
+class VmRecord(Value):
     """The record in a domain's own metadata (namespace urn:vgpuctl:1).
 
-    `vm_uuid` and `machine_id` are compared with the domain and the host that hold it: a record that was
-    cloned or restored elsewhere differs, is shown and never acted on. `spec` keeps, as JSON, what was asked for and
-    no domain shows. `made_vm` False: vgpuctl only gave vGPUs to a VM that somebody else made, and never removes it.
-    `reserve`: "always" keeps the places of its vGPUs also while the VM is off, "running" only while it runs.
-    `exchange`: its place is being exchanged; on an idle host that is work for reconcile.
+    `vm_uuid` and `machine_id` are compared with the domain and the host that have the record. They differ in a cloned
+    VM or on another host; vgpuctl then shows the record and never acts on it. `request_json`: what was requested and
+    the domain XML does not show, as JSON. `created_vm` False: somebody else created the VM and vgpuctl only gave it
+    vGPUs, so vgpuctl never removes it. `reserve`: "always" reserves the slots of its vGPUs also while the VM is off,
+    "running" only while it runs. `exchange`: an exchange of slots is in progress; while no vgpuctl runs, it is work for
+    reconcile.
     """
 
-    state: PromiseState
+    state: RecordState
     vm_uuid: str
     machine_id: str
-    vgpus: tuple[PromisedVgpu, ...]
-    disks: tuple[MadeDisk, ...]
-    spec: str
+    vgpus: tuple[AssignedVgpu, ...]
+    disks: tuple[ManagedDisk, ...]
+    request_json: str
     reserve: str = "always"
-    made_vm: bool = True
+    created_vm: bool = True
     exchange: Exchange | None = None
 
     @property
     def spread_group(self) -> str | None:
-        """The group whose VMs are on different GPUs, as it was asked for; none in a spec that cannot be read."""
-        if '"spread_group"' not in self.spec:
+        """The requested group whose VMs are on different GPUs; None if `request_json` cannot be parsed."""
+        if '"spread_group"' not in self.request_json:
             return None
-        group = self.asked.get("spread_group")
+        group = self.request_fields.get("spread_group")
         return group if isinstance(group, str) else None
 
     @property
-    def asked(self) -> dict[str, Any]:
-        """What was asked for, by name; nothing in a spec that cannot be read."""
-        spec = parsed(self.spec)
-        return spec if isinstance(spec, dict) else {}
+    def request_fields(self) -> dict[str, Any]:
+        """The requested fields by name; empty if `request_json` cannot be parsed."""
+        fields = parse_json(self.request_json)
+        return fields if isinstance(fields, dict) else {}
 
     @property
-    def lends(self) -> bool:
-        """Whether others may have its places while its VM is off; only a claim or a device says that it has one."""
+    def reserve_while_running(self) -> bool:
+        """Whether other VMs may take its slots while it is off; then only a claim or a device shows that it has one."""
         return self.reserve == "running"
 
-    def own_disks(self) -> tuple[MadeDisk, ...]:
-        """Return the disks that may hold somebody's work: no seed, and none that a refresh makes or leaves."""
+    def data_disks(self) -> tuple[ManagedDisk, ...]:
+        """Return the disks that may hold user data: no seed, and none that a refresh makes or leaves."""
         return tuple(d for d in self.disks if d.role is DiskRole.DISK)
 
-    def spares(self) -> tuple[MadeDisk, ...]:
+    def spare_disks(self) -> tuple[ManagedDisk, ...]:
         """Return the disks that a refresh makes or leaves."""
         return tuple(d for d in self.disks if d.role is DiskRole.SPARE)
 
 
 class HostdevRef(Value):
-    """A `<hostdev>` of a domain: `carrier` is an mdev UUID (lower case) or a normal PCI address."""
+    """A `<hostdev>` of a domain: `carrier` is an mdev UUID (lower case) or a normalized PCI address."""
 
     kind: str
     carrier: str
@@ -158,7 +159,7 @@ class HostdevRef(Value):
 
 
 class DiskRef(Value):
-    """A `<disk>` of a domain. `volume`: the pool and the name in it, where the domain names no path."""
+    """A `<disk>` of a domain. `volume`: pool and volume name, where the domain names those instead of a path."""
 
     device: str
     target: str
@@ -170,13 +171,13 @@ class DiskRef(Value):
 class Vm(Value):
     """One domain, read from libvirt's inactive (config) XML.
 
-    `promise` is set only when the record is this VM's own on this host; a foreign or copied record is in
-    `copied_promise`. `unreadable_promise`: a record is there that this version does not understand, perhaps a newer
-    one's; it is shown and never written over. `memory_nodes`: the NUMA nodes that its memory is bound to, none when it
-    may be anywhere. `unreadable_disks`: every file that it names all the same; of such a disk
-    only `path` and `base` mean something. `mac_addresses` in document order.
-    `persistent` False: it runs without a definition, as after `virsh undefine`, and is gone when it stops.
-    `backing`: pairs of a file and the file below it, as far as libvirt's XML says that and the record does not.
+    `record` is set only if the record belongs to this VM on this host; a record copied from another VM or host is in
+    `copied_record`. `has_unreadable_record`: this version cannot parse the record, perhaps a newer version's; vgpuctl
+    shows it and never overwrites it. `unreadable_disks`: every file that such a record still names; only `path` and
+    `base` of these disks are meaningful. `memory_nodes`: the NUMA nodes that its memory is bound to, empty when
+    unbound. `mac_addresses`: in document order. `persistent` False: a transient domain, as after `virsh undefine`; it
+    disappears when it stops. `backing_pairs`: pairs of a file and its backing file that libvirt's XML shows and the
+    record does not.
     """
 
     name: str
@@ -189,46 +190,45 @@ class Vm(Value):
     networks: tuple[str, ...] = ()
     mac_addresses: tuple[str, ...] = ()
     firmware: str = "bios"
-    promise: Promise | None = None
-    copied_promise: Promise | None = None
-    unreadable_promise: bool = False
-    unreadable_disks: tuple[MadeDisk, ...] = ()
+    record: VmRecord | None = None
+    copied_record: VmRecord | None = None
+    has_unreadable_record: bool = False
+    unreadable_disks: tuple[ManagedDisk, ...] = ()
     memory_nodes: frozenset[int] = frozenset()
     persistent: bool = True
-    backing: tuple[tuple[str, str], ...] = ()
+    backing_pairs: tuple[tuple[str, str], ...] = ()
 
     def refers_to(self, carrier: str) -> bool:
-        """Say whether its definition gives it this carrier; while it is off, what it lends is only its last place."""
-        promise = self.promise
-        if promise is not None and promise.lends and self.state in NOT_SEEN_RUNNING:
-            lent = {v.carrier for v in promise.vgpus}
+        """Return whether its definition contains this carrier, except a slot that it had last and does not reserve."""
+        record = self.record
+        if record is not None and record.reserve_while_running and self.state in OFF_OR_UNKNOWN_STATES:
+            unreserved = {v.carrier for v in record.vgpus}
         else:
-            lent = set()
-        return carrier not in lent and any(h.carrier == carrier for h in self.hostdevs)
+            unreserved = set()
+        return carrier not in unreserved and any(h.carrier == carrier for h in self.hostdevs)
 
 
-SETTING_UP = "gpu set up"
-"""Stands for the VM in the claim on a GPU that a command sets up. No VM of ours has such a name."""
+GPU_SETUP_CLAIM = "gpu set up"
+"""The `vm` of a claim on a GPU that a command sets up. No VM of vgpuctl has such a name."""
 
 
-WITHOUT_VM = "vgpu "
-"""Begins what a claim on a vGPU without a VM has in the VM's place; the name follows. No VM of ours has such a name."""
+HOST_VGPU_CLAIM_PREFIX = "vgpu "
+"""The `vm` of a claim on a vGPU without a VM: this prefix, then the vGPU's name. No VM of vgpuctl has such a name."""
 
 
 class ProcessId(Value):
-    """A process that no later one is mistaken for: pid, and start time in clock ticks since boot."""
+    """A process that no later process can be mistaken for: pid, and start time in clock ticks since boot."""
 
     pid: int
     start_ticks: int
 
 
 class Claim(Value):
-    """The file /run/vgpuctl/claims/<carrier>: who has the carrier, before the device exists.
+    """The file /run/vgpuctl/claims/<carrier>: who holds the carrier before the device exists.
 
-    `type_id`: the type that its device is given, by the driver's number; None when it was not known. `placement_id`:
-    where it goes on a mixed-size GPU, None where the driver chooses.
-    `spread_group`: its VM's, for as long as no definition tells of it.
-    `leaving`: its process takes vGPUs of the VM away, so that nobody may start the VM with what is still there.
+    `type_id`: the driver's number of the type that the device gets; None when unknown. `placement_id`: the placement on
+    a mixed-size GPU, None where the driver chooses. `spread_group`: the VM's group, needed while no definition has it.
+    `leaving`: its process removes vGPUs from the VM, so nobody may start the VM with the remaining ones.
     """
 
     carrier: str
@@ -247,20 +247,20 @@ class Claim(Value):
     spread_group: str | None = None
 
     @property
-    def holder(self) -> str:
-        """Who has it, in words."""
-        if self.vm == SETTING_UP:
+    def holder_text(self) -> str:
+        """Who holds it, as text."""
+        if self.vm == GPU_SETUP_CLAIM:
             return f"GPU {self.gpu}"
-        name = self.vm.removeprefix(WITHOUT_VM)
+        name = self.vm.removeprefix(HOST_VGPU_CLAIM_PREFIX)
         return f"VM {name}" if name == self.vm else f"vGPU {name}"
 
 
 class DrainedVm(Value):
-    """The file /run/vgpuctl/drained/<uuid>: a VM that was shut down for a while, and is to be started again.
+    """The file /run/vgpuctl/drained/<uuid>: a VM that vgpuctl shut down temporarily and must start again.
 
-    `gpu`: the GPU that was to be set up; None when the VM itself was to be refreshed or moved.
-    `run`: libvirt's id of the domain when it was noted; each start gives it another one. `until`: how long its guest is
-    given to power off, in seconds of the clock that never jumps.
+    `gpu`: the GPU to set up; None when the VM itself is refreshed or moved. `run`: libvirt's id of the domain when the
+    file was written; each start gives the domain another id. `until`: the deadline for the guest to power off, in
+    seconds of the monotonic clock.
     """
 
     vm_uuid: str
@@ -270,15 +270,15 @@ class DrainedVm(Value):
     until: float = 0.0
 
 
-class WorkedOn(Value):
-    """The file /run/vgpuctl/working/<uuid>: a process works on a VM that has no place, so that no claim tells of it."""
+class VmInProgress(Value):
+    """The file /run/vgpuctl/working/<uuid>: a process works on a VM that has no slot, so no claim shows it."""
 
     vm_uuid: str
     process: ProcessId
 
 
 class UnfinishedFile(Value):
-    """A file that a process was writing beside its place, and that it left there."""
+    """A temporary file that a process wrote next to its target and left there."""
 
     path: str
     process: ProcessId

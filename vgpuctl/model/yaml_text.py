@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""YAML that people write becomes a tree of nodes that know their lines; whatever the parser stumbles over is one error.
+"""Parses YAML into a tree of nodes with line numbers; every parser failure becomes one error type.
 
 ruamel.yaml raises more than its own errors: RecursionError for deep nesting, ValueError and OverflowError for an
-escape that is no character. Aliases are expanded by nobody: a tree is at most as large as its text.
+escape that is no character. Nothing expands aliases, so a tree is at most as large as its text.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from vgpuctl.errors import VgpuctlError
 if TYPE_CHECKING:
     from ruamel.yaml.nodes import Node
 
-DEEP = "it is nested too deeply"
+TOO_DEEP_PROBLEM = "it is nested too deeply"
 
 
-class NotYaml(Exception):
-    """Where a text breaks off, counted from 1, and why."""
+class YamlError(Exception):
+    """Where parsing failed, counted from 1, and why."""
 
     def __init__(self, line: int, column: int, problem: str) -> None:
         super().__init__(problem)
@@ -27,11 +27,11 @@ class NotYaml(Exception):
         self.problem = problem
 
 
-def compose(text: str) -> Node | None:
-    """Return the root node of the one document in a text; None for an empty one.
+def compose_yaml(text: str) -> Node | None:
+    """Return the root node of the only document in a text; None for an empty text.
 
     Raises:
-        NotYaml: it is not YAML, or cannot be read.
+        YamlError: the text is not YAML, or cannot be parsed.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError
@@ -45,12 +45,12 @@ def compose(text: str) -> Node | None:
         mark = exc.problem_mark or exc.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
         problem = " ".join(str(part) for part in (exc.context, exc.problem) if part)
-        raise NotYaml(line, column, f"it is not YAML: {problem}") from exc
+        raise YamlError(line, column, f"it is not YAML: {problem}") from exc
     except ReaderError as exc:
         before = text[: exc.position] if isinstance(exc.position, int) else ""
         column = len(before) - (before.rfind("\n") + 1) + 1
-        raise NotYaml(before.count("\n") + 1, column, "a character that YAML does not allow") from exc
+        raise YamlError(before.count("\n") + 1, column, "a character that YAML does not allow") from exc
     except RecursionError as exc:
-        raise NotYaml(1, 1, DEEP) from exc
-    except Exception as exc:  # the parser's own mistakes
-        raise NotYaml(1, 1, f"it is not YAML: {exc}") from exc
+        raise YamlError(1, 1, TOO_DEEP_PROBLEM) from exc
+    except Exception as exc:  # the parser's own bugs
+        raise YamlError(1, 1, f"it is not YAML: {exc}") from exc

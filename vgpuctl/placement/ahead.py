@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from vgpuctl.placement.fleet import Choice, Fleet, Group
-from vgpuctl.placement.kind import Kind
+from vgpuctl.placement.fleet import Fleet, GpuGroup, PlacementChoice
+from vgpuctl.placement.gpu_kind import GpuKind
 
 
 class _TooManyError(Exception):
@@ -25,15 +25,17 @@ class Ahead:
     that cannot be tried. After the last of all requests nothing that is left is worth anything.
     """
 
-    def __init__(self, kinds: Sequence[Kind], chances: Mapping[str, float], worth: Callable[[Group], float]) -> None:
+    def __init__(
+        self, kinds: Sequence[GpuKind], chances: Mapping[str, float], worth: Callable[[GpuGroup], float]
+    ) -> None:
         self._kinds = kinds
         self._chances = chances
         self._worth = worth
-        self._known: dict[tuple[frozenset[tuple[Group, int]], int], float] = {}
+        self._known: dict[tuple[frozenset[tuple[GpuGroup, int]], int], float] = {}
         self._tries = 0
         self._more_to_come = True
 
-    def best(self, fleet: Fleet, choices: Sequence[Choice], requests: int, tries: int) -> Choice:
+    def best(self, fleet: Fleet, choices: Sequence[PlacementChoice], requests: int, tries: int) -> PlacementChoice:
         """Return the choice after which the next requests are expected to get the most.
 
         `requests`: how many are still to come; as many of them are tried as `tries` allow. Ties go to the first choice.
@@ -44,13 +46,15 @@ class Ahead:
         for depth in range(requests + 1):
             self._known, self._more_to_come = ({}, False) if depth == requests else (self._known, True)
             try:
-                values = [round(self._expected(_after(gpus, c.group, c.move.after), depth), 3) for c in choices]
+                values = [
+                    round(self._expected(_after(gpus, c.group, c.placement.state_after), depth), 3) for c in choices
+                ]
             except _TooManyError:
                 break
             best = choices[values.index(max(values))]
         return best
 
-    def _expected(self, gpus: tuple[Group, ...], requests: int) -> float:
+    def _expected(self, gpus: tuple[GpuGroup, ...], requests: int) -> float:
         if not requests:
             return sum(map(self._worth, gpus)) if self._more_to_come else 0.0
         key = (frozenset(Counter(gpus).items()), requests)
@@ -61,7 +65,7 @@ class Ahead:
             )
         return known
 
-    def _most(self, gpus: tuple[Group, ...], profile: str, requests: int) -> float:
+    def _most(self, gpus: tuple[GpuGroup, ...], profile: str, requests: int) -> float:
         """Return the most of one request and of those after it.
 
         Leaving it out counts as a way, too: else a GPU would be taken for one size just to have no room for another.
@@ -69,15 +73,15 @@ class Ahead:
         most = self._expected(gpus, requests)
         for group in dict.fromkeys(gpus):
             kind = self._kinds[group.kind]
-            for move in kind.moves(group.state, profile):
+            for move in kind.placements(group.state, profile):
                 self._tries -= 1
                 if self._tries < 0:
                     raise _TooManyError
-                most = max(most, kind.sizes[profile] + self._expected(_after(gpus, group, move.after), requests))
+                most = max(most, kind.sizes[profile] + self._expected(_after(gpus, group, move.state_after), requests))
         return most
 
 
-def _after(gpus: tuple[Group, ...], group: Group, state: object) -> tuple[Group, ...]:
+def _after(gpus: tuple[GpuGroup, ...], group: GpuGroup, state: object) -> tuple[GpuGroup, ...]:
     """Return the GPUs with one of a group in another state."""
     at = gpus.index(group)
-    return (*gpus[:at], Group(group.kind, state), *gpus[at + 1 :])
+    return (*gpus[:at], GpuGroup(group.kind, state), *gpus[at + 1 :])

@@ -10,10 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vgpuctl.placement.fleet import Fleet, Group
-from vgpuctl.placement.moves import room_for, size_of
-from vgpuctl.placement.shifts import Placed, Room, Round, Spare, copied, moved, renumbered, spared_by_all
-from vgpuctl.value import NOTHING
+from vgpuctl.placement.fleet import Fleet, GpuGroup
+from vgpuctl.placement.migration_search import max_framebuffer_mib, plan_migrations
+from vgpuctl.placement.migrations import (
+    FreeFunctions,
+    MigrationPlan,
+    MigrationRound,
+    PlacedVgpu,
+    apply_round,
+    copy_fleet,
+    count_free_after_rounds,
+    renumber_rounds,
+)
+from vgpuctl.value import EMPTY_MAPPING
 
 STEP = 4
 """The most moves of one step: what needs more is left as it is."""
@@ -23,54 +32,59 @@ TRIES = 10_000
 def by_size(fleet: Fleet) -> list[str]:
     """Return the profiles, the largest first; of one size by name."""
     names = {profile for kind in fleet.kinds for profile in kind.sizes}
-    return sorted(names, key=lambda profile: (-size_of(fleet, profile), profile))
+    return sorted(names, key=lambda profile: (-max_framebuffer_mib(fleet, profile), profile))
 
 
 def improvement(
     fleet: Fleet,
-    placed: Sequence[Placed],
+    placed: Sequence[PlacedVgpu],
     most: int | None = None,
     fixed: frozenset[int] = frozenset(),
-    spare: Spare = NOTHING,
-) -> tuple[Round, ...]:
+    spare: FreeFunctions = EMPTY_MAPPING,
+) -> tuple[MigrationRound, ...]:
     """Return moves after which the fleet is better, no more than `most`; none when no step makes it better.
 
     `fixed`, `spare`: as for `room_for`.
     """
-    now, there = copied(fleet), list(placed)
-    rounds: list[Round] = []
+    now, there = copy_fleet(fleet), list(placed)
+    rounds: list[MigrationRound] = []
     while True:
-        done = {shift.which for one in rounds for shift in one}
+        done = {shift.vgpu_index for one in rounds for shift in one}
         still = [n for n in range(len(placed)) if n not in done]
         left = STEP if most is None else min(STEP, most - len(done))
-        free = spared_by_all(spare, placed, rounds)
+        free = count_free_after_rounds(spare, placed, rounds)
         found = _step(now, [there[n] for n in still], left, fixed, free) if free is not None else None
         if found is None:
             return tuple(rounds)
-        for one in renumbered(found.rounds, still):
-            moved(now, there, one)
+        for one in renumber_rounds(found.rounds, still):
+            apply_round(now, there, one)
             rounds.append(one)
 
 
-def _step(fleet: Fleet, placed: Sequence[Placed], most: int, fixed: frozenset[int], spare: Spare) -> Room | None:
+def _step(
+    fleet: Fleet, placed: Sequence[PlacedVgpu], most: int, fixed: frozenset[int], spare: FreeFunctions
+) -> MigrationPlan | None:
     """Return the fewest moves that make it better, for the largest profile for which there are some."""
     sorts: dict[object, str] = {}
     for profile in by_size(fleet):
-        sorts.setdefault(tuple(kind.takes(profile) for kind in fleet.kinds), profile)
+        sorts.setdefault(tuple(kind.footprint(profile) for kind in fleet.kinds), profile)
 
-    def better(changes: Sequence[tuple[Group, Group]]) -> bool:
+    def better(changes: Sequence[tuple[GpuGroup, GpuGroup]]) -> bool:
         more = (_more(fleet, profile, changes) for profile in sorts.values())
         return next((number for number in more if number), 0) > 0
 
     for profile in by_size(fleet):
-        found = room_for(fleet, placed, (profile,), most, tries=TRIES, fixed=fixed, spare=spare, better=better)
+        found = plan_migrations(
+            fleet, placed, (profile,), most, max_tries=TRIES, fixed_gpus=fixed, free_functions=spare, is_better=better
+        )
         if found is not None and found.rounds:
             return found
     return None
 
 
-def _more(fleet: Fleet, profile: str, changes: Sequence[tuple[Group, Group]]) -> int:
+def _more(fleet: Fleet, profile: str, changes: Sequence[tuple[GpuGroup, GpuGroup]]) -> int:
     """Return how many more of a profile fit after GPUs have changed from one group to another."""
     return sum(
-        fleet.kind(new).left(new.state, profile) - fleet.kind(old).left(old.state, profile) for old, new in changes
+        fleet.kind_of(new).count_remaining(new.state, profile) - fleet.kind_of(old).count_remaining(old.state, profile)
+        for old, new in changes
     )

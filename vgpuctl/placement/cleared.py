@@ -17,10 +17,17 @@ from heapq import heappop, heappush
 from itertools import groupby
 from typing import NamedTuple
 
+from vgpuctl.placement.equal_size import EqualSizeKind
 from vgpuctl.placement.fleet import Fleet
-from vgpuctl.placement.one_size import OneSize
-from vgpuctl.placement.shifts import Placed, Room, Round, Shift, Spare, spared_by_all
-from vgpuctl.value import NOTHING
+from vgpuctl.placement.migrations import (
+    FreeFunctions,
+    Migration,
+    MigrationPlan,
+    MigrationRound,
+    PlacedVgpu,
+    count_free_after_rounds,
+)
+from vgpuctl.value import EMPTY_MAPPING
 
 PLACE = 0
 """What `OneSize.moves` calls every place."""
@@ -73,7 +80,7 @@ class _Order(NamedTuple):
 
 def sizes_of(fleet: Fleet, profiles: Iterable[str]) -> Sizes | None:
     """Return the sizes of these profiles; None where GPUs are divided otherwise, or two of a size differ in number."""
-    kinds = [kind for kind in fleet.kinds if isinstance(kind, OneSize)]
+    kinds = [kind for kind in fleet.kinds if isinstance(kind, EqualSizeKind)]
     if len(kinds) < len(fleet.kinds):
         return None
     of: dict[str, int] = {}
@@ -81,8 +88,8 @@ def sizes_of(fleet: Fleet, profiles: Iterable[str]) -> Sizes | None:
     locks: list[dict[object, int]] = [{} for _ in kinds]
     most: list[dict[int, int]] = [{} for _ in kinds]
     for profile in sorted(set(profiles)):
-        takes = [kind.left(kind.empty, profile) for kind in kinds]
-        offered = tuple(kind.lock(profile) if n else None for kind, n in zip(kinds, takes, strict=True))
+        takes = [kind.count_remaining(kind.empty, profile) for kind in kinds]
+        offered = tuple(kind.lock_of(profile) if n else None for kind, n in zip(kinds, takes, strict=True))
         size = of[profile] = numbers.setdefault(offered, len(numbers))
         for k, (lock, number) in enumerate(zip(offered, takes, strict=True)):
             if number and (locks[k].setdefault(lock, size), most[k].setdefault(size, number)) != (size, number):
@@ -93,12 +100,12 @@ def sizes_of(fleet: Fleet, profiles: Iterable[str]) -> Sizes | None:
 def room_by_clearing(
     fleet: Fleet,
     sizes: Sizes,
-    placed: Sequence[Placed],
+    placed: Sequence[PlacedVgpu],
     wanted: Sequence[str],
     most: int,
     tries: int,
-    spare: Spare = NOTHING,
-) -> Room | None:
+    spare: FreeFunctions = EMPTY_MAPPING,
+) -> MigrationPlan | None:
     """Return the fewest moves after which all that is wanted fits together; None: there are none within `most`.
 
     Of those that were tried, one in which the fewest vGPUs go at once. `spare`: as for `room_for`.
@@ -142,7 +149,13 @@ class _Search:
     """What is the same for all sets of GPUs that are tried."""
 
     def __init__(
-        self, fleet: Fleet, sizes: Sizes, placed: Sequence[Placed], wanted: Sequence[str], tries: int, spare: Spare
+        self,
+        fleet: Fleet,
+        sizes: Sizes,
+        placed: Sequence[PlacedVgpu],
+        wanted: Sequence[str],
+        tries: int,
+        spare: FreeFunctions,
     ) -> None:
         self._sizes = sizes
         self._placed = placed
@@ -285,7 +298,7 @@ class _Search:
         """Return an order if fewer go at once than in the best one so far, and no functions are lacking."""
         if best is not None and order.at_once >= best.at_once:
             return best
-        if self._spare and spared_by_all(self._spare, self._placed, self.room(order).rounds) is None:
+        if self._spare and count_free_after_rounds(self._spare, self._placed, self.room(order).rounds) is None:
             self._lacking = True
             return best
         return order
@@ -319,11 +332,11 @@ class _Search:
                 if takes is None or given[kind, size] < takes[kind, size]:
                     yield (kind, size), _less(room, size, -number)
 
-    def room(self, order: _Order) -> Room:
+    def room(self, order: _Order) -> MigrationPlan:
         """Return the moves of an order, each vGPU to the fullest GPU that is open to it, and where the rest goes."""
         gone = {one.number for one in (*order.acts, *order.together) if isinstance(one, _Gpu)}
         now = _Open(self._sizes, self._empty, [gpu for gpu in self._gpus if gpu.number not in gone])
-        rounds: list[Round] = []
+        rounds: list[MigrationRound] = []
         for one in order.acts:
             if isinstance(one, _Gpu):
                 rounds += [(self._away(now, which),) for which in one.movable]
@@ -342,11 +355,11 @@ class _Search:
             now.take(*one)
         if rest:
             rounds.append(tuple(self._away(now, which) for which in rest))
-        places = tuple(Placed(now.place(profile), profile, PLACE) for profile in self._names)
-        return Room(tuple(rounds), places, fewest=not self._lacking)
+        places = tuple(PlacedVgpu(now.place(profile), profile, PLACE) for profile in self._names)
+        return MigrationPlan(tuple(rounds), places, is_minimal=not self._lacking)
 
-    def _away(self, now: _Open, which: int) -> Shift:
-        return Shift(which, now.place(self._placed[which].profile), PLACE)
+    def _away(self, now: _Open, which: int) -> Migration:
+        return Migration(which, now.place(self._placed[which].profile), PLACE)
 
 
 class _Open:

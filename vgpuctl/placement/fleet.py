@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many GPUs, grouped by kind and state: what a policy weighs is one move for each different group, not for each GPU."""
+"""Many GPUs, grouped by kind and state: a policy weighs one placement for each distinct group, not for each GPU."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from vgpuctl.placement.kind import Kind, Move, State
+from vgpuctl.placement.gpu_kind import GpuKind, Placement, State
 
 
-class Group(NamedTuple):
-    """GPUs that are alike: the number of their kind in `Fleet.kinds`, and their state."""
+class GpuGroup(NamedTuple):
+    """Interchangeable GPUs: the number of their kind in `Fleet.kinds`, and their state."""
 
     kind: int
     state: State
 
 
-class Choice(NamedTuple):
-    """Where the next vGPU goes: on this GPU, which is of this group, by this move."""
+class PlacementChoice(NamedTuple):
+    """Where the next vGPU goes: on this GPU, which is in this group, with this placement."""
 
     gpu: int
-    group: Group
-    move: Move
+    group: GpuGroup
+    placement: Placement
 
 
 class Fleet:
-    """GPUs by number, in the order of their addresses; the only thing here that changes."""
+    """GPUs by number, in the order of their addresses; the only mutable object here."""
 
-    def __init__(self, kinds: Sequence[Kind], gpus: Sequence[Group], vgpus: Sequence[int] = ()) -> None:
-        """`vgpus`: how many each GPU has already; none when not given."""
+    def __init__(self, kinds: Sequence[GpuKind], gpus: Sequence[GpuGroup], vgpu_counts: Sequence[int] = ()) -> None:
+        """`vgpu_counts`: how many vGPUs each GPU has already; none by default."""
         self.kinds = tuple(kinds)
         self._group_of = list(gpus)
-        self._vgpus = list(vgpus) or [0] * len(self._group_of)
-        self._members: dict[Group, list[int]] = {}
-        self._size: dict[Group, int] = {}
-        for number, group in enumerate(gpus):
-            self._members.setdefault(group, []).append(number)
+        self._vgpus = list(vgpu_counts) or [0] * len(self._group_of)
+        self._members: dict[GpuGroup, list[int]] = {}
+        self._size: dict[GpuGroup, int] = {}
+        for gpu, group in enumerate(gpus):
+            self._members.setdefault(group, []).append(gpu)
         for group, members in self._members.items():
             heapify(members)
             self._size[group] = len(members)
@@ -44,47 +44,47 @@ class Fleet:
     def __len__(self) -> int:
         return len(self._group_of)
 
-    def groups(self) -> Iterator[tuple[Group, int]]:
+    def groups(self) -> Iterator[tuple[GpuGroup, int]]:
         """Return every group that has GPUs, and how many."""
         return iter(self._size.items())
 
-    def group_of(self, gpu: int) -> Group:
-        """Return the group that a GPU is in now."""
+    def group_of(self, gpu: int) -> GpuGroup:
+        """Return the current group of a GPU."""
         return self._group_of[gpu]
 
-    def vgpus(self, gpu: int) -> int:
+    def vgpu_count(self, gpu: int) -> int:
         """Return how many vGPUs a GPU has now."""
         return self._vgpus[gpu]
 
-    def kind(self, group: Group) -> Kind:
-        """Return what the GPUs of a group take."""
+    def kind_of(self, group: GpuGroup) -> GpuKind:
+        """Return the kind of the GPUs in a group."""
         return self.kinds[group.kind]
 
-    def first(self, group: Group) -> int:
-        """Return the GPU with the lowest number in a group that has some."""
+    def first_gpu(self, group: GpuGroup) -> int:
+        """Return the GPU with the lowest number in a group that is not empty."""
         members = self._members[group]
         while self._group_of[members[0]] != group:
             heappop(members)
         return members[0]
 
-    def choices(self, profile: str) -> Iterator[Choice]:
-        """Return every different way to place one vGPU of the profile: on the first GPU of each group."""
+    def choices(self, profile: str) -> Iterator[PlacementChoice]:
+        """Return every distinct way to place one vGPU of the profile: on the first GPU of each group."""
         for group in self._size:
-            for move in self.kinds[group.kind].moves(group.state, profile):
-                yield Choice(self.first(group), group, move)
+            for placement in self.kinds[group.kind].placements(group.state, profile):
+                yield PlacementChoice(self.first_gpu(group), group, placement)
 
-    def put(self, gpu: int, move: Move) -> None:
+    def add_vgpu(self, gpu: int, placement: Placement) -> None:
         """Place a vGPU on a GPU."""
         self._vgpus[gpu] += 1
-        self._set(gpu, Group(self._group_of[gpu].kind, move.after))
+        self._change_group(gpu, GpuGroup(self._group_of[gpu].kind, placement.state_after))
 
-    def take(self, gpu: int, profile: str, place: int) -> None:
-        """Take a vGPU away that was put on a GPU at this place."""
+    def remove_vgpu(self, gpu: int, profile: str, place: int) -> None:
+        """Remove a vGPU from its place on a GPU."""
         group = self._group_of[gpu]
         self._vgpus[gpu] -= 1
-        self._set(gpu, Group(group.kind, self.kinds[group.kind].without(group.state, profile, place)))
+        self._change_group(gpu, GpuGroup(group.kind, self.kinds[group.kind].remove(group.state, profile, place)))
 
-    def _set(self, gpu: int, new: Group) -> None:
+    def _change_group(self, gpu: int, new: GpuGroup) -> None:
         old = self._group_of[gpu]
         if new == old:
             return

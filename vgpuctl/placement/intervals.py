@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from vgpuctl.placement.few import Few, Place
-from vgpuctl.placement.kind import State
+from vgpuctl.placement.gpu_kind import State
 
 
 class Piece(NamedTuple):
@@ -73,7 +73,7 @@ class Intervals:
         self._one_each = len(self._pools) == 1 and all(p.size and p.units == (1,) for p in pieces)
         self._few: Few | None = None
 
-    def worth(self, state: State) -> float:
+    def value(self, state: State) -> float:
         """See `Filling.worth`."""
         if self._pools and not self._one_each:
             return self._best(state).worth

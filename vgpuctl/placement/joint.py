@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from vgpuctl.placement.fleet import Fleet, Group
+from vgpuctl.placement.fleet import Fleet, GpuGroup
 
 TRIES = 50_000
 """The most that one answer tries, of sets on one GPU and of (GPU, what is left): a second or two."""
@@ -68,15 +68,15 @@ def too_many(fleet: Fleet, wanted: Mapping[str, int], tries: int = TRIES) -> Too
 
 def total_left(fleet: Fleet, profile: str) -> int:
     """Return how many more of one profile fit on all GPUs together."""
-    return sum(count * fleet.kind(group).left(group.state, profile) for group, count in fleet.groups())
+    return sum(count * fleet.kind_of(group).count_remaining(group.state, profile) for group, count in fleet.groups())
 
 
 def none_beside(fleet: Fleet, profile: str, others: Sequence[str]) -> tuple[str, ...]:
     """Return of which other profiles not one fits once as many of a profile are there as fit."""
-    full = {group: fleet.kind(group).left(group.state, profile) for group, _ in fleet.groups()}
+    full = {group: fleet.kind_of(group).count_remaining(group.state, profile) for group, _ in fleet.groups()}
 
     def fits(other: str) -> bool:
-        return any(fleet.kind(group).fits(group.state, {profile: n, other: 1}) for group, n in full.items())
+        return any(fleet.kind_of(group).fits(group.state, {profile: n, other: 1}) for group, n in full.items())
 
     return tuple(other for other in others if other != profile and not fits(other))
 
@@ -118,15 +118,15 @@ class _Search:
         self._profiles = tuple(sorted(profiles))
         sorts: dict[object, list[int]] = {}
         for n, profile in enumerate(self._profiles):
-            alike = tuple((kind.takes(profile), kind.sizes.get(profile)) for kind in fleet.kinds)
+            alike = tuple((kind.footprint(profile), kind.sizes.get(profile)) for kind in fleet.kinds)
             sorts.setdefault(alike, []).append(n)
         self._sorts = tuple(sorts.values())
         self._sizes = [
             max((kind.sizes.get(self._profiles[sort[0]], 0) for kind in fleet.kinds), default=0) for sort in self._sorts
         ]
-        self._gpus = sorted(range(len(fleet)), key=lambda gpu: (fleet.first(fleet.group_of(gpu)), gpu))
+        self._gpus = sorted(range(len(fleet)), key=lambda gpu: (fleet.first_gpu(fleet.group_of(gpu)), gpu))
         self._failed: set[tuple[int, Numbers]] = set()
-        self._sets: dict[tuple[Group, Numbers], list[Numbers]] = {}
+        self._sets: dict[tuple[GpuGroup, Numbers], list[Numbers]] = {}
         self._later = self._sums()
 
     def _sums(self) -> list[tuple[Numbers, float]]:
@@ -134,18 +134,18 @@ class _Search:
         worth = {
             self._profiles[n]: float(mib) for sort, mib in zip(self._sorts, self._sizes, strict=True) for n in sort
         }
-        fillings = [kind.filling(worth) for kind in self._fleet.kinds]
+        fillings = [kind.best_filling(worth) for kind in self._fleet.kinds]
         sums: list[tuple[Numbers, float]] = [((0,) * len(self._sorts), 0.0)]
         for gpu in reversed(self._gpus):
             group = self._fleet.group_of(gpu)
             numbers, mib = sums[-1]
             most = tuple(a + b for a, b in zip(numbers, self._left(group), strict=True))
-            sums.append((most, mib + fillings[group.kind].worth(group.state)))
+            sums.append((most, mib + fillings[group.kind].value(group.state)))
         return sums[::-1]
 
-    def _left(self, group: Group) -> Numbers:
-        kind = self._fleet.kind(group)
-        return tuple(kind.left(group.state, self._profiles[sort[0]]) for sort in self._sorts)
+    def _left(self, group: GpuGroup) -> Numbers:
+        kind = self._fleet.kind_of(group)
+        return tuple(kind.count_remaining(group.state, self._profiles[sort[0]]) for sort in self._sorts)
 
     def fits(self, wanted: Mapping[str, int]) -> bool | None:
         """Say whether so many of each fit on all GPUs together; None when there were no tries left to know."""
@@ -213,7 +213,7 @@ class _Search:
                 rest -= told[n]
         return tuple(told)
 
-    def _takes(self, group: Group, most: Numbers, some: Numbers) -> Iterator[Numbers]:
+    def _takes(self, group: GpuGroup, most: Numbers, some: Numbers) -> Iterator[Numbers]:
         if len(some) == len(most):
             self.tries -= 1
             yield some
@@ -222,13 +222,13 @@ class _Search:
             if self.tries >= 0 and (not count or self._fits(group, (*some, count))):
                 yield from self._takes(group, most, (*some, count))
 
-    def _more(self, group: Group, some: Numbers, most: Numbers) -> bool:
+    def _more(self, group: GpuGroup, some: Numbers, most: Numbers) -> bool:
         """Say whether one more of anything that waits could be added."""
         return any(
             count < most[n] and self._fits(group, (*some[:n], count + 1, *some[n + 1 :]))
             for n, count in enumerate(some)
         )
 
-    def _fits(self, group: Group, some: Numbers) -> bool:
+    def _fits(self, group: GpuGroup, some: Numbers) -> bool:
         wanted = {self._profiles[sort[0]]: count for sort, count in zip(self._sorts, some, strict=False)}
-        return self._fleet.kind(group).fits(group.state, wanted)
+        return self._fleet.kind_of(group).fits(group.state, wanted)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vgpuctl.placement.ahead import Ahead
-from vgpuctl.placement.fleet import Choice, Fleet, Group
-from vgpuctl.placement.kind import Filling, Kind, Move, State
+from vgpuctl.placement.fleet import Fleet, GpuGroup, PlacementChoice
+from vgpuctl.placement.gpu_kind import Filling, GpuKind, Placement, State
 from vgpuctl.placement.prices import alike, demand_of, prices, sizes_of
 
 _SCARCITY = 0.05
@@ -57,10 +57,10 @@ class LeastWaste:
         self._hold = 0.0
         self._rooms: list[_Rooms] = []
         self._fillings: list[list[Filling]] = []
-        self._worths: dict[Group, float] = {}
-        self._cheapest: dict[tuple[Group, str], tuple[float, Move | None]] = {}
+        self._worths: dict[GpuGroup, float] = {}
+        self._cheapest: dict[tuple[GpuGroup, str], tuple[float, Placement | None]] = {}
 
-    def choose(self, fleet: Fleet, profile: str) -> Choice | None:
+    def choose(self, fleet: Fleet, profile: str) -> PlacementChoice | None:
         """See `Policy.choose`."""
         if self._decisions >= self._hold:
             only = _at_most_two(fleet, profile)
@@ -71,17 +71,19 @@ class LeastWaste:
         if len(fleet) <= _FEW_GPUS:
             return self._look_ahead(fleet, profile)
         least = float("inf")
-        cheapest: list[tuple[Group, Move]] = []
+        cheapest: list[tuple[GpuGroup, Placement]] = []
         for group, _ in fleet.groups():
             cost, move = self._cheapest.get((group, profile)) or self._weigh(fleet, group, profile)
             if move is not None and cost <= least:
                 cheapest = [(group, move)] if cost < least else [*cheapest, (group, move)]
                 least = cost
-        return min((Choice(fleet.first(g), g, m) for g, m in cheapest), key=lambda c: c.gpu, default=None)
+        return min((PlacementChoice(fleet.first_gpu(g), g, m) for g, m in cheapest), key=lambda c: c.gpu, default=None)
 
-    def _look_ahead(self, fleet: Fleet, profile: str) -> Choice | None:
+    def _look_ahead(self, fleet: Fleet, profile: str) -> PlacementChoice | None:
         """Return the choice after which the next requests get the most; of equal ones the cheapest."""
-        choices = sorted(fleet.choices(profile), key=lambda c: (self._cost(c.group, c.move), c.gpu, c.move.place))
+        choices = sorted(
+            fleet.choices(profile), key=lambda c: (self._cost(c.group, c.placement), c.gpu, c.placement.place)
+        )
         if len(choices) < 2:
             return choices[0] if choices else None
         requests = sum(self._demand.values())
@@ -105,7 +107,7 @@ class LeastWaste:
         for i, demand in enumerate(_in_doubt(self._demand, sizes)):
             self._prices.append(prices(fleet, demand, before[i] if i < len(before) else {}))
         worths = [{p: now[first[p]] for p in mix} for now in self._prices]
-        self._fillings = [[kind.filling(worth) for worth in worths] for kind in fleet.kinds]
+        self._fillings = [[kind.best_filling(worth) for worth in worths] for kind in fleet.kinds]
         self._decisions = 0
         requests = sum(self._demand.values())
         self._hold = max(
@@ -114,23 +116,23 @@ class LeastWaste:
         self._worths.clear()
         self._cheapest.clear()
 
-    def _weigh(self, fleet: Fleet, group: Group, profile: str) -> tuple[float, Move | None]:
+    def _weigh(self, fleet: Fleet, group: GpuGroup, profile: str) -> tuple[float, Placement | None]:
         """Return what the move that destroys the least destroys, and that; None: no room."""
-        moves = fleet.kind(group).moves(group.state, profile)
+        moves = fleet.kind_of(group).placements(group.state, profile)
         costs = [self._cost(group, move) for move in moves]
         known = (min(costs), moves[costs.index(min(costs))]) if moves else (0.0, None)
         self._cheapest[group, profile] = known
         return known
 
-    def _cost(self, group: Group, move: Move) -> float:
+    def _cost(self, group: GpuGroup, move: Placement) -> float:
         """Return the worth that a move destroys, in MiB to a thousandth: less is an error of the arithmetic."""
-        return round(self._worth(group) - self._worth(Group(group.kind, move.after)), 3)
+        return round(self._worth(group) - self._worth(GpuGroup(group.kind, move.state_after)), 3)
 
-    def _worth(self, group: Group) -> float:
+    def _worth(self, group: GpuGroup) -> float:
         known = self._worths.get(group)
         if known is None:
             fillings = self._fillings[group.kind]
-            known = sum(filling.worth(group.state) for filling in fillings) / len(fillings)
+            known = sum(filling.value(group.state) for filling in fillings) / len(fillings)
             known = self._worths[group] = known + self._rooms[group.kind].worth(group.state)
         return known
 
@@ -138,14 +140,14 @@ class LeastWaste:
 class _Rooms:
     """What each profile alone could use of a GPU, weighted; prices do not change it."""
 
-    def __init__(self, kind: Kind, weights: Mapping[str, float]) -> None:
-        self._fillings = [kind.filling({p: weight}) for p, weight in weights.items()]
+    def __init__(self, kind: GpuKind, weights: Mapping[str, float]) -> None:
+        self._fillings = [kind.best_filling({p: weight}) for p, weight in weights.items()]
         self._known: dict[State, float] = {}
 
     def worth(self, state: State) -> float:
         known = self._known.get(state)
         if known is None:
-            known = self._known[state] = sum(filling.worth(state) for filling in self._fillings)
+            known = self._known[state] = sum(filling.value(state) for filling in self._fillings)
         return known
 
 
@@ -164,6 +166,6 @@ def _with(number: float, sign: int) -> float:
     return max(0.2 * number, number + sign * _DOUBT * float(number**0.5))
 
 
-def _at_most_two(fleet: Fleet, profile: str) -> list[Choice]:
+def _at_most_two(fleet: Fleet, profile: str) -> list[PlacementChoice]:
     """Return the first choices: where there is one only, there is nothing to weigh."""
     return [choice for choice, _ in zip(fleet.choices(profile), range(2), strict=False)]

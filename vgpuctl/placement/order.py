@@ -8,8 +8,8 @@ from itertools import chain, combinations
 from typing import NamedTuple
 
 from vgpuctl.placement.fleet import Fleet
-from vgpuctl.placement.kind import State
-from vgpuctl.placement.shifts import Placed, Spare, spared
+from vgpuctl.placement.gpu_kind import State
+from vgpuctl.placement.migrations import FreeFunctions, PlacedVgpu, count_free_after
 
 PAIRS = 2
 """The most pairs that one order exchanges; where that is not enough all go at once."""
@@ -18,18 +18,18 @@ PAIRS = 2
 class Change(NamedTuple):
     """A vGPU that is here goes there."""
 
-    here: Placed
-    to: Placed
+    here: PlacedVgpu
+    to: PlacedVgpu
 
 
 class Now(NamedTuple):
     """GPUs by number between two rounds: their states, and their free functions."""
 
     states: dict[int, State]
-    spare: Spare
+    spare: FreeFunctions
 
 
-def rounds_of(fleet: Fleet, changes: Sequence[Change], spare: Spare) -> tuple[tuple[int, ...], ...] | None:
+def rounds_of(fleet: Fleet, changes: Sequence[Change], spare: FreeFunctions) -> tuple[tuple[int, ...], ...] | None:
     """Return an order, of changes by number, in which each finds its place free: alone or with one other if that goes.
 
     All of them at once always can, for together they are a fleet that there may be, unless functions are lacking.
@@ -58,21 +58,21 @@ def rounds_of(fleet: Fleet, changes: Sequence[Change], spare: Spare) -> tuple[tu
     return (tuple(range(len(changes))),) if after(fleet, now, changes) is not None else None
 
 
-def before(fleet: Fleet, changes: Sequence[Change], spare: Spare) -> Now:
+def before(fleet: Fleet, changes: Sequence[Change], spare: FreeFunctions) -> Now:
     """Return how the GPUs are that change."""
     return Now({gpu: fleet.group_of(gpu).state for here, to in changes for gpu in (to.gpu, here.gpu)}, spare)
 
 
 def after(fleet: Fleet, now: Now, changes: Sequence[Change]) -> Now | None:
     """Return how the GPUs are when all of these have left and then are at their new places; None: that cannot be."""
-    spare = spared(now.spare, [here.gpu for here, _ in changes], [to.gpu for _, to in changes])
+    spare = count_free_after(now.spare, [here.gpu for here, _ in changes], [to.gpu for _, to in changes])
     if spare is None:
         return None
     states = dict(now.states)
     for here, _ in changes:
-        states[here.gpu] = fleet.kind(fleet.group_of(here.gpu)).without(states[here.gpu], here.profile, here.place)
+        states[here.gpu] = fleet.kind_of(fleet.group_of(here.gpu)).remove(states[here.gpu], here.profile, here.place)
     for _, to in changes:
-        states[to.gpu] = fleet.kind(fleet.group_of(to.gpu)).at(states[to.gpu], to.profile, to.place)
+        states[to.gpu] = fleet.kind_of(fleet.group_of(to.gpu)).add(states[to.gpu], to.profile, to.place)
         if states[to.gpu] is None:
             return None
     return Now(states, spare)

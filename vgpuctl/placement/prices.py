@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from vgpuctl.placement.fleet import Fleet, Group
-from vgpuctl.placement.kind import Kind
+from vgpuctl.placement.fleet import Fleet, GpuGroup
+from vgpuctl.placement.gpu_kind import GpuKind
 from vgpuctl.placement.simplex import Simplex
 
 _MOST_WAYS = 60
 """Eight mixed sizes on 16 GPUs needed 25, twenty profiles on two models 30. The best prices so far do, too."""
 
 
-def sizes_of(kinds: Sequence[Kind]) -> dict[str, int]:
+def sizes_of(kinds: Sequence[GpuKind]) -> dict[str, int]:
     """Return the framebuffer in MiB of every profile; of the first kind that offers it."""
     sizes: dict[str, int] = {}
     for kind in kinds:
@@ -80,26 +80,26 @@ def alike(fleet: Fleet, profiles: Iterable[str]) -> dict[str, str]:
     found = {}
     for profile in sorted(profiles):
         sizes = [kind.sizes.get(profile) for kind in fleet.kinds]
-        left = [fleet.kind(group).left(group.state, profile) for group, _ in groups]
+        left = [fleet.kind_of(group).count_remaining(group.state, profile) for group, _ in groups]
         found[profile] = first.setdefault((*sizes, *left), profile)
     return found
 
 
-def _order(entry: tuple[Group, int]) -> tuple[int, str]:
+def _order(entry: tuple[GpuGroup, int]) -> tuple[int, str]:
     """Equal fleets give equal prices, to the last bit, in whatever order their states came about."""
     return entry[0].kind, repr(entry[0].state)
 
 
 def _fill(
-    kinds: Sequence[Kind], groups: Sequence[tuple[Group, int]], worth: Mapping[str, float]
+    kinds: Sequence[GpuKind], groups: Sequence[tuple[GpuGroup, int]], worth: Mapping[str, float]
 ) -> tuple[float, dict[str, float]]:
     """Return what all GPUs filled up are worth together, and how many of each profile they have."""
-    fillings = [kind.filling(worth) for kind in kinds]
+    fillings = [kind.best_filling(worth) for kind in kinds]
     total = 0.0
     counts: dict[str, float] = {}
     for group, number in groups:
         filling = fillings[group.kind]
-        total += number * filling.worth(group.state)
+        total += number * filling.value(group.state)
         for profile, count in filling.counts(group.state).items():
             counts[profile] = counts.get(profile, 0.0) + float(number * count)
     return total, counts

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A snapshot and a wish become steps. Pure."""
+"""Turn a snapshot and a request into steps. Pure: no I/O."""

@@ -1,206 +1,227 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan what a VM that exists gets or loses: which vGPUs, under which index, and its record afterwards."""
+"""Plan added and removed vGPUs of an existing VM: which ones, their indexes, and the record afterwards."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 
-from vgpuctl.backends import of
-from vgpuctl.capacity.ownership import MAX_INDEXES, carrier_uuid
+from vgpuctl.backends import backend_for
+from vgpuctl.capacity.ownership import MAX_VGPU_INDEXES, carrier_uuid
 from vgpuctl.capacity.profiles import check_combination
-from vgpuctl.domain.edit import hostdev_xml
+from vgpuctl.domain.domain_edit import hostdev_xml
 from vgpuctl.errors import Busy, NotFound
-from vgpuctl.model.gpu import MDEV, Backend, Gpu, VgpuType
+from vgpuctl.model.gpu import MDEV_BACKENDS, Backend, Gpu, VgpuType
+from vgpuctl.model.request import DesignHostdev, VmRequest
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.step import Step
-from vgpuctl.model.vm import Promise, PromisedVgpu, PromiseState, Vm
-from vgpuctl.model.wish import DesignHostdev, VmWish
-from vgpuctl.plan.choose import as_taken, choose, make_steps
-from vgpuctl.plan.differ import meant_profile
-from vgpuctl.plan.remove import own_promise
+from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmRecord
+from vgpuctl.plan.choose import as_taken_vgpu, choose_vgpus, make_steps
+from vgpuctl.plan.remove import own_record
+from vgpuctl.plan.vm_diff import resolve_vm_profile
+from vgpuctl.ports.step import Step
+from vgpuctl.steps.attach import AttachDevice, DetachDevice, WriteRecord
 from vgpuctl.steps.claims import ReleaseClaim
-from vgpuctl.steps.plug import AttachDevice, DetachDevice, WriteRecord
 from vgpuctl.value import Value, replace
 
-ADOPTED = "ua-vgpuctl-plug-"
-"""The alias of a vGPU in a VM that somebody else made: it says so also when the record is lost."""
+ADOPTED_ALIAS_PREFIX = "ua-vgpuctl-plug-"
+"""Alias prefix of vGPUs in VMs that vgpuctl did not create: it identifies them even when the record is lost."""
 
 
-class Swap(Value):
-    """The vGPUs of a VM that stay, that go, and the profiles, as typed, of those that come."""
+class VgpuChanges(Value):
+    """A VM's kept and removed vGPUs, and the profiles of the added ones as given on the command line."""
 
-    stay: tuple[PromisedVgpu, ...]
-    go: tuple[PromisedVgpu, ...]
-    come: tuple[str, ...]
+    kept: tuple[AssignedVgpu, ...]
+    removed: tuple[AssignedVgpu, ...]
+    added_profiles: tuple[str, ...]
 
 
-def own_or_new(vm: Vm, machine_id: str) -> Promise:
-    """Return a VM's promise, or an empty one for a VM that somebody else made.
+def own_record_or_new(vm: Vm, machine_id: str) -> VmRecord:
+    """Return a VM's record, or an empty one for a VM that vgpuctl did not create.
 
     Raises:
-        Foreign: its record is a copy or cannot be understood; nothing is written over it.
+        Unmanaged: its record is a copy or unreadable; vgpuctl does not overwrite it.
     """
-    if vm.promise is not None or vm.copied_promise is not None or vm.unreadable_promise:
-        return own_promise(vm, "change")
-    return Promise(PromiseState.READY, vm.uuid, machine_id, (), (), "{}", made_vm=False)
+    if vm.record is not None or vm.copied_record is not None or vm.has_unreadable_record:
+        return own_record(vm, "change")
+    return VmRecord(RecordState.READY, vm.uuid, machine_id, (), (), "{}", created_vm=False)
 
 
-def added(
+def choose_added_vgpus(
     snapshot: Snapshot,
-    wish: VmWish,
-    promise: Promise,
+    request: VmRequest,
+    record: VmRecord,
     exclude: frozenset[str] = frozenset(),
-    go: Sequence[PromisedVgpu] = (),
-) -> tuple[PromisedVgpu, ...]:
-    """Return the vGPUs that a VM gets beside those that stay, with the lowest indexes that are free.
+    removed: Sequence[AssignedVgpu] = (),
+) -> tuple[AssignedVgpu, ...]:
+    """Return the vGPUs that a VM gets in addition to the kept ones, with the lowest free indexes.
 
-    `go`: those of its vGPUs that it loses; nothing takes their indexes, because they are still there.
+    `removed`: the vGPUs that it loses. Their indexes stay in use because they still exist.
 
     Raises:
-        NoCapacity, NotFound, InvalidInput, Refused, InUse, HostCannot, Stuck: as `choose`.
+        NoCapacity, NotFound, InvalidInput, Refused, InUse, HostCannot, Stuck: as `choose_vgpus`.
     """
-    vm = snapshot.vm(promise.vm_uuid)
-    named = wish if vm is None else replace(wish, name=vm.name)  # it may be called by its uuid
-    stay = [v.profile for v in promise.vgpus if v not in go and v.profile is not None]
-    chosen = choose(snapshot, named, promise.vm_uuid, exclude, stay)
-    check_combination([*stay, *(v.profile for v in chosen if v.profile is not None)])
-    taken = {v.carrier for v in snapshot.vgpus}
-    used = {v.index for v in promise.vgpus}
-    free = [n for n in range(MAX_INDEXES) if n not in used and carrier_uuid(promise.vm_uuid, n) not in taken]
-    if len(free) < len(chosen):
-        raise Busy(f"all {MAX_INDEXES} places of this VM are taken", hint="vgpuctl reconcile")
+    vm = snapshot.vm(record.vm_uuid)
+    named_request = request if vm is None else replace(request, name=vm.name)  # the request may identify it by its UUID
+    kept_profiles = [v.profile for v in record.vgpus if v not in removed and v.profile is not None]
+    chosen = choose_vgpus(snapshot, named_request, record.vm_uuid, exclude, kept_profiles)
+    check_combination([*kept_profiles, *(v.profile for v in chosen if v.profile is not None)])
+    taken_carriers = {v.carrier for v in snapshot.vgpus}
+    used_indexes = {v.index for v in record.vgpus}
+    free_indexes = [
+        n
+        for n in range(MAX_VGPU_INDEXES)
+        if n not in used_indexes and carrier_uuid(record.vm_uuid, n) not in taken_carriers
+    ]
+    if len(free_indexes) < len(chosen):
+        raise Busy(f"all {MAX_VGPU_INDEXES} places of this VM are taken", hint="vgpuctl reconcile")
     return tuple(
-        replace(v, index=n, carrier=carrier_uuid(promise.vm_uuid, n) if v.backend in MDEV else v.carrier)
-        for n, v in zip(free, chosen, strict=False)
+        replace(v, index=n, carrier=carrier_uuid(record.vm_uuid, n) if v.backend in MDEV_BACKENDS else v.carrier)
+        for n, v in zip(free_indexes, chosen, strict=False)
     )
 
 
-def beside(snapshot: Snapshot, vm: Vm, vgpus: Sequence[PromisedVgpu]) -> Snapshot:
-    """Return the snapshot with these vGPUs of a VM as taken, also where they have no place now.
+def with_taken(snapshot: Snapshot, vm: Vm, vgpus: Sequence[AssignedVgpu]) -> Snapshot:
+    """Return the snapshot with these vGPUs of a VM as taken, including those without a slot now.
 
-    Its definition refers to each of them, and to no function twice.
+    The VM's definition refers to each of them, and never to the same function twice.
     """
-    there = {v.carrier for v in snapshot.vgpus}
-    lent = (as_taken(v, vm.name, vm.uuid) for v in vgpus if v.carrier not in there)
-    return replace(snapshot, vgpus=(*snapshot.vgpus, *lent))
+    present_carriers = {v.carrier for v in snapshot.vgpus}
+    missing_vgpus = (as_taken_vgpu(v, vm.name, vm.uuid) for v in vgpus if v.carrier not in present_carriers)
+    return replace(snapshot, vgpus=(*snapshot.vgpus, *missing_vgpus))
 
 
-def promised(promise: Promise, vgpus: Sequence[PromisedVgpu], typed: Sequence[str] = ()) -> Promise:
-    """Return the record with these vGPUs; `typed` are the profiles of those that were not there, in their order."""
-    spec = promise.asked
-    texts = spec.get("profile")
-    old: dict[str, str] = {}
-    if isinstance(texts, list) and len(texts) == len(promise.vgpus):
-        old = {v.carrier: str(t) for v, t in zip(promise.vgpus, texts, strict=True)}
-    later = iter(typed)
-    named = [old.get(v.carrier) or next(later, None) or v.profile or "" for v in vgpus]
-    spec["profile"] = named
-    text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
-    return replace(promise, vgpus=tuple(vgpus), spec=text)
+def record_with_vgpus(record: VmRecord, vgpus: Sequence[AssignedVgpu], new_profiles: Sequence[str] = ()) -> VmRecord:
+    """Return the record with these vGPUs; `new_profiles` are the profiles of the added ones, in order."""
+    fields = record.request_fields
+    recorded_profiles = fields.get("profile")
+    profile_by_carrier: dict[str, str] = {}
+    if isinstance(recorded_profiles, list) and len(recorded_profiles) == len(record.vgpus):
+        profile_by_carrier = {v.carrier: str(t) for v, t in zip(record.vgpus, recorded_profiles, strict=True)}
+    remaining_profiles = iter(new_profiles)
+    profiles = [profile_by_carrier.get(v.carrier) or next(remaining_profiles, None) or v.profile or "" for v in vgpus]
+    fields["profile"] = profiles
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return replace(record, vgpus=tuple(vgpus), request_json=text)
 
 
-def typed_profiles(wish: VmWish) -> tuple[str, ...]:
-    """Return the profiles as typed, one for each vGPU."""
-    return tuple(p for p, n in wish.profiles for _ in range(n))
+def expand_profiles(request: VmRequest) -> tuple[str, ...]:
+    """Return the requested profiles, one for each vGPU."""
+    return tuple(p for p, n in request.profiles for _ in range(n))
 
 
-def hostdev(vgpu: PromisedVgpu, promise: Promise) -> DesignHostdev:
-    """Return how the domain refers to a vGPU that comes later."""
-    device = of(vgpu.backend).hostdev(vgpu)
-    return device if promise.made_vm else replace(device, alias=f"{ADOPTED}{vgpu.index}")
+def design_hostdev(vgpu: AssignedVgpu, record: VmRecord) -> DesignHostdev:
+    """Return the hostdev with which the domain refers to a vGPU that is added later."""
+    device = backend_for(vgpu.backend).hostdev(vgpu)
+    return device if record.created_vm else replace(device, alias=f"{ADOPTED_ALIAS_PREFIX}{vgpu.index}")
 
 
 def attach_steps(
-    snapshot: Snapshot, vm: Vm, promise: Promise, typed: Sequence[str], new: Sequence[PromisedVgpu], *, live: bool
+    snapshot: Snapshot,
+    vm: Vm,
+    record: VmRecord,
+    new_profiles: Sequence[str],
+    new: Sequence[AssignedVgpu],
+    *,
+    live: bool,
 ) -> tuple[Step, ...]:
-    """Return the steps after the claims: record, make, attach; of a VM that lends its places while off, no device."""
-    after = promised(promise, (*promise.vgpus, *new), typed)
-    steps: list[Step] = [WriteRecord(vm.name, vm.uuid, after, vm.promise)]
-    for vgpu in new if live or not promise.lends else ():
+    """Return the steps after the claims: record, create, attach.
+
+    A stopped VM that reserves its slots only while it runs gets no device.
+    """
+    new_record = record_with_vgpus(record, (*record.vgpus, *new), new_profiles)
+    steps: list[Step] = [WriteRecord(vm.name, vm.uuid, new_record, vm.record)]
+    for vgpu in new if live or not record.reserve_while_running else ():
         steps += make_steps(snapshot, vgpu)
-    steps += [AttachDevice(vm.name, vm.uuid, v.carrier, hostdev_xml(hostdev(v, promise)), live) for v in new]
+    steps += [AttachDevice(vm.name, vm.uuid, v.carrier, hostdev_xml(design_hostdev(v, record)), live) for v in new]
     return tuple(steps)
 
 
 def detach_steps(
-    vm: Vm, promise: Promise, go: Sequence[PromisedVgpu], leave: frozenset[str], wait_seconds: float
+    vm: Vm, record: VmRecord, vgpus: Sequence[AssignedVgpu], keep_devices: frozenset[str], wait_seconds: float
 ) -> tuple[Step, ...]:
-    """Return for each vGPU: detach, remove, record without it, release. reconcile uses them for what a crash left.
+    """Return for each vGPU: detach, remove, update the record, release. reconcile uses these after a crash.
 
-    `leave`: carriers whose device stays, because it is not provably ours.
+    `keep_devices`: carriers whose device stays because vgpuctl does not provably own it.
     """
     steps: list[Step] = []
-    now = promise
-    for vgpu in reversed(go):
+    current_record = record
+    for vgpu in reversed(vgpus):
         if any(h.carrier == vgpu.carrier for h in vm.hostdevs):
             steps.append(DetachDevice(vm.name, vm.uuid, vgpu.carrier, wait_seconds))
-        if vgpu.carrier not in leave:
-            steps += of(vgpu.backend).remove(vgpu)
-        after = promised(now, [v for v in now.vgpus if v.carrier != vgpu.carrier])
-        keep = after if after.vgpus or after.made_vm else None
-        steps += [WriteRecord(vm.name, vm.uuid, keep, now), ReleaseClaim(vgpu.carrier, vm.uuid)]
-        now = after
+        if vgpu.carrier not in keep_devices:
+            steps += backend_for(vgpu.backend).remove_steps(vgpu)
+        new_record = record_with_vgpus(current_record, [v for v in current_record.vgpus if v.carrier != vgpu.carrier])
+        kept_record = new_record if new_record.vgpus or new_record.created_vm else None
+        steps += [WriteRecord(vm.name, vm.uuid, kept_record, current_record), ReleaseClaim(vgpu.carrier, vm.uuid)]
+        current_record = new_record
     return tuple(steps)
 
 
-def named(vm: Vm, promise: Promise, carriers: Sequence[str]) -> tuple[PromisedVgpu, ...]:
-    """Return the VM's vGPUs with these carriers; none given are all.
+def select_vgpus(vm: Vm, record: VmRecord, carriers: Sequence[str]) -> tuple[AssignedVgpu, ...]:
+    """Return the VM's vGPUs with these carriers; all of them if none is given.
 
     Raises:
         NotFound: it has no such vGPU.
     """
-    wanted = {c.lower() for c in carriers}
-    have = {v.carrier for v in promise.vgpus}
-    unknown = sorted(wanted - have)
+    requested = {c.lower() for c in carriers}
+    vm_carriers = {v.carrier for v in record.vgpus}
+    unknown = sorted(requested - vm_carriers)
     if unknown:
         raise NotFound(
             f"{vm.name} has no vGPU {', '.join(unknown)}",
-            hint=f"it has {', '.join(sorted(have)) or 'none'}; vgpuctl show-vm {vm.name}",
+            hint=f"it has {', '.join(sorted(vm_carriers)) or 'none'}; vgpuctl show-vm {vm.name}",
             vm=vm.name,
-            carriers=sorted(have),
+            carriers=sorted(vm_carriers),
         )
-    return tuple(v for v in promise.vgpus if not wanted or v.carrier in wanted)
+    return tuple(v for v in record.vgpus if not requested or v.carrier in requested)
 
 
-def unreferenced(vm: Vm) -> tuple[PromisedVgpu, ...]:
-    """Return the vGPUs that only the record names, not the VM's devices: half attached, or half detached."""
-    there = {h.carrier for h in vm.hostdevs}
-    return tuple(v for v in vm.promise.vgpus if v.carrier not in there) if vm.promise else ()
+def find_unreferenced_vgpus(vm: Vm) -> tuple[AssignedVgpu, ...]:
+    """Return the vGPUs in the record that the VM's devices lack: a half-done attach or detach."""
+    hostdev_carriers = {h.carrier for h in vm.hostdevs}
+    return tuple(v for v in vm.record.vgpus if v.carrier not in hostdev_carriers) if vm.record else ()
 
 
-def swap(vm: Vm, promise: Promise, typed: Sequence[str], types: Sequence[VgpuType] = ()) -> Swap:
-    """Return which vGPUs stay, go and come when a VM is to have these profiles. `types`: those of its GPUs."""
-    waiting = list(promise.vgpus)
-    stay: list[PromisedVgpu] = []
-    come: list[str] = []
-    for text in typed:
-        match = next((v for v in waiting if v.profile == meant_profile(vm, text, types)), None)
+def diff_vgpus(vm: Vm, record: VmRecord, profiles: Sequence[str], types: Sequence[VgpuType] = ()) -> VgpuChanges:
+    """Return the kept, removed and added vGPUs for a VM that shall have these profiles. `types`: those of its GPUs."""
+    unmatched = list(record.vgpus)
+    kept: list[AssignedVgpu] = []
+    added_profiles: list[str] = []
+    for profile in profiles:
+        match = next((v for v in unmatched if v.profile == resolve_vm_profile(vm, profile, types)), None)
         if match is None:
-            come.append(text)
+            added_profiles.append(profile)
         else:
-            waiting.remove(match)
-            stay.append(match)
-    return Swap(tuple(stay), tuple(waiting), tuple(come))
+            unmatched.remove(match)
+            kept.append(match)
+    return VgpuChanges(tuple(kept), tuple(unmatched), tuple(added_profiles))
 
 
-def without(snapshot: Snapshot, go: Sequence[PromisedVgpu]) -> Snapshot:
-    """Return the snapshot as it would be without these vGPUs of a stopped VM.
+def with_freed(snapshot: Snapshot, vgpus: Sequence[AssignedVgpu]) -> Snapshot:
+    """Return the snapshot without these vGPUs of a stopped VM.
 
-    What a driver would offer then is its secret; where the numbers allow it, one more is tried, and the driver's
-    refusal takes everything back. The functions themselves count as taken: nothing is made where something goes.
+    Nobody can know what the driver would offer then. Where the numbers allow it, the plan tries one more vGPU; if the
+    driver refuses, all steps are undone. The functions themselves still count as taken, so no vGPU is created where one
+    is removed.
     """
-    carriers = {v.carrier for v in go}
-    left = tuple(v for v in snapshot.vgpus if v.carrier not in carriers)
-    gpus = tuple(_roomier(snapshot, g) if any(v.gpu == g.address for v in go) else g for g in snapshot.gpus)
-    return replace(snapshot, vgpus=left, gpus=gpus)
+    carriers = {v.carrier for v in vgpus}
+    remaining_vgpus = tuple(v for v in snapshot.vgpus if v.carrier not in carriers)
+    gpus = tuple(
+        _with_more_available(snapshot, g) if any(v.gpu == g.address for v in vgpus) else g for g in snapshot.gpus
+    )
+    return replace(snapshot, vgpus=remaining_vgpus, gpus=gpus)
 
 
-def _roomier(snapshot: Snapshot, gpu: Gpu) -> Gpu:
-    absent = sum(not v.present for v in snapshot.taken_on(gpu.address))
-    more = 1 + absent if gpu.backend is Backend.MDEV_PF else 1
+def _with_more_available(snapshot: Snapshot, gpu: Gpu) -> Gpu:
+    absent = sum(not v.present for v in snapshot.vgpus_on(gpu.address))
+    available = 1 + absent if gpu.backend is Backend.MDEV_PF else 1
     functions = tuple(
-        replace(f, available={t.type_id: max((f.available or {}).get(t.type_id, 0), more) for t in gpu.types})
+        replace(
+            f,
+            available_instances={
+                t.type_id: max((f.available_instances or {}).get(t.type_id, 0), available) for t in gpu.types
+            },
+        )
         for f in gpu.functions
     )
     return replace(gpu, functions=functions)

@@ -1,36 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The claims that a VM's promise stands for."""
+"""The claims that belong to a VM's record."""
 
 from __future__ import annotations
 
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import Claim, ProcessId, Promise
+from vgpuctl.model.vm import Claim, ProcessId, VmRecord
 from vgpuctl.value import replace
 
 
-def claims_for(name: str, promise: Promise, process: ProcessId, command: str) -> tuple[Claim, ...]:
-    """Return the claims that a VM's promise stands for, as a process would hold them."""
+def build_claims(name: str, record: VmRecord, process: ProcessId, command: str) -> tuple[Claim, ...]:
+    """Return the claims for a VM's record, held by the given process."""
     return tuple(
         Claim(
-            carrier=v.carrier,
-            backend=v.backend,
-            gpu=v.gpu,
-            function=v.function,
+            carrier=vgpu.carrier,
+            backend=vgpu.backend,
+            gpu=vgpu.gpu,
+            function=vgpu.function,
             vm=name,
-            vm_uuid=promise.vm_uuid,
-            profile=v.profile,
-            framebuffer_mib=v.framebuffer_mib,
+            vm_uuid=record.vm_uuid,
+            profile=vgpu.profile,
+            framebuffer_mib=vgpu.framebuffer_mib,
             process=process,
             command=command,
-            placement_id=v.placement_id,
-            spread_group=promise.spread_group,
+            placement_id=vgpu.placement_id,
+            spread_group=record.spread_group,
         )
-        for v in promise.vgpus
+        for vgpu in record.vgpus
     )
 
 
-def typed(claim: Claim, snapshot: Snapshot) -> Claim:
-    """Return a claim with the id that its profile's type has now, where the snapshot has read the types."""
+def with_type_id(claim: Claim, snapshot: Snapshot) -> Claim:
+    """Return the claim with the current id of its profile's type, if the snapshot has the types."""
     gpu = snapshot.gpu(claim.gpu)
-    known = next((t for t in gpu.types if t.profile == claim.profile), None) if gpu is not None else None
-    return claim if known is None else replace(claim, type_id=known.type_id)
+    vgpu_type = next((t for t in gpu.types if t.profile == claim.profile), None) if gpu is not None else None
+    return claim if vgpu_type is None else replace(claim, type_id=vgpu_type.type_id)

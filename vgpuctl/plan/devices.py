@@ -1,45 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The missing devices of a VM: what makes them again where the VM's promise says they are, or why that cannot be.
+"""A VM's missing devices: the steps that create them again where its record says, or why that is impossible.
 
-start-vm, the restore after a boot and libvirt's hook all ask here.
+start-vm, the restore after a boot and libvirt's hook all use this module.
 """
 
 from __future__ import annotations
 
-from vgpuctl.backends import of
-from vgpuctl.capacity.left import type_on
-from vgpuctl.capacity.mixed_size import is_free
+from vgpuctl.backends import backend_for
+from vgpuctl.capacity.mixed_size import is_placement_free
+from vgpuctl.capacity.remaining import find_type
 from vgpuctl.errors import InUse
-from vgpuctl.model.gpu import Owner, Vgpu
+from vgpuctl.model.gpu import Ownership, Vgpu
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.step import Step
-from vgpuctl.model.vm import Promise, PromisedVgpu, Vm
+from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord
 from vgpuctl.plan.choose import make_steps
-from vgpuctl.steps.domain import OFF
+from vgpuctl.ports.step import Step
+from vgpuctl.steps.domain import STOPPED_STATES
 from vgpuctl.value import replace
 
 
-def force_console(promise: Promise) -> bool:
-    """Say whether the VM was made with --force-console; a spec that cannot be read says no."""
-    return bool(promise.asked.get("force_console", False))
+def uses_force_console(record: VmRecord) -> bool:
+    """Say whether the VM was created with --force-console; False if its request fields cannot be read."""
+    return bool(record.request_fields.get("force_console", False))
 
 
-def check_devices(snapshot: Snapshot, promise: Promise) -> None:
-    """Check what creation checked, again: since then the host may have rebooted, or taken the device.
+def check_devices(snapshot: Snapshot, record: VmRecord) -> None:
+    """Repeat the checks of creation: the host may have rebooted since, or taken the device.
 
     Raises:
         HostCannot, Refused, InUse: as the backend's check says.
     """
-    for promised in promise.vgpus:
-        gpu = snapshot.gpu(promised.gpu)
-        function = gpu.function_at(promised.function) if gpu else None
+    for assigned in record.vgpus:
+        gpu = snapshot.gpu(assigned.gpu)
+        function = gpu.find_function(assigned.function) if gpu else None
         if gpu is None or function is None:
             continue
-        of(promised.backend).check(snapshot, gpu, function, force_console=force_console(promise))
+        backend_for(assigned.backend).check(snapshot, gpu, function, force_console=uses_force_console(record))
 
 
-def device_steps(snapshot: Snapshot, vm: Vm, promise: Promise) -> tuple[Step, ...]:
-    """Return the steps that make each missing device; the snapshot holds the types of the promise's GPUs.
+def missing_device_steps(snapshot: Snapshot, vm: Vm, record: VmRecord) -> tuple[Step, ...]:
+    """Return the steps that create each missing device; the snapshot must hold the types of the record's GPUs.
 
     Raises:
         InUse: somebody took the function or changed the device; the message names who.
@@ -47,55 +47,66 @@ def device_steps(snapshot: Snapshot, vm: Vm, promise: Promise) -> tuple[Step, ..
         HostCannot: the GPU is gone, or its VFs are off.
     """
     steps: list[Step] = []
-    for promised in promise.vgpus:
-        if any(v.carrier == promised.carrier and v.present for v in snapshot.vgpus):
-            taker = next(v for v in snapshot.vgpus if v.carrier == promised.carrier)
-            _refuse_changed(snapshot, vm, promised, taker)
-            steps += _moved(snapshot, vm, promised, taker)
+    for assigned in record.vgpus:
+        if any(v.carrier == assigned.carrier and v.present for v in snapshot.vgpus):
+            existing = next(v for v in snapshot.vgpus if v.carrier == assigned.carrier)
+            _refuse_changed_type(snapshot, vm, assigned, existing)
+            steps += _move_steps(snapshot, vm, assigned, existing)
             continue
-        others = [v for v in snapshot.vgpus if v.function == promised.function and v.vm_uuid != vm.uuid]
-        single = [v for v in others if (v.owner is not Owner.OURS or v.present) and promised.function != promised.gpu]
-        if single:
+        other_vgpus = [v for v in snapshot.vgpus if v.function == assigned.function and v.vm_uuid != vm.uuid]
+        blocking = [
+            v
+            for v in other_vgpus
+            if (v.owner is not Ownership.MANAGED or v.present) and assigned.function != assigned.gpu
+        ]
+        if blocking:
             raise InUse(
-                f"{promised.function} is taken by {single[0].vm or single[0].carrier}, {vm.name} needs it",
-                hint=f"vgpuctl show-gpu {promised.gpu}",
-                function=promised.function,
-                vm=single[0].vm,
+                f"{assigned.function} is taken by {blocking[0].vm or blocking[0].carrier}, {vm.name} needs it",
+                hint=f"vgpuctl show-gpu {assigned.gpu}",
+                function=assigned.function,
+                vm=blocking[0].vm,
             )
-        steps += make_steps(snapshot, promised)
+        steps += make_steps(snapshot, assigned)
     return tuple(steps)
 
 
-def _moved(snapshot: Snapshot, vm: Vm, promised: PromisedVgpu, device: Vgpu) -> tuple[Step, ...]:
-    """Return the step that moves a device to the placement where it was to go, while no VM runs with it.
+def _move_steps(snapshot: Snapshot, vm: Vm, assigned: AssignedVgpu, device: Vgpu) -> tuple[Step, ...]:
+    """Return the step that moves a device to its target placement, while no VM runs with it.
 
-    Where something is in the way it stays. Libvirt's hook and the restore after a boot do not know whether the VM runs.
+    If something occupies the target, the device stays. libvirt's hook and the restore after a boot do not know whether
+    the VM runs.
     """
-    gpu, due = snapshot.gpu(device.gpu), device.due_placement_id
-    known = type_on(gpu, device) if gpu is not None else None
-    if gpu is None or known is None or due is None or vm.state not in OFF:
+    gpu, target_placement = snapshot.gpu(device.gpu), device.target_placement_id
+    vgpu_type = find_type(gpu, device) if gpu is not None else None
+    if gpu is None or vgpu_type is None or target_placement is None or vm.state not in STOPPED_STATES:
         return ()
-    others = [v for v in snapshot.taken_on(gpu.address) if v.carrier != device.carrier]
-    own = replace(promised, placement_id=due)
-    return of(promised.backend).move(own) if is_free(gpu, others, known, due) else ()
+    others = [v for v in snapshot.vgpus_on(gpu.address) if v.carrier != device.carrier]
+    moved = replace(assigned, placement_id=target_placement)
+    return (
+        backend_for(assigned.backend).move_steps(moved)
+        if is_placement_free(gpu, others, vgpu_type, target_placement)
+        else ()
+    )
 
 
-def _refuse_changed(snapshot: Snapshot, vm: Vm, promised: PromisedVgpu, device: Vgpu) -> None:
-    """Refuse a device of another type than promised.
+def _refuse_changed_type(snapshot: Snapshot, vm: Vm, assigned: AssignedVgpu, device: Vgpu) -> None:
+    """Refuse a device of another type than the record assigns.
 
-    A type without room for one more is named by NVML alone: where that is not asked, the id in the claim decides.
+    Only NVML names a type that has no room for one more. Where NVML is not queried, the id in the claim decides.
     """
-    gpu = snapshot.gpu(promised.gpu)
-    if promised.profile is None or device.type_id is None or gpu is None:
+    gpu = snapshot.gpu(assigned.gpu)
+    if assigned.profile is None or device.type_id is None or gpu is None:
         return
-    seen = gpu.type_of(device.type_id)
-    made = next((c.type_id for c in snapshot.claims if (c.carrier, c.vm_uuid) == (device.carrier, vm.uuid)), None)
-    if seen is None and made in (None, device.type_id):
+    device_type = gpu.find_type(device.type_id)
+    claimed_type_id = next(
+        (c.type_id for c in snapshot.claims if (c.carrier, c.vm_uuid) == (device.carrier, vm.uuid)), None
+    )
+    if device_type is None and claimed_type_id in (None, device.type_id):
         return
-    if seen is None or seen.profile != promised.profile:
-        what = seen.profile if seen is not None else f"the type {device.type_id}"
+    if device_type is None or device_type.profile != assigned.profile:
+        type_text = device_type.profile if device_type is not None else f"the type {device.type_id}"
         raise InUse(
-            f"{promised.carrier} carries {what}, not {promised.profile} as {vm.name} needs",
-            hint=f"somebody changed it by hand; vgpuctl show-gpu {promised.gpu}",
-            carrier=promised.carrier,
+            f"{assigned.carrier} carries {type_text}, not {assigned.profile} as {vm.name} needs",
+            hint=f"somebody changed it by hand; vgpuctl show-gpu {assigned.gpu}",
+            carrier=assigned.carrier,
         )

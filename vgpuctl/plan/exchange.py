@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vgpuctl.backends import of
-from vgpuctl.capacity.room import free_functions
+from vgpuctl.backends import backend_for
+from vgpuctl.capacity.room import list_free_functions
 from vgpuctl.errors import NoCapacity
 from vgpuctl.model.gpu import Backend, Gpu
+from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.step import Step
-from vgpuctl.model.vm import Claim, Exchange, Promise, PromisedVgpu, Vm
-from vgpuctl.model.wish import VmWish
-from vgpuctl.plan.change import added, hostdev, promised, without
-from vgpuctl.plan.choose import as_taken, make_steps
-from vgpuctl.plan.in_place import Goal, Job, at_goal, redefined, taken_out
-from vgpuctl.plan.remove import not_provably_ours
-from vgpuctl.steps.plug import DropClaim, SwitchOver, WriteRecord
+from vgpuctl.model.vm import AssignedVgpu, Claim, Exchange, Vm, VmRecord
+from vgpuctl.plan.change import choose_added_vgpus, design_hostdev, record_with_vgpus, with_freed
+from vgpuctl.plan.choose import as_taken_vgpu, make_steps
+from vgpuctl.plan.remove import unproven_carriers
+from vgpuctl.plan.vm_update import MoveTarget, VmUpdate, device_removal_steps, place_at_target, redefine_step
+from vgpuctl.ports.step import Step
+from vgpuctl.steps.attach import ReleaseReplacedClaim, SwitchOver, WriteRecord
 from vgpuctl.value import Value, replace
 
 
@@ -29,20 +29,20 @@ class Going(Value):
     """A vGPU of a VM that goes to its goal; `wish` asks for it there."""
 
     vm: Vm
-    promise: Promise
-    wish: VmWish
-    old: PromisedVgpu
-    goal: Goal
+    record: VmRecord
+    request: VmRequest
+    old: AssignedVgpu
+    goal: MoveTarget
 
 
-def going(job: Job) -> Going:
+def going(job: VmUpdate) -> Going:
     """Return what a move of a vGPU is in an exchange."""
-    if job.goal is None:
+    if job.move_target is None:
         raise ValueError("only a move can be exchanged")
-    return Going(job.vm, job.promise, job.wish, job.swap.go[0], job.goal)
+    return Going(job.vm, job.record, job.request, job.vgpu_changes.removed[0], job.move_target)
 
 
-def places_at_once(seen: Snapshot, moves: Sequence[Going]) -> tuple[PromisedVgpu, ...]:
+def places_at_once(seen: Snapshot, moves: Sequence[Going]) -> tuple[AssignedVgpu, ...]:
     """Return where each goes when all of them have left. Nothing is made on a function that one of them has.
 
     Raises:
@@ -52,20 +52,22 @@ def places_at_once(seen: Snapshot, moves: Sequence[Going]) -> tuple[PromisedVgpu
     _refuse_few_functions(seen, moves)
     olds = [move.old for move in moves]
     functions = {v.function for v in olds}
-    found: list[PromisedVgpu] = []
+    found: list[AssignedVgpu] = []
     for move in moves:
-        gone = without(seen, olds)
+        gone = with_freed(seen, olds)
         gone = replace(gone, gpus=tuple(_not_on(gpu, functions) for gpu in gone.gpus))
-        (new,) = at_goal(gone, move.goal, move.old, added(gone, move.wish, move.promise, go=(move.old,)))
+        (new,) = place_at_target(
+            gone, move.goal, move.old, choose_added_vgpus(gone, move.request, move.record, removed=(move.old,))
+        )
         found.append(new)
-        seen = replace(seen, vgpus=(*seen.vgpus, as_taken(new, move.vm.name, move.vm.uuid)))
+        seen = replace(seen, vgpus=(*seen.vgpus, as_taken_vgpu(new, move.vm.name, move.vm.uuid)))
     return tuple(found)
 
 
 def _refuse_few_functions(seen: Snapshot, moves: Sequence[Going]) -> None:
     for gpu in seen.gpus:
         coming = sorted(move.vm.name for move in moves if move.goal.gpu == gpu.address)
-        free = len(free_functions(gpu, seen.taken_on(gpu.address)))
+        free = len(list_free_functions(gpu, seen.vgpus_on(gpu.address)))
         if gpu.backend is not Backend.MDEV_PF and free < len(coming):
             raise NoCapacity(
                 f"no room on {gpu.address} for {', '.join(coming)} at once: each needs a VF there that is free before"
@@ -78,16 +80,16 @@ def _refuse_few_functions(seen: Snapshot, moves: Sequence[Going]) -> None:
             )
 
 
-def after(seen: Snapshot, moves: Sequence[Going], new: Sequence[PromisedVgpu]) -> Snapshot:
+def after(seen: Snapshot, moves: Sequence[Going], new: Sequence[AssignedVgpu]) -> Snapshot:
     """Return the snapshot as it will be when these have moved: their functions are free, and the new ones made.
 
     What the driver offers then is its secret, as in `without`; records and definitions are those from before.
     """
     olds = {move.old.carrier for move in moves}
     functions = {move.old.function for move in moves}
-    gone = without(seen, [move.old for move in moves])
+    gone = with_freed(seen, [move.old for move in moves])
     gpus = tuple(_freed(gpu, functions, olds) for gpu in gone.gpus)
-    made = [replace(as_taken(v, m.vm.name, m.vm.uuid), present=True) for m, v in zip(moves, new, strict=True)]
+    made = [replace(as_taken_vgpu(v, m.vm.name, m.vm.uuid), present=True) for m, v in zip(moves, new, strict=True)]
     return replace(gone, gpus=gpus, vgpus=(*gone.vgpus, *made))
 
 
@@ -106,66 +108,66 @@ def _not_on(gpu: Gpu, functions: set[str]) -> Gpu:
     """Return a GPU of which these VFs offer nothing."""
     if gpu.backend is Backend.MDEV_PF:
         return gpu
-    there = tuple(replace(f, available={}) if f.address in functions else f for f in gpu.functions)
+    there = tuple(replace(f, available_instances={}) if f.address in functions else f for f in gpu.functions)
     return replace(gpu, functions=there)
 
 
-def exchange_steps(seen: Snapshot, jobs: Sequence[Job], new: Sequence[PromisedVgpu]) -> tuple[Step, ...]:
+def exchange_steps(seen: Snapshot, jobs: Sequence[VmUpdate], new: Sequence[AssignedVgpu]) -> tuple[Step, ...]:
     """Return the steps after the claims, all of which can be undone; the last one switches the first VM over."""
     first, *others = jobs
     decides = new[0]
     steps: list[Step] = []
     for job, vgpu in zip(others, new[1:], strict=True):
-        note = Exchange(job.swap.go[0].carrier, vgpu, first.vm.uuid, decides.carrier)
+        note = Exchange(job.vgpu_changes.removed[0].carrier, vgpu, first.vm.uuid, decides.carrier)
         what = f"record that VM {job.vm.name} goes to {vgpu.function} when VM {first.vm.name} is at {decides.function}"
-        noted = replace(job.promise, exchange=note)
-        steps.append(WriteRecord(job.vm.name, job.vm.uuid, noted, job.promise, what))
+        noted = replace(job.record, exchange=note)
+        steps.append(WriteRecord(job.vm.name, job.vm.uuid, noted, job.record, what))
     for job in jobs:
-        steps += taken_out(job)
-    leave = frozenset[str]().union(*(not_provably_ours(job.snapshot, job.vm, job.promise) for job in jobs))
-    cleared = without(seen, [v for job in jobs for v in job.swap.go if v.carrier not in leave])
+        steps += device_removal_steps(job)
+    leave = frozenset[str]().union(*(unproven_carriers(job.snapshot, job.vm, job.record) for job in jobs))
+    cleared = with_freed(seen, [v for job in jobs for v in job.vgpu_changes.removed if v.carrier not in leave])
     for vgpu in new:
         steps += make_steps(cleared, vgpu)
-    return (*steps, redefined(first, (decides,)))
+    return (*steps, redefine_step(first, (decides,)))
 
 
-def following_steps(jobs: Sequence[Job], new: Sequence[PromisedVgpu], olds: Sequence[Claim]) -> tuple[Step, ...]:
+def following_steps(jobs: Sequence[VmUpdate], new: Sequence[AssignedVgpu], olds: Sequence[Claim]) -> tuple[Step, ...]:
     """Return the steps after those: the other VMs are switched over too, and the former places given up."""
     first, *_ = jobs
     steps: list[Step] = []
     for job, vgpu in zip(jobs[1:], new[1:], strict=True):
-        note = Exchange(job.swap.go[0].carrier, vgpu, first.vm.uuid, new[0].carrier)
-        steps.append(switched_over(job.vm, replace(job.promise, exchange=note), note))
-    return (*steps, *(DropClaim(c) for c in olds))
+        note = Exchange(job.vgpu_changes.removed[0].carrier, vgpu, first.vm.uuid, new[0].carrier)
+        steps.append(switched_over(job.vm, replace(job.record, exchange=note), note))
+    return (*steps, *(ReleaseReplacedClaim(c) for c in olds))
 
 
-def switched_over(vm: Vm, promise: Promise, note: Exchange) -> Step:
+def switched_over(vm: Vm, record: VmRecord, note: Exchange) -> Step:
     """Return the step that gives a VM what its record says of an exchange."""
-    stay = tuple(v for v in promise.vgpus if v.carrier != note.carrier)
-    after = replace(promised(promise, (*stay, note.vgpu)), exchange=None)
-    return SwitchOver(vm.name, vm.uuid, note.carrier, hostdev(note.vgpu, promise), after, promise)
+    stay = tuple(v for v in record.vgpus if v.carrier != note.carrier)
+    after = replace(record_with_vgpus(record, (*stay, note.vgpu)), exchange=None)
+    return SwitchOver(vm.name, vm.uuid, note.carrier, design_hostdev(note.vgpu, record), after, record)
 
 
 def decided(snapshot: Snapshot, note: Exchange) -> bool:
     """Say whether the VM that decides an exchange has its new vGPU."""
     other = snapshot.vm(note.with_vm)
-    promise = other.promise if other is not None else None
-    return promise is not None and any(v.carrier == note.with_carrier for v in promise.vgpus)
+    record = other.record if other is not None else None
+    return record is not None and any(v.carrier == note.with_carrier for v in record.vgpus)
 
 
 def finishing_steps(
-    snapshot: Snapshot, vm: Vm, promise: Promise, note: Exchange, olds: Sequence[Claim]
+    snapshot: Snapshot, vm: Vm, record: VmRecord, note: Exchange, olds: Sequence[Claim]
 ) -> tuple[Step, ...]:
     """Return what is left of an exchange that was decided: the former device goes, the VM is switched over."""
-    leave = not_provably_ours(snapshot, vm, promise)
+    leave = unproven_carriers(snapshot, vm, record)
     there = {v.carrier for v in snapshot.vgpus if v.present} - leave
-    old = [v for v in promise.vgpus if v.carrier == note.carrier and v.carrier in there]
-    steps = [step for v in old for step in of(v.backend).remove(v)]
-    return (*steps, switched_over(vm, promise, note), *(DropClaim(c) for c in olds))
+    old = [v for v in record.vgpus if v.carrier == note.carrier and v.carrier in there]
+    steps = [step for v in old for step in backend_for(v.backend).remove_steps(v)]
+    return (*steps, switched_over(vm, record, note), *(ReleaseReplacedClaim(c) for c in olds))
 
 
 def abandoning_steps(
-    snapshot: Snapshot, vm: Vm, promise: Promise, note: Exchange, news: Sequence[Claim]
+    snapshot: Snapshot, vm: Vm, record: VmRecord, note: Exchange, news: Sequence[Claim]
 ) -> tuple[Step, ...]:
     """Return what takes an exchange back that was not decided: the new device goes, then the record of it.
 
@@ -173,6 +175,6 @@ def abandoning_steps(
     """
     claimed = {c.carrier for c in snapshot.claims if c.vm_uuid == vm.uuid}
     made = [note.vgpu] if note.vgpu.carrier in claimed else []
-    steps = [step for v in made for step in of(v.backend).remove(v)]
-    there = WriteRecord(vm.name, vm.uuid, replace(promise, exchange=None), promise, f"record that VM {vm.name} stays")
-    return (*steps, *(DropClaim(c) for c in news if made), there)
+    steps = [step for v in made for step in backend_for(v.backend).remove_steps(v)]
+    there = WriteRecord(vm.name, vm.uuid, replace(record, exchange=None), record, f"record that VM {vm.name} stays")
+    return (*steps, *(ReleaseReplacedClaim(c) for c in news if made), there)

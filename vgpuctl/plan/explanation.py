@@ -1,45 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What explain tells of a profile: how many fit on each GPU, what stands in the way, and what would help."""
+"""What explain reports of a profile: how many fit on each GPU, what blocks more, and what would help."""
 
 from __future__ import annotations
 
-from vgpuctl.capacity.place import rooms_for
-from vgpuctl.capacity.profiles import find, the_one
-from vgpuctl.capacity.rule import rule_of
+from vgpuctl.capacity.profiles import find_types, require_one_profile
+from vgpuctl.capacity.sharing_rule import describe_sharing_rule
+from vgpuctl.capacity.vm_placement import list_rooms
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.model.gpu import Gpu
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.plan.moves import in_the_way_of, room_by_moves
+from vgpuctl.plan.moves import find_blocking_carriers, plan_room_moves
 from vgpuctl.plan.report import Value, free_values, vgpu_values
 
 
-def explain_value(
+def explain_profile(
     snapshot: Snapshot, gpus: tuple[Gpu, ...], profile: str, pinned: frozenset[str] = frozenset()
 ) -> Value:
-    """Return for every GPU how many of a profile fit, by which rule, and what stands in the way; and what would help.
+    """Return for each GPU how many of a profile fit, by which rule, and what blocks more; and moves that help.
 
     `pinned`: VMs that cannot be moved, by uuid.
     """
-    types = find(snapshot, gpus, profile)
-    owners = [g for g in gpus if g.address in types]
-    name = the_one(types, profile)
-    total = free_values(rooms_for(snapshot, owners, types))
-    blocking = in_the_way_of(snapshot, gpus, name)
+    types = find_types(snapshot, gpus, profile)
+    offering_gpus = [g for g in gpus if g.address in types]
+    name = require_one_profile(types, profile)
+    total = free_values(list_rooms(snapshot, offering_gpus, types))
+    blocking = find_blocking_carriers(snapshot, gpus, name)
     return {
         "profile": name,
         **total,
-        "moves": _moves(snapshot, gpus, profile, pinned) if total["free"] == 0 else [],
+        "moves": _suggest_moves(snapshot, gpus, profile, pinned) if total["free"] == 0 else [],
         "gpus": [
             {
                 "address": gpu.address,
                 "model": gpu.model,
-                **free_values([(gpu, space)]),
-                "rule": rule_of(gpu),
-                "reasons": list(space.reasons),
-                "in_the_way": _as_list(blocking[gpu.address]) if space.free == 0 else [],
-                "vgpus": vgpu_values(snapshot.taken_on(gpu.address)),
+                **free_values([(gpu, room)]),
+                "rule": describe_sharing_rule(gpu),
+                "reasons": list(room.reasons),
+                "in_the_way": _as_list(blocking[gpu.address]) if room.free == 0 else [],
+                "vgpus": vgpu_values(snapshot.vgpus_on(gpu.address)),
             }
-            for gpu, space in rooms_for(snapshot, gpus, types)
+            for gpu, room in list_rooms(snapshot, gpus, types)
         ],
     }
 
@@ -48,12 +48,14 @@ def _as_list(carriers: tuple[str, ...] | None) -> list[str] | None:
     return None if carriers is None else list(carriers)
 
 
-def _moves(snapshot: Snapshot, gpus: tuple[Gpu, ...], profile: str, pinned: frozenset[str]) -> list[Value] | None:
-    """Return the fewest moves after which one more fits; None when none can be made, or that is not known."""
+def _suggest_moves(
+    snapshot: Snapshot, gpus: tuple[Gpu, ...], profile: str, pinned: frozenset[str]
+) -> list[Value] | None:
+    """Return the fewest moves that make room for one more; None if there are none or the answer is unknown."""
     if snapshot.host_file_problem is not None:
         return None
     try:
-        plan = room_by_moves(snapshot, gpus, [(profile, 1)], pinned)
+        plan = plan_room_moves(snapshot, gpus, [(profile, 1)], pinned)
     except VgpuctlError:
         return None
     return plan.values() or None

@@ -1,153 +1,165 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare what host.yaml asks for with the host as it is: key by key for each GPU, and its other sections."""
+"""Compare host.yaml with the host's current state: key by key for each GPU, and its other sections."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vgpuctl.config.gpu_entries import GPU_SPEC_KEYS
+from vgpuctl.config.host_spec import GpuSpec, HostSpec, VgpuSpec, dump_value
 from vgpuctl.errors import HostCannot, InvalidInput, Refused
-from vgpuctl.layout.mig import instances_for, names_of, profiles_of, same
-from vgpuctl.model.gpu import Gpu, Mode
-from vgpuctl.model.partition import Mig, MigSpec
-from vgpuctl.model.scheduler import Policy, SchedulerSpec
-from vgpuctl.plan.layout import wanted_vfs
-from vgpuctl.plan.scheduler import differs
-from vgpuctl.scheduler.limits import as_spec, runs_on, satisfies
-from vgpuctl.spec.gpus import KEYS
-from vgpuctl.spec.host import GpuSpec, HostSpec, VgpuSpec, as_written
+from vgpuctl.layout.instance_plan import choose_gi_profiles, find_gi_profiles, has_exactly, instance_names
+from vgpuctl.model.gpu import Gpu, GpuMode
+from vgpuctl.model.mig import MigSpec, MigState
+from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
+from vgpuctl.plan.layout import target_vf_count
+from vgpuctl.plan.scheduler_plan import needs_scheduler_change
+from vgpuctl.scheduler.limits import running_scheduler, satisfies, spec_from_state
 from vgpuctl.value import Value, as_dict, replace
 
-_OF_DEVICES = ("mode", "vfs", "mig", "mixed_size", "scheduler")
-_MODES = (Mode.VGPU, Mode.SRIOV, Mode.PASSTHROUGH)
+_DEVICE_KEYS = ("mode", "vfs", "mig", "mixed_size", "scheduler")
+_MODES = (GpuMode.VGPU, GpuMode.SRIOV, GpuMode.PASSTHROUGH)
 
 
 class Difference(Value):
-    """One key that is not as asked for. Values are as host.yaml writes them, None for nothing."""
+    """One key whose value is not the configured one. Values are as in host.yaml, None for nothing."""
 
     key: str
-    wanted: object
-    found: object
+    desired: object
+    current: object
 
     @property
     def data(self) -> dict[str, object]:
         """The JSON value."""
-        return {"key": self.key, "wanted": self.wanted, "is": self.found}
+        return {"key": self.key, "wanted": self.desired, "is": self.current}
 
 
-def as_it_is(gpu: Gpu) -> GpuSpec:
-    """Return what host.yaml would say of a GPU so that nothing changed.
+def current_gpu_spec(gpu: Gpu) -> GpuSpec:
+    """Return the host.yaml entry that would change nothing on a GPU.
 
-    What host.yaml asks for and the GPU has is said as host.yaml says it; else what is seen. What is known of no GPU,
-    as who may be placed on it, is what host.yaml says.
+    A configured value that the GPU already has is written as in host.yaml; else the observed value. Settings that no
+    GPU shows, such as who may be placed on it, come from host.yaml.
     """
-    seen = Mode.VGPU if gpu.mode is Mode.MIG_VGPU else gpu.mode
-    mode = next((m for m in (gpu.desired, seen) if m is not None and _fits(gpu, m)), None)
+    observed_mode = GpuMode.VGPU if gpu.mode is GpuMode.MIG_VGPU else gpu.mode
+    mode = next((m for m in (gpu.desired_mode, observed_mode) if m is not None and _is_mode_applied(gpu, m)), None)
     return GpuSpec(
         mode=None if mode is None else str(mode),
-        vfs=gpu.vfs_enabled if mode is Mode.SRIOV else None,
+        vfs=gpu.vfs_enabled if mode is GpuMode.SRIOV else None,
         cordoned=gpu.cordoned or None,
-        scheduler=_scheduler_now(gpu),
+        scheduler=_current_scheduler(gpu),
         profiles=gpu.allowed_profiles,
         reserved_for=gpu.reserved_for or None,
-        mig=_mig_now(gpu) if mode is Mode.VGPU else None,
-        mixed_size=gpu.mixed_size or None if mode is Mode.VGPU else None,
+        mig=_current_mig(gpu) if mode is GpuMode.VGPU else None,
+        mixed_size=gpu.mixed_size or None if mode is GpuMode.VGPU else None,
     )
 
 
-def _fits(gpu: Gpu, mode: Mode) -> bool:
-    """Say whether a GPU has the virtual functions of a mode already; `unmanaged` fits only where it is asked for."""
+def _is_mode_applied(gpu: Gpu, mode: GpuMode) -> bool:
+    """Say whether a GPU already has the VFs of a mode; `unmanaged` counts only if configured."""
     if mode not in _MODES:
-        return mode is Mode.UNMANAGED and gpu.desired is mode
-    if mode is Mode.PASSTHROUGH and gpu.mig is not None and gpu.mig.enabled:
+        return mode is GpuMode.UNMANAGED and gpu.desired_mode is mode
+    if mode is GpuMode.PASSTHROUGH and gpu.mig is not None and gpu.mig.enabled:
         return False
     try:
-        return wanted_vfs(gpu, mode, None) == gpu.vfs_enabled
+        return target_vf_count(gpu, mode, None) == gpu.vfs_enabled
     except (HostCannot, InvalidInput):
         return False
 
 
-def _scheduler_now(gpu: Gpu) -> SchedulerSpec | None:
-    """Return what runs; what is asked for where that runs, or where nobody tells what runs.
+def _current_scheduler(gpu: Gpu) -> SchedulerSpec | None:
+    """Return the running scheduler; the configured one if that runs, or if the running one is unknown.
 
-    With MIG there is a choice only where GPU instances have schedulers.
+    With MIG a scheduler can be set only if GPU instances have schedulers.
     """
     if gpu.mig is not None and gpu.mig.enabled and not gpu.gi_schedulers:
         return None
-    state = runs_on(gpu)
-    asked = gpu.desired_scheduler
-    if asked is not None and (state is None or satisfies(state, asked)):
-        return asked
-    seen = as_spec(state) if state is not None else None
-    return None if seen is None or seen.policy is Policy.BEST_EFFORT or differs(gpu, seen) else seen
+    state = running_scheduler(gpu)
+    configured = gpu.desired_scheduler
+    if configured is not None and (state is None or satisfies(state, configured)):
+        return configured
+    running = spec_from_state(state) if state is not None else None
+    return (
+        None
+        if running is None or running.policy is SchedulerPolicy.BEST_EFFORT or needs_scheduler_change(gpu, running)
+        else running
+    )
 
 
-def _mig_now(gpu: Gpu) -> MigSpec | None:
-    """Return the instances of a GPU with MIG; as host.yaml says it where that is so, by vGPUs for instance."""
-    asked, mig = gpu.desired_mig, gpu.mig
+def _current_mig(gpu: Gpu) -> MigSpec | None:
+    """Return the instances of a GPU with MIG; the configured form (by vGPUs, say) if that is applied."""
+    configured, mig = gpu.desired_mig, gpu.mig
     if mig is None:
         return None
-    if asked is not None and _has(gpu, mig, asked):
-        return asked
-    return MigSpec(names_of(mig)) if mig.enabled and mig.instances else None
+    if configured is not None and _is_partitioned_as(gpu, mig, configured):
+        return configured
+    return MigSpec(instance_names(mig)) if mig.enabled and mig.instances else None
 
 
-def _has(gpu: Gpu, mig: Mig, asked: MigSpec) -> bool:
-    """Say whether a GPU is partitioned so; vGPUs whose instances are not known are not there."""
-    if not asked.on or not mig.enabled:
-        return asked.on is mig.enabled
+def _is_partitioned_as(gpu: Gpu, mig: MigState, desired: MigSpec) -> bool:
+    """Say whether a GPU has this partitioning; vGPUs whose instances are unknown count as missing."""
+    if not desired.is_requested or not mig.enabled:
+        return desired.is_requested is mig.enabled
     try:
-        named = asked.instances or instances_for(mig, asked.vgpus, gpu.types, gpu.address)
-        return same(mig, profiles_of(mig, named, gpu.address))
+        profile_names = desired.instances or choose_gi_profiles(mig, desired.vgpus, gpu.types, gpu.address)
+        return has_exactly(mig, find_gi_profiles(mig, profile_names, gpu.address))
     except InvalidInput:
         return False
 
 
-def differences(gpu: Gpu, said: GpuSpec) -> tuple[Difference, ...]:
-    """Return what is not as it is asked for on a GPU; what is not asked for and was not before is no difference."""
-    now = as_it_is(gpu)
-    found = [*_mode_differs(gpu, said, now), *_partition_differs(gpu, said, now), *_scheduler_differs(gpu, said, now)]
+def diff_gpu(gpu: Gpu, configured: GpuSpec) -> tuple[Difference, ...]:
+    """Return what differs from a GPU's configuration; a key that is unset now and before is no difference."""
+    current = current_gpu_spec(gpu)
+    differences = [
+        *_diff_mode(gpu, configured, current),
+        *_diff_partition(gpu, configured, current),
+        *_diff_scheduler(gpu, configured, current),
+    ]
     for key in ("cordoned", "profiles", "reserved_for"):
-        wanted, seen = (as_written(getattr(one, key)) or None for one in (said, now))
-        if wanted != seen:
-            found.append(Difference(key, wanted, seen))
-    return tuple(found)
+        desired, observed = (dump_value(getattr(spec, key)) or None for spec in (configured, current))
+        if desired != observed:
+            differences.append(Difference(key, desired, observed))
+    return tuple(differences)
 
 
-def _mode_differs(gpu: Gpu, said: GpuSpec, now: GpuSpec) -> list[Difference]:
-    if said.mode is None:
-        dropped = gpu.desired is not None and now.mode == gpu.desired
-        return [Difference("mode", None, now.mode)] if dropped else []
-    found = [] if said.mode == now.mode else [Difference("mode", said.mode, now.mode or str(gpu.mode))]
-    if said.vfs is not None and said.vfs != gpu.vfs_enabled:
-        found.append(Difference("vfs", said.vfs, gpu.vfs_enabled))
-    return found
+def _diff_mode(gpu: Gpu, configured: GpuSpec, current: GpuSpec) -> list[Difference]:
+    if configured.mode is None:
+        dropped = gpu.desired_mode is not None and current.mode == gpu.desired_mode
+        return [Difference("mode", None, current.mode)] if dropped else []
+    differences = (
+        [] if configured.mode == current.mode else [Difference("mode", configured.mode, current.mode or str(gpu.mode))]
+    )
+    if configured.vfs is not None and configured.vfs != gpu.vfs_enabled:
+        differences.append(Difference("vfs", configured.vfs, gpu.vfs_enabled))
+    return differences
 
 
-def _partition_differs(gpu: Gpu, said: GpuSpec, now: GpuSpec) -> list[Difference]:
-    """Return what differs of MIG and mixed sizes; they count for the mode vgpu, and passthrough has no MIG."""
-    if said.mode not in (None, Mode.VGPU, Mode.PASSTHROUGH):
+def _diff_partition(gpu: Gpu, configured: GpuSpec, current: GpuSpec) -> list[Difference]:
+    """Return the differences of MIG and mixed sizes; both need the mode vgpu, and passthrough has no MIG."""
+    if configured.mode not in (None, GpuMode.VGPU, GpuMode.PASSTHROUGH):
         return []
-    found = []
-    wanted = MigSpec() if said.mode == Mode.PASSTHROUGH and gpu.mig is not None else said.mig
-    there = MigSpec(names_of(gpu.mig)) if gpu.mig is not None and gpu.mig.enabled else MigSpec()
-    if wanted is not None and not (_has(gpu, gpu.mig, wanted) if gpu.mig is not None else not wanted.on):
-        found.append(Difference("mig", as_written(wanted), as_written(there)))
-    elif wanted is None and gpu.desired_mig is not None and now.mig == gpu.desired_mig:
-        found.append(Difference("mig", None, as_written(now.mig)))
-    if said.mode == Mode.PASSTHROUGH:
-        return found
-    if (said.mixed_size is not None and said.mixed_size is not bool(gpu.mixed_size)) or (
-        said.mixed_size is None and gpu.desired_mixed_size and gpu.mixed_size
+    differences = []
+    desired_mig = MigSpec() if configured.mode == GpuMode.PASSTHROUGH and gpu.mig is not None else configured.mig
+    observed_mig = MigSpec(instance_names(gpu.mig)) if gpu.mig is not None and gpu.mig.enabled else MigSpec()
+    if desired_mig is not None and not (
+        _is_partitioned_as(gpu, gpu.mig, desired_mig) if gpu.mig is not None else not desired_mig.is_requested
     ):
-        found.append(Difference("mixed_size", said.mixed_size, bool(gpu.mixed_size)))
-    return found
+        differences.append(Difference("mig", dump_value(desired_mig), dump_value(observed_mig)))
+    elif desired_mig is None and gpu.desired_mig is not None and current.mig == gpu.desired_mig:
+        differences.append(Difference("mig", None, dump_value(current.mig)))
+    if configured.mode == GpuMode.PASSTHROUGH:
+        return differences
+    if (configured.mixed_size is not None and configured.mixed_size is not bool(gpu.mixed_size)) or (
+        configured.mixed_size is None and gpu.desired_mixed_size and gpu.mixed_size
+    ):
+        differences.append(Difference("mixed_size", configured.mixed_size, bool(gpu.mixed_size)))
+    return differences
 
 
 def partition_value(gpu: Gpu) -> dict[str, object] | None:
-    """Return how a GPU is partitioned, as JSON values; None for one that has neither MIG nor mixed sizes."""
+    """Return a GPU's partitioning as JSON values; None for a GPU with neither MIG nor mixed sizes."""
     if gpu.mig is None and gpu.mixed_size is None:
         return None
-    instances = list(names_of(gpu.mig)) if gpu.mig is not None and gpu.mig.enabled else []
+    instances = list(instance_names(gpu.mig)) if gpu.mig is not None and gpu.mig.enabled else []
     return {
         "mig": None if gpu.mig is None else gpu.mig.enabled,
         "instances": instances,
@@ -155,62 +167,62 @@ def partition_value(gpu: Gpu) -> dict[str, object] | None:
     }
 
 
-def not_as_set(gpu: Gpu, said: GpuSpec) -> list[str]:
-    """Return what of a GPU's devices is not as it was set, a sentence each: a later step or the driver took it away."""
-    able = gpu.scheduler is not None and bool(gpu.scheduler.interfaces)
+def describe_unapplied_settings(gpu: Gpu, configured: GpuSpec) -> list[str]:
+    """Return a sentence for each device setting that is not applied: a later step or the driver reset it."""
+    can_set_scheduler = gpu.scheduler is not None and bool(gpu.scheduler.setter_versions)
     return [
-        f"{gpu.address}: {row.key} is {_shown(row.found)}, not {_shown(row.wanted)}"
-        for row in differences(gpu, said)
-        if row.key in _OF_DEVICES and row.wanted is not None and (able or row.key != "scheduler")
+        f"{gpu.address}: {row.key} is {_format_value(row.current)}, not {_format_value(row.desired)}"
+        for row in diff_gpu(gpu, configured)
+        if row.key in _DEVICE_KEYS and row.desired is not None and (can_set_scheduler or row.key != "scheduler")
     ]
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {one}" for key, one in value.items())
+        return ", ".join(f"{key}: {item}" for key, item in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _scheduler_differs(gpu: Gpu, said: GpuSpec, now: GpuSpec) -> list[Difference]:
-    wanted = said.scheduler
-    if said.mode not in (None, Mode.VGPU):
-        return []  # it counts where there are vGPUs
-    if wanted == now.scheduler or (wanted is None and gpu.desired_scheduler is None):
+def _diff_scheduler(gpu: Gpu, configured: GpuSpec, current: GpuSpec) -> list[Difference]:
+    desired = configured.scheduler
+    if configured.mode not in (None, GpuMode.VGPU):
+        return []  # a scheduler applies only where there are vGPUs
+    if desired == current.scheduler or (desired is None and gpu.desired_scheduler is None):
         return []
-    if wanted is not None and runs_on(gpu) is not None and not differs(gpu, wanted):
+    if desired is not None and running_scheduler(gpu) is not None and not needs_scheduler_change(gpu, desired):
         return []
-    return [Difference("scheduler", as_written(wanted), as_written(now.scheduler))]
+    return [Difference("scheduler", dump_value(desired), dump_value(current.scheduler))]
 
 
-def settings_differ(wanted: HostSpec, now: HostSpec) -> tuple[Difference, ...]:
-    """Return what the other sections of host.yaml say otherwise: `defaults.memory`, `vgpus.NAME` and so on."""
-    found = []
+def diff_settings(desired: HostSpec, current: HostSpec) -> tuple[Difference, ...]:
+    """Return the differences in the other sections of host.yaml: `defaults.memory`, `vgpus.NAME` and so on."""
+    differences = []
     for section in ("defaults", "placement", "boot"):
-        new, old = (as_dict(getattr(one, section)) for one in (wanted, now))
-        found += [Difference(f"{section}.{key}", new[key], old[key]) for key in new if new[key] != old[key]]
-    for name in sorted({*wanted.vgpus, *now.vgpus}):
-        entries = (wanted.vgpus.get(name), now.vgpus.get(name))
+        new, old = (as_dict(getattr(spec, section)) for spec in (desired, current))
+        differences += [Difference(f"{section}.{key}", new[key], old[key]) for key in new if new[key] != old[key]]
+    for name in sorted({*desired.vgpus, *current.vgpus}):
+        entries = (desired.vgpus.get(name), current.vgpus.get(name))
         if entries[0] != entries[1]:
-            found.append(Difference(f"vgpus.{name}", _vgpu(entries[0]), _vgpu(entries[1])))
-    return tuple(found)
+            differences.append(Difference(f"vgpus.{name}", _vgpu_value(entries[0]), _vgpu_value(entries[1])))
+    return tuple(differences)
 
 
-def no_device(name: str, entry: VgpuSpec) -> Difference:
-    """Return the difference of a vGPU that host.yaml keeps and whose device is missing."""
-    return Difference(f"vgpus.{name}", _vgpu(entry), None)
+def missing_device(name: str, entry: VgpuSpec) -> Difference:
+    """Return the difference for a vGPU in host.yaml whose device is missing."""
+    return Difference(f"vgpus.{name}", _vgpu_value(entry), None)
 
 
-def _vgpu(entry: VgpuSpec | None) -> Mapping[str, object] | None:
+def _vgpu_value(entry: VgpuSpec | None) -> Mapping[str, object] | None:
     return None if entry is None else {key: value for key, value in as_dict(entry).items() if value}
 
 
-def refuse_lost_vgpus(wanted: HostSpec, now: HostSpec, source: str) -> None:
-    """Refuse a host.yaml that drops or changes a vGPU without a VM: its device would be nobody's.
+def refuse_lost_vgpus(desired: HostSpec, current: HostSpec, source: str) -> None:
+    """Refuse a host.yaml that drops or changes a vGPU without a VM: nothing would manage its device.
 
     Raises:
         Refused: naming them.
     """
-    lost = sorted(name for name, entry in now.vgpus.items() if wanted.vgpus.get(name) != entry)
+    lost = sorted(name for name, entry in current.vgpus.items() if desired.vgpus.get(name) != entry)
     if lost:
         raise Refused(
             f"{source} lacks or changes the vGPU {', '.join(lost)}, which host.yaml keeps",
@@ -219,25 +231,28 @@ def refuse_lost_vgpus(wanted: HostSpec, now: HostSpec, source: str) -> None:
         )
 
 
-def as_asked(gpu: Gpu, said: GpuSpec) -> GpuSpec:
-    """Return how a GPU is when it is as asked for: what is said, and as it is now where nothing is."""
-    now = as_it_is(gpu)
-    kept: dict[str, object] = {"mode": said.mode or now.mode, "vfs": said.vfs if said.mode else now.vfs}
-    if said.mode == now.mode and said.vfs is None:
-        kept["vfs"] = now.vfs
-    if kept["mode"] == Mode.VGPU:
-        kept["mig"] = now.mig if said.mig is None else said.mig
-        kept["mixed_size"] = (now.mixed_size if said.mixed_size is None else said.mixed_size) or None
-    lost = kept["mode"] in (Mode.SRIOV, Mode.PASSTHROUGH)  # a GPU without vGPUs has no scheduler
-    scheduler = said.scheduler or (None if lost else now.scheduler)
-    return replace(said, **kept, cordoned=said.cordoned or None, scheduler=scheduler)
+def merged_gpu_spec(gpu: Gpu, configured: GpuSpec) -> GpuSpec:
+    """Return a GPU's state once its configuration is applied: configured values, else the current ones."""
+    current = current_gpu_spec(gpu)
+    values: dict[str, object] = {
+        "mode": configured.mode or current.mode,
+        "vfs": configured.vfs if configured.mode else current.vfs,
+    }
+    if configured.mode == current.mode and configured.vfs is None:
+        values["vfs"] = current.vfs
+    if values["mode"] == GpuMode.VGPU:
+        values["mig"] = current.mig if configured.mig is None else configured.mig
+        values["mixed_size"] = (current.mixed_size if configured.mixed_size is None else configured.mixed_size) or None
+    has_no_vgpus = values["mode"] in (GpuMode.SRIOV, GpuMode.PASSTHROUGH)  # a GPU without vGPUs has no scheduler
+    scheduler = configured.scheduler or (None if has_no_vgpus else current.scheduler)
+    return replace(configured, **values, cordoned=configured.cordoned or None, scheduler=scheduler)
 
 
-def sides(gpu: Gpu, after: GpuSpec) -> dict[str, object]:
+def before_and_after(gpu: Gpu, after: GpuSpec) -> dict[str, object]:
     """Return a GPU before and after a change, as JSON values."""
-    return {"before": said_value(as_it_is(gpu)), "after": said_value(after)}
+    return {"before": gpu_spec_value(current_gpu_spec(gpu)), "after": gpu_spec_value(after)}
 
 
-def said_value(said: GpuSpec) -> dict[str, object]:
-    """Return what is said of a GPU, as JSON values; null for nothing."""
-    return {key: as_written(getattr(said, key)) for key in KEYS}
+def gpu_spec_value(spec: GpuSpec) -> dict[str, object]:
+    """Return a GPU's configuration as JSON values; null for an unset key."""
+    return {key: dump_value(getattr(spec, key)) for key in GPU_SPEC_KEYS}

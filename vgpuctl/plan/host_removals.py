@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes away when one host.yaml replaces another: each entry with the keys that the new one does not have.
+"""What is removed when one host.yaml replaces another: each entry, with the keys that the new one lacks.
 
-Of a list these are the elements, of a mapping its keys. A value that only changes does not go, and neither does a key
-of a GPU's entry that every GPU here keeps by another entry: export names each GPU by its address.
+For a list these are its elements, for a mapping its keys. A changed value is no removal. Neither is a key of a GPU's
+entry that every GPU here still gets from another entry: export names each GPU by its address.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from vgpuctl.config.gpu_entries import GPU_SPEC_KEYS, entry_matches, merge_gpu_entries
+from vgpuctl.config.host_spec import GpuSpec, HostSpec, VgpuSpec, dump_value, format_one_line
 from vgpuctl.model.gpu import Gpu
-from vgpuctl.spec.gpus import KEYS, meant_by, said_of_gpu
-from vgpuctl.spec.host import GpuSpec, HostSpec, VgpuSpec, as_written, one_line
 from vgpuctl.value import Value, as_dict
 
 _SECTIONS = ("defaults", "placement", "boot")
 
 
-class Removal(Value):
-    """An entry that goes away, or some of its keys. `entry` as in `gpus.A16`; the values are as host.yaml has them."""
+class RemovedEntry(Value):
+    """A removed entry, or some of its keys. `entry` is like `gpus.A16`; the values are as in host.yaml."""
 
     entry: str
     keys: Mapping[str, object]
@@ -32,56 +32,74 @@ class Removal(Value):
     @property
     def line(self) -> str:
         """One line for people."""
-        return f"{self.entry}: {', '.join(f'{key} {one_line(value)}' for key, value in self.keys.items()) or 'empty'}"
+        return (
+            f"{self.entry}: "
+            f"{', '.join(f'{key} {format_one_line(value)}' for key, value in self.keys.items()) or 'empty'}"
+        )
 
 
-def removals(wanted: HostSpec, now: HostSpec, gpus: tuple[Gpu, ...]) -> tuple[Removal, ...]:
-    """Return what `now` says and `wanted` does not, section by section. `gpus`: those of the host."""
-    found = [Removal(f"gpus.{name}", _keys_that_go(name, entry, wanted, now, gpus)) for name, entry in now.gpus.items()]
-    for name, vgpu in now.vgpus.items():
-        found.append(Removal(f"vgpus.{name}", _lost_keys(_said(vgpu), _said(wanted.vgpus.get(name)))))
+def find_removed_entries(desired: HostSpec, current: HostSpec, gpus: tuple[Gpu, ...]) -> tuple[RemovedEntry, ...]:
+    """Return what `current` has and `desired` lacks, section by section. `gpus`: those of the host."""
+    removed = [
+        RemovedEntry(f"gpus.{name}", _removed_gpu_keys(name, entry, desired, current, gpus))
+        for name, entry in current.gpus.items()
+    ]
+    for name, vgpu in current.vgpus.items():
+        removed.append(
+            RemovedEntry(f"vgpus.{name}", _removed_keys(_vgpu_values(vgpu), _vgpu_values(desired.vgpus.get(name))))
+        )
     for section in _SECTIONS:
-        found.append(Removal(section, _lost_keys(_set(getattr(now, section)), _set(getattr(wanted, section)))))
-    return tuple(one for one in found if one.keys)
+        removed.append(
+            RemovedEntry(
+                section,
+                _removed_keys(_section_values(getattr(current, section)), _section_values(getattr(desired, section))),
+            )
+        )
+    return tuple(removed_entry for removed_entry in removed if removed_entry.keys)
 
 
-def _keys_that_go(
-    name: str, entry: GpuSpec, wanted: HostSpec, now: HostSpec, gpus: tuple[Gpu, ...]
+def _removed_gpu_keys(
+    name: str, entry: GpuSpec, desired: HostSpec, current: HostSpec, gpus: tuple[Gpu, ...]
 ) -> dict[str, object]:
-    meant = [gpu for gpu in gpus if meant_by(name, gpu)]
-    sides = [(said_of_gpu(now.gpus, gpu), said_of_gpu(wanted.gpus, gpu)) for gpu in meant]
-    same = {key for key in KEYS if sides and all(_worth(one, key) == _worth(other, key) for one, other in sides)}
-    gone = _lost_keys(_written(entry), _written(wanted.gpus.get(name)))
-    return {key: value for key, value in gone.items() if key not in same}
+    matching = [gpu for gpu in gpus if entry_matches(name, gpu)]
+    spec_pairs = [(merge_gpu_entries(current.gpus, gpu), merge_gpu_entries(desired.gpus, gpu)) for gpu in matching]
+    unchanged_keys = {
+        key
+        for key in GPU_SPEC_KEYS
+        if spec_pairs
+        and all(_key_value(old_spec, key) == _key_value(new_spec, key) for old_spec, new_spec in spec_pairs)
+    }
+    removed = _removed_keys(_gpu_values(entry), _gpu_values(desired.gpus.get(name)))
+    return {key: value for key, value in removed.items() if key not in unchanged_keys}
 
 
-def _written(entry: GpuSpec | None) -> dict[str, object]:
-    return {key: as_written(value) for key in KEYS if (value := getattr(entry, key, None)) is not None}
+def _gpu_values(entry: GpuSpec | None) -> dict[str, object]:
+    return {key: dump_value(value) for key in GPU_SPEC_KEYS if (value := getattr(entry, key, None)) is not None}
 
 
-def _worth(said: GpuSpec, key: str) -> object:
-    return as_written(getattr(said, key)) or None
+def _key_value(spec: GpuSpec, key: str) -> object:
+    return dump_value(getattr(spec, key)) or None
 
 
-def _said(entry: VgpuSpec | None) -> dict[str, object]:
+def _vgpu_values(entry: VgpuSpec | None) -> dict[str, object]:
     return {} if entry is None else {key: value for key, value in as_dict(entry).items() if value}
 
 
-def _set(section: Value) -> dict[str, object]:
-    unset = as_dict(type(section)())
-    return {key: value for key, value in as_dict(section).items() if value != unset[key]}
+def _section_values(section: Value) -> dict[str, object]:
+    default_values = as_dict(type(section)())
+    return {key: value for key, value in as_dict(section).items() if value != default_values[key]}
 
 
-def _lost_keys(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
-    """Return the keys that the new mapping lacks, with their values, and of the others what their values lose."""
-    lost = {key: _lost(value, new[key]) if key in new else value for key, value in old.items()}
-    return {key: value for key, value in lost.items() if value is not None}
+def _removed_keys(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
+    """Return the keys that the new mapping lacks, with their values, and what remaining values lose."""
+    removed = {key: _removed_part(value, new[key]) if key in new else value for key, value in old.items()}
+    return {key: value for key, value in removed.items() if value is not None}
 
 
-def _lost(old: object, new: object) -> object:
-    """Return the keys of a mapping, or the elements of a list, that the new one lacks; None when there are none."""
+def _removed_part(old: object, new: object) -> object:
+    """Return the keys of a mapping, or the elements of a list, that the new one lacks; None if there are none."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return _lost_keys(old, new) or None
+        return _removed_keys(old, new) or None
     if isinstance(old, list) and isinstance(new, list):
         return list((Counter(old) - Counter(new)).elements()) or None
     return None

@@ -1,178 +1,201 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn what other programs keep into a host.yaml for this host, and say of each part that is left out, why."""
+"""Convert the configuration of other programs to a host.yaml for this host, and explain each omitted part."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
+from vgpuctl.config import rules
+from vgpuctl.config.gpu_entries import ALL_GPUS
+from vgpuctl.config.host_spec import FORMAT_VERSION, GpuSpec, HostSpec, VgpuSpec
+from vgpuctl.config.import_formats import DeviceConfig, ImportedConfig, MdevDefinition
 from vgpuctl.errors import InvalidInput, NotFound
-from vgpuctl.model.address import address_key, is_pci, normal_pci
-from vgpuctl.model.gpu import NVIDIA, Gpu
-from vgpuctl.model.partition import MigSpec
-from vgpuctl.model.profile_name import parse_name
+from vgpuctl.model.address import address_sort_key, is_pci_address, normalize_pci
+from vgpuctl.model.gpu import NVIDIA_VENDOR_ID, Gpu
+from vgpuctl.model.mig import MigSpec
+from vgpuctl.model.profile_name import parse_profile_name
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.spec import rules
-from vgpuctl.spec.foreign import Carving, Definition, Foreign
-from vgpuctl.spec.gpus import ALL
-from vgpuctl.spec.host import VERSION, GpuSpec, HostSpec, VgpuSpec
-from vgpuctl.value import NOTHING, Value, replace
+from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
 
-class Imported(Value):
-    """A host.yaml, and a sentence for each part that it cannot say, with its place."""
+class ImportResult(Value):
+    """A host.yaml, and a sentence with a position for each part that it cannot express."""
 
-    host: HostSpec
+    host_spec: HostSpec
     left_out: tuple[str, ...]
 
 
-def imported(foreign: Foreign, snapshot: Snapshot) -> Imported:
-    """Return the host.yaml of what was read.
+def convert_import(imported_config: ImportedConfig, snapshot: Snapshot) -> ImportResult:
+    """Return the host.yaml for an imported configuration.
 
     Raises:
         NotFound: it names a GPU, or a type of vGPU, that is not on this host.
-        InvalidInput: it says two things of one GPU.
+        InvalidInput: it has two contradictory settings for one GPU.
     """
-    left: list[str] = []
-    vgpus = _vgpus(foreign.definitions, snapshot, left)
+    left_out: list[str] = []
+    vgpus = _convert_definitions(imported_config.definitions, snapshot, left_out)
     gpus: dict[str, GpuSpec] = {}
-    for one in foreign.carvings:
-        left += [f"{one.where}: {text}" for text in one.unsaid]
-        if one.mig is not None:
-            _partition(one, one.mig, _with_mig(one, snapshot), gpus)
-        _carve(one, snapshot, gpus, left)
-    return Imported(HostSpec(VERSION, gpus=gpus or NOTHING, vgpus=vgpus or NOTHING), tuple(left))
+    for device_config in imported_config.device_configs:
+        left_out += [f"{device_config.position}: {text}" for text in device_config.unsupported]
+        if device_config.mig is not None:
+            _set_mig(device_config, device_config.mig, _mig_gpu_keys(device_config, snapshot), gpus)
+        _add_profiles(device_config, snapshot, gpus, left_out)
+    return ImportResult(
+        HostSpec(FORMAT_VERSION, gpus=gpus or EMPTY_MAPPING, vgpus=vgpus or EMPTY_MAPPING), tuple(left_out)
+    )
 
 
-def _vgpus(definitions: Sequence[Definition], snapshot: Snapshot, left: list[str]) -> dict[str, VgpuSpec]:
-    """Return the vGPUs by the beginning of their UUIDs, or by all of it where two begin alike."""
-    found = [entry for one in definitions if (entry := _vgpu(one, snapshot, left)) is not None]
-    alike = Counter(entry.carrier[:8] for entry in found)
-    return {f"mdev-{v.carrier[:8] if alike[v.carrier[:8]] == 1 else v.carrier}": v for v in found}
+def _convert_definitions(
+    definitions: Sequence[MdevDefinition], snapshot: Snapshot, left_out: list[str]
+) -> dict[str, VgpuSpec]:
+    """Return the vGPUs, named by the first 8 characters of their UUIDs, or by the whole UUID where two share those."""
+    entries = [
+        spec for definition in definitions if (spec := _convert_definition(definition, snapshot, left_out)) is not None
+    ]
+    prefix_counts = Counter(spec.carrier[:8] for spec in entries)
+    return {f"mdev-{v.carrier[:8] if prefix_counts[v.carrier[:8]] == 1 else v.carrier}": v for v in entries}
 
 
-def _vgpu(one: Definition, snapshot: Snapshot, left: list[str]) -> VgpuSpec | None:
-    if not one.auto:
-        left.append(f"{one.where}: {one.uuid} is not started at boot; every vGPU of host.yaml is")
+def _convert_definition(definition: MdevDefinition, snapshot: Snapshot, left_out: list[str]) -> VgpuSpec | None:
+    if not definition.auto:
+        left_out.append(f"{definition.position}: {definition.uuid} is not started at boot; every vGPU of host.yaml is")
         return None
-    parent = normal_pci(one.parent)
+    parent = normalize_pci(definition.parent)
     if parent is None:
-        left.append(f"{one.where}: {one.uuid} is on {one.parent}, and host.yaml names GPUs by PCI address")
+        left_out.append(
+            f"{definition.position}: {definition.uuid} is on {definition.parent}, and host.yaml names GPUs "
+            "by PCI address"
+        )
         return None
-    gpu = next((g for g in snapshot.gpus if g.address == parent or g.function_at(parent) is not None), None)
+    gpu = next((g for g in snapshot.gpus if g.address == parent or g.find_function(parent) is not None), None)
     if gpu is None:
         raise NotFound(
-            f"{one.where}: its parent {parent} is not on this host",
+            f"{definition.position}: its parent {parent} is not on this host",
             hint="run this on the host of the definitions, with its virtual functions on",
             parent=parent,
         )
-    left += [f"{one.where}: the attribute {name} is not set by vgpuctl" for name in one.others]
-    return VgpuSpec(_profile(one, gpu), gpu.address, one.uuid, _params(one))
+    left_out += [
+        f"{definition.position}: the attribute {name} is not set by vgpuctl" for name in definition.other_attributes
+    ]
+    return VgpuSpec(_find_profile(definition, gpu), gpu.address, definition.uuid, _parse_params(definition))
 
 
-def _profile(one: Definition, gpu: Gpu) -> str:
-    known = gpu.type_of(one.type_id)
-    if known is None:
+def _find_profile(definition: MdevDefinition, gpu: Gpu) -> str:
+    vgpu_type = gpu.find_type(definition.type_id)
+    if vgpu_type is None:
         raise NotFound(
-            f"{one.where}: {gpu.address} ({gpu.model}) has no vGPU type {one.type_id}",
+            f"{definition.position}: {gpu.address} ({gpu.model}) has no vGPU type {definition.type_id}",
             hint=f"types may be numbered anew by another driver; vgpuctl show-gpu {gpu.address} lists them",
             gpu=gpu.address,
-            type_id=one.type_id,
+            type_id=definition.type_id,
         )
-    return known.profile
+    return vgpu_type.profile
 
 
-def _params(one: Definition) -> dict[str, str]:
+def _parse_params(definition: MdevDefinition) -> dict[str, str]:
     try:
-        return rules.vgpu_params([pair for pair in one.params.split(",") if pair])
+        return rules.vgpu_params([pair for pair in definition.params.split(",") if pair])
     except ValueError as error:
-        raise InvalidInput(f"{one.where}: nvidia/vgpu_params: {error}") from error
+        raise InvalidInput(f"{definition.position}: nvidia/vgpu_params: {error}") from error
 
 
-def _carve(one: Carving, snapshot: Snapshot, gpus: dict[str, GpuSpec], left: list[str]) -> None:
-    """Say of the GPUs of an entry which profiles are allowed there, and of those with MIG how it is partitioned."""
-    _carve_instances(one, snapshot, gpus, left)
-    profiles = tuple(sorted(p for p, _ in one.vgpus if not _on_instance(p)))
+def _add_profiles(
+    device_config: DeviceConfig, snapshot: Snapshot, gpus: dict[str, GpuSpec], left_out: list[str]
+) -> None:
+    """Set the allowed profiles of an entry's GPUs, and the partitioning of those with MIG."""
+    _add_mig_profiles(device_config, snapshot, gpus, left_out)
+    profiles = tuple(sorted(p for p, _ in device_config.vgpus if not _is_mig_profile(p)))
     if not profiles:
         return
-    left.append(
-        f"{one.where}: how many of {', '.join(profiles)}: they are made when somebody asks (create-vm, create-vgpu)"
+    left_out.append(
+        f"{device_config.position}: how many of {', '.join(profiles)}: they are made when somebody asks "
+        "(create-vm, create-vgpu)"
     )
-    for key in _keys(one, snapshot):
-        known = gpus.get(key, GpuSpec())
-        merged = tuple(sorted({*profiles, *(known.profiles or ())}))
-        gpus[key] = replace(known, mode="vgpu", profiles=merged)
+    for key in _gpu_keys(device_config, snapshot):
+        spec = gpus.get(key, GpuSpec())
+        merged = tuple(sorted({*profiles, *(spec.profiles or ())}))
+        gpus[key] = replace(spec, mode="vgpu", profiles=merged)
 
 
-def _carve_instances(one: Carving, snapshot: Snapshot, gpus: dict[str, GpuSpec], left: list[str]) -> None:
-    """Have MIG on where an entry of vgpu-device-manager wants vGPUs that run in GPU instances."""
-    sliced = tuple((p, n) for p, n in one.vgpus if _on_instance(p))
-    counted = tuple((p, n) for p, n in sliced if n)
-    able = [g for g in _chosen(one, snapshot) if g.mig is not None]
-    if sliced and (len(counted) != len(sliced) or not able):
-        why = "no GPU here is known to have MIG" if not able else "how many GPU instances it needs is not said"
-        left += [f"{one.where}: {profile} runs in a GPU instance, and {why}" for profile, _ in sliced]
-    elif sliced:
-        _partition(one, MigSpec(vgpus=counted), tuple(g.address for g in able), gpus)
+def _add_mig_profiles(
+    device_config: DeviceConfig, snapshot: Snapshot, gpus: dict[str, GpuSpec], left_out: list[str]
+) -> None:
+    """Enable MIG where an entry of vgpu-device-manager requests vGPUs that run in GPU instances."""
+    mig_profiles = tuple((p, n) for p, n in device_config.vgpus if _is_mig_profile(p))
+    counted = tuple((p, n) for p, n in mig_profiles if n)
+    mig_gpus = [g for g in _select_gpus(device_config, snapshot) if g.mig is not None]
+    if mig_profiles and (len(counted) != len(mig_profiles) or not mig_gpus):
+        reason = "no GPU here is known to have MIG" if not mig_gpus else "how many GPU instances it needs is not said"
+        left_out += [
+            f"{device_config.position}: {profile} runs in a GPU instance, and {reason}" for profile, _ in mig_profiles
+        ]
+    elif mig_profiles:
+        _set_mig(device_config, MigSpec(vgpus=counted), tuple(g.address for g in mig_gpus), gpus)
 
 
-def _partition(one: Carving, mig: MigSpec, keys: tuple[str, ...], gpus: dict[str, GpuSpec]) -> None:
-    """Say how GPUs are partitioned; MIG goes with the mode vgpu.
+def _set_mig(device_config: DeviceConfig, mig: MigSpec, keys: tuple[str, ...], gpus: dict[str, GpuSpec]) -> None:
+    """Set the partitioning of GPUs; MIG requires the mode vgpu.
 
     Raises:
-        InvalidInput: another entry says something else of one of them.
+        InvalidInput: another entry sets another partitioning for one of them.
     """
     for key in keys:
-        known = gpus.get(key, GpuSpec())
-        if known.mig not in (None, mig):
+        spec = gpus.get(key, GpuSpec())
+        if spec.mig not in (None, mig):
             raise InvalidInput(
-                f"{one.where}: another entry before says otherwise how {key} is partitioned",
+                f"{device_config.position}: another entry before says otherwise how {key} is partitioned",
                 hint="import a configuration in which each GPU has one entry, with --config NAME",
                 gpu=key,
             )
-        gpus[key] = replace(known, mode="vgpu", mig=mig)
+        gpus[key] = replace(spec, mode="vgpu", mig=mig)
 
 
-def _with_mig(one: Carving, snapshot: Snapshot) -> tuple[str, ...]:
-    """Return how host.yaml names the GPUs of an entry that have MIG; all of them where that is not known of any."""
-    chosen = _chosen(one, snapshot)
-    able = tuple(g.address for g in chosen if g.mig is not None)
-    return _keys(one, snapshot) if len(able) in (0, len(chosen)) else able
+def _mig_gpu_keys(device_config: DeviceConfig, snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the host.yaml keys of an entry's GPUs that have MIG; of all its GPUs if that is unknown of each."""
+    chosen = _select_gpus(device_config, snapshot)
+    mig_keys = tuple(g.address for g in chosen if g.mig is not None)
+    return _gpu_keys(device_config, snapshot) if len(mig_keys) in (0, len(chosen)) else mig_keys
 
 
-def _on_instance(profile: str) -> bool:
-    """Say whether a profile is one of NVIDIA's with a number of slices, as A100-1-5C."""
-    name = parse_name(profile)
-    return name is not None and name.slices > 0
+def _is_mig_profile(profile: str) -> bool:
+    """Say whether a profile is one of NVIDIA's with a number of slices, such as A100-1-5C."""
+    name = parse_profile_name(profile)
+    return name is not None and name.mig_slices > 0
 
 
-def _keys(one: Carving, snapshot: Snapshot) -> tuple[str, ...]:
-    """Return how host.yaml names the GPUs of an entry: `all`, or their addresses, in NVIDIA's order of numbers.
-
-    Raises:
-        NotFound: there is no GPU of that number.
-    """
-    others = [g for g in snapshot.gpus if g.display_class and is_pci(g.address) and g.vendor_id != NVIDIA]
-    if one.indexes is None and not one.device_ids and not others:
-        return (ALL,)
-    return tuple(g.address for g in _chosen(one, snapshot))
-
-
-def _chosen(one: Carving, snapshot: Snapshot) -> tuple[Gpu, ...]:
-    """Return the GPUs of an entry, in NVIDIA's order of numbers.
+def _gpu_keys(device_config: DeviceConfig, snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the host.yaml keys of an entry's GPUs: `all`, or their addresses, in NVIDIA's index order.
 
     Raises:
-        NotFound: there is no GPU of that number.
+        NotFound: there is no GPU with that index.
     """
-    found = [g for g in snapshot.gpus if g.display_class and is_pci(g.address) and g.vendor_id == NVIDIA]
-    mine = sorted(found, key=lambda g: address_key(g.address))
-    missing = [number for number in one.indexes or () if number >= len(mine)]
-    if missing:
+    others = [
+        g for g in snapshot.gpus if g.is_display_class and is_pci_address(g.address) and g.vendor_id != NVIDIA_VENDOR_ID
+    ]
+    if device_config.indexes is None and not device_config.device_filter and not others:
+        return (ALL_GPUS,)
+    return tuple(g.address for g in _select_gpus(device_config, snapshot))
+
+
+def _select_gpus(device_config: DeviceConfig, snapshot: Snapshot) -> tuple[Gpu, ...]:
+    """Return an entry's GPUs in NVIDIA's index order.
+
+    Raises:
+        NotFound: there is no GPU with that index.
+    """
+    nvidia_gpus = [
+        g for g in snapshot.gpus if g.is_display_class and is_pci_address(g.address) and g.vendor_id == NVIDIA_VENDOR_ID
+    ]
+    ordered = sorted(nvidia_gpus, key=lambda g: address_sort_key(g.address))
+    missing_indexes = [number for number in device_config.indexes or () if number >= len(ordered)]
+    if missing_indexes:
         raise NotFound(
-            f"{one.where}: there is no GPU number {missing[0]}: this host has {len(mine)} of NVIDIA's",
+            f"{device_config.position}: there is no GPU number {missing_indexes[0]}: this host has "
+            f"{len(ordered)} of NVIDIA's",
             hint="run this on the host of the file",
-            index=missing[0],
+            index=missing_indexes[0],
         )
-    chosen = mine if one.indexes is None else [mine[number] for number in one.indexes]
-    wanted = {text.lower() for text in one.device_ids}
-    return tuple(g for g in chosen if not wanted or f"0x{g.device_id}{g.vendor_id}".lower() in wanted)
+    chosen = ordered if device_config.indexes is None else [ordered[number] for number in device_config.indexes]
+    device_ids = {text.lower() for text in device_config.device_filter}
+    return tuple(g for g in chosen if not device_ids or f"0x{g.device_id}{g.vendor_id}".lower() in device_ids)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What install-host puts on a host: the unit that restores after a boot, libvirt's hook, completion files.
 
-Each file ends with a line that holds the checksum of what is above it. A file whose checksum is right is ours and is
-replaced or removed; one that was changed by hand, or that somebody else wrote, is kept and named.
+Each file ends with a line that holds the checksum of the text above it. vgpuctl replaces or removes a file whose
+checksum is right. It keeps and names a file that was changed by hand, or that somebody else wrote.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from vgpuctl.errors import HostCannot
 from vgpuctl.value import Value
 
-CONFIG = "/etc/vgpuctl"
+CONFIG_DIRECTORY = "/etc/vgpuctl"
 UNIT_NAME = "vgpuctl-restore.service"
-UNIT = f"/etc/systemd/system/{UNIT_NAME}"
-WANTED = f"/etc/systemd/system/multi-user.target.wants/{UNIT_NAME}"
-MAIN_HOOK = "/etc/libvirt/hooks/qemu"
-HOOK = "/etc/libvirt/hooks/qemu.d/vgpuctl"
+UNIT_PATH = f"/etc/systemd/system/{UNIT_NAME}"
+UNIT_WANTS_LINK = f"/etc/systemd/system/multi-user.target.wants/{UNIT_NAME}"
+MAIN_HOOK_PATH = "/etc/libvirt/hooks/qemu"
+HOOK_PATH = "/etc/libvirt/hooks/qemu.d/vgpuctl"
 HOOK_DIRECTORY_SINCE = 6_005_000
-"""libvirt 6.5 runs every file of hooks/qemu.d beside hooks/qemu (its NEWS)."""
+"""From libvirt 6.5 on, libvirt runs every file of hooks/qemu.d in addition to hooks/qemu (its NEWS)."""
 DAEMONS = ("libvirtd.service", "virtqemud.service")
 
 COMPLETION_DIRECTORIES: Mapping[str, tuple[tuple[str, str], ...]] = {
@@ -29,13 +29,13 @@ COMPLETION_DIRECTORIES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "zsh": (("/usr/share/zsh/vendor-completions", "_vgpuctl"), ("/usr/share/zsh/site-functions", "_vgpuctl")),
     "fish": (("/usr/share/fish/vendor_completions.d", "vgpuctl.fish"),),
 }
-"""Shell -> where distributions keep completions, best first: (directory, file name). Debian has zsh's own directory."""
+"""Shell -> completion directories of distributions, best first: (directory, file name). Debian's differs for zsh."""
 
-_MARK = "# written by vgpuctl install-host, which keeps this file when it was changed by hand: "
+_CHECKSUM_PREFIX = "# written by vgpuctl install-host, which keeps this file when it was changed by hand: "
 
-# Through env: AppArmor's profile of libvirtd runs what is in /usr/bin unconfined and nothing that is elsewhere, so a
-# Python of its own directory would be refused (and has no business to be confined as libvirtd is).
-_HOOK = """\
+# Uses env: AppArmor's profile of libvirtd runs programs in /usr/bin unconfined and refuses all others. So it would
+# refuse a Python in another directory (which does not need libvirtd's confinement anyway).
+_HOOK_TEMPLATE = """\
 #!/bin/sh
 # Makes the missing vGPUs of a VM that vgpuctl made, before it starts, and gives back those that a VM reserves only
 # while it runs, after it ended; every other VM and operation leaves at once.
@@ -52,11 +52,11 @@ done
 exit 0
 """
 
-# No Requires=: a broken GPU must not hold back the host. No ordering before libvirt's sockets: they come before
-# basic.target, after which NVIDIA's daemons start, so it would be a cycle. A socket's service waits for this unit too.
-# Type=notify: the unit counts as started when the vGPUs are there, or when GPUs that are not ready have held libvirt
-# back for boot: hold_libvirt_seconds:. restore-host goes on with those.
-_UNIT = """\
+# No Requires=: a broken GPU must not block the host. No ordering before libvirt's sockets: they start before
+# basic.target, and NVIDIA's daemons start after it, so that would be a cycle. A socket's service waits for this unit
+# too. Type=notify: the unit counts as started when the vGPUs exist, or when GPUs that are not ready have delayed
+# libvirt for boot: hold_libvirt_seconds:. restore-host then continues with those GPUs.
+_UNIT_TEMPLATE = """\
 [Unit]
 Description=Make the vGPUs again that a boot took away
 After=local-fs.target systemd-modules-load.service nvidia-vgpud.service nvidia-vgpu-mgr.service
@@ -74,64 +74,66 @@ WantedBy=multi-user.target
 
 
 class InstalledFile(Value):
-    """A file to put in place. `what` says what it is for."""
+    """A file to install. `purpose` says what it is for."""
 
     path: str
     text: str
     mode: int
-    what: str
+    purpose: str
 
 
-def signed(text: str) -> str:
-    """Return the text with its checksum's line at the end."""
-    return f"{text}{_MARK}{_digest(text)}\n"
+def with_checksum(text: str) -> str:
+    """Return the text with its checksum line at the end."""
+    return f"{text}{_CHECKSUM_PREFIX}{_checksum(text)}\n"
 
 
-def is_ours(text: str) -> bool:
-    """Say whether a file is as install-host, of whatever version, wrote it."""
-    body, mark, digest = text.rpartition(_MARK)
-    return bool(mark) and digest.strip() == _digest(body)
+def has_valid_checksum(text: str) -> bool:
+    """Say whether a file is unchanged since install-host, of any version, wrote it."""
+    body, prefix, digest = text.rpartition(_CHECKSUM_PREFIX)
+    return bool(prefix) and digest.strip() == _checksum(body)
 
 
-def _digest(text: str) -> str:
+def _checksum(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def unit_file(python: str) -> InstalledFile:
     """Return the systemd unit; `python` is the interpreter that has vgpuctl."""
     quoted = '"' + python.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") + '"'
-    return InstalledFile(UNIT, signed(_UNIT.format(python=quoted)), 0o644, "restores the vGPUs after a boot")
+    return InstalledFile(
+        UNIT_PATH, with_checksum(_UNIT_TEMPLATE.format(python=quoted)), 0o644, "restores the vGPUs after a boot"
+    )
 
 
 def hook_text(python: str) -> str:
     """Return libvirt's hook without its checksum."""
-    return _HOOK.format(python=shlex.quote(python))
+    return _HOOK_TEMPLATE.format(python=shlex.quote(python))
 
 
 def hook_file(python: str, libvirt_version: int | None, main_hook: str | None) -> InstalledFile:
-    """Return libvirt's hook: in qemu.d, or as the only hook of a libvirt that knows no such directory.
+    """Return libvirt's hook: in qemu.d, or as the only hook of a libvirt without that directory.
 
     Raises:
-        HostCannot: that libvirt is older than 6.5 and somebody's hook is in the only place.
+        HostCannot: libvirt is older than 6.5 and somebody else's hook is in the only place.
     """
     if libvirt_version is None or libvirt_version >= HOOK_DIRECTORY_SINCE:
-        return InstalledFile(HOOK, signed(hook_text(python)), 0o755, "makes a VM's vGPUs when it starts")
-    if main_hook is not None and not is_ours(main_hook):
+        return InstalledFile(HOOK_PATH, with_checksum(hook_text(python)), 0o755, "makes a VM's vGPUs when it starts")
+    if main_hook is not None and not has_valid_checksum(main_hook):
         raise HostCannot(
-            f"{MAIN_HOOK} is somebody else's, and libvirt {_shown(libvirt_version)} runs no second hook",
+            f"{MAIN_HOOK_PATH} is somebody else's, and libvirt {_format_version(libvirt_version)} runs no second hook",
             hint="libvirt 6.5 or newer runs every file of hooks/qemu.d as well",
             check="hook",
-            path=MAIN_HOOK,
-            libvirt_version=_shown(libvirt_version),
+            path=MAIN_HOOK_PATH,
+            libvirt_version=_format_version(libvirt_version),
         )
-    return InstalledFile(MAIN_HOOK, signed(hook_text(python)), 0o755, "makes a VM's vGPUs when it starts")
+    return InstalledFile(MAIN_HOOK_PATH, with_checksum(hook_text(python)), 0o755, "makes a VM's vGPUs when it starts")
 
 
-def _shown(version: int) -> str:
+def _format_version(version: int) -> str:
     return f"{version // 1_000_000}.{version // 1000 % 1000}.{version % 1000}"
 
 
 def completion_file(shell: str, directory: str, name: str, script: str) -> InstalledFile:
     """Return one shell's completion file."""
     text = script if script.endswith("\n") else f"{script}\n"
-    return InstalledFile(f"{directory}/{name}", signed(text), 0o644, f"completes vgpuctl in {shell}")
+    return InstalledFile(f"{directory}/{name}", with_checksum(text), 0o644, f"completes vgpuctl in {shell}")

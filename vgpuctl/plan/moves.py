@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which VMs are stopped, given another place and started so that more fits: the fewest, in an order that can be done.
+"""Which VMs to stop, move and start so that more vGPUs fit: the fewest, in a feasible order.
 
-Only VMs that vgpuctl made are moved, each vGPU at most once. A GPU that host.yaml cordons or reserves is left alone.
+Only VMs that vgpuctl made are moved, each vGPU at most once. GPUs that host.yaml cordons or reserves are not touched.
 """
 
 from __future__ import annotations
@@ -10,232 +10,273 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from vgpuctl.capacity.fits import Spot, fit
-from vgpuctl.capacity.kinds import Numbers, fleet_of
-from vgpuctl.capacity.profiles import find, shared_names, the_one, without_namesakes
-from vgpuctl.capacity.room import free_functions
+from vgpuctl.capacity.fit import PlannedVgpu, check_fit
+from vgpuctl.capacity.gpu_states import FleetState, build_fleet_state
+from vgpuctl.capacity.profiles import drop_ambiguous_gpus, find_ambiguous_names, find_types, require_one_profile
+from vgpuctl.capacity.room import list_free_functions
 from vgpuctl.errors import NoCapacity, VgpuctlError
-from vgpuctl.model.gpu import Backend, Gpu, Owner, Vgpu
+from vgpuctl.model.gpu import Backend, Gpu, Ownership, Vgpu
+from vgpuctl.model.request import NO_CONSTRAINTS
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import PromisedVgpu, PromiseState, Vm, VmState
-from vgpuctl.model.wish import ANYWHERE
+from vgpuctl.model.vm import AssignedVgpu, RecordState, Vm, VmState
 from vgpuctl.placement.better import improvement
-from vgpuctl.placement.moves import in_the_way, room_for
-from vgpuctl.placement.shifts import Placed, Room, Shift, Spare
-from vgpuctl.plan.differ import kept_where
-from vgpuctl.plan.rounds import Round, VmMove, refuse_rounds
-from vgpuctl.value import NOTHING, Value, replace
+from vgpuctl.placement.migration_search import find_fewest_blocking, plan_migrations
+from vgpuctl.placement.migrations import FreeFunctions, Migration, MigrationPlan, PlacedVgpu
+from vgpuctl.plan.rounds import Round, VmMove, check_rounds
+from vgpuctl.plan.vm_diff import recorded_constraints
+from vgpuctl.value import EMPTY_MAPPING, Value, replace
 
-MOVABLE = (VmState.RUNNING, VmState.STOPPED)
+MOVABLE_STATES = (VmState.RUNNING, VmState.STOPPED)
 
 
 class MovesPlan(Value):
-    """The rounds in their order, and where what is asked for has room then; `fewest`: whether fewer would not do."""
+    """The rounds in order, and the slots that the requested vGPUs get; `is_minimal`: fewer moves would not do."""
 
     rounds: tuple[Round, ...]
-    spots: tuple[Spot, ...] = ()
-    fewest: bool = True
+    spots: tuple[PlannedVgpu, ...] = ()
+    is_minimal: bool = True
 
     @property
     def moves(self) -> tuple[VmMove, ...]:
-        """All moves in their order."""
-        return tuple(move for one in self.rounds for move in one)
+        """All moves in order."""
+        return tuple(move for round_moves in self.rounds for move in round_moves)
 
     def values(self) -> list[dict[str, object]]:
-        """Return what programs are told of the moves; those of one `round` are made at once."""
-        return [{**move.value(), "round": number} for number, one in enumerate(self.rounds, 1) for move in one]
+        """Return the moves as JSON values; those with the same `round` are made at the same time."""
+        return [
+            {**move.value(), "round": number}
+            for number, round_moves in enumerate(self.rounds, 1)
+            for move in round_moves
+        ]
 
 
-class _Host(Value):
-    """The GPUs in numbers, the vGPUs on them that may be moved, and whose those are.
+class _MovableFleet(Value):
+    """The numeric state of the GPUs, the movable vGPUs on them, and the owners of those.
 
-    `fixed`, `spare`: as for `room_for`.
+    `fixed_gpus`, `spare_functions`: for the parameters `fixed_gpus` and `free_functions` of `plan_migrations`.
     """
 
-    numbers: Numbers
-    placed: tuple[Placed, ...]
-    whose: tuple[tuple[Vm, PromisedVgpu], ...]
-    fixed: frozenset[int]
-    spare: Spare
+    fleet_state: FleetState
+    placed: tuple[PlacedVgpu, ...]
+    owners: tuple[tuple[Vm, AssignedVgpu], ...]
+    fixed_gpus: frozenset[int]
+    spare_functions: FreeFunctions
 
-    def plan(self, room: Room) -> MovesPlan:
-        """Return what was found, with VMs and addresses in the place of numbers."""
-        spots = tuple(self._spot(one) for one in room.places)
-        return MovesPlan(tuple(tuple(self._move(s) for s in one) for one in room.rounds), spots, room.fewest)
+    def to_plan(self, migration_plan: MigrationPlan) -> MovesPlan:
+        """Return the migration plan with VMs and addresses instead of numbers."""
+        spots = tuple(self._slot(entry) for entry in migration_plan.places)
+        return MovesPlan(
+            tuple(tuple(self._move(migration) for migration in entry) for entry in migration_plan.rounds),
+            spots,
+            migration_plan.is_minimal,
+        )
 
-    def twice(self, rounds: Sequence[tuple[Shift, ...]]) -> frozenset[str]:
-        """Return the VMs, by uuid, of which a round moves more than one vGPU: that is not done."""
-        uuids = [Counter(self.whose[shift.which][0].uuid for shift in one) for one in rounds]
+    def vms_moved_twice(self, rounds: Sequence[tuple[Migration, ...]]) -> frozenset[str]:
+        """Return the VMs, by UUID, of which one round moves several vGPUs: such a round is not allowed."""
+        uuids = [
+            Counter(self.owners[migration.vgpu_index][0].uuid for migration in round_migrations)
+            for round_migrations in rounds
+        ]
         return frozenset(uuid for counts in uuids for uuid, number in counts.items() if number > 1)
 
-    def _move(self, shift: Shift) -> VmMove:
-        vm, vgpu = self.whose[shift.which]
-        gpu = self.numbers.gpus[shift.gpu]
-        return VmMove(vm, vgpu, gpu.address, placement_of(gpu, shift.place))
+    def _move(self, migration: Migration) -> VmMove:
+        vm, vgpu = self.owners[migration.vgpu_index]
+        gpu = self.fleet_state.gpus[migration.gpu]
+        return VmMove(vm, vgpu, gpu.address, placement_id_of(gpu, migration.place))
 
-    def _spot(self, placed: Placed) -> Spot:
-        gpu = self.numbers.gpus[placed.gpu]
-        return Spot(gpu, placed.profile, placement_of(gpu, placed.place))
-
-
-def placement_of(gpu: Gpu, place: int) -> int | None:
-    """Return the placement id of a place as `fleet_of` numbers them; None where the driver chooses."""
-    return (place & -place).bit_length() - 1 if gpu.chooses_places else None
+    def _slot(self, placed: PlacedVgpu) -> PlannedVgpu:
+        gpu = self.fleet_state.gpus[placed.gpu]
+        return PlannedVgpu(gpu, placed.profile, placement_id_of(gpu, placed.place))
 
 
-def room_by_moves(
+def placement_id_of(gpu: Gpu, place: int) -> int | None:
+    """Return the placement id of a place as `build_fleet_state` numbers it; None where the driver chooses."""
+    return (place & -place).bit_length() - 1 if gpu.accepts_placements else None
+
+
+def plan_room_moves(
     snapshot: Snapshot,
     gpus: Sequence[Gpu],
     profiles: Sequence[tuple[str, int]],
     pinned: frozenset[str] = frozenset(),
-    most: int | None = None,
+    max_moves: int | None = None,
 ) -> MovesPlan:
     """Return the fewest moves after which all these fit on the GPUs. `pinned`: VMs that stay, by uuid.
 
     Raises:
-        NoCapacity: no moves of VMs that may be moved make that room.
-        NotFound, InvalidInput: a profile cannot be meant on these GPUs.
-        VgpuctlError: moves would, and cannot be made; as `refuse_rounds`.
+        NoCapacity: no moves of movable VMs make enough room.
+        NotFound, InvalidInput: a profile is unknown or ambiguous on these GPUs.
+        VgpuctlError: moves would, but cannot be made; as `check_rounds`.
     """
-    types = [find(snapshot, gpus, text) for text, _ in profiles]
-    gpus = without_namesakes(gpus, types)
-    names = [the_one(some, text) for some, (text, _) in zip(types, profiles, strict=True)]
-    wanted = [name for name, (_, number) in zip(names, profiles, strict=True) for _ in range(number)]
-    host = _host(snapshot, gpus, pinned)
+    types = [find_types(snapshot, gpus, profile) for profile, _ in profiles]
+    gpus = drop_ambiguous_gpus(gpus, types)
+    names = [
+        require_one_profile(matching_types, profile)
+        for matching_types, (profile, _) in zip(types, profiles, strict=True)
+    ]
+    requested = [name for name, (_, number) in zip(names, profiles, strict=True) for _ in range(number)]
+    movable = _movable_fleet(snapshot, gpus, pinned)
 
-    def search(spare: Spare) -> Room | None:
-        return room_for(host.numbers.fleet, host.placed, wanted, most, fixed=host.fixed, spare=spare)
+    def search(spare: FreeFunctions) -> MigrationPlan | None:
+        return plan_migrations(
+            movable.fleet_state.fleet,
+            movable.placed,
+            requested,
+            max_moves,
+            fixed_gpus=movable.fixed_gpus,
+            free_functions=spare,
+        )
 
-    found = search(NOTHING)
-    if found is None:
-        raise _no_room(snapshot, gpus, profiles, host, most)
-    twice = host.twice(found.rounds)
-    if twice:
-        return replace(room_by_moves(snapshot, gpus, profiles, pinned | twice, most), fewest=False)
-    return _doable(snapshot, host, found, search)
+    migration_plan = search(EMPTY_MAPPING)
+    if migration_plan is None:
+        raise _no_room_error(snapshot, gpus, profiles, movable, max_moves)
+    moved_twice = movable.vms_moved_twice(migration_plan.rounds)
+    if moved_twice:
+        return replace(plan_room_moves(snapshot, gpus, profiles, pinned | moved_twice, max_moves), is_minimal=False)
+    return _feasible_plan(snapshot, movable, migration_plan, search)
 
 
-def better_by_moves(
-    snapshot: Snapshot, gpus: Sequence[Gpu], pinned: frozenset[str] = frozenset(), most: int | None = None
+def plan_defragmentation(
+    snapshot: Snapshot, gpus: Sequence[Gpu], pinned: frozenset[str] = frozenset(), max_moves: int | None = None
 ) -> MovesPlan:
-    """Return moves, no more than `most`, after which more of the largest profiles fit; none when there are none.
+    """Return at most `max_moves` moves after which more of the largest profiles fit; no rounds if there are none.
 
     Raises:
-        VgpuctlError: as `refuse_rounds`.
+        VgpuctlError: as `check_rounds`.
     """
-    host = _host(snapshot, gpus, pinned)
+    movable = _movable_fleet(snapshot, gpus, pinned)
 
-    def search(spare: Spare) -> Room:
-        return Room(improvement(host.numbers.fleet, host.placed, most, host.fixed, spare), (), fewest=False)
+    def search(spare: FreeFunctions) -> MigrationPlan:
+        return MigrationPlan(
+            improvement(movable.fleet_state.fleet, movable.placed, max_moves, movable.fixed_gpus, spare),
+            (),
+            is_minimal=False,
+        )
 
-    found = search(NOTHING)
-    twice = host.twice(found.rounds)
-    if twice:
-        return better_by_moves(snapshot, gpus, pinned | twice, most)
-    return _doable(snapshot, host, found, search)
+    migration_plan = search(EMPTY_MAPPING)
+    moved_twice = movable.vms_moved_twice(migration_plan.rounds)
+    if moved_twice:
+        return plan_defragmentation(snapshot, gpus, pinned | moved_twice, max_moves)
+    return _feasible_plan(snapshot, movable, migration_plan, search)
 
 
-def _doable(snapshot: Snapshot, host: _Host, found: Room, search: Callable[[Spare], Room | None]) -> MovesPlan:
-    """Return the plan that was found; where it is refused, one whose rounds find the functions that they need.
+def _feasible_plan(
+    snapshot: Snapshot,
+    movable: _MovableFleet,
+    migration_plan: MigrationPlan,
+    search: Callable[[FreeFunctions], MigrationPlan | None],
+) -> MovesPlan:
+    """Return the plan; if its rounds are refused, search again for one whose rounds find free functions.
 
     Raises:
-        VgpuctlError: that there is none; as `refuse_rounds`.
+        VgpuctlError: there is no such plan; as `check_rounds`.
     """
-    plan = host.plan(found)
+    plan = movable.to_plan(migration_plan)
     try:
-        refuse_rounds(snapshot, plan.rounds)
+        check_rounds(snapshot, plan.rounds)
     except VgpuctlError:
-        other = search(host.spare)
-        if other is None or host.twice(other.rounds):
+        alternative = search(movable.spare_functions)
+        if alternative is None or movable.vms_moved_twice(alternative.rounds):
             raise
-        plan = host.plan(other)
-        refuse_rounds(snapshot, plan.rounds)
+        plan = movable.to_plan(alternative)
+        check_rounds(snapshot, plan.rounds)
     return plan
 
 
-def in_the_way_of(snapshot: Snapshot, gpus: Sequence[Gpu], profile: str) -> Mapping[str, tuple[str, ...] | None]:
-    """Return for each GPU the carriers of the fewest vGPUs that would have to leave it for one more of the profile.
+def find_blocking_carriers(
+    snapshot: Snapshot, gpus: Sequence[Gpu], profile: str
+) -> Mapping[str, tuple[str, ...] | None]:
+    """Return by GPU the carriers of the fewest vGPUs that must leave it to make room for one more of the profile.
 
-    Empty when one more fits as it is; None when it would not fit all the same, or that is not known.
+    Empty when one more already fits; None when it would not fit even then, or that is unknown.
     """
-    numbers = fleet_of(snapshot, gpus)
-    there = [(Placed(n, c.profile, c.place), c.vgpu) for n, all_of in enumerate(numbers.counted) for c in all_of]
-    found: dict[str, tuple[str, ...] | None] = {gpu.address: None for gpu in gpus}
-    for number, gpu in enumerate(numbers.gpus):
-        gone = in_the_way(numbers.fleet, [placed for placed, _ in there], number, profile)
-        found[gpu.address] = None if gone is None else tuple(there[n][1].carrier for n in gone)
-    return found
+    fleet_state = build_fleet_state(snapshot, gpus)
+    allocated = [
+        (PlacedVgpu(index, slot.profile, slot.place), slot.vgpu)
+        for index, slots in enumerate(fleet_state.allocated)
+        for slot in slots
+    ]
+    result: dict[str, tuple[str, ...] | None] = {gpu.address: None for gpu in gpus}
+    for number, gpu in enumerate(fleet_state.gpus):
+        blocking = find_fewest_blocking(fleet_state.fleet, [placed for placed, _ in allocated], number, profile)
+        result[gpu.address] = None if blocking is None else tuple(allocated[index][1].carrier for index in blocking)
+    return result
 
 
-def _host(snapshot: Snapshot, gpus: Sequence[Gpu], pinned: frozenset[str]) -> _Host:
-    numbers = fleet_of(snapshot, gpus)
-    shared = shared_names(gpus)
-    placed: list[Placed] = []
-    whose: list[tuple[Vm, PromisedVgpu]] = []
-    for number, counted in enumerate(numbers.counted):
-        for one in counted:
-            owner = _owner(snapshot, one.vgpu)
-            if owner is not None and owner[0].uuid not in pinned and one.profile not in shared:
-                placed.append(Placed(number, one.profile, one.place))
-                whose.append(owner)
-    fixed = frozenset(n for n, gpu in enumerate(numbers.gpus) if not gpu.chooses_places)
+def _movable_fleet(snapshot: Snapshot, gpus: Sequence[Gpu], pinned: frozenset[str]) -> _MovableFleet:
+    fleet_state = build_fleet_state(snapshot, gpus)
+    ambiguous = find_ambiguous_names(gpus)
+    placed: list[PlacedVgpu] = []
+    owners: list[tuple[Vm, AssignedVgpu]] = []
+    for number, slots in enumerate(fleet_state.allocated):
+        for slot in slots:
+            owner = _movable_owner(snapshot, slot.vgpu)
+            if owner is not None and owner[0].uuid not in pinned and slot.profile not in ambiguous:
+                placed.append(PlacedVgpu(number, slot.profile, slot.place))
+                owners.append(owner)
+    fixed_gpus = frozenset(n for n, gpu in enumerate(fleet_state.gpus) if not gpu.accepts_placements)
     spare = {
-        number: len(free_functions(gpu, snapshot.taken_on(gpu.address)))
-        for number, gpu in enumerate(numbers.gpus)
+        number: len(list_free_functions(gpu, snapshot.vgpus_on(gpu.address)))
+        for number, gpu in enumerate(fleet_state.gpus)
         if gpu.backend is not Backend.MDEV_PF
     }
-    return _Host(numbers, tuple(placed), tuple(whose), fixed, spare)
+    return _MovableFleet(fleet_state, tuple(placed), tuple(owners), fixed_gpus, spare)
 
 
-def _owner(snapshot: Snapshot, vgpu: Vgpu) -> tuple[Vm, PromisedVgpu] | None:
-    """Return the VM that may be moved with this vGPU, and what it is promised; None where nothing is moved."""
+def _movable_owner(snapshot: Snapshot, vgpu: Vgpu) -> tuple[Vm, AssignedVgpu] | None:
+    """Return the VM that may be moved with this vGPU, and its assignment; None if it cannot be moved."""
     vm = snapshot.vm(vgpu.vm_uuid or "")
-    promise = vm.promise if vm is not None else None
-    if vm is None or promise is None or vgpu.owner is not Owner.OURS or why_pinned(vm) is not None:
+    record = vm.record if vm is not None else None
+    if vm is None or record is None or vgpu.owner is not Ownership.MANAGED or pin_reason(vm) is not None:
         return None
-    stuck = {write.gpu for write in snapshot.stuck}
-    if vgpu.due_placement_id is not None or any(v.gpu in stuck for v in promise.vgpus):
+    stuck_gpus = {write.gpu for write in snapshot.stuck_writes}
+    if vgpu.target_placement_id is not None or any(v.gpu in stuck_gpus for v in record.vgpus):
         return None
-    mine = next((v for v in promise.vgpus if v.carrier == vgpu.carrier and v.profile is not None), None)
-    return (vm, mine) if mine is not None else None
+    assigned = next((v for v in record.vgpus if v.carrier == vgpu.carrier and v.profile is not None), None)
+    return (vm, assigned) if assigned is not None else None
 
 
-def why_pinned(vm: Vm) -> str | None:
-    """Say why a VM keeps its places; None when it may be moved."""
-    promise = vm.promise
-    if promise is None or not promise.made_vm:
+def pin_reason(vm: Vm) -> str | None:
+    """Say why a VM must keep its slots; None when it may be moved."""
+    record = vm.record
+    if record is None or not record.created_vm:
         return "vgpuctl did not make it"
-    if promise.state is not PromiseState.READY:
-        return f"its record says {promise.state}"
-    if vm.state not in MOVABLE:
+    if record.state is not RecordState.READY:
+        return f"its record says {record.state}"
+    if vm.state not in MOVABLE_STATES:
         return f"it is {vm.state}"
     if not vm.persistent:
         return "it was undefined while it runs, and would be gone"
-    if promise.exchange is not None:
+    if record.exchange is not None:
         return "its place is being exchanged"
-    if promise.lends:
+    if record.reserve_while_running:
         return "it has its places only while it runs"
-    asked = replace(kept_where(promise.asked), policy=None)
-    if asked != ANYWHERE or promise.spread_group is not None or vm.memory_nodes:
+    constraints = replace(recorded_constraints(record.request_fields), policy=None)
+    if constraints != NO_CONSTRAINTS or record.spread_group is not None or vm.memory_nodes:
         return "it is bound to a GPU, a NUMA node, a scheduler or a group"
     return None
 
 
-def _no_room(
-    snapshot: Snapshot, gpus: Sequence[Gpu], profiles: Sequence[tuple[str, int]], host: _Host, most: int | None
+def _no_room_error(
+    snapshot: Snapshot,
+    gpus: Sequence[Gpu],
+    profiles: Sequence[tuple[str, int]],
+    movable: _MovableFleet,
+    max_moves: int | None,
 ) -> NoCapacity:
     text = ", ".join(p if n == 1 else f"{n} × {p}" for p, n in profiles)
-    seen = fit(snapshot, gpus, profiles)
+    fit = check_fit(snapshot, gpus, profiles)
     lines = [
-        f"{b.gpu.address}: {b.profile}: {'; '.join(b.room.reasons) or f'{b.room.sure} more'}" for b in seen.barriers
+        f"{row.gpu.address}: {row.profile}: {'; '.join(row.room.reasons) or f'{row.room.guaranteed} more'}"
+        for row in fit.rooms
     ]
-    lines += [f"{address}: {why}" for address, why in sorted(host.numbers.left_out.items())]
-    stay = sorted({f"{vm.name} stays: {why}" for vm in snapshot.vms if vm.promise and (why := why_pinned(vm))})
-    within = "" if most is None else f" with {most} moves or fewer"
-    number = len({vm.uuid for vm, _ in host.whose})
+    lines += [f"{address}: {why}" for address, why in sorted(movable.fleet_state.excluded_gpus.items())]
+    pinned = sorted({f"{vm.name} stays: {why}" for vm in snapshot.vms if vm.record and (why := pin_reason(vm))})
+    limit = "" if max_moves is None else f" with {max_moves} moves or fewer"
+    number = len({vm.uuid for vm, _ in movable.owners})
     return NoCapacity(
-        f"no room for {text} can be made{within} by moving the {number} VMs that may move",
+        f"no room for {text} can be made{limit} by moving the {number} VMs that may move",
         hint=f"vgpuctl explain {shlex.quote(profiles[0][0])}",
-        details=[*lines, *stay],
-        movable=sorted({vm.name for vm, _ in host.whose}),
+        details=[*lines, *pinned],
+        movable=sorted({vm.name for vm, _ in movable.owners}),
     )

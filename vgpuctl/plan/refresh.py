@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan a VM's new system disk: a clone of another base image in the place of the clone that it has.
+"""Plan a VM's new system disk: a clone of another base image replaces the VM's current clone.
 
-The new disk is recorded as a spare, made, and switched in by one definition, which makes the former one the spare; then
-that is deleted and forgotten. So the record names at every instant what is to be kept and what is to be removed.
+vgpuctl records the new disk as a spare and creates it. One redefinition switches it in and makes the old disk the
+spare. Then the old disk is deleted and removed from the record. So the record always names what to keep and what to
+remove.
 """
 
 from __future__ import annotations
@@ -12,37 +13,37 @@ from collections.abc import Iterator
 from itertools import count
 
 from vgpuctl.errors import Busy, InUse, InvalidInput, Refused
-from vgpuctl.model.records import DomainLeftovers, ImageRecord, PoolRecord
-from vgpuctl.model.step import Plan, Step
-from vgpuctl.model.vm import DiskRole, MadeDisk, Promise, Vm
+from vgpuctl.model.port_values import DomainLeftovers, ImageInfo, PoolInfo
+from vgpuctl.model.vm import DiskRole, ManagedDisk, Vm, VmRecord
 from vgpuctl.plan.choose import disk_stem
 from vgpuctl.plan.remove import describe_leftovers
-from vgpuctl.steps.plug import WriteRecord
-from vgpuctl.steps.refresh import DropSpare, MakeSpare, SwitchDisk
+from vgpuctl.ports.step import Plan, Step
+from vgpuctl.steps.attach import WriteRecord
+from vgpuctl.steps.refresh_disk import CreateSpareDisk, DeleteSpareDisk, SwitchDisk
 from vgpuctl.steps.storage import StartPool
 from vgpuctl.value import replace
 
 
-def system_disk(vm: Vm, promise: Promise) -> MadeDisk:
-    """Return the disk that can be made anew: a clone of an image, which the VM refers to.
+def system_disk(vm: Vm, record: VmRecord) -> ManagedDisk:
+    """Return the disk that can be recreated: a clone of an image, which the VM refers to.
 
     Raises:
         Busy: an earlier refresh was interrupted.
         Refused: it has no such disk, or no vGPU.
     """
-    if promise.spares():
+    if record.spare_disks():
         raise Busy(
-            f"an earlier refresh of {vm.name} was interrupted: {promise.spares()[0].path} is to be deleted",
+            f"an earlier refresh of {vm.name} was interrupted: {record.spare_disks()[0].path} is to be deleted",
             hint="vgpuctl reconcile, then run the command again",
             vm=vm.name,
         )
-    if not promise.vgpus:
+    if not record.vgpus:
         raise Refused(
             f"{vm.name} has no vGPU, by whose claim vgpuctl keeps other commands from it meanwhile",
             hint=f"vgpuctl attach {vm.name} --profile PROFILE",
             vm=vm.name,
         )
-    clones = [d for d in promise.own_disks() if d.base is not None]
+    clones = [d for d in record.data_disks() if d.base is not None]
     if not clones:
         raise Refused(
             f"{vm.name} has no disk that vgpuctl made as a clone of an image, so there is none to make anew",
@@ -59,16 +60,16 @@ def system_disk(vm: Vm, promise: Promise) -> MadeDisk:
     return clones[0]
 
 
-def refuse_kept_states(vm: Vm, leftovers: DomainLeftovers) -> None:
-    """Refuse a VM with snapshots or a saved state: they are of the disk that would go.
+def refuse_saved_states(vm: Vm, leftovers: DomainLeftovers) -> None:
+    """Refuse a VM with snapshots or a saved state: they belong to the disk that would be replaced.
 
     Raises:
         InUse: naming them.
     """
-    kept = describe_leftovers(replace(leftovers, nvram=None, tpm=False))
-    if kept:
+    saved_states = describe_leftovers(replace(leftovers, nvram=None, tpm=False))
+    if saved_states:
         raise InUse(
-            f"{vm.name} has {', '.join(kept)}, which would be worth nothing without its present disk",
+            f"{vm.name} has {', '.join(saved_states)}, which would be worth nothing without its present disk",
             hint=f"virsh managedsave-remove {vm.name}; virsh snapshot-delete {vm.name} SNAPSHOT",
             vm=vm.name,
             snapshots=list(leftovers.snapshots),
@@ -77,7 +78,7 @@ def refuse_kept_states(vm: Vm, leftovers: DomainLeftovers) -> None:
         )
 
 
-def refuse_unbootable(vm: Vm, image: ImageRecord) -> None:
+def refuse_unbootable(vm: Vm, image: ImageInfo) -> None:
     """Refuse an image that the VM's firmware cannot boot.
 
     Raises:
@@ -92,47 +93,51 @@ def refuse_unbootable(vm: Vm, image: ImageRecord) -> None:
         )
 
 
-def disk_names(vm: Vm, promise: Promise, old: MadeDisk) -> Iterator[str]:
-    """Return names for a disk beside the old one, in the order in which they are tried."""
+def free_volume_names(vm: Vm, record: VmRecord, old: ManagedDisk) -> Iterator[str]:
+    """Return volume names for a disk in the same pool as the old one, in the order to try them."""
     stem = disk_stem(vm.name, vm.uuid)
-    used = {d.volume for d in promise.disks if d.pool == old.pool}
+    used = {d.volume for d in record.disks if d.pool == old.pool}
     names = (f"{stem}-{n}.qcow2" if n else f"{stem}.qcow2" for n in count())
     return (name for name in names if name not in used)
 
 
-def new_disk(old: MadeDisk, image: ImageRecord, volume: str) -> MadeDisk:
-    """Return the clone to make beside the old disk, never smaller than that."""
+def new_disk(old: ManagedDisk, image: ImageInfo, volume: str) -> ManagedDisk:
+    """Return the clone to create next to the old disk, never smaller than that."""
     path = f"{posixpath.dirname(old.path)}/{volume}"
     size = max(old.capacity_bytes, image.virtual_size_bytes)
-    return MadeDisk(old.pool, volume, path, size, image.path, image.format)
+    return ManagedDisk(old.pool, volume, path, size, image.path, image.format)
 
 
-def making(vm: Vm, promise: Promise, old: MadeDisk, new: MadeDisk, image: ImageRecord, pool: PoolRecord | None) -> Plan:
-    """Return the steps up to the switch; they can be taken back."""
-    both = _with(promise, old, replace(new, role=DiskRole.SPARE), own=old)
-    after = switched(promise, old, new)
+def disk_switch_plan(
+    vm: Vm, record: VmRecord, old: ManagedDisk, new: ManagedDisk, image: ImageInfo, pool: PoolInfo | None
+) -> Plan:
+    """Return the steps up to and including the switch; they can be undone."""
+    record_with_both = _record_with_spare(record, old, replace(new, role=DiskRole.SPARE), own=old)
+    new_record = record_after_switch(record, old, new)
     steps: list[Step] = [] if pool is None or pool.active else [StartPool(pool.name)]
     steps += [
-        WriteRecord(vm.name, vm.uuid, both, promise, f"record {new.path} for VM {vm.name}"),
-        MakeSpare(vm.name, vm.uuid, new, image.chain),
-        SwitchDisk(vm.name, vm.uuid, old.path, new.path, both, after),
+        WriteRecord(vm.name, vm.uuid, record_with_both, record, f"record {new.path} for VM {vm.name}"),
+        CreateSpareDisk(vm.name, vm.uuid, new, image.backing_chain),
+        SwitchDisk(vm.name, vm.uuid, old.path, new.path, record_with_both, new_record),
     ]
-    return Plan(tuple(steps), off=(vm.uuid,))
+    return Plan(tuple(steps), vms_to_stop=(vm.uuid,))
 
 
-def switched(promise: Promise, old: MadeDisk, new: MadeDisk) -> Promise:
-    """Return the record once the new disk is the VM's and the old one is still there."""
-    return _with(promise, old, replace(old, role=DiskRole.SPARE), own=new)
+def record_after_switch(record: VmRecord, old: ManagedDisk, new: ManagedDisk) -> VmRecord:
+    """Return the record after the switch: the new disk is the VM's, and the old one still exists."""
+    return _record_with_spare(record, old, replace(old, role=DiskRole.SPARE), own=new)
 
 
-def _with(promise: Promise, old: MadeDisk, spare: MadeDisk, *, own: MadeDisk) -> Promise:
-    return replace(promise, disks=(*(own if d == old else d for d in promise.disks), spare))
+def _record_with_spare(record: VmRecord, old: ManagedDisk, spare: ManagedDisk, *, own: ManagedDisk) -> VmRecord:
+    return replace(record, disks=(*(own if d == old else d for d in record.disks), spare))
 
 
-def dropping(vm: Vm, promise: Promise) -> Plan:
-    """Return the steps that delete every spare and forget it; reconcile uses them for what a crash left."""
-    left = replace(promise, disks=tuple(d for d in promise.disks if d.role is not DiskRole.SPARE))
-    clones = tuple(d for d in promise.own_disks() if d.base is not None)
-    drops = (DropSpare(vm.name, vm.uuid, d, clones) for d in promise.spares())
-    forget = WriteRecord(vm.name, vm.uuid, left, promise, f"record that VM {vm.name} has no other disk any more")
-    return Plan((*drops, forget), undo_on_failure=False)
+def spare_removal_plan(vm: Vm, record: VmRecord) -> Plan:
+    """Return the steps that delete every spare and its record entry; reconcile uses them after a crash."""
+    new_record = replace(record, disks=tuple(d for d in record.disks if d.role is not DiskRole.SPARE))
+    clones = tuple(d for d in record.data_disks() if d.base is not None)
+    delete_steps = (DeleteSpareDisk(vm.name, vm.uuid, d, clones) for d in record.spare_disks())
+    record_step = WriteRecord(
+        vm.name, vm.uuid, new_record, record, f"record that VM {vm.name} has no other disk any more"
+    )
+    return Plan((*delete_steps, record_step), undo_on_failure=False)

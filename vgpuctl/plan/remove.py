@@ -1,159 +1,161 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan the removal of a VM: the creation backwards. reconcile uses the same steps for what a crash left."""
+"""Plan the removal of a VM: the creation in reverse. reconcile uses the same steps after a crash."""
 
 from __future__ import annotations
 
-from vgpuctl.backends import of
-from vgpuctl.errors import Foreign
+from vgpuctl.backends import backend_for
+from vgpuctl.errors import Unmanaged
 from vgpuctl.model.gpu import Backend, Vgpu
-from vgpuctl.model.records import DomainLeftovers
+from vgpuctl.model.port_values import DomainLeftovers
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.step import Plan, Step
-from vgpuctl.model.vm import DiskRole, MadeDisk, Promise, PromisedVgpu, PromiseState, Vm, VmState
-from vgpuctl.plan.reserve import homeless
-from vgpuctl.steps.claims import RefuseOthers, ReleaseClaim
-from vgpuctl.steps.domain import KeepDefinition, SetRecord, StopDomain, UndefineDomain
-from vgpuctl.steps.storage import RemoveVolume
+from vgpuctl.model.vm import AssignedVgpu, DiskRole, ManagedDisk, RecordState, Vm, VmRecord, VmState
+from vgpuctl.plan.reserve import without_slot
+from vgpuctl.ports.step import Plan, Step
+from vgpuctl.steps.claims import RefuseConcurrentCommand, ReleaseClaim
+from vgpuctl.steps.domain import MakePersistent, SetRecordState, StopDomain, UndefineDomain
+from vgpuctl.steps.storage import DeleteVolume
 from vgpuctl.value import replace
 
 
-def own_promise(vm: Vm, doing: str) -> Promise:
-    """Return a VM's promise, or refuse to change a VM that is not ours.
+def own_record(vm: Vm, action: str) -> VmRecord:
+    """Return a VM's record, or refuse to change a VM that vgpuctl does not manage.
 
     Raises:
-        Foreign: vgpuctl did not make it, its record was copied, is lost or cannot be understood. One that only has
-            vGPUs from here is not deleted.
+        Unmanaged: vgpuctl did not create it, or its record was copied, is lost or is unreadable. vgpuctl does not
+            delete a VM that only has vGPUs from it.
     """
-    if vm.promise is not None and (vm.promise.made_vm or doing != "delete"):
-        return vm.promise
-    if vm.promise is not None:
-        raise Foreign(
-            f"{vm.name} was not made by vgpuctl, which only gave it {len(vm.promise.vgpus)} vGPU(s)",
+    if vm.record is not None and (vm.record.created_vm or action != "delete"):
+        return vm.record
+    if vm.record is not None:
+        raise Unmanaged(
+            f"{vm.name} was not made by vgpuctl, which only gave it {len(vm.record.vgpus)} vGPU(s)",
             hint=f"vgpuctl detach {vm.name} takes them back; then use virsh",
             vm=vm.name,
         )
-    if vm.copied_promise is not None:
-        raise Foreign(
-            f"{vm.name} carries the record of another VM or host ({vm.copied_promise.vm_uuid}): it is a copy",
-            hint=f"vgpuctl does not {doing} it; {_by_virsh(vm, doing)}",
+    if vm.copied_record is not None:
+        raise Unmanaged(
+            f"{vm.name} carries the record of another VM or host ({vm.copied_record.vm_uuid}): it is a copy",
+            hint=f"vgpuctl does not {action} it; {_virsh_command(vm, action)}",
             vm=vm.name,
         )
-    if vm.unreadable_promise:
-        raise Foreign(
+    if vm.has_unreadable_record:
+        raise Unmanaged(
             f"{vm.name} has a record that this vgpuctl cannot read: a newer one may have written it",
             hint=f"upgrade vgpuctl; virsh dumpxml {vm.name} shows the record, in <metadata>",
             vm=vm.name,
         )
-    raise Foreign(
-        f"{vm.name} was not made by vgpuctl, which does not {doing} it",
-        hint=f"{_by_virsh(vm, doing)}; if vgpuctl made it and its record was lost: vgpuctl reconcile",
+    raise Unmanaged(
+        f"{vm.name} was not made by vgpuctl, which does not {action} it",
+        hint=f"{_virsh_command(vm, action)}; if vgpuctl made it and its record was lost: vgpuctl reconcile",
         vm=vm.name,
     )
 
 
-def _by_virsh(vm: Vm, doing: str) -> str:
-    """Return virsh's command for what vgpuctl does not do to a VM."""
-    import shlex  # libvirt's hook loads this module, and quotes nothing
+def _virsh_command(vm: Vm, action: str) -> str:
+    """Return the virsh command for an action that vgpuctl refuses on a VM."""
+    import shlex  # libvirt's hook loads this module but does not need shlex
 
-    word = {"start": "start", "stop": "shutdown", "delete": "undefine"}.get(doing, "edit")
-    return f"virsh {word} {shlex.quote(vm.name)}"
+    subcommand = {"start": "start", "stop": "shutdown", "delete": "undefine"}.get(action, "edit")
+    return f"virsh {subcommand} {shlex.quote(vm.name)}"
 
 
-def not_provably_ours(snapshot: Snapshot, vm: Vm, promise: Promise) -> frozenset[str]:
-    """Return the promised carriers whose present device may be somebody else's: it stays.
+def unproven_carriers(snapshot: Snapshot, vm: Vm, record: VmRecord) -> frozenset[str]:
+    """Return the assigned carriers whose device may be somebody else's: vgpuctl leaves those devices alone.
 
-    An mdev's UUID proves its owner. A VF does not: without a claim from this boot, a type that is not the promised
-    one, or not known, was set by somebody else after the reboot that took ours. What a VM reserves only while it runs
-    and does not have now may be anybody's.
+    An mdev's UUID proves its owner. A VF does not. Without a claim from this boot, a VF whose type is unknown or not
+    the assigned one was set by somebody else, after the reboot that removed vgpuctl's vGPU. A slot that a VM reserves
+    only while it runs, and does not have now, may be anybody's.
     """
     claimed = {c.carrier for c in snapshot.claims if c.vm_uuid == vm.uuid}
-    doubtful = {v.carrier for v in homeless(snapshot, vm, promise)}
-    for promised in promise.vgpus:
-        if promised.backend is not Backend.VENDOR_VF or promised.carrier in claimed:
+    unproven = {v.carrier for v in without_slot(snapshot, vm, record)}
+    for assigned in record.vgpus:
+        if assigned.backend is not Backend.VENDOR_VF or assigned.carrier in claimed:
             continue
-        gpu = snapshot.gpu(promised.gpu)
-        function = gpu.function_at(promised.carrier) if gpu else None
+        gpu = snapshot.gpu(assigned.gpu)
+        function = gpu.find_function(assigned.carrier) if gpu else None
         if gpu is None or function is None or function.current_type is None:
             continue
-        known = gpu.type_of(function.current_type)
-        if known is None or known.profile != promised.profile:
-            doubtful.add(promised.carrier)
-    return frozenset(doubtful)
+        vgpu_type = gpu.find_type(function.current_type)
+        if vgpu_type is None or vgpu_type.profile != assigned.profile:
+            unproven.add(assigned.carrier)
+    return frozenset(unproven)
 
 
-def gone_with(promise: Promise, *, keep_disks: bool) -> tuple[MadeDisk, ...]:
-    """Return the volumes that go with a VM; seeds and what a refresh left are nobody's work, so they always do."""
-    return tuple(d for d in promise.disks if not keep_disks or d.role is not DiskRole.DISK)
+def disks_to_delete(record: VmRecord, *, keep_disks: bool) -> tuple[ManagedDisk, ...]:
+    """Return the volumes to delete with a VM: always its seeds and leftovers of a refresh, which hold nobody's work."""
+    return tuple(d for d in record.disks if not keep_disks or d.role is not DiskRole.DISK)
 
 
-def removal_plan(
+def vm_removal_plan(
     vm: Vm,
-    promise: Promise,
+    record: VmRecord,
     leftovers: DomainLeftovers,
     *,
     keep_disks: bool,
-    leave: frozenset[str] = frozenset(),
+    keep_devices: frozenset[str] = frozenset(),
 ) -> Plan:
-    """Return the steps that remove a VM; a crash in between is finished by reconcile.
+    """Return the steps that remove a VM; reconcile finishes them after a crash.
 
-    `leave`: carriers whose device stays, because it is not provably ours.
+    `keep_devices`: carriers whose device stays because vgpuctl does not provably own it.
     """
-    kept = replace(promise, disks=gone_with(promise, keep_disks=keep_disks))
-    steps: list[Step] = [] if vm.persistent else [KeepDefinition(vm.name, vm.uuid)]
+    removal_record = replace(record, disks=disks_to_delete(record, keep_disks=keep_disks))
+    steps: list[Step] = [] if vm.persistent else [MakePersistent(vm.name, vm.uuid)]
     if vm.state is not VmState.STOPPED:
         steps.append(StopDomain(vm.name, vm.uuid, force=True, deadline_seconds=0))
-    steps.append(SetRecord(vm.name, vm.uuid, replace(kept, state=PromiseState.REMOVING), was=vm.promise))
-    if promise.lends:
-        steps.append(RefuseOthers(vm.name, vm.uuid))
-    for vgpu in reversed(kept.vgpus):
-        if vgpu.carrier not in leave:
-            steps += of(vgpu.backend).remove(vgpu)
-    steps += [RemoveVolume(d) for d in reversed(kept.disks)]
+    steps.append(
+        SetRecordState(vm.name, vm.uuid, replace(removal_record, state=RecordState.REMOVING), previous=vm.record)
+    )
+    if record.reserve_while_running:
+        steps.append(RefuseConcurrentCommand(vm.name, vm.uuid))
+    for vgpu in reversed(removal_record.vgpus):
+        if vgpu.carrier not in keep_devices:
+            steps += backend_for(vgpu.backend).remove_steps(vgpu)
+    steps += [DeleteVolume(d) for d in reversed(removal_record.disks)]
     steps.append(UndefineDomain(vm.name, vm.uuid, describe_leftovers(leftovers)))
-    steps += [ReleaseClaim(v.carrier, vm.uuid) for v in reversed(kept.vgpus)]
-    notes = tuple(f"disk {d.path} is kept" for d in promise.own_disks()) if keep_disks else ()
-    notes += tuple(f"the vGPU on {c} is not {vm.name}'s: somebody else set it; it stays" for c in sorted(leave))
-    return Plan(steps=tuple(steps), notes=notes, undo_on_failure=False, off=(vm.uuid,))
+    steps += [ReleaseClaim(v.carrier, vm.uuid) for v in reversed(removal_record.vgpus)]
+    notes = tuple(f"disk {d.path} is kept" for d in record.data_disks()) if keep_disks else ()
+    notes += tuple(f"the vGPU on {c} is not {vm.name}'s: somebody else set it; it stays" for c in sorted(keep_devices))
+    return Plan(steps=tuple(steps), notes=notes, undo_on_failure=False, vms_to_stop=(vm.uuid,))
 
 
 def describe_leftovers(leftovers: DomainLeftovers) -> tuple[str, ...]:
-    """Return what undefine takes with it, in words."""
-    found = []
+    """Return, in words, what undefine removes together with the VM."""
+    descriptions = []
     if leftovers.nvram:
-        found.append(f"NVRAM {leftovers.nvram}")
+        descriptions.append(f"NVRAM {leftovers.nvram}")
     if leftovers.tpm:
-        found.append("its TPM state")
+        descriptions.append("its TPM state")
     if leftovers.managed_save:
-        found.append("its managed save")
+        descriptions.append("its managed save")
     if leftovers.snapshots:
-        found.append(f"snapshots {', '.join(leftovers.snapshots)}")
+        descriptions.append(f"snapshots {', '.join(leftovers.snapshots)}")
     if leftovers.checkpoints:
-        found.append(f"checkpoints {', '.join(leftovers.checkpoints)}")
-    return tuple(found)
+        descriptions.append(f"checkpoints {', '.join(leftovers.checkpoints)}")
+    return tuple(descriptions)
 
 
-def freeing_steps(vm: Vm, vgpus: tuple[PromisedVgpu, ...]) -> tuple[Step, ...]:
-    """Return the steps that give back what a VM that is off has, and keeps nowhere but in its record."""
+def release_steps(vm: Vm, vgpus: tuple[AssignedVgpu, ...]) -> tuple[Step, ...]:
+    """Return the steps that release the vGPUs of a stopped VM, which then remain only in its record."""
     steps: list[Step] = []
     for vgpu in reversed(vgpus):
-        steps += of(vgpu.backend).remove(vgpu)
+        steps += backend_for(vgpu.backend).remove_steps(vgpu)
     return (*steps, *(ReleaseClaim(v.carrier, vm.uuid) for v in reversed(vgpus)))
 
 
-def orphan_plan(vgpu: Vgpu) -> Plan:
+def leaked_removal_plan(vgpu: Vgpu) -> Plan:
     """Return the steps that remove a leaked device and its claim."""
     steps: list[Step] = []
     if vgpu.backend is not None:
-        steps += of(vgpu.backend).remove(as_promised(vgpu))
+        steps += backend_for(vgpu.backend).remove_steps(assigned_from_observed(vgpu))
     steps.append(ReleaseClaim(vgpu.carrier, vgpu.vm_uuid or ""))
     return Plan(steps=tuple(steps), undo_on_failure=False)
 
 
-def as_promised(vgpu: Vgpu, index: int = 0) -> PromisedVgpu:
-    """Return the promise form of an observed vGPU, as steps want it."""
+def assigned_from_observed(vgpu: Vgpu, index: int = 0) -> AssignedVgpu:
+    """Return an observed vGPU as an assigned one, the form that steps need."""
     if vgpu.backend is None:
         raise ValueError(f"{vgpu.carrier} has no backend")
-    return PromisedVgpu(
+    return AssignedVgpu(
         index=index,
         backend=vgpu.backend,
         gpu=vgpu.gpu,

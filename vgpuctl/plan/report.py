@@ -5,20 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from vgpuctl.capacity.place import free_in, rooms_for, sure_in
-from vgpuctl.capacity.room import Room, most_on
-from vgpuctl.model.gpu import NOT_FOR_VGPUS, Backend, Gpu, Vgpu, VgpuType
+from vgpuctl.capacity.room import Room, max_on_empty_gpu
+from vgpuctl.capacity.vm_placement import list_rooms, sum_free, sum_guaranteed
+from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Backend, Gpu, Vgpu, VgpuType
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import PromisedVgpu, Vm
-from vgpuctl.plan.reserve import homeless
-from vgpuctl.plan.scheduler_report import scheduler_pair
+from vgpuctl.model.vm import AssignedVgpu, Vm
+from vgpuctl.plan.reserve import without_slot
+from vgpuctl.plan.scheduler_report import scheduler_summary
 
 Value = dict[str, object]
 
 
 def free_values(rooms: Sequence[tuple[Gpu, Room]]) -> Value:
     """Return how many more of one profile fit in these rooms, and how many of them for sure."""
-    return {"free": free_in(rooms), "free_at_least": sure_in(rooms)}
+    return {"free": sum_free(rooms), "free_at_least": sum_guaranteed(rooms)}
 
 
 def vgpu_value(vgpu: Vgpu) -> Value:
@@ -63,10 +63,12 @@ def with_companions(values: Iterable[Value]) -> list[Value]:
 
 def gpu_value(snapshot: Snapshot, gpu: Gpu) -> Value:
     """Return one GPU's value for list-gpus."""
-    taken = snapshot.taken_on(gpu.address)
+    taken = snapshot.vgpus_on(gpu.address)
     problems = [*gpu.problems, *(f"{f.address}: {f.problem}" for f in gpu.functions if f.problem)]
     problems += [
-        f"process {s.process.pid} waits in the kernel writing {s.path}" for s in snapshot.stuck if s.gpu == gpu.address
+        f"process {s.process.pid} waits in the kernel writing {s.path}"
+        for s in snapshot.stuck_writes
+        if s.gpu == gpu.address
     ]
     vf_addresses = {f.address for f in gpu.functions} if gpu.vfs_enabled else set()
     return {
@@ -85,11 +87,11 @@ def gpu_value(snapshot: Snapshot, gpu: Gpu) -> Value:
         },
         "vgpus": vgpu_values(taken),
         "problems": problems,
-        "desired_mode": str(gpu.desired) if gpu.desired else None,
+        "desired_mode": str(gpu.desired_mode) if gpu.desired_mode else None,
         "cordoned": gpu.cordoned,
         "allowed_profiles": None if gpu.allowed_profiles is None else list(gpu.allowed_profiles),
         "reserved_for": list(gpu.reserved_for),
-        "scheduler": scheduler_pair(gpu),
+        "scheduler": scheduler_summary(gpu),
     }
 
 
@@ -98,14 +100,14 @@ def gpu_warnings(gpus: Iterable[Gpu]) -> tuple[str, ...]:
     return tuple(
         f"{g.address} ({g.model}): its VFs are off, 0 of {g.vfs_total} enabled; what it offers shows once they are on"
         for g in gpus
-        if g.backend is None and g.vfs_total and not g.vfs_enabled and g.desired not in NOT_FOR_VGPUS
+        if g.backend is None and g.vfs_total and not g.vfs_enabled and g.desired_mode not in MODES_WITHOUT_VFS
     )
 
 
 def gpu_details(snapshot: Snapshot, gpu: Gpu) -> Value:
     """Return one GPU's value for show-gpu: with its types, functions and group."""
     value = gpu_value(snapshot, gpu)
-    value["console"] = list(gpu.console)
+    value["console"] = list(gpu.console_reasons)
     value["group_members"] = [
         {"address": m.address, "driver": m.driver, "same_slot": m.same_slot} for m in gpu.group_members
     ]
@@ -119,8 +121,8 @@ def gpu_details(snapshot: Snapshot, gpu: Gpu) -> Value:
             "name": t.name,
             "type_id": t.type_id,
             "framebuffer_mib": t.framebuffer_mib,
-            "max_per_gpu": most_on(gpu, t),
-            **free_values(rooms_for(snapshot, (gpu,), {gpu.address: t})),
+            "max_per_gpu": max_on_empty_gpu(gpu, t),
+            **free_values(list_rooms(snapshot, (gpu,), {gpu.address: t})),
             "gpu_instance_profile": _gi_profile(gpu, t),
         }
         for t in gpu.types
@@ -134,7 +136,7 @@ def _gi_profile(gpu: Gpu, known: VgpuType) -> str | None:
     """Return the name of the GPU instance profile that a type needs, or its number where the GPU does not name it."""
     if known.gi_profile_id is None:
         return None
-    profile = gpu.mig.profile(known.gi_profile_id) if gpu.mig is not None else None
+    profile = gpu.mig.find_profile(known.gi_profile_id) if gpu.mig is not None else None
     return profile.name if profile is not None else str(known.gi_profile_id)
 
 
@@ -143,28 +145,28 @@ def _mig_value(gpu: Gpu) -> Value | None:
         return None
     instances = []
     for one in gpu.mig.instances:
-        profile = gpu.mig.profile(one.profile_id)
+        profile = gpu.mig.find_profile(one.profile_id)
         name = profile.name if profile is not None else str(one.profile_id)
-        instances.append({"id": one.gi_id, "profile": name, "start": one.span.start, "size": one.span.size})
-    return {"enabled": gpu.mig.enabled, "pending": gpu.mig.pending, "instances": instances}
+        instances.append({"id": one.gi_id, "profile": name, "start": one.placement.start, "size": one.placement.size})
+    return {"enabled": gpu.mig.enabled, "pending": gpu.mig.pending_enabled, "instances": instances}
 
 
 def vm_value(snapshot: Snapshot, vm: Vm) -> Value:
     """Return one VM's value for show-vm and for every command that makes or changes one."""
-    made = {d.path: d for d in vm.promise.disks} if vm.promise else {}
+    made = {d.path: d for d in vm.record.disks} if vm.record else {}
     return {
         "name": vm.name,
         "uuid": vm.uuid,
         "state": str(vm.state),
         "owner": owner_of(vm),
-        "record": str(vm.promise.state) if vm.promise else None,
+        "record": str(vm.record.state) if vm.record else None,
         "memory_mib": vm.memory_mib,
         "vcpus": vm.vcpus,
         "firmware": vm.firmware,
         "networks": list(vm.networks),
         "mac_addresses": list(vm.mac_addresses),
-        "reserve": vm.promise.reserve if vm.promise else None,
-        "spread_group": vm.promise.spread_group if vm.promise else None,
+        "reserve": vm.record.reserve if vm.record else None,
+        "spread_group": vm.record.spread_group if vm.record else None,
         "vgpus": _vgpus_of(snapshot, vm),
         "disks": [
             {
@@ -183,12 +185,12 @@ def _vgpus_of(snapshot: Snapshot, vm: Vm) -> list[Value]:
     """Return the vGPUs that a VM has, and those that it gets when it starts, as its record names them."""
     values = [vgpu_value(v) for v in snapshot.vgpus if v.vm_uuid == vm.uuid]
     shown = {v["carrier"] for v in values}
-    away = homeless(snapshot, vm, vm.promise) if vm.promise is not None else ()
+    away = without_slot(snapshot, vm, vm.record) if vm.record is not None else ()
     waiting = (planned_vgpu(v, vm.name) for v in away if v.carrier not in shown)
     return with_companions([*values, *(v | {"reason": "reserved only while the VM runs"} for v in waiting)])
 
 
-def planned_vgpu(vgpu: PromisedVgpu, vm: str | None) -> Value:
+def planned_vgpu(vgpu: AssignedVgpu, vm: str | None) -> Value:
     """Return the value of a vGPU that is promised to a VM, or to none, and not made yet."""
     return {
         "carrier": vgpu.carrier,
@@ -210,9 +212,9 @@ def planned_vgpu(vgpu: PromisedVgpu, vm: str | None) -> Value:
 
 def owner_of(vm: Vm) -> str:
     """Say whose a VM is: ours, foreign (also when it only has vGPUs from here), or a copy of one of ours."""
-    if vm.promise is not None:
-        return "ours" if vm.promise.made_vm else "foreign"
-    return "copy" if vm.copied_promise is not None else "foreign"
+    if vm.record is not None:
+        return "ours" if vm.record.created_vm else "foreign"
+    return "copy" if vm.copied_record is not None else "foreign"
 
 
 def vm_row(snapshot: Snapshot, vm: Vm) -> Value:
@@ -224,6 +226,6 @@ def vm_row(snapshot: Snapshot, vm: Vm) -> Value:
         "owner": owner_of(vm),
         "memory_mib": vm.memory_mib,
         "vcpus": vm.vcpus,
-        "reserve": vm.promise.reserve if vm.promise else None,
+        "reserve": vm.record.reserve if vm.record else None,
         "vgpus": _vgpus_of(snapshot, vm),
     }

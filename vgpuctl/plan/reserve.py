@@ -1,208 +1,214 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The places of a VM that reserves them only while it runs: which it has, where it goes, and what its record names.
+"""Slots of a VM that reserves them only while it runs: which it has, where it goes, what its record names.
 
-While such a VM is off, its record names places that others may have. At its start it gets its own again when they are
-free, and others where there is room otherwise.
+While such a VM is off, its record names slots that others may take. When it starts, it gets its own slots back if they
+are free. Otherwise it gets others, if there is room.
 """
 
 from __future__ import annotations
 
-from vgpuctl.capacity.closed import why_closed, why_shut
-from vgpuctl.capacity.mixed_size import cheapest, is_free
+from vgpuctl.capacity.constraints import why_group_conflicts
+from vgpuctl.capacity.mixed_size import choose_placement_id, is_placement_free
 from vgpuctl.capacity.ownership import carrier_uuid
-from vgpuctl.capacity.room import room
-from vgpuctl.capacity.where import why_not_apart
+from vgpuctl.capacity.restrictions import why_restricted, why_unschedulable
+from vgpuctl.capacity.room import compute_room
 from vgpuctl.errors import InUse, NoCapacity
-from vgpuctl.model.gpu import MDEV, Backend, Function, Gpu, Owner, Vgpu
+from vgpuctl.model.gpu import MDEV_BACKENDS, Backend, Gpu, GpuFunction, Ownership, Vgpu
+from vgpuctl.model.request import VmRequest
 from vgpuctl.model.snapshot import Snapshot
-from vgpuctl.model.vm import Promise, PromisedVgpu, Vm
-from vgpuctl.model.wish import VmWish
-from vgpuctl.plan.choose import as_taken, choose, refuse_unknown_host_file
-from vgpuctl.plan.differ import kept_where
+from vgpuctl.model.vm import AssignedVgpu, Vm, VmRecord
+from vgpuctl.plan.choose import as_taken_vgpu, choose_vgpus, refuse_invalid_host_file
+from vgpuctl.plan.vm_diff import recorded_constraints
 from vgpuctl.value import replace
 
 
-def held(snapshot: Snapshot, vm: Vm, promise: Promise) -> tuple[PromisedVgpu, ...]:
-    """Return the vGPUs that have a place now, each where it is; all of them when the VM keeps its places always."""
-    if not promise.lends:
-        return promise.vgpus
-    ours = (v for v in snapshot.vgpus if v.owner is Owner.OURS and v.name is None)
-    mine = {v.carrier: v for v in ours if v.vm_uuid == vm.uuid}
-    return tuple(_there(p, mine[p.carrier]) for p in promise.vgpus if p.carrier in mine)
+def with_slot(snapshot: Snapshot, vm: Vm, record: VmRecord) -> tuple[AssignedVgpu, ...]:
+    """Return the vGPUs that have a slot now, each at its current slot; all of them if the VM always reserves them."""
+    if not record.reserve_while_running:
+        return record.vgpus
+    managed = (v for v in snapshot.vgpus if v.owner is Ownership.MANAGED and v.name is None)
+    vm_vgpus = {v.carrier: v for v in managed if v.vm_uuid == vm.uuid}
+    return tuple(_at_current_slot(a, vm_vgpus[a.carrier]) for a in record.vgpus if a.carrier in vm_vgpus)
 
 
-def _there(promised: PromisedVgpu, seen: Vgpu) -> PromisedVgpu:
-    """Return a vGPU with the place that it has, or is about to have."""
-    placement = seen.placement_id if seen.due_placement_id is None else seen.due_placement_id
-    return replace(promised, gpu=seen.gpu, function=seen.function, placement_id=placement)
+def _at_current_slot(assigned: AssignedVgpu, observed: Vgpu) -> AssignedVgpu:
+    """Return a vGPU with the slot that it has, or will have after a pending move."""
+    placement = observed.placement_id if observed.target_placement_id is None else observed.target_placement_id
+    return replace(assigned, gpu=observed.gpu, function=observed.function, placement_id=placement)
 
 
-def homeless(snapshot: Snapshot, vm: Vm, promise: Promise) -> tuple[PromisedVgpu, ...]:
-    """Return the vGPUs that have no place now, as the record names them."""
-    there = {v.carrier for v in held(snapshot, vm, promise)}
-    return tuple(v for v in promise.vgpus if v.carrier not in there)
+def without_slot(snapshot: Snapshot, vm: Vm, record: VmRecord) -> tuple[AssignedVgpu, ...]:
+    """Return the vGPUs that have no slot now, as recorded."""
+    placed_carriers = {v.carrier for v in with_slot(snapshot, vm, record)}
+    return tuple(v for v in record.vgpus if v.carrier not in placed_carriers)
 
 
-def wish_for(vm: Vm, promise: Promise, vgpus: tuple[PromisedVgpu, ...]) -> VmWish:
-    """Return the wish that these vGPUs of a VM were made for, on the GPU that was typed then."""
-    kept = promise.asked
-    names = [v.profile for v in vgpus if v.profile is not None]
-    return VmWish(
+def request_from_record(vm: Vm, record: VmRecord, vgpus: tuple[AssignedVgpu, ...]) -> VmRequest:
+    """Return the request for which these vGPUs of a VM were created, with its original GPU constraints."""
+    fields = record.request_fields
+    profiles = [v.profile for v in vgpus if v.profile is not None]
+    return VmRequest(
         name=vm.name,
-        profiles=tuple((name, names.count(name)) for name in dict.fromkeys(names)),
-        where=kept_where(kept),
-        mode=str(kept.get("mode") or "vgpu"),
+        profiles=tuple((name, profiles.count(name)) for name in dict.fromkeys(profiles)),
+        constraints=recorded_constraints(fields),
+        mode=str(fields.get("mode") or "vgpu"),
         memory_mib=vm.memory_mib,
         vcpus=vm.vcpus,
         image=None,
         disks=(),
         cdrom=None,
         network=vm.networks[0] if vm.networks else "",
-        os=str(kept.get("os") or "linux"),
+        os=str(fields.get("os") or "linux"),
         storage_pool="",
         hotplug_slots=0,
         vgpu_params=(),
-        template=str(kept.get("template") or "vm"),
-        force_console=bool(kept.get("force_console", False)),
-        reserve=promise.reserve,
+        template=str(fields.get("template") or "vm"),
+        force_console=bool(fields.get("force_console", False)),
+        reserve=record.reserve,
     )
 
 
-def places(
-    snapshot: Snapshot, vm: Vm, promise: Promise, exclude: frozenset[str] = frozenset(), *, fixed: bool = False
-) -> tuple[PromisedVgpu, ...]:
-    """Return where each vGPU goes that has no place: its own again if that is free, else wherever there is room.
+def choose_slots(
+    snapshot: Snapshot,
+    vm: Vm,
+    record: VmRecord,
+    exclude: frozenset[str] = frozenset(),
+    *,
+    keep_definition: bool = False,
+) -> tuple[AssignedVgpu, ...]:
+    """Return a slot for each vGPU without one: its own slot if free, else any with room.
 
-    `fixed`: the VM's definition stays as it is, so an mdev may go anywhere and a function nowhere else.
+    `keep_definition`: the VM's definition must not change. So an mdev may go anywhere, but a function cannot change.
 
     Raises:
-        InUse: `fixed`, and its function is not free; naming who has it, and the command that moves the VM.
-        VgpuctlError: as `choose`.
+        InUse: with `keep_definition`, its function is not free; names the holder and the command that moves the VM.
+        VgpuctlError: as `choose_vgpus`.
     """
-    away = homeless(snapshot, vm, promise)
-    own = _own(snapshot, vm, promise, away, exclude)
-    if own is not None:
-        return own
-    if fixed:
-        _refuse_moving(snapshot, vm, away)
-        exclude |= {g.address for g in snapshot.gpus if g.backend not in MDEV}
-    chosen = list(choose(snapshot, wish_for(vm, promise, away), promise.vm_uuid, exclude))
-    found = []
-    for promised in away:
-        place = next(c for c in chosen if c.profile == promised.profile)
-        chosen.remove(place)
-        carrier = carrier_uuid(promise.vm_uuid, promised.index) if place.backend in MDEV else place.carrier
-        found.append(replace(place, index=promised.index, carrier=carrier, params=promised.params))
-    return tuple(found)
+    without = without_slot(snapshot, vm, record)
+    own_slots = _own_slots(snapshot, vm, record, without, exclude)
+    if own_slots is not None:
+        return own_slots
+    if keep_definition:
+        _refuse_moving(snapshot, vm, without)
+        exclude |= {g.address for g in snapshot.gpus if g.backend not in MDEV_BACKENDS}
+    chosen = list(choose_vgpus(snapshot, request_from_record(vm, record, without), record.vm_uuid, exclude))
+    result = []
+    for assigned in without:
+        match = next(c for c in chosen if c.profile == assigned.profile)
+        chosen.remove(match)
+        carrier = carrier_uuid(record.vm_uuid, assigned.index) if match.backend in MDEV_BACKENDS else match.carrier
+        result.append(replace(match, index=assigned.index, carrier=carrier, params=assigned.params))
+    return tuple(result)
 
 
-def _own(
-    snapshot: Snapshot, vm: Vm, promise: Promise, away: tuple[PromisedVgpu, ...], exclude: frozenset[str]
-) -> tuple[PromisedVgpu, ...] | None:
-    """Return the places that the record names, when all of them are free and open; mdevs may take another VF."""
-    if away:
-        refuse_unknown_host_file(snapshot)
-    mode = wish_for(vm, promise, away).mode
-    found: list[PromisedVgpu] = []
-    for promised in away:
-        gpu = snapshot.gpu(promised.gpu)
-        if gpu is None or gpu.address in exclude or why_shut(snapshot, gpu, mode, vm.name) is not None:
+def _own_slots(
+    snapshot: Snapshot, vm: Vm, record: VmRecord, vgpus: tuple[AssignedVgpu, ...], exclude: frozenset[str]
+) -> tuple[AssignedVgpu, ...] | None:
+    """Return the recorded slots if all are free and allowed, else None; mdevs may use another VF."""
+    if vgpus:
+        refuse_invalid_host_file(snapshot)
+    mode = request_from_record(vm, record, vgpus).mode
+    slots: list[AssignedVgpu] = []
+    for assigned in vgpus:
+        gpu = snapshot.gpu(assigned.gpu)
+        if gpu is None or gpu.address in exclude or why_unschedulable(snapshot, gpu, mode, vm.name) is not None:
             return None
-        if why_not_apart(snapshot, gpu, promise.spread_group, vm.uuid) is not None:
+        if why_group_conflicts(snapshot, gpu, record.spread_group, vm.uuid) is not None:
             return None
-        function = _function(snapshot, gpu, promised)
+        function = _choose_function(snapshot, gpu, assigned)
         if function is None:
             return None
-        placement = _placement(snapshot, gpu, promised)
-        found.append(replace(promised, function=function, placement_id=placement))
-        snapshot = replace(snapshot, vgpus=(*snapshot.vgpus, as_taken(found[-1], vm.name, vm.uuid)))
-    return tuple(found)
+        placement = _choose_placement(snapshot, gpu, assigned)
+        slots.append(replace(assigned, function=function, placement_id=placement))
+        snapshot = replace(snapshot, vgpus=(*snapshot.vgpus, as_taken_vgpu(slots[-1], vm.name, vm.uuid)))
+    return tuple(slots)
 
 
-def _function(snapshot: Snapshot, gpu: Gpu, promised: PromisedVgpu) -> str | None:
-    """Return the function of its own GPU that a vGPU can have now; None when it must go elsewhere."""
-    if promised.profile is None:
+def _choose_function(snapshot: Snapshot, gpu: Gpu, assigned: AssignedVgpu) -> str | None:
+    """Return the function of its own GPU that a vGPU can use now; None if it must go elsewhere."""
+    if assigned.profile is None:
         taken = {c for v in snapshot.vgpus for c in (v.carrier, v.function)}
-        gone = promised.backend is Backend.SRIOV_VF and gpu.function_at(promised.function) is None
-        shut = gone or promised.function in taken or gpu.backend is not promised.backend
-        return None if shut else promised.function
-    known = next((t for t in gpu.types if t.profile == promised.profile), None)
-    if known is None or gpu.backend is not promised.backend:
+        is_vf_missing = assigned.backend is Backend.SRIOV_VF and gpu.find_function(assigned.function) is None
+        unusable = is_vf_missing or assigned.function in taken or gpu.backend is not assigned.backend
+        return None if unusable else assigned.function
+    vgpu_type = next((t for t in gpu.types if t.profile == assigned.profile), None)
+    if vgpu_type is None or gpu.backend is not assigned.backend:
         return None
-    space = room(gpu, snapshot.taken_on(gpu.address), known)
-    if not space.some:
+    room = compute_room(gpu, snapshot.vgpus_on(gpu.address), vgpu_type)
+    if not room.has_room:
         return None
-    usable = [f.address for f in gpu.functions if _offers(f, known.type_id)]
-    free = set(usable) - {v.function for v in snapshot.taken_on(gpu.address)}
-    if promised.function in space.functions or promised.function in free:
-        return promised.function
-    return space.functions[0] if promised.backend in MDEV else None
+    usable = [f.address for f in gpu.functions if _offers_type(f, vgpu_type.type_id)]
+    unused = set(usable) - {v.function for v in snapshot.vgpus_on(gpu.address)}
+    if assigned.function in room.functions or assigned.function in unused:
+        return assigned.function
+    return room.functions[0] if assigned.backend in MDEV_BACKENDS else None
 
 
-def _placement(snapshot: Snapshot, gpu: Gpu, promised: PromisedVgpu) -> int | None:
-    """Return where a vGPU goes on its own GPU: where its record says, on a mixed-size GPU if that is free."""
-    known = next((t for t in gpu.types if t.profile == promised.profile), None)
-    if not gpu.mixed_size or known is None:
-        return promised.placement_id
-    taken = snapshot.taken_on(gpu.address)
-    if promised.placement_id is not None and is_free(gpu, taken, known, promised.placement_id):
-        return promised.placement_id
-    return cheapest(gpu, taken, known)
+def _choose_placement(snapshot: Snapshot, gpu: Gpu, assigned: AssignedVgpu) -> int | None:
+    """Return the vGPU's placement on its own GPU: the recorded one, on a mixed-size GPU only if that is free."""
+    vgpu_type = next((t for t in gpu.types if t.profile == assigned.profile), None)
+    if not gpu.mixed_size or vgpu_type is None:
+        return assigned.placement_id
+    taken = snapshot.vgpus_on(gpu.address)
+    if assigned.placement_id is not None and is_placement_free(gpu, taken, vgpu_type, assigned.placement_id):
+        return assigned.placement_id
+    return choose_placement_id(gpu, taken, vgpu_type)
 
 
-def _offers(function: Function, type_id: str) -> bool:
-    idle = not function.mdevs and function.current_type is None and not function.problem
-    return idle and (function.available or {}).get(type_id, 0) > 0
+def _offers_type(function: GpuFunction, type_id: str) -> bool:
+    is_idle = not function.mdevs and function.current_type is None and not function.problem
+    return is_idle and (function.available_instances or {}).get(type_id, 0) > 0
 
 
-def _refuse_moving(snapshot: Snapshot, vm: Vm, away: tuple[PromisedVgpu, ...]) -> None:
-    """Refuse what only a change of the definition could give: another function than the one it names."""
-    for promised in away:
-        if promised.backend in MDEV:
+def _refuse_moving(snapshot: Snapshot, vm: Vm, vgpus: tuple[AssignedVgpu, ...]) -> None:
+    """Refuse what needs a change of the definition: another function than the one it names."""
+    for assigned in vgpus:
+        if assigned.backend in MDEV_BACKENDS:
             continue
-        other = next((v for v in snapshot.vgpus if promised.carrier in (v.carrier, v.function)), None)
-        who = f"{other.holder} has it" if other else _why_not(snapshot, vm, promised)
+        holder = next((v for v in snapshot.vgpus if assigned.carrier in (v.carrier, v.function)), None)
+        reason = f"{holder.holder_text} has it" if holder else _unavailable_reason(snapshot, vm, assigned)
         raise InUse(
-            f"{vm.name} reserves {promised.carrier} only while it runs, and {who}",
+            f"{vm.name} reserves {assigned.carrier} only while it runs, and {reason}",
             hint=f"vgpuctl start-vm {vm.name} gives it a free one",
-            carrier=promised.carrier,
-            vm=other.vm if other else None,
+            carrier=assigned.carrier,
+            vm=holder.vm if holder else None,
         )
 
 
-def _why_not(snapshot: Snapshot, vm: Vm, promised: PromisedVgpu) -> str:
-    """Say why a function that nobody has cannot be had."""
-    gpu = snapshot.gpu(promised.gpu)
+def _unavailable_reason(snapshot: Snapshot, vm: Vm, assigned: AssignedVgpu) -> str:
+    """Say why a function that nobody holds is unavailable."""
+    gpu = snapshot.gpu(assigned.gpu)
     if gpu is None:
-        return f"the GPU {promised.gpu} is not there"
-    known = next((t for t in gpu.types if t.profile == promised.profile), None)
-    reasons = room(gpu, snapshot.taken_on(gpu.address), known).reasons if known is not None else ()
-    closed = why_closed(gpu, "vgpu" if promised.profile else str(gpu.mode), vm.name)
-    return "; ".join(filter(None, (closed, *reasons))) or "it cannot be had now"
+        return f"the GPU {assigned.gpu} is not there"
+    vgpu_type = next((t for t in gpu.types if t.profile == assigned.profile), None)
+    reasons = compute_room(gpu, snapshot.vgpus_on(gpu.address), vgpu_type).reasons if vgpu_type is not None else ()
+    restriction = why_restricted(gpu, "vgpu" if assigned.profile else str(gpu.mode), vm.name)
+    return "; ".join(filter(None, (restriction, *reasons))) or "it cannot be had now"
 
 
-def someday(snapshot: Snapshot, wish: VmWish, uuid: str) -> tuple[PromisedVgpu, ...]:
-    """Return places for the record of a VM that stays off: free ones, or what this host has when nothing is on it.
+def tentative_placement(snapshot: Snapshot, request: VmRequest, uuid: str) -> tuple[AssignedVgpu, ...]:
+    """Return slots for the record of a VM that stays off: free ones, or those that an empty host would have.
 
     Raises:
-        VgpuctlError: as `choose`; NoCapacity when even the empty host has no room for it.
+        VgpuctlError: as `choose_vgpus`; NoCapacity if even the empty host has no room.
     """
     try:
-        return choose(snapshot, wish, uuid)
+        return choose_vgpus(snapshot, request, uuid)
     except (NoCapacity, InUse):
-        return choose(emptied(snapshot), wish, uuid)
+        return choose_vgpus(hypothetical_empty(snapshot), request, uuid)
 
 
-def emptied(snapshot: Snapshot) -> Snapshot:
-    """Return the host as it would be with nothing on it and every GPU open."""
+def hypothetical_empty(snapshot: Snapshot) -> Snapshot:
+    """Return the host as if nothing were on it and no GPU were cordoned."""
     gpus = tuple(
-        replace(gpu, cordoned=False, functions=tuple(_emptied(gpu, f) for f in gpu.functions)) for gpu in snapshot.gpus
+        replace(gpu, cordoned=False, functions=tuple(_empty_function(gpu, f) for f in gpu.functions))
+        for gpu in snapshot.gpus
     )
-    return replace(snapshot, gpus=gpus, vms=(), claims=(), vgpus=(), stuck=())
+    return replace(snapshot, gpus=gpus, vms=(), claims=(), vgpus=(), stuck_writes=())
 
 
-def _emptied(gpu: Gpu, function: Function) -> Function:
-    most = {t.type_id: (t.max_per_gpu or 1) if gpu.backend is Backend.MDEV_PF else 1 for t in gpu.types}
-    read = function.available is not None
-    free = most if read else None
-    return replace(function, available=free, mdevs=(), current_type=None, placement_id=None, gi_id=None)
+def _empty_function(gpu: Gpu, function: GpuFunction) -> GpuFunction:
+    max_instances = {t.type_id: (t.max_per_gpu or 1) if gpu.backend is Backend.MDEV_PF else 1 for t in gpu.types}
+    is_known = function.available_instances is not None
+    available = max_instances if is_known else None
+    return replace(function, available_instances=available, mdevs=(), current_type=None, placement_id=None, gi_id=None)

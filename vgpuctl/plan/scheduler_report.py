@@ -1,119 +1,125 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU's scheduler as the values that commands print: asked for and running, ranges, each vGPU's guaranteed share."""
+"""A GPU's scheduler as printed values: configured and running, limits, each vGPU's guaranteed share."""
 
 from __future__ import annotations
 
 from vgpuctl.model.gpu import Gpu, Vgpu
-from vgpuctl.model.scheduler import SchedulerLimits, SchedulerSpec, SchedulerState
 from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vgpu_scheduler import SchedulerLimits, SchedulerSpec, SchedulerState
 from vgpuctl.model.vm import VmState
-from vgpuctl.scheduler.limits import runs_on
-from vgpuctl.scheduler.modprobe import ModprobeFile, in_force, loaded, settings
-from vgpuctl.scheduler.registry import decode, generation, weighted
+from vgpuctl.scheduler.limits import running_scheduler
+from vgpuctl.scheduler.modprobe_files import ModprobeFile, find_configured_dword, find_loaded_dword, parse_settings
+from vgpuctl.scheduler.registry_dword import decode_dword, driver_generation, is_weighted
 
-Value = dict[str, object]
+JsonObject = dict[str, object]
 _RUNNING = (VmState.RUNNING, VmState.PAUSED)
 _NS_PER_US, _NS_PER_MS = 1000, 1_000_000
 
 
-def scheduler_pair(gpu: Gpu) -> Value | None:
-    """Return what is asked for and what runs, None where there is nothing of either."""
-    running = runs_on(gpu)
+def scheduler_summary(gpu: Gpu) -> JsonObject | None:
+    """Return the configured and the running scheduler, None if there is neither."""
+    running = running_scheduler(gpu)
     if running is None and gpu.desired_scheduler is None:
         return None
-    return {"asked": _asked(gpu.desired_scheduler), "running": _running(running)}
+    return {"asked": _spec_value(gpu.desired_scheduler), "running": _state_value(running)}
 
 
 def scheduler_details(
     snapshot: Snapshot, gpu: Gpu, driver: str | None, params: str | None, files: tuple[ModprobeFile, ...]
-) -> Value:
-    """Return the rest for show-gpu. `params`: the text of the loaded driver's parameters; `files`: modprobe's."""
+) -> JsonObject:
+    """Return the details for show-gpu. `params`: the loaded driver's parameters as text; `files`: modprobe's."""
     limits = gpu.scheduler.limits if gpu.scheduler is not None else None
-    adaptive = limits.adaptive if limits is not None else None
-    word = loaded(params or "", gpu.address)
+    adaptive = limits.supports_adaptive if limits is not None else None
+    word = find_loaded_dword(params or "", gpu.address)
     return {
-        "scheduler_limits": _limits(limits),
-        "scheduler_at_load": _word(driver, adaptive, word),
-        "scheduler_next": _word(driver, adaptive, in_force(settings(files), gpu.address)),
-        "shares": _shares(snapshot, gpu, weighted(driver, word)),
+        "scheduler_limits": _limits_value(limits),
+        "scheduler_at_load": _word_value(driver, adaptive, word),
+        "scheduler_next": _word_value(driver, adaptive, find_configured_dword(parse_settings(files), gpu.address)),
+        "shares": _shares(snapshot, gpu, is_weighted(driver, word)),
     }
 
 
-def _shares(snapshot: Snapshot, gpu: Gpu, weights: bool | None) -> list[Value]:
+def _shares(snapshot: Snapshot, gpu: Gpu, weights: bool | None) -> list[JsonObject]:
     state = gpu.scheduler.state if gpu.scheduler is not None else None
     if state is None:
         return []
-    vgpus = [v for v in snapshot.taken_on(gpu.address) if v.profile is not None]
-    running = sum(_runs(snapshot, v) for v in vgpus)
+    vgpus = [v for v in snapshot.vgpus_on(gpu.address) if v.profile is not None]
+    running = sum(_is_running(snapshot, v) for v in vgpus)
     if not vgpus:
         return []
-    from vgpuctl.scheduler.share import share  # with fractions, which no other command needs
+    from vgpuctl.scheduler.time_share import compute_time_share  # imports fractions, which no other command needs
 
-    values: list[Value] = []
+    values: list[JsonObject] = []
     for vgpu in vgpus:
-        most = next((t.max_per_gpu for t in gpu.types if t.profile == vgpu.profile), None)
-        found = share(state, runs=_runs(snapshot, vgpu), running=running, most=most, weighted=weights)
+        max_vgpus = next((t.max_per_gpu for t in gpu.types if t.profile == vgpu.profile), None)
+        share = compute_time_share(
+            state,
+            is_running=_is_running(snapshot, vgpu),
+            running_count=running,
+            max_vgpus=max_vgpus,
+            is_weighted=weights,
+        )
         values.append(
             {
                 "carrier": vgpu.carrier,
                 "vm": vgpu.vm,
                 "name": vgpu.name,
                 "profile": vgpu.profile,
-                "guaranteed_percent": None if found.part is None else round(float(100 * found.part), 2),
-                "time_slice_us": _us(found.time_slice_ns),
-                "note": found.note,
+                "guaranteed_percent": None if share.fraction is None else round(float(100 * share.fraction), 2),
+                "time_slice_us": _to_us(share.time_slice_ns),
+                "note": share.note,
             }
         )
     return values
 
 
-def _runs(snapshot: Snapshot, vgpu: Vgpu) -> bool:
+def _is_running(snapshot: Snapshot, vgpu: Vgpu) -> bool:
     vm = snapshot.vm(vgpu.vm_uuid or "")
     return vgpu.present and vm is not None and vm.state in _RUNNING
 
 
-def _asked(spec: SchedulerSpec | None) -> Value | None:
+def _spec_value(spec: SchedulerSpec | None) -> JsonObject | None:
     if spec is None:
         return None
-    names = ("time_slice_ms", "frequency_hz", "averaging_factor")
-    return {"policy": str(spec.policy), **{name: getattr(spec, name) for name in names}}
+    field_names = ("time_slice_ms", "frequency_hz", "averaging_factor")
+    return {"policy": str(spec.policy), **{field_name: getattr(spec, field_name) for field_name in field_names}}
 
 
-def _running(state: SchedulerState | None) -> Value | None:
+def _state_value(state: SchedulerState | None) -> JsonObject | None:
     if state is None:
         return None
     return {
         "policy": str(state.policy) if state.policy is not None else None,
         "adaptive": state.adaptive,
-        "time_slice_us": _us(state.time_slice_ns),
+        "time_slice_us": _to_us(state.time_slice_ns),
         "averaging_factor": state.averaging_factor,
         "source": state.source,
     }
 
 
-def _limits(limits: SchedulerLimits | None) -> Value | None:
+def _limits_value(limits: SchedulerLimits | None) -> JsonObject | None:
     if limits is None:
         return None
-    least, most = limits.time_slice_ns
+    min_slice, max_slice = limits.time_slice_ns
     return {
         "policies": sorted(str(policy) for policy in limits.policies),
-        "adaptive": limits.adaptive,
-        "time_slice_ms": {"least": least / _NS_PER_MS, "most": most / _NS_PER_MS},
+        "adaptive": limits.supports_adaptive,
+        "time_slice_ms": {"least": min_slice / _NS_PER_MS, "most": max_slice / _NS_PER_MS},
         "frequency_hz": {"least": limits.frequency_hz[0], "most": limits.frequency_hz[1]},
         "averaging_factor": {"least": limits.averaging_factor[0], "most": limits.averaging_factor[1]},
     }
 
 
-def _word(driver: str | None, adaptive: bool | None, word: int | None) -> Value | None:
-    """Return what a word asks for; one that the driver does not understand asks for nothing."""
-    kind = generation(driver, adaptive=adaptive)
-    if kind is None or word is None:
+def _word_value(driver: str | None, adaptive: bool | None, word: int | None) -> JsonObject | None:
+    """Return the scheduler that a DWORD selects; None if the driver does not understand it."""
+    generation = driver_generation(driver, adaptive=adaptive)
+    if generation is None or word is None:
         return None
     try:
-        return _asked(decode(kind, word))
+        return _spec_value(decode_dword(generation, word))
     except ValueError:
         return None
 
 
-def _us(time_slice_ns: int | None) -> float | None:
+def _to_us(time_slice_ns: int | None) -> float | None:
     return None if time_slice_ns is None else time_slice_ns / _NS_PER_US

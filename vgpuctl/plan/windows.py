@@ -1,41 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Windows 11 asks of a VM: its installer refuses less (Microsoft, "Windows 11 requirements")."""
+"""Windows 11's requirements for a VM: its installer refuses less (Microsoft, "Windows 11 requirements")."""
 
 from __future__ import annotations
 
 from vgpuctl.errors import HostCannot, InvalidInput
-from vgpuctl.model.records import HypervisorCapabilities
-from vgpuctl.model.sizes import mib_text
-from vgpuctl.model.wish import VmWish
+from vgpuctl.model.port_values import HypervisorCapabilities
+from vgpuctl.model.request import VmRequest
+from vgpuctl.model.sizes import format_mib
 
 WINDOWS_11 = "windows11"
-LEAST_MEMORY_MIB = 4096
-LEAST_VCPUS = 2
+MIN_MEMORY_MIB = 4096
+MIN_VCPUS = 2
 
 
-def check_windows(wish: VmWish, capabilities: HypervisorCapabilities) -> None:
+def check_windows(request: VmRequest, capabilities: HypervisorCapabilities) -> None:
     """Refuse a Windows 11 VM that could not be installed or started; other systems pass.
 
     Raises:
         InvalidInput: too little memory, or too few CPUs.
         HostCannot: no firmware with secure boot and keys, or no TPM emulator.
     """
-    if wish.os != WINDOWS_11:
+    if request.os != WINDOWS_11:
         return
-    if wish.memory_mib < LEAST_MEMORY_MIB:
+    if request.memory_mib < MIN_MEMORY_MIB:
         raise InvalidInput(
-            f"Windows 11 does not install with {mib_text(wish.memory_mib)} of memory: "
-            f"it needs {mib_text(LEAST_MEMORY_MIB)}",
+            f"Windows 11 does not install with {format_mib(request.memory_mib)} of memory: "
+            f"it needs {format_mib(MIN_MEMORY_MIB)}",
             hint="--memory 4GiB, or more",
-            memory_mib=wish.memory_mib,
-            least_memory_mib=LEAST_MEMORY_MIB,
+            memory_mib=request.memory_mib,
+            least_memory_mib=MIN_MEMORY_MIB,
         )
-    if wish.vcpus < LEAST_VCPUS:
+    if request.vcpus < MIN_VCPUS:
         raise InvalidInput(
-            f"Windows 11 does not install on {wish.vcpus} virtual CPU: it needs {LEAST_VCPUS}",
-            hint=f"--vcpus {LEAST_VCPUS}, or more",
-            vcpus=wish.vcpus,
-            least_vcpus=LEAST_VCPUS,
+            f"Windows 11 does not install on {request.vcpus} virtual CPU: it needs {MIN_VCPUS}",
+            hint=f"--vcpus {MIN_VCPUS}, or more",
+            vcpus=request.vcpus,
+            least_vcpus=MIN_VCPUS,
         )
     if not capabilities.secure_boot:
         raise HostCannot(
@@ -51,7 +51,7 @@ def check_windows(wish: VmWish, capabilities: HypervisorCapabilities) -> None:
         )
 
 
-def refuse_bios(image: str) -> None:
+def refuse_bios_image(image: str) -> None:
     """Refuse an image that boots only with BIOS.
 
     Raises:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other hosts over SSH: which they are, how one logs in there, and the vgpuctl that is run there.
+"""Other hosts over SSH: their addresses, the login, and the vgpuctl that runs there.
 
-It knows nothing of GPUs and VMs: what comes back is a document that the vgpuctl there made. paramiko is imported
-in `ssh` alone.
+This package does not depend on GPUs and VMs: a reply is a document from the remote vgpuctl. Only `ssh` imports
+paramiko.
 """

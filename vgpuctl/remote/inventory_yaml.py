@@ -1,66 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An Ansible inventory as YAML: groups with hosts, children and vars. Aliases and tags are refused, as always."""
+"""An Ansible inventory as YAML: groups with hosts, children and vars. Aliases and tags are refused, as everywhere."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from vgpuctl.config import yaml_reader
 from vgpuctl.errors import InvalidInput
-from vgpuctl.remote.inventory import Group, Vars, Written, expanded, kept
-from vgpuctl.spec import read as spec_read
+from vgpuctl.remote.inventory import InventoryFile, InventoryGroup, Vars, connection_variables, expand_pattern
 
-_KNOWN = ("hosts", "children", "vars")
+_GROUP_KEYS = ("hosts", "children", "vars")
 
 
-def read(text: str, name: str) -> Written:
-    """Return what a YAML file says.
+def read(text: str, name: str) -> InventoryFile:
+    """Return the content of a YAML file.
 
     Raises:
-        InvalidInput: it is no YAML, or no inventory.
+        InvalidInput: it is not YAML, or not an inventory.
     """
-    value = spec_read.load(text, name).value
+    value = yaml_reader.load_document(text, name).value
     hosts: dict[str, dict[str, str]] = {}
-    groups: dict[str, Group] = {}
-    for group, body in _mapping(value, name).items():
-        _group(str(group), body, f"{name}: {group}", hosts, groups)
-    found: dict[str, Vars] = dict(hosts)
-    return Written(found, groups)
+    groups: dict[str, InventoryGroup] = {}
+    for group, body in _require_mapping(value, name).items():
+        _add_group(str(group), body, f"{name}: {group}", hosts, groups)
+    host_variables: dict[str, Vars] = dict(hosts)
+    return InventoryFile(host_variables, groups)
 
 
-def _group(group: str, body: object, where: str, hosts: dict[str, dict[str, str]], groups: dict[str, Group]) -> None:
-    """Take a group and those in it; one that stands in several places is one group."""
-    found = _mapping(body, where)
-    unknown = next((str(key) for key in found if key not in _KNOWN), None)
+def _add_group(
+    group: str, body: object, where: str, hosts: dict[str, dict[str, str]], groups: dict[str, InventoryGroup]
+) -> None:
+    """Add a group and its children; a group that occurs in several places is one group."""
+    mapping = _require_mapping(body, where)
+    unknown = next((str(key) for key in mapping if key not in _GROUP_KEYS), None)
     if unknown is not None:
         raise InvalidInput(f"{where}: a group has no '{unknown}'", hint="it has hosts, children and vars")
     members = []
-    for pattern, variables in _named(found.get("hosts"), f"{where}: hosts"):
-        own = kept(_pairs(variables, f"{where}: {pattern}"), f"{where}: {pattern}")
-        for host in expanded(pattern, where):
+    for pattern, variables in _named_entries(mapping.get("hosts"), f"{where}: hosts"):
+        own = connection_variables(_pairs(variables, f"{where}: {pattern}"), f"{where}: {pattern}")
+        for host in expand_pattern(pattern, where):
             hosts.setdefault(host, {}).update(own)
             members.append(host)
     children = []
-    for child, inner in _named(found.get("children"), f"{where}: children"):
-        _group(child, inner, f"{where}: {child}", hosts, groups)
+    for child, inner in _named_entries(mapping.get("children"), f"{where}: children"):
+        _add_group(child, inner, f"{where}: {child}", hosts, groups)
         children.append(child)
-    before = groups.get(group, Group())
-    groups[group] = Group(
-        tuple(dict.fromkeys((*before.hosts, *members))),
-        tuple(dict.fromkeys((*before.children, *children))),
-        {**before.variables, **kept(_pairs(found.get("vars"), f"{where}: vars"), where)},
+    earlier = groups.get(group, InventoryGroup())
+    groups[group] = InventoryGroup(
+        tuple(dict.fromkeys((*earlier.hosts, *members))),
+        tuple(dict.fromkeys((*earlier.children, *children))),
+        {**earlier.variables, **connection_variables(_pairs(mapping.get("vars"), f"{where}: vars"), where)},
     )
 
 
-def _named(value: object, where: str) -> Iterator[tuple[str, object]]:
-    yield from ((str(key), inner) for key, inner in _mapping(value, where).items())
+def _named_entries(value: object, where: str) -> Iterator[tuple[str, object]]:
+    yield from ((str(key), inner) for key, inner in _require_mapping(value, where).items())
 
 
 def _pairs(value: object, where: str) -> Iterator[tuple[str, object]]:
-    return _named(value, where)
+    return _named_entries(value, where)
 
 
-def _mapping(value: object, where: str) -> Mapping[Any, Any]:
+def _require_mapping(value: object, where: str) -> Mapping[Any, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):

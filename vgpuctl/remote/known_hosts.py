@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keys that known_hosts files have for a host, with the place of each, as sshd(8) describes the format.
+"""The keys of a host in known_hosts files, with the location of each; sshd(8) describes the format.
 
-paramiko's own reader does not tell a line's number, nor does it know revoked keys. Keys of authorities
-(@cert-authority) are left out: paramiko does not check a host's certificate.
+paramiko's own reader reports no line numbers and does not support revoked keys. Keys of authorities
+(@cert-authority) are skipped: paramiko does not check host certificates.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ REVOKED = "@revoked"
 
 
 class KnownKey(Value):
-    """A key that a file has for a host. `blob` is the key as it comes over the wire."""
+    """A key of a host in a file. `blob` is the key in wire format."""
 
     path: str
     line: int
-    kind: str
+    key_type: str
     blob: bytes
     revoked: bool = False
 
     @property
-    def place(self) -> str:
-        """Where it stands, as editors take it."""
+    def location(self) -> str:
+        """Return its location as path:line, which editors accept."""
         return f"{self.path}:{self.line}"
 
 
 def keys_for(files: Iterable[tuple[str, str]], host: str, port: int) -> tuple[KnownKey, ...]:
     """Return the keys of a host in the order of the files, which are pairs of path and text.
 
-    A host on another port than 22 stands there as [host]:port, and is not looked for without its port here.
+    A host on another port than 22 is listed as [host]:port; entries without the port do not match it.
     """
     name = host.lower() if port == SSH_PORT else f"[{host.lower()}]:{port}"
     return tuple(key for path, text in files for key in _keys_in(path, text, name))
@@ -55,7 +55,7 @@ def _keys_in(path: str, text: str, name: str) -> Iterator[KnownKey]:
         if not words or words[0].startswith("#"):
             continue
         marker = words.pop(0) if words[0].startswith("@") else ""
-        if marker not in ("", REVOKED) or len(words) < 3 or not _names(words[0], name):
+        if marker not in ("", REVOKED) or len(words) < 3 or not _matches_host(words[0], name):
             continue
         try:
             blob = base64.b64decode(words[2], validate=True)
@@ -64,29 +64,29 @@ def _keys_in(path: str, text: str, name: str) -> Iterator[KnownKey]:
         yield KnownKey(path, number, words[1], blob, marker == REVOKED)
 
 
-def _names(patterns: str, name: str) -> bool:
-    """Say whether a line's first field means a host: a hash of its name, or patterns, of which !pattern forbids."""
+def _matches_host(patterns: str, name: str) -> bool:
+    """Return whether a line's first field matches a host: a hash of its name, or patterns; !pattern excludes."""
     if patterns.startswith("|1|"):
-        return _hashed(patterns, name)
-    meant = False
+        return _matches_hash(patterns, name)
+    matches = False
     for pattern in patterns.lower().split(","):
-        if _matches(name, pattern.removeprefix("!")):
+        if _matches_pattern(name, pattern.removeprefix("!")):
             if pattern.startswith("!"):
                 return False
-            meant = True
-    return meant
+            matches = True
+    return matches
 
 
-def _matches(name: str, pattern: str) -> bool:
-    """Match * and ? alone: a [ is that of [host]:port."""
+def _matches_pattern(name: str, pattern: str) -> bool:
+    """Match only * and ? as wildcards: a [ belongs to [host]:port."""
     return fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
-def _hashed(field: str, name: str) -> bool:
+def _matches_hash(field: str, name: str) -> bool:
     try:
         _, _, salt, digest = field.split("|")
-        wanted = base64.b64decode(digest)
-        made = hmac.new(base64.b64decode(salt), name.encode(), hashlib.sha1).digest()
+        expected = base64.b64decode(digest)
+        actual = hmac.new(base64.b64decode(salt), name.encode(), hashlib.sha1).digest()
     except (ValueError, binascii.Error):
         return False
-    return hmac.compare_digest(wanted, made)
+    return hmac.compare_digest(expected, actual)

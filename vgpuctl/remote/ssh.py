@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """SSH through paramiko: the one place that imports it.
 
-A host's key must stand in known_hosts: an unknown one and a changed one are refused, whatever StrictHostKeyChecking
-says, and nothing is written there. Only keys are tried, those of the agent and of files; nobody is asked for a
-password. paramiko 4 dropped DSA keys and paramiko 5 RSA signatures with SHA-1, so that servers before OpenSSH 7.2 may
-be out of reach: that is told apart from a wrong key.
+A host's key must be in known_hosts: unknown and changed keys are refused, whatever StrictHostKeyChecking says, and
+vgpuctl never writes known_hosts. It tries only keys, from the agent and from files, and never asks for a password.
+paramiko 4 dropped DSA keys and paramiko 5 RSA signatures with SHA-1, so servers before OpenSSH 7.2 may be out of reach:
+the error distinguishes that from a wrong key.
 
-Size: all that knows paramiko's errors stands here.
+Size: this module contains everything that depends on paramiko's errors.
 """
 
 from __future__ import annotations
@@ -22,167 +22,175 @@ from typing import Any
 import paramiko
 
 from vgpuctl.errors import HostCannot, InvalidInput, Unreachable, VgpuctlError
-from vgpuctl.remote import config_text, host_key
+from vgpuctl.remote import host_key, ssh_config
 from vgpuctl.remote import login as logins
-from vgpuctl.remote.channel import SshSession
 from vgpuctl.remote.known_hosts import SSH_PORT, KnownKey, fingerprint, keys_for
-from vgpuctl.remote.login import Login, as_typed
-from vgpuctl.remote.proxy import Proxy
+from vgpuctl.remote.login import Login, ssh_arguments
+from vgpuctl.remote.proxy import ProxyProcess
+from vgpuctl.remote.ssh_session import SshSession
 from vgpuctl.remote.target import Target
 from vgpuctl.value import replace
 
-_MOST_HOPS = 8
-_RSA = ("rsa-sha2-512", "rsa-sha2-256")
-_KINDS = {name: "ssh-rsa" for name in _RSA}
-"""Algorithms that are the same kind of key in known_hosts."""
+_MAX_HOPS = 8
+_RSA_SHA2 = ("rsa-sha2-512", "rsa-sha2-256")
+_KEY_TYPES = {name: "ssh-rsa" for name in _RSA_SHA2}
+"""Algorithms that share one key type in known_hosts."""
 
 
-class SshHosts:
+class SshConnector:
     """Logs in at hosts. ssh_config and key files are read once for all of them; threads may share it."""
 
     def __init__(self) -> None:
-        logging.getLogger("paramiko").addHandler(logging.NullHandler())  # what failed is told as an error, once
+        logging.getLogger("paramiko").addHandler(logging.NullHandler())  # a failure is reported once, as an error
         self._lock = threading.Lock()
         self._keys: dict[str, Any] = {}
-        self._texts: dict[str, str | None] = {}
-        self._written = config_text.read(self._text_of)
-        self._config = _parsed(self._written)
+        self._file_texts: dict[str, str | None] = {}
+        self._config_text = ssh_config.read_ssh_config(self._read_file)
+        self._config = _parse_config(self._config_text)
 
     def __call__(self, target: Target, until: float) -> SshSession:
-        """Return a login, see `ran.Connect`."""
+        """Return a login, see `session.Connect`."""
         opened: list[Any] = []
         try:
-            found, transport = self._transport(target, until, opened, _MOST_HOPS)
+            login, transport = self._transport(target, until, opened, _MAX_HOPS)
         except BaseException:
-            _close(opened)
+            _close_all(opened)
             raise
-        return SshSession(target.name, found.user, transport, until, lambda: _close(opened))
+        return SshSession(target.name, login.user, transport, until, lambda: _close_all(opened))
 
     def _transport(
         self, target: Target, until: float, opened: list[Any], hops: int, via: tuple[Target, ...] = ()
     ) -> tuple[Login, Any]:
-        """Log in at a host, over the jump hosts that `via` names or else its own of ssh_config."""
+        """Log in at a host, through the jump hosts in `via` or else those of ssh_config."""
         with self._lock:
-            found = logins.login(target, self._lookup(target))
+            login = logins.resolve_login(target, self._lookup(target))
         if via:
-            found = replace(found, jumps=via)
+            login = replace(login, proxy_jumps=via)
         if hops == 0:
             raise InvalidInput(f"{target.name}: ProxyJump of ssh_config goes in a circle")
-        way = self._socket(target, found, until, opened, hops)
-        transport = paramiko.Transport(way)
+        connection = self._socket(target, login, until, opened, hops)
+        transport = paramiko.Transport(connection)
         opened.append(transport)
-        files = self._known_files(found)
-        known = keys_for(files, found.key_name, found.key_port)
-        portless = () if known else keys_for(files, found.key_name, SSH_PORT)
-        self._greet(target, found, transport, known or portless, _left(found, until))
+        files = self._read_known_hosts(login)
+        known_keys = keys_for(files, login.known_hosts_name, login.known_hosts_port)
+        portless = () if known_keys else keys_for(files, login.known_hosts_name, SSH_PORT)
+        self._negotiate(target, login, transport, known_keys or portless, _remaining_seconds(login, until))
         key = transport.get_remote_server_key()
-        # As ssh: a host that is not known by its port is known when it has that very key without one.
-        same = tuple(one for one in portless if one.blob == key.asbytes())
-        host_key.check(target, found, key.get_name(), key.asbytes(), known or same)
-        self._authenticate(target, found, transport, until)
-        return found, transport
+        # As ssh does: a host that is not known with its port is accepted if the same key is known without a port.
+        matching = tuple(candidate for candidate in portless if candidate.blob == key.asbytes())
+        host_key.check_host_key(target, login, key.get_name(), key.asbytes(), known_keys or matching)
+        self._authenticate(target, login, transport, until)
+        return login, transport
 
-    def _lookup(self, target: Target) -> logins.Config:
-        """Return what ssh_config says; what was typed stands in front of it, for ProxyCommand's %p and %r."""
-        typed = [("Port", target.port), ("User", target.user)]
-        lines = [f"{key} {value}\n" for key, value in typed if value is not None]
-        config = _parsed("Host *\n" + "".join(lines) + self._written) if lines else self._config
+    def _lookup(self, target: Target) -> logins.SshOptions:
+        """Return the options of ssh_config, after the explicit port and user, for ProxyCommand's %p and %r."""
+        explicit = [("Port", target.port), ("User", target.user)]
+        lines = [f"{key} {value}\n" for key, value in explicit if value is not None]
+        config = _parse_config("Host *\n" + "".join(lines) + self._config_text) if lines else self._config
         try:
-            found: logins.Config = config.lookup(target.host)
-            return found
-        except Exception as exc:  # paramiko raises what it likes here: KeyError for a missing CanonicalDomains
+            options: logins.SshOptions = config.lookup(target.host)
+            return options
+        except Exception as exc:  # paramiko raises various errors here: KeyError for a missing CanonicalDomains
             raise InvalidInput(f"{target.name}: ssh_config cannot be applied: {exc}", hint="see ~/.ssh/config") from exc
 
-    def _socket(self, target: Target, found: Login, until: float, opened: list[Any], hops: int) -> Any:
-        if found.proxy_command is not None and not found.jumps:
+    def _socket(self, target: Target, login: Login, until: float, opened: list[Any], hops: int) -> Any:
+        if login.proxy_command is not None and not login.proxy_jumps:
             try:
-                proxy = Proxy(found.proxy_command)
+                proxy = ProxyProcess(login.proxy_command)
             except (OSError, ValueError) as exc:
-                raise Unreachable(f"{target.name}: ProxyCommand {found.proxy_command}: {exc}") from exc
+                raise Unreachable(f"{target.name}: ProxyCommand {login.proxy_command}: {exc}") from exc
             opened.append(proxy)
-            return proxy.way
-        if found.jumps:
-            return self._through(target, found, until, opened, hops)
+            return proxy.connection
+        if login.proxy_jumps:
+            return self._open_jump_channel(target, login, until, opened, hops)
         try:
-            way = socket.create_connection((found.host, found.port), timeout=_left(found, until))
-            opened.append(way)
-            # As ssh does: else a short message waits for the other side's delayed ACK, 40 ms each time.
-            way.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = socket.create_connection((login.host, login.port), timeout=_remaining_seconds(login, until))
+            opened.append(connection)
+            # As ssh does: otherwise a short message waits for the peer's delayed ACK, 40 ms each time.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as exc:
-            raise _no_answer(target, found, exc) from exc
-        return way
+            raise _unreachable_error(target, login, exc) from exc
+        return connection
 
-    def _through(self, target: Target, found: Login, until: float, opened: list[Any], hops: int) -> Any:
-        """Return a channel of the last jump host, at which one logs in over those before it."""
-        *before, last = found.jumps
-        _, transport = self._transport(last, until, opened, hops - 1, tuple(before))
+    def _open_jump_channel(self, target: Target, login: Login, until: float, opened: list[Any], hops: int) -> Any:
+        """Return a channel from the last jump host, with a login through the hosts before it."""
+        *earlier_hops, last_hop = login.proxy_jumps
+        _, transport = self._transport(last_hop, until, opened, hops - 1, tuple(earlier_hops))
         try:
-            seconds = _left(found, until)
-            return transport.open_channel("direct-tcpip", (found.host, found.port), ("127.0.0.1", 0), timeout=seconds)
+            seconds = _remaining_seconds(login, until)
+            return transport.open_channel("direct-tcpip", (login.host, login.port), ("127.0.0.1", 0), timeout=seconds)
         except (paramiko.SSHException, EOFError) as exc:
             raise Unreachable(
-                f"{target.name}: {last.name} does not reach {found.host} port {found.port}: {exc}",
-                hint=f"ssh {last.name} nc -vz {found.host} {found.port}",
+                f"{target.name}: {last_hop.name} does not reach {login.host} port {login.port}: {exc}",
+                hint=f"ssh {last_hop.name} nc -vz {login.host} {login.port}",
             ) from exc
 
-    def _greet(self, target: Target, found: Login, transport: Any, known: Sequence[KnownKey], seconds: float) -> None:
-        """Agree on algorithms: the kinds of key that known_hosts has come first."""
+    def _negotiate(
+        self, target: Target, login: Login, transport: Any, known: Sequence[KnownKey], seconds: float
+    ) -> None:
+        """Negotiate the algorithms: the key types in known_hosts come first."""
         transport.banner_timeout = transport.auth_timeout = transport.channel_timeout = seconds
         options = transport.get_security_options()
-        kinds = {key.kind for key in known}
-        options.key_types = sorted(options.key_types, key=lambda name: _KINDS.get(name, name) not in kinds)
+        key_types = {key.key_type for key in known}
+        options.key_types = sorted(options.key_types, key=lambda name: _KEY_TYPES.get(name, name) not in key_types)
         try:
-            transport.start_client(timeout=seconds)  # returns as well when the time is over
+            transport.start_client(timeout=seconds)  # also returns at the timeout
             if not transport.initial_kex_done:
                 raise EOFError(f"no answer to its greeting within {seconds:.0f} s")
         except paramiko.ssh_exception.IncompatiblePeer as exc:
-            raise _too_old(target, transport, str(exc)) from exc
+            raise _algorithm_error(target, transport, str(exc)) from exc
         except (paramiko.SSHException, EOFError, OSError) as exc:
             raise Unreachable(
-                f"{target.name}: {found.host} port {found.port} does not speak SSH: {str(exc) or 'it hung up'}",
-                hint=f"ssh -v {as_typed(found)}",
+                f"{target.name}: {login.host} port {login.port} does not speak SSH: {str(exc) or 'it hung up'}",
+                hint=f"ssh -v {ssh_arguments(login)}",
             ) from exc
 
-    def _authenticate(self, target: Target, found: Login, transport: Any, until: float) -> None:
+    def _authenticate(self, target: Target, login: Login, transport: Any, until: float) -> None:
         tried: list[str] = []
         try:
-            for name, key in self._candidates(found, tried):
-                transport.auth_timeout = _left(found, until)
+            for name, key in self._candidates(login, tried):
+                transport.auth_timeout = _remaining_seconds(login, until)
                 try:
-                    more = transport.auth_publickey(found.user, key)
+                    further_methods = transport.auth_publickey(login.user, key)
                 except paramiko.BadAuthenticationType as exc:
-                    raise _not_let_in(target, found, [f"it takes {', '.join(exc.allowed_types)} alone"]) from exc
+                    raise _login_refused_error(
+                        target, login, [f"it takes {', '.join(exc.allowed_types)} alone"]
+                    ) from exc
                 except paramiko.AuthenticationException as exc:
                     if "agree on a pubkey algorithm" in str(exc):
-                        raise _too_old(target, transport, f"no RSA signature with SHA-2 for {name}") from exc
-                    tried.append(f"{name}: refused{_sha1_only(transport, key)}")
+                        raise _algorithm_error(target, transport, f"no RSA signature with SHA-2 for {name}") from exc
+                    tried.append(f"{name}: refused{_sha1_note(transport, key)}")
                     continue
-                if not more:
+                if not further_methods:
                     return
-                raise _not_let_in(target, found, [f"{name}: taken, and it asks for more: {', '.join(more)}"])
+                raise _login_refused_error(
+                    target, login, [f"{name}: taken, and it asks for more: {', '.join(further_methods)}"]
+                )
         except (paramiko.SSHException, EOFError, OSError) as exc:
             tried.append(f"then it hung up: {str(exc) or 'no reason given'}")
-        raise _not_let_in(target, found, tried)
+        raise _login_refused_error(target, login, tried)
 
-    def _candidates(self, found: Login, tried: list[str]) -> Iterator[tuple[str, Any]]:
-        """Yield name and key: the agent's that a file names, the agent's others, then the files'."""
-        files = [(path, key) for path in found.identity_files if (key := self._key(path)) is not None]
-        named = {key.asbytes() for _, key in files if not isinstance(key, str)} | self._public(found.identity_files)
-        agents = self._agent_keys() if found.agent else []
-        of_agent = [key for key in agents if key.asbytes() in named]
-        if not found.only_files:
-            of_agent += [key for key in agents if key.asbytes() not in named]
+    def _candidates(self, login: Login, tried: list[str]) -> Iterator[tuple[str, Any]]:
+        """Yield name and key: the agent's keys that a file names, the agent's others, then the files' keys."""
+        files = [(path, key) for path in login.identity_files if (key := self._key(path)) is not None]
+        named_keys = {key.asbytes() for _, key in files if not isinstance(key, str)} | self._public_keys(
+            login.identity_files
+        )
+        agents = self._agent_keys() if login.use_agent else []
+        of_agent = [key for key in agents if key.asbytes() in named_keys]
+        if not login.identities_only:
+            of_agent += [key for key in agents if key.asbytes() not in named_keys]
         for key in of_agent:
             yield f"key of the agent {fingerprint(key.asbytes())}", key
-        done = {key.asbytes() for key in of_agent}
+        tried_keys = {key.asbytes() for key in of_agent}
         for path, key in files:
             if isinstance(key, str):
                 tried.append(f"{path}: {key}")
-            elif key.asbytes() not in done:
+            elif key.asbytes() not in tried_keys:
                 yield path, key
 
     def _key(self, path: str) -> Any:
-        """Return a file's key, why it cannot be used as text, or None when there is no such file."""
+        """Return a file's key, the reason (text) why it cannot be used, or None if the file does not exist."""
         with self._lock:
             if path not in self._keys:
                 self._keys[path] = _load_key(path)
@@ -194,36 +202,36 @@ class SshHosts:
             return list(agent.get_keys())
         return []
 
-    def _public(self, paths: Sequence[str]) -> set[bytes]:
-        """Return the public halves that stand beside key files: the agent may have the others."""
-        found: set[bytes] = set()
+    def _public_keys(self, paths: Sequence[str]) -> set[bytes]:
+        """Return the public keys next to the key files (.pub): the agent may have the private keys."""
+        blobs: set[bytes] = set()
         for path in paths:
-            words = (self._text_of(path if path.endswith(".pub") else f"{path}.pub") or "").split()
+            words = (self._read_file(path if path.endswith(".pub") else f"{path}.pub") or "").split()
             with contextlib.suppress(ValueError, IndexError):
-                found.add(paramiko.pkey.PublicBlob.from_string(" ".join(words[:2])).key_blob)
-        return found
+                blobs.add(paramiko.pkey.PublicBlob.from_string(" ".join(words[:2])).key_blob)
+        return blobs
 
-    def _known_files(self, found: Login) -> list[tuple[str, str]]:
-        return [(path, text) for path in found.known_hosts if (text := self._text_of(path)) is not None]
+    def _read_known_hosts(self, login: Login) -> list[tuple[str, str]]:
+        return [(path, text) for path in login.known_hosts_files if (text := self._read_file(path)) is not None]
 
-    def _text_of(self, path: str) -> str | None:
-        """Return a file's text, None when there is none. Undecodable bytes are replaced: they are in comments.
+    def _read_file(self, path: str) -> str | None:
+        """Return a file's text, None if it does not exist. Undecodable bytes are replaced: they are in comments.
 
         Raises:
-            InvalidInput: it may not be read.
+            InvalidInput: it cannot be read.
         """
-        if path not in self._texts:
+        if path not in self._file_texts:
             try:
                 with open(path, encoding="utf-8", errors="replace") as file:
-                    self._texts[path] = file.read()
+                    self._file_texts[path] = file.read()
             except (FileNotFoundError, NotADirectoryError):
-                self._texts[path] = None
+                self._file_texts[path] = None
             except OSError as exc:
                 raise InvalidInput(f"{path} cannot be read: {exc.strerror}", hint=f"ls -ld {path}") from exc
-        return self._texts[path]
+        return self._file_texts[path]
 
 
-def _parsed(text: str) -> Any:
+def _parse_config(text: str) -> Any:
     try:
         return paramiko.SSHConfig.from_text(text)
     except paramiko.ConfigParseError as exc:
@@ -246,62 +254,62 @@ def _load_key(path: str) -> Any:
 
 
 def _has_passphrase(path: str) -> bool:
-    """Ask the reader of each kind of key: only they tell this apart from a damaged file."""
-    for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
+    """Try the reader of each key type: only these distinguish a passphrase from a damaged file."""
+    for key_class in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
         try:
-            kind.from_private_key_file(path)
+            key_class.from_private_key_file(path)
         except paramiko.PasswordRequiredException:
             return True
-        except Exception:  # noqa: BLE001, S112 - it is another kind's file
+        except Exception:  # noqa: BLE001, S112 - it is another type's file
             continue
     return False
 
 
-def _not_let_in(target: Target, found: Login, tried: Sequence[str]) -> VgpuctlError:
+def _login_refused_error(target: Target, login: Login, tried: Sequence[str]) -> VgpuctlError:
     reasons = list(tried) or ["no key to try: the agent has none, and none of the files is there"]
     return HostCannot(
-        f"{target.name}: it does not let {found.user} in",
-        hint=f"ssh -v {as_typed(found)}; vgpuctl tries keys alone, never a password",
+        f"{target.name}: it does not let {login.user} in",
+        hint=f"ssh -v {ssh_arguments(login)}; vgpuctl tries keys alone, never a password",
         check="login",
         reasons=reasons,
-        identity_files=list(found.identity_files),
+        identity_files=list(login.identity_files),
     )
 
 
-def _too_old(target: Target, transport: Any, what: str) -> VgpuctlError:
-    said = getattr(transport, "remote_version", "") or "unknown"
+def _algorithm_error(target: Target, transport: Any, what: str) -> VgpuctlError:
+    server = getattr(transport, "remote_version", "") or "unknown"
     return HostCannot(
         f"{target.name}: its SSH server and paramiko {paramiko.__version__} have no algorithm in common: {what}",
         hint="its key is not the reason: renew the SSH server there, or its host keys: ssh-keygen -A; DSA and RSA"
         " with SHA-1 are no longer spoken",
         check="ssh-algorithms",
-        server=said,
+        server=server,
     )
 
 
-def _sha1_only(transport: Any, key: Any) -> str:
-    """Say of an RSA key what a server that tells no signature algorithms is likely to lack."""
-    told = "server-sig-algs" in (getattr(transport, "server_extensions", None) or {})
-    if told or key.get_name() != "ssh-rsa":
+def _sha1_note(transport: Any, key: Any) -> str:
+    """Return a note for an RSA key about what a server that lists no signature algorithms probably lacks."""
+    lists_algorithms = "server-sig-algs" in (getattr(transport, "server_extensions", None) or {})
+    if lists_algorithms or key.get_name() != "ssh-rsa":
         return ""
     return f" ({transport.remote_version} may know RSA with SHA-1 alone: try an ed25519 key)"
 
 
-def _no_answer(target: Target, found: Login, exc: OSError) -> VgpuctlError:
+def _unreachable_error(target: Target, login: Login, exc: OSError) -> VgpuctlError:
     why = "no answer" if isinstance(exc, TimeoutError) else exc.strerror or str(exc)
     return Unreachable(
-        f"{target.name}: {found.host} port {found.port} cannot be reached: {why[:1].lower()}{why[1:]}",
-        hint=f"is it on? ssh -v {as_typed(found)}",
+        f"{target.name}: {login.host} port {login.port} cannot be reached: {why[:1].lower()}{why[1:]}",
+        hint=f"is it on? ssh -v {ssh_arguments(login)}",
         errno=exc.errno,
     )
 
 
-def _left(found: Login, until: float) -> float:
-    """Return how long to wait for one answer."""
-    return max(0.1, min(found.connect_seconds, until - time.monotonic()))
+def _remaining_seconds(login: Login, until: float) -> float:
+    """Return how long to wait for one response."""
+    return max(0.1, min(login.connect_timeout_seconds, until - time.monotonic()))
 
 
-def _close(opened: Sequence[Any]) -> None:
-    for one in reversed(opened):
+def _close_all(opened: Sequence[Any]) -> None:
+    for resource in reversed(opened):
         with contextlib.suppress(Exception):
-            one.close()
+            resource.close()

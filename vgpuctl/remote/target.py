@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which host is meant, by an address that people type: ssh://[user@]HOST[:port]."""
+"""The target host, parsed from an address on the command line: ssh://[user@]HOST[:port]."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _URL = re.compile(
 )
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9A-Fa-f:.]+(%\w+)?", re.ASCII)
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]*\$?", re.ASCII)
-MOST_PORT = 65535
+MAX_PORT = 65535
 
 
 class Target(Value):
-    """A host to log in at. `name` is what people call it; None of the rest is what ssh_config says, or ssh's default.
+    """A host to log in at. `name` is its name for users. A field that is None comes from ssh_config or ssh's defaults.
 
     `identity_files` are tried before those of ssh_config.
     """
@@ -34,25 +34,25 @@ def parse_url(text: str) -> Target:
     """Return the host of an address.
 
     Raises:
-        InvalidInput: it is no such address.
+        InvalidInput: it is not such an address.
     """
-    found = _URL.fullmatch(text)
-    if found is None:
+    match = _URL.fullmatch(text)
+    if match is None:
         raise InvalidInput(f"--host {text} is no address of a host", hint="say ssh://[user@]HOST[:port]")
-    port = None if found["port"] is None else int(found["port"])
-    target = Target(text.removeprefix(SCHEME).rstrip("/"), found["v6"] or found["host"], port, found["user"])
-    problem = wrong(target)
+    port = None if match["port"] is None else int(match["port"])
+    target = Target(text.removeprefix(SCHEME).rstrip("/"), match["v6"] or match["host"], port, match["user"])
+    problem = find_invalid_part(target)
     if problem:
         raise InvalidInput(f"--host {text}: {problem}", hint="say ssh://[user@]HOST[:port]")
     return target
 
 
-def wrong(target: Target) -> str | None:
-    """Return what is wrong with the parts of an address, or None. ProxyCommand gets them in its command line."""
+def find_invalid_part(target: Target) -> str | None:
+    """Return the invalid part of an address, or None. ProxyCommand gets them in its command line."""
     if not _HOST.fullmatch(target.host):
         return f"'{target.host}' is no name or address of a host"
     if target.user is not None and not _USER.fullmatch(target.user):
         return f"'{target.user}' is no name of a user"
-    if target.port is not None and not 1 <= target.port <= MOST_PORT:
-        return f"{target.port} is no port: 1 to {MOST_PORT}"
+    if target.port is not None and not 1 <= target.port <= MAX_PORT:
+        return f"{target.port} is no port: 1 to {MAX_PORT}"
     return None

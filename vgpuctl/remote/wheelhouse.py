@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A directory here with the wheels of vgpuctl and of all that it needs. It is read as a whole before anything connects.
+"""A local directory with the wheels of vgpuctl and its dependencies. It is read completely before any connection.
 
-What a wheel is called, and where its metadata lie, is in the packaging specifications, "Binary distribution format";
-how names are compared in "Names and normalization".
+The name of a wheel and the path of its metadata: Python packaging specifications, "Binary distribution format"; the
+comparison of names: "Names and normalization".
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from vgpuctl.errors import InvalidInput, NotFound
 from vgpuctl.value import Value
 
 PROGRAM = "vgpuctl"
-OF_THE_DISTRIBUTION = "libvirt-python"
-"""It has no wheel on any index, and the distribution's always fits the host's libvirt."""
-MOST_BYTES = 512 << 20
-_HOW = "docs/remote.md tells how a wheelhouse is made"
+DISTRO_PACKAGE = "libvirt-python"
+"""No index has a wheel of it, and the distribution's package always fits the host's libvirt."""
+MAX_BYTES = 512 << 20
+_DOCS_HINT = "docs/remote.md tells how a wheelhouse is made"
 _WHEEL = re.compile(r"(?P<name>[A-Za-z0-9_.]+)-(?P<version>[A-Za-z0-9_.!+]+)(-[0-9][^-]*)?(-[^-]+){3}\.whl", re.ASCII)
 _VERSION = re.compile(
     r"v?((?P<epoch>[0-9]+)!)?(?P<release>[0-9]+(\.[0-9]+)*)"
@@ -38,9 +38,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 
 
 class Wheel(Value):
-    """A wheel's file."""
+    """The file of one wheel."""
 
-    file: str
+    filename: str
     name: str
     version: str
     content: bytes
@@ -52,9 +52,9 @@ class Wheel(Value):
 
 
 class Wheelhouse(Value):
-    """The wheels that a host gets, and the version of vgpuctl among them, with the oldest Python that it runs on.
+    """The wheels for a host, the version of vgpuctl among them, and the oldest Python that it supports.
 
-    `digest` tells wheelhouses apart.
+    `digest` identifies the wheelhouse.
     """
 
     directory: str
@@ -65,134 +65,136 @@ class Wheelhouse(Value):
 
     @property
     def size_bytes(self) -> int:
-        """Return how much is copied."""
+        """Return the number of bytes to copy."""
         return sum(len(wheel.content) for wheel in self.wheels)
 
     def has(self, name: str) -> bool:
-        """Say whether there is a wheel of that name."""
+        """Return whether it has a wheel of that name."""
         return any(wheel.name == name for wheel in self.wheels)
 
 
-def read(directory: str) -> Wheelhouse:
-    """Return the wheelhouse in a directory. Files that are no wheels do not count.
+def read_wheelhouse(directory: str) -> Wheelhouse:
+    """Return the wheelhouse in a directory. Other files than wheels are ignored.
 
     Raises:
-        NotFound, InvalidInput: it is none; the message says what is there instead.
+        NotFound, InvalidInput: it is not a wheelhouse; the message says what is there instead.
     """
     if not directory:
-        raise InvalidInput("the wheelhouse has no name: --wheelhouse was given an empty text", hint=_HOW)
-    wheels = _wheels(directory)
-    own = [wheel for wheel in wheels if wheel.name == PROGRAM]
-    if not own:
-        raise InvalidInput(f"{directory} has no wheel of {PROGRAM} among its {len(wheels)}", hint=_HOW)
-    program = _newest(directory, own)
-    about = _metadata(directory, program)
-    missing = sorted(_needed(about) - {wheel.name for wheel in wheels})
+        raise InvalidInput("the wheelhouse has no name: --wheelhouse was given an empty text", hint=_DOCS_HINT)
+    wheels = _read_wheels(directory)
+    program_wheels = [wheel for wheel in wheels if wheel.name == PROGRAM]
+    if not program_wheels:
+        raise InvalidInput(f"{directory} has no wheel of {PROGRAM} among its {len(wheels)}", hint=_DOCS_HINT)
+    program = _find_newest(directory, program_wheels)
+    metadata = _read_metadata(directory, program)
+    missing = sorted(_required_packages(metadata) - {wheel.name for wheel in wheels})
     if missing:
         raise InvalidInput(
-            f"{directory} has no wheel of {', '.join(missing)}, which {program.file} needs", hint=_HOW, missing=missing
+            f"{directory} has no wheel of {', '.join(missing)}, which {program.filename} needs",
+            hint=_DOCS_HINT,
+            missing=missing,
         )
-    kept = tuple(wheel for wheel in wheels if wheel.name != PROGRAM or wheel is program)
-    digest = hashlib.sha256("".join(f"{wheel.file} {wheel.sha256}\n" for wheel in kept).encode()).hexdigest()
-    oldest = _OLDEST_PYTHON.search(about.get("Requires-Python", ""))
-    python = (int(oldest[1]), int(oldest[2])) if oldest else (0, 0)
-    return Wheelhouse(directory, program.version, kept, digest, python)
+    included = tuple(wheel for wheel in wheels if wheel.name != PROGRAM or wheel is program)
+    digest = hashlib.sha256("".join(f"{wheel.filename} {wheel.sha256}\n" for wheel in included).encode()).hexdigest()
+    match = _OLDEST_PYTHON.search(metadata.get("Requires-Python", ""))
+    python = (int(match[1]), int(match[2])) if match else (0, 0)
+    return Wheelhouse(directory, program.version, included, digest, python)
 
 
-def order(version: str) -> tuple[tuple[int, ...], ...] | None:
-    """Return what versions are compared by; None for one that is none.
+def version_key(version: str) -> tuple[tuple[int, ...], ...] | None:
+    """Return the sort key of a version; None if it is not a valid version.
 
     PEP 440, "Summary of permitted suffixes and relative ordering": 1.0.dev1, 1.0a1, 1.0b1, 1.0rc1, 1.0, 1.0.post1;
-    zeros at the end of the numbers do not count. Here a local label (+ubuntu1) does not count either.
+    trailing zeros of the release are ignored. This function also ignores a local label (+ubuntu1).
     """
-    found = _VERSION.fullmatch(version)
-    if found is None:
+    match = _VERSION.fullmatch(version)
+    if match is None:
         return None
-    numbers = [int(part) for part in found["release"].split(".")]
+    numbers = [int(part) for part in match["release"].split(".")]
     while numbers and numbers[-1] == 0:
         numbers.pop()
-    plain = found["pre"] is None and found["post"] is None
-    stage = _STAGES[found["pre"].lower()] if found["pre"] else _DEV if plain and found["dev"] else _FINAL
-    post, dev = _trailing(found["post"]), _trailing(found["dev"])
+    is_plain = match["pre"] is None and match["post"] is None
+    stage = _STAGES[match["pre"].lower()] if match["pre"] else _DEV if is_plain and match["dev"] else _FINAL
+    post, dev = _trailing_number(match["post"]), _trailing_number(match["dev"])
     return (
-        (int(found["epoch"] or 0),),
+        (int(match["epoch"] or 0),),
         tuple(numbers),
-        (stage, int(found["pre_number"] or 0)),
+        (stage, int(match["pre_number"] or 0)),
         (-1 if post is None else post,),
         (1, 0) if dev is None else (0, dev),
     )
 
 
-def _trailing(part: str | None) -> int | None:
-    """Return the number at the end of a suffix, 0 when it has none; None for no suffix."""
+def _trailing_number(part: str | None) -> int | None:
+    """Return the number at the end of a suffix, 0 if it has none; None for no suffix."""
     return None if part is None else int(re.sub(r"^.*?([0-9]*)$", r"\1", part) or 0)
 
 
-def normal(name: str) -> str:
-    """Return a name as names are compared."""
+def normalize_name(name: str) -> str:
+    """Return the normalized name, for comparison."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _wheels(directory: str) -> list[Wheel]:
+def _read_wheels(directory: str) -> list[Wheel]:
     try:
         names = sorted(os.listdir(directory))
-        found = [name for name in names if name.endswith(".whl")]
-        if not found:
-            there = f"{len(names)} other files" if names else "nothing"
-            raise InvalidInput(f"{directory} has no wheels: there is {there}", hint=_HOW)
-        size = sum(os.stat(os.path.join(directory, name)).st_size for name in found)
-        if size > MOST_BYTES:
-            message = f"{directory} has {size >> 20} MiB of wheels, and at most {MOST_BYTES >> 20} MiB are copied"
+        wheel_names = [name for name in names if name.endswith(".whl")]
+        if not wheel_names:
+            content = f"{len(names)} other files" if names else "nothing"
+            raise InvalidInput(f"{directory} has no wheels: there is {content}", hint=_DOCS_HINT)
+        size = sum(os.stat(os.path.join(directory, name)).st_size for name in wheel_names)
+        if size > MAX_BYTES:
+            message = f"{directory} has {size >> 20} MiB of wheels, and at most {MAX_BYTES >> 20} MiB are copied"
             raise InvalidInput(message, hint="keep the wheels of vgpuctl and of what it needs alone")
-        return [_wheel(directory, name) for name in found]
+        return [_read_wheel(directory, name) for name in wheel_names]
     except OSError as exc:
         if isinstance(exc, FileNotFoundError) and exc.filename == directory:
-            raise NotFound(f"there is no wheelhouse {directory}", hint=_HOW) from exc
+            raise NotFound(f"there is no wheelhouse {directory}", hint=_DOCS_HINT) from exc
         raise InvalidInput(f"{exc.filename} cannot be read: {exc.strerror}", hint=f"ls -la {directory}") from exc
 
 
-def _wheel(directory: str, file: str) -> Wheel:
+def _read_wheel(directory: str, file: str) -> Wheel:
     path = os.path.join(directory, file)
-    named = _WHEEL.fullmatch(file)
-    if named is None:
-        raise InvalidInput(f"{path} is not called as a wheel is: NAME-VERSION-PYTHON-ABI-PLATFORM.whl", hint=_HOW)
-    with open(path, "rb") as opened:
-        content = opened.read()
+    match = _WHEEL.fullmatch(file)
+    if match is None:
+        raise InvalidInput(f"{path} is not called as a wheel is: NAME-VERSION-PYTHON-ABI-PLATFORM.whl", hint=_DOCS_HINT)
+    with open(path, "rb") as wheel_file:
+        content = wheel_file.read()
     if not zipfile.is_zipfile(io.BytesIO(content)):
         raise InvalidInput(f"{path} is no wheel, or not all of one: {len(content)} bytes", hint="copy it again")
-    return Wheel(file, normal(named["name"]), named["version"], content)
+    return Wheel(file, normalize_name(match["name"]), match["version"], content)
 
 
-def _newest(directory: str, own: Sequence[Wheel]) -> Wheel:
-    """Return the newest, where that can be told."""
-    if len(own) == 1:
-        return own[0]
-    ordered = sorted(own, key=lambda wheel: order(wheel.version) or ())
-    orders = [order(wheel.version) for wheel in ordered]
-    if None in orders or orders[-1] == orders[-2]:
-        files = ", ".join(wheel.file for wheel in own)
+def _find_newest(directory: str, wheels: Sequence[Wheel]) -> Wheel:
+    """Return the newest wheel, if the versions can be ordered."""
+    if len(wheels) == 1:
+        return wheels[0]
+    ordered = sorted(wheels, key=lambda wheel: version_key(wheel.version) or ())
+    keys = [version_key(wheel.version) for wheel in ordered]
+    if None in keys or keys[-1] == keys[-2]:
+        files = ", ".join(wheel.filename for wheel in wheels)
         raise InvalidInput(f"{directory} has several wheels of {PROGRAM}: {files}", hint="leave one there")
     return ordered[-1]
 
 
-def _metadata(directory: str, program: Wheel) -> Message:
-    """Return what a wheel says of itself."""
+def _read_metadata(directory: str, program: Wheel) -> Message:
+    """Return the metadata of a wheel."""
     path = f"{PROGRAM}-{program.version}.dist-info/METADATA"
     try:
-        with zipfile.ZipFile(io.BytesIO(program.content)) as opened:
-            text = opened.read(path).decode()
+        with zipfile.ZipFile(io.BytesIO(program.content)) as archive:
+            text = archive.read(path).decode()
     except (KeyError, ValueError, zipfile.BadZipFile) as exc:
-        message = f"{os.path.join(directory, program.file)} is no wheel of {PROGRAM}: its {path} cannot be read"
-        raise InvalidInput(message, hint=_HOW) from exc
+        message = f"{os.path.join(directory, program.filename)} is no wheel of {PROGRAM}: its {path} cannot be read"
+        raise InvalidInput(message, hint=_DOCS_HINT) from exc
     return email.parser.HeaderParser().parsestr(text)
 
 
-def _needed(about: Message) -> set[str]:
-    """Return the names of what vgpuctl needs itself, without its extras and what comes from the distribution."""
-    found = set()
-    for line in about.get_all("Requires-Dist", []):
+def _required_packages(metadata: Message) -> set[str]:
+    """Return vgpuctl's required packages, without extras and without the distribution's package."""
+    names = set()
+    for line in metadata.get_all("Requires-Dist", []):
         requirement, _, marker = line.partition(";")
         name = _NAME.match(requirement.strip())
         if name is not None and "extra" not in marker:
-            found.add(normal(name[0]))
-    return found - {OF_THE_DISTRIBUTION}
+            names.add(normalize_name(name[0]))
+    return names - {DISTRO_PACKAGE}

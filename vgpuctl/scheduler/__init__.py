@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's vGPU scheduler, pure: the registry word, what a driver takes, modprobe's files, shares."""
+"""NVIDIA's vGPU scheduler, pure: the registry dword, the limits of a driver, modprobe files, time shares."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated host behind the same seams, which reacts as the kernel and libvirt do.
+"""A simulated host with the same ports as a real one. It behaves like the kernel and libvirt.
 
-`open_world` opens one by a built-in scenario's name (`SCENARIOS`) or a scenario file. It is an independent
-statement of the kernel's rules: it imports the model and the errors, and nothing else of the program.
+`open_host` opens a host from a built-in scenario's name (`SCENARIOS`) or a scenario file. The simulator states the
+kernel's rules independently: it imports the model and the errors, and nothing else from vgpuctl.
 """
 
-from vgpuctl.sim.world import SCENARIOS, SimWorld, open_world, reset_world
+from vgpuctl.sim.host import SCENARIOS, SimHost, open_host, reset_host
 
-__all__ = ["SCENARIOS", "SimWorld", "open_world", "reset_world"]
+__all__ = ["SCENARIOS", "SimHost", "open_host", "reset_host"]

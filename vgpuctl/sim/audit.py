@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit journal of a simulated host: a file of JSON lines in its state directory, until it is reset."""
+"""The audit journal of a simulated host: a file of JSON lines in its state directory. A reset empties it."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING
 from vgpuctl.value import as_dict
 
 if TYPE_CHECKING:
-    from vgpuctl.model.records import AuditEntry
+    from vgpuctl.model.port_values import AuditEntry
 
-FILE = "audit.jsonl"
+FILE_NAME = "audit.jsonl"
 
 
 class SimAudit:
-    """The file, as `seams.Audit`."""
+    """The journal file behind the port `ports.Audit`."""
 
     def __init__(self, directory: Path) -> None:
-        self.path = directory / FILE
+        self.path = directory / FILE_NAME
 
-    def record(self, entry: AuditEntry) -> None:
-        """Append one line in one write; where that cannot be done, nothing happens."""
+    def write_entry(self, entry: AuditEntry) -> None:
+        """Append one line in a single write. If the write fails, ignore it."""
         line = json.dumps(as_dict(entry)).encode() + b"\n"
         with suppress(OSError):
-            number = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                os.write(number, line)
+                os.write(fd, line)
             finally:
-                os.close(number)
+                os.close(fd)
 
-    def forget(self) -> None:
-        """Forget every entry."""
+    def clear(self) -> None:
+        """Delete every entry."""
         self.path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults that a scenario injects: which call fails, how, and how often.
 
-Every call of a seam passes here under a name ("sysfs-write", "start") with a subject (a path, a VM's name).
-How often a counted fault was met is kept in the journal, so that "the third start fails" means the third on
+Every call of a port is checked here by a name ("sysfs-write", "start") and a subject (a path, a VM's name).
+The journal counts how often a counted fault matched, so "the third start fails" means the third start on
 this host, not the third in this process.
 """
 
@@ -53,37 +53,37 @@ CALLS = (
     "remove-volume",
     "image",
 )
-"""What `on` may name."""
+"""The values that `on` may have in a scenario."""
 
 KINDS = ("error", "lost", "park", "pending")
 DEFAULT_CODE = 1
 
 
 class Fault(Value):
-    """One fault of the scenario, met by this call."""
+    """One fault of the scenario that this call triggers."""
 
     index: int
     kind: str
-    number: int | None
+    errno_number: int | None
     code: int
     message: str
 
     def os_error(self, path: str) -> OSError:
-        """Return what the kernel would raise."""
-        number = self.number if self.number is not None else errno.EIO
+        """Return the OSError that the kernel would cause."""
+        number = self.errno_number if self.errno_number is not None else errno.EIO
         return OSError(number, os.strerror(number), path)
 
 
-def meeting(
+def match_faults(
     faults: list[Mapping[str, Any]], call: str, subject: str, hits: Mapping[int, int]
 ) -> Iterator[tuple[int, Fault | None]]:
-    """Yield each counted fault that this call meets, and the fault itself when it is its turn."""
+    """Yield each matching fault: its index (-1: not counted) and the fault (None: not triggered this time)."""
     for index, fault in enumerate(faults):
         if fault["on"] != call or not fnmatchcase(subject, fault["match"]):
             continue
         count = hits.get(index, 0) + 1
-        turn = count == fault["nth"] if fault["nth"] else not fault["times"] or count <= fault["times"]
-        counted = bool(fault["nth"] or fault["times"])
-        found = Fault(index, fault["kind"], fault["errno"], fault["code"], fault["message"]) if turn else None
-        if counted or found:
-            yield (index if counted else -1), found
+        is_due = count == fault["nth"] if fault["nth"] else not fault["times"] or count <= fault["times"]
+        is_counted = bool(fault["nth"] or fault["times"])
+        triggered = Fault(index, fault["kind"], fault["errno"], fault["code"], fault["message"]) if is_due else None
+        if is_counted or triggered:
+            yield (index if is_counted else -1), triggered

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated host's /sys, /proc and /dev as one virtual tree, made from the state."""
+"""The simulated host's /sys, /proc and /dev as one virtual tree, built from the state."""
 
 from __future__ import annotations
 
@@ -7,189 +7,204 @@ import posixpath
 from collections.abc import Mapping
 from functools import partial
 
-from vgpuctl.sim import binding, mdev, scheduler, sriov, vendor
+from vgpuctl.sim import binding, mdev, sriov, vendor_vf, vgpu_scheduler
 from vgpuctl.sim.machine import PORT_CLASS, SimFunction, SimGpu
 from vgpuctl.sim.state import State
-from vgpuctl.sim.tree import Dir, File, Link, Node, fixed, text
+from vgpuctl.sim.tree import DirectoryNode, FileNode, LinkNode, Node, fixed_directory, text_file
 
 VFIO_DEV_SINCE = (6, 1)
 MEMORY_KIB = 512 << 20
-"""The host's memory; what VMs use of it is not counted."""
+"""The host's memory. VMs take nothing from it here."""
 
 
-def root(state: State, machine_id: str) -> Dir:
-    """Return the root directory of the host as it is in this state."""
-    return fixed(
+def build_root(state: State, machine_id: str) -> DirectoryNode:
+    """Return the root directory of a host in this state."""
+    return fixed_directory(
         {
-            "sys": fixed(
+            "sys": fixed_directory(
                 {
-                    "bus": Dir(partial(_buses, state)),
-                    "class": Dir(partial(_classes, state)),
-                    "devices": Dir(partial(_devices, state)),
-                    "fs": fixed({"cgroup": fixed({"system.slice": Dir(partial(_services, state))})}),
-                    "kernel": fixed({"iommu_groups": Dir(partial(_groups, state))}),
-                    "module": Dir(partial(_modules, state)),
+                    "bus": DirectoryNode(partial(_bus_nodes, state)),
+                    "class": DirectoryNode(partial(_class_nodes, state)),
+                    "devices": DirectoryNode(partial(_device_nodes, state)),
+                    "fs": fixed_directory(
+                        {
+                            "cgroup": fixed_directory(
+                                {"system.slice": DirectoryNode(partial(_service_directories, state))}
+                            )
+                        }
+                    ),
+                    "kernel": fixed_directory({"iommu_groups": DirectoryNode(partial(_iommu_group_nodes, state))}),
+                    "module": DirectoryNode(partial(_module_nodes, state)),
                 }
             ),
-            "proc": Dir(partial(_proc, state)),
-            "dev": Dir(partial(_dev, state)),
-            "etc": fixed({"machine-id": text(machine_id), "libvirt": fixed({"qemu": Dir(partial(_domains, state))})}),
+            "proc": DirectoryNode(partial(_proc_nodes, state)),
+            "dev": DirectoryNode(partial(_dev_nodes, state)),
+            "etc": fixed_directory(
+                {
+                    "machine-id": text_file(machine_id),
+                    "libvirt": fixed_directory({"qemu": DirectoryNode(partial(_domain_files, state))}),
+                }
+            ),
         }
     )
 
 
-def _domains(state: State) -> Mapping[str, Node]:
+def _domain_files(state: State) -> Mapping[str, Node]:
     """Return libvirt's own files of the defined domains (drvqemu: /etc/libvirt/qemu/NAME.xml)."""
-    return {f"{domain.name}.xml": text(domain.xml) for domain in state.domains.values()}
+    return {f"{domain.name}.xml": text_file(domain.xml) for domain in state.domains.values()}
 
 
-def _services(state: State) -> Mapping[str, Node]:
-    """Return the running services: NVIDIA's driver for vGPUs brings one that stays (cgroups(7): cgroup.procs)."""
-    served = [g for g in state.machine.gpus.values() if g.nvml and g.types and state.driver(g.own) == "nvidia"]
-    return {"nvidia-vgpu-mgr.service": fixed({"cgroup.procs": text("1207")})} if served else {}
+def _service_directories(state: State) -> Mapping[str, Node]:
+    """Return the running services: NVIDIA's vGPU driver has one that keeps running (cgroups(7): cgroup.procs)."""
+    gpus = [g for g in state.machine.gpus.values() if g.nvml and g.types and state.driver(g.own_function) == "nvidia"]
+    return {"nvidia-vgpu-mgr.service": fixed_directory({"cgroup.procs": text_file("1207")})} if gpus else {}
 
 
-def vfio_name(state: State, function: SimFunction) -> str | None:
-    """Return the function's VFIO device (vfio12) while a VFIO driver provides one."""
+def vfio_device_name(state: State, function: SimFunction) -> str | None:
+    """Return the name of the function's VFIO device (vfio12) while a VFIO driver provides one."""
     gpu = state.machine.gpus[function.gpu]
-    provided = state.driver(function) == "vfio-pci" or vendor.is_carrier(state, gpu, function)
-    return f"vfio{function.serial}" if provided and state.machine.iommu else None
+    has_vfio_driver = state.driver(function) == "vfio-pci" or vendor_vf.is_carrier(state, gpu, function)
+    return f"vfio{function.serial}" if has_vfio_driver and state.machine.has_iommu else None
 
 
-def nvidia_node(state: State, gpu: SimGpu) -> str:
-    """Return the name in /dev of a GPU that NVIDIA's driver has."""
+def nvidia_node_name(state: State, gpu: SimGpu) -> str:
+    """Return the name in /dev of a GPU that is bound to NVIDIA's driver."""
     return f"nvidia{list(state.machine.gpus).index(gpu.address)}"
 
 
-def _present(state: State) -> list[SimFunction]:
+def _present_functions(state: State) -> list[SimFunction]:
     return [f for f in state.machine.functions.values() if state.exists(f.address)]
 
 
 # ------------------------------------------------------------------------- /sys
 
 
-def _buses(state: State) -> Mapping[str, Node]:
-    made: dict[str, Node] = {
-        "pci": fixed(
+def _bus_nodes(state: State) -> Mapping[str, Node]:
+    children: dict[str, Node] = {
+        "pci": fixed_directory(
             {
-                "devices": Dir(
-                    lambda: {f.address: Link(f.path) for f in _present(state) if f.kind != "parent"},
-                    partial(_pci_device, state),
+                "devices": DirectoryNode(
+                    lambda: {f.address: LinkNode(f.path) for f in _present_functions(state) if f.kind != "parent"},
+                    partial(_pci_device_link, state),
                 ),
-                "drivers": Dir(partial(binding.drivers, state)),
+                "drivers": DirectoryNode(partial(binding.driver_directories, state)),
                 "drivers_probe": binding.probe_node(state),
             }
         )
     }
     if _has_mdev(state):
-        made["mdev"] = fixed(
+        children["mdev"] = fixed_directory(
             {
-                "devices": Dir(lambda: {m.uuid: Link(mdev.path_of(state, m)) for m in state.mdevs.values()}),
-                "drivers": fixed({"nvidia-vgpu-vfio": fixed({})}),
+                "devices": DirectoryNode(
+                    lambda: {m.uuid: LinkNode(mdev.device_path(state, m)) for m in state.mdevs.values()}
+                ),
+                "drivers": fixed_directory({"nvidia-vgpu-vfio": fixed_directory({})}),
             }
         )
-    return made
+    return children
 
 
 def _has_mdev(state: State) -> bool:
     return any(gpu.backend.startswith("mdev") for gpu in state.machine.gpus.values())
 
 
-def _classes(state: State) -> Mapping[str, Node]:
-    made: dict[str, Node] = {
-        "iommu": fixed({"dmar0": fixed({})} if state.machine.iommu else {}),
+def _class_nodes(state: State) -> Mapping[str, Node]:
+    children: dict[str, Node] = {
+        "iommu": fixed_directory({"dmar0": fixed_directory({})} if state.machine.has_iommu else {}),
     }
     if _has_mdev(state):
-        made["mdev_bus"] = Dir(
+        children["mdev_bus"] = DirectoryNode(
             lambda: {
-                f.address: Link(f.path) for f in _present(state) if mdev.is_parent(state, state.machine.gpus[f.gpu], f)
+                f.address: LinkNode(f.path)
+                for f in _present_functions(state)
+                if mdev.is_parent(state, state.machine.gpus[f.gpu], f)
             }
         )
-    return made
+    return children
 
 
-def _devices(state: State) -> Mapping[str, Node]:
-    """Return /sys/devices: each function below its port, and parents without PCI below `virtual`."""
+def _device_nodes(state: State) -> Mapping[str, Node]:
+    """Return /sys/devices: each function below its port, and mdev parents without PCI below `virtual`."""
     return {
-        top: fixed({name: _slot(state, f"/sys/devices/{top}/{name}") for name in slots})
+        top: fixed_directory({name: _slot_directory(state, f"/sys/devices/{top}/{name}") for name in slots})
         for top, slots in state.machine.slots.items()
     }
 
 
-def _slot(state: State, path: str) -> Dir:
-    """Return a port with the functions behind it, or a lone function."""
+def _slot_directory(state: State, path: str) -> DirectoryNode:
+    """Return a port with the functions behind it, or a function without a port."""
     top, name = path.removeprefix("/sys/devices/").split("/")
     members = state.machine.slots[top][name]
-    own: Mapping[str, SimFunction] = {f.path: f for f in members}
+    functions_by_path: Mapping[str, SimFunction] = {f.path: f for f in members}
 
-    def make() -> Mapping[str, Node]:
-        made: dict[str, Node] = {
-            posixpath.basename(f.path): Dir(partial(_function, state, f))
+    def build() -> Mapping[str, Node]:
+        children: dict[str, Node] = {
+            posixpath.basename(f.path): DirectoryNode(partial(_function_nodes, state, f))
             for f in members
             if f.path != path and state.exists(f.address)
         }
-        if path in own:
-            made.update(_function(state, own[path]))
-        return made
+        if path in functions_by_path:
+            children.update(_function_nodes(state, functions_by_path[path]))
+        return children
 
-    def pick(name: str) -> Node | None:
-        function = own.get(f"{path}/{name}")
+    def find_child(name: str) -> Node | None:
+        function = functions_by_path.get(f"{path}/{name}")
         if function is not None:
-            return Dir(partial(_function, state, function)) if state.exists(function.address) else None
-        return _function(state, own[path]).get(name) if path in own else None
+            return DirectoryNode(partial(_function_nodes, state, function)) if state.exists(function.address) else None
+        return _function_nodes(state, functions_by_path[path]).get(name) if path in functions_by_path else None
 
-    return Dir(make, pick)
+    return DirectoryNode(build, find_child)
 
 
-def _pci_device(state: State, address: str) -> Node | None:
+def _pci_device_link(state: State, address: str) -> Node | None:
     function = state.machine.functions.get(address)
     if function is None or function.kind == "parent" or not state.exists(address):
         return None
-    return Link(function.path)
+    return LinkNode(function.path)
 
 
-def _function(state: State, function: SimFunction) -> Mapping[str, Node]:
+def _function_nodes(state: State, function: SimFunction) -> Mapping[str, Node]:
     gpu = state.machine.gpus[function.gpu]
-    made: dict[str, Node] = {}
+    children: dict[str, Node] = {}
     if function.kind == "parent":
-        made["subsystem"] = Link("/sys/class/mdev_bus")
+        children["subsystem"] = LinkNode("/sys/class/mdev_bus")
     else:
-        made.update(_pci_files(gpu, function))
-        made.update(binding.nodes(state, function))
-        made.update(sriov.nodes(state, gpu, function))
-        made.update(_driver_files(state, gpu, function))
+        children.update(_pci_files(gpu, function))
+        children.update(binding.nodes(state, function))
+        children.update(sriov.nodes(state, gpu, function))
+        children.update(_driver_files(state, gpu, function))
     if function.group is not None:
-        made["iommu_group"] = Link(f"/sys/kernel/iommu_groups/{function.group}")
+        children["iommu_group"] = LinkNode(f"/sys/kernel/iommu_groups/{function.group}")
     if mdev.is_parent(state, gpu, function):
-        made.update(mdev.parent_nodes(state, gpu, function))
-    if vendor.is_carrier(state, gpu, function):
-        made.update(vendor.nodes(state, gpu, function))
-    name = vfio_name(state, function)
+        children.update(mdev.parent_nodes(state, gpu, function))
+    if vendor_vf.is_carrier(state, gpu, function):
+        children.update(vendor_vf.nodes(state, gpu, function))
+    name = vfio_device_name(state, function)
     if name is not None and state.machine.kernel >= VFIO_DEV_SINCE:
-        made["vfio-dev"] = fixed({name: fixed({})})
-    return made
+        children["vfio-dev"] = fixed_directory({name: fixed_directory({})})
+    return children
 
 
 def _pci_files(gpu: SimGpu, function: SimFunction) -> dict[str, Node]:
-    made: dict[str, Node] = {
-        "vendor": text(function.vendor),
-        "device": text(function.device),
-        "class": text(function.device_class),
-        "revision": text("0xa1"),
-        "subsystem_vendor": text(function.vendor),
-        "subsystem_device": text("0x0000"),
-        "numa_node": text(gpu.numa_node),
-        "enable": text(1),
-        "resource": File(show=partial(_resource, function, gpu.bar_mib)),
-        "subsystem": Link("/sys/bus/pci"),
+    files: dict[str, Node] = {
+        "vendor": text_file(function.vendor),
+        "device": text_file(function.device),
+        "class": text_file(function.device_class),
+        "revision": text_file("0xa1"),
+        "subsystem_vendor": text_file(function.vendor),
+        "subsystem_device": text_file("0x0000"),
+        "numa_node": text_file(gpu.numa_node),
+        "enable": text_file(1),
+        "resource": FileNode(show=partial(_resource_text, function, gpu.bar_mib)),
+        "subsystem": LinkNode("/sys/bus/pci"),
     }
     if function.device_class.startswith("0x0300"):
-        made["boot_vga"] = text(1 if gpu.console and function.kind == "pf" else 0)
-    return made
+        files["boot_vga"] = text_file(1 if gpu.console and function.kind == "pf" else 0)
+    return files
 
 
-def _resource(function: SimFunction, bar_mib: int) -> str:
-    """Return start, end and flags of 6 BARs, the ROM and 6 VF BARs: one of 16 MiB, and a GPU's large one."""
+def _resource_text(function: SimFunction, bar_mib: int) -> str:
+    """Return start, end and flags of 6 BARs, the ROM and 6 VF BARs: one BAR of 16 MiB, and a GPU's large one."""
 
     def bar(start: int, size: int) -> str:
         return f"0x{start:016x} 0x{start + size - 1:016x} 0x{0x14220C:016x}"
@@ -201,86 +216,94 @@ def _resource(function: SimFunction, bar_mib: int) -> str:
 
 
 def _driver_files(state: State, gpu: SimGpu, function: SimFunction) -> dict[str, Node]:
-    """Return files that a bound driver adds, traps included."""
+    """Return the files that a bound driver adds. Some are traps for code that must not read them."""
     driver = state.driver(function)
-    made: dict[str, Node] = {}
+    files: dict[str, Node] = {}
     if function.kind != "pf" or driver is None:
-        return made
+        return files
     if gpu.console and driver == function.driver:
         number = list(state.machine.gpus).index(gpu.address)
-        made["drm"] = fixed({f"card{number}": fixed({}), f"renderD{128 + number}": fixed({})})
+        files["drm"] = fixed_directory(
+            {f"card{number}": fixed_directory({}), f"renderD{128 + number}": fixed_directory({})}
+        )
     if driver == "gim":
-        made["reset_gpu"] = File(show=_reset)
-    return made
+        files["reset_gpu"] = FileNode(show=_forbid_reset_read)
+    return files
 
 
-def _reset() -> str:
+def _forbid_reset_read() -> str:
     raise AssertionError("reading reset_gpu resets the card under its VMs: a PF's files are never read by glob")
 
 
-def _groups(state: State) -> Mapping[str, Node]:
+def _iommu_group_nodes(state: State) -> Mapping[str, Node]:
     members: dict[int, dict[str, Node]] = {}
-    for function in _present(state):
+    for function in _present_functions(state):
         if function.group is not None:
-            members.setdefault(function.group, {})[function.address] = Link(function.path)
+            members.setdefault(function.group, {})[function.address] = LinkNode(function.path)
     for device in state.mdevs.values():
-        members.setdefault(device.group, {})[device.uuid] = Link(mdev.path_of(state, device))
+        members.setdefault(device.group, {})[device.uuid] = LinkNode(mdev.device_path(state, device))
     return {
-        str(group): fixed({"devices": fixed(devices), "type": text("DMA-FQ")}) for group, devices in members.items()
+        str(group): fixed_directory({"devices": fixed_directory(devices), "type": text_file("DMA-FQ")})
+        for group, devices in members.items()
     }
 
 
-def _modules(state: State) -> Mapping[str, Node]:
-    names = {state.driver(f) for f in _present(state) if f.device_class != PORT_CLASS} - {None}
-    made: dict[str, Node] = {str(name).replace("-", "_"): fixed({}) for name in names}
-    made.update({"vfio": fixed({}), "vfio_pci": fixed({}), "kvm": fixed({})})
+def _module_nodes(state: State) -> Mapping[str, Node]:
+    names = {state.driver(f) for f in _present_functions(state) if f.device_class != PORT_CLASS} - {None}
+    children: dict[str, Node] = {str(name).replace("-", "_"): fixed_directory({}) for name in names}
+    children.update({"vfio": fixed_directory({}), "vfio_pci": fixed_directory({}), "kvm": fixed_directory({})})
     if "nvidia" in names:
-        made["nvidia"] = fixed({"version": text(state.machine.scenario["nvidia"]["driver"])})
-    return made
+        children["nvidia"] = fixed_directory({"version": text_file(state.machine.scenario["nvidia"]["driver"])})
+    return children
 
 
 # ---------------------------------------------------------------- /proc and /dev
 
 
-def _proc(state: State) -> Mapping[str, Node]:
+def _proc_nodes(state: State) -> Mapping[str, Node]:
     scenario = state.machine.scenario
-    made: dict[str, Node] = {
-        "cmdline": text("BOOT_IMAGE=/vmlinuz ro" + (" intel_iommu=on iommu=pt" if scenario["iommu"] else "")),
-        "sys": fixed({"kernel": fixed({"osrelease": text(scenario["kernel"])})}),
-        "meminfo": text(
+    children: dict[str, Node] = {
+        "cmdline": text_file("BOOT_IMAGE=/vmlinuz ro" + (" intel_iommu=on iommu=pt" if scenario["iommu"] else "")),
+        "sys": fixed_directory({"kernel": fixed_directory({"osrelease": text_file(scenario["kernel"])})}),
+        "meminfo": text_file(
             f"MemTotal: {MEMORY_KIB:>14} kB\nMemFree: {MEMORY_KIB:>15} kB\nMemAvailable: {MEMORY_KIB:>10} kB"
         ),
-        "driver": fixed({}),
+        "driver": fixed_directory({}),
     }
-    bound = [gpu for gpu in state.machine.gpus.values() if gpu.nvml and state.driver(gpu.own) == "nvidia"]
+    bound_gpus = [gpu for gpu in state.machine.gpus.values() if gpu.nvml and state.driver(gpu.own_function) == "nvidia"]
     if any(gpu.nvml for gpu in state.machine.gpus.values()):
         version = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {scenario['nvidia']['driver']}"
-        nodes: dict[str, Node] = {"version": text(version), "params": File(show=partial(scheduler.params, state))}
-        gpus = {gpu.address: fixed({"information": _information(state, gpu)}) for gpu in bound}
-        made["driver"] = fixed({"nvidia": fixed({**nodes, "gpus": fixed(gpus)})})
-    return made
+        nodes: dict[str, Node] = {
+            "version": text_file(version),
+            "params": FileNode(show=partial(vgpu_scheduler.module_params_text, state)),
+        }
+        gpus = {gpu.address: fixed_directory({"information": _gpu_information(state, gpu)}) for gpu in bound_gpus}
+        children["driver"] = fixed_directory({"nvidia": fixed_directory({**nodes, "gpus": fixed_directory(gpus)})})
+    return children
 
 
-def _information(state: State, gpu: SimGpu) -> File:
-    minor = nvidia_node(state, gpu).removeprefix("nvidia")
-    return text(f"Model: \t\t {gpu.model}\nBus Type: \t PCIe\nBus Location: \t {gpu.address}\nDevice Minor: \t {minor}")
+def _gpu_information(state: State, gpu: SimGpu) -> FileNode:
+    minor = nvidia_node_name(state, gpu).removeprefix("nvidia")
+    return text_file(
+        f"Model: \t\t {gpu.model}\nBus Type: \t PCIe\nBus Location: \t {gpu.address}\nDevice Minor: \t {minor}"
+    )
 
 
-def _dev(state: State) -> Mapping[str, Node]:
-    groups: dict[str, Node] = {"vfio": File()}
+def _dev_nodes(state: State) -> Mapping[str, Node]:
+    groups: dict[str, Node] = {"vfio": FileNode()}
     devices: dict[str, Node] = {}
-    for function in _present(state):
-        name = vfio_name(state, function)
+    for function in _present_functions(state):
+        name = vfio_device_name(state, function)
         if name is not None:
-            groups[str(function.group)] = File()
+            groups[str(function.group)] = FileNode()
             if state.machine.kernel >= VFIO_DEV_SINCE:
-                devices[name] = File()
-    groups.update({str(device.group): File() for device in state.mdevs.values()})
-    groups["devices"] = fixed(devices)
-    made: dict[str, Node] = {"vfio": fixed(groups)}
+                devices[name] = FileNode()
+    groups.update({str(device.group): FileNode() for device in state.mdevs.values()})
+    groups["devices"] = fixed_directory(devices)
+    children: dict[str, Node] = {"vfio": fixed_directory(groups)}
     if state.machine.scenario["libvirt"]["kvm"]:
-        made["kvm"] = File()
+        children["kvm"] = FileNode()
     for gpu in state.machine.gpus.values():
-        if gpu.nvml and state.driver(gpu.own) == "nvidia":
-            made["nvidiactl"] = made[nvidia_node(state, gpu)] = File()
-    return made
+        if gpu.nvml and state.driver(gpu.own_function) == "nvidia":
+            children["nvidiactl"] = children[nvidia_node_name(state, gpu)] = FileNode()
+    return children

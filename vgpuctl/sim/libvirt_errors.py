@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libvirt's answers: situation to error number, and the one way to raise them."""
+"""libvirt's errors: the error numbers, and the functions that translate them into vgpuctl's errors."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from enum import IntEnum
 
 from vgpuctl.errors import HostCannot, LibvirtFailed
-from vgpuctl.sim.core import Change, Core, Met
+from vgpuctl.sim.core import Core, FaultInjected, Operation
 from vgpuctl.sim.state import State
 
 
-class Code(IntEnum):
-    """The libvirt error numbers that the simulator gives."""
+class VirErrorNumber(IntEnum):
+    """The libvirt error numbers that the simulator uses."""
 
     INTERNAL_ERROR = 1
     OPERATION_FAILED = 9
@@ -30,7 +30,7 @@ class Code(IntEnum):
     DEVICE_MISSING = 99
 
 
-_CALLS = {
+_LIBVIRT_CALLS = {
     "capabilities": ("virConnectGetDomainCapabilities", "cannot read what VMs may use on this host"),
     "domains": ("virConnectListAllDomains", "cannot list VMs"),
     "find-domain": ("virDomainLookupByName", "cannot look up VM {}"),
@@ -66,56 +66,56 @@ _CALLS = {
 
 
 class VirError(Exception):
-    """What libvirt itself says: its number and its words. `changing` makes our error of it."""
+    """libvirt's own error: number and message. `read_call` and `write_call` translate it into `LibvirtFailed`."""
 
-    def __init__(self, code: Code | int, message: str) -> None:
+    def __init__(self, code: VirErrorNumber | int, message: str) -> None:
         super().__init__(message)
         self.code = int(code)
 
 
 @contextmanager
-def looking(core: Core, call: str, subject: str = "") -> Iterator[State]:
-    """Give out the state for a libvirt call that only looks, and tell libvirt's errors as `changing` does."""
-    require(core, call)
+def read_call(core: Core, call: str, subject: str = "") -> Iterator[State]:
+    """Provide the state for a libvirt call that only reads. It translates errors as `write_call` does."""
+    require_libvirt(core, call)
     try:
-        yield core.look(call, subject)
-    except (VirError, Met) as exc:
-        raise explained(exc, call, subject) from exc
+        yield core.read_state(call, subject)
+    except (VirError, FaultInjected) as exc:
+        raise translate_error(exc, call, subject) from exc
 
 
 @contextmanager
-def changing(core: Core, call: str, subject: str) -> Iterator[Change]:
-    """Hold the host for one libvirt call, and tell libvirt's errors with the call and the subject.
+def write_call(core: Core, call: str, subject: str) -> Iterator[Operation]:
+    """Lock the host for one libvirt call. Its errors are translated with the call and the subject.
 
     Raises:
-        LibvirtFailed: libvirt refused, or an injected fault says so.
+        LibvirtFailed: libvirt refused, or the scenario injects a fault.
         HostCannot: the scenario has no running libvirt.
         AssertionError: this process holds the host lock.
     """
-    require(core, call)
+    require_libvirt(core, call)
     try:
-        with core.change(call, subject) as change:
+        with core.operation(call, subject) as change:
             yield change
-    except (VirError, Met) as exc:
-        raise explained(exc, call, subject) from exc
+    except (VirError, FaultInjected) as exc:
+        raise translate_error(exc, call, subject) from exc
 
 
-def explained(exc: VirError | Met, call: str, subject: str) -> LibvirtFailed:
-    """Return our error for libvirt's: worded and numbered as the real half does it."""
-    name, words = _CALLS[call]
-    code = exc.code if isinstance(exc, VirError) else exc.fault.code
-    return LibvirtFailed(f"{words.format(subject)}: {exc}", libvirt_code=code, call=name, subject=subject)
+def translate_error(error: VirError | FaultInjected, call: str, subject: str) -> LibvirtFailed:
+    """Return vgpuctl's error for libvirt's, with the same wording and number as the real libvirt port."""
+    function, template = _LIBVIRT_CALLS[call]
+    code = error.code if isinstance(error, VirError) else error.fault.code
+    return LibvirtFailed(f"{template.format(subject)}: {error}", libvirt_code=code, call=function, subject=subject)
 
 
-def require(core: Core, call: str) -> None:
-    """Check that libvirt may be called and answers.
+def require_libvirt(core: Core, call: str) -> None:
+    """Check that libvirt may be called now, and that it answers.
 
     Raises:
         HostCannot: the scenario has no running libvirt.
         AssertionError: this process holds the host lock.
     """
     assert not core.lock_held(), f"libvirt's {call}: not while the host lock is held"
-    reason = down(core)
+    reason = unavailable_reason(core)
     if reason is not None:
         raise HostCannot(
             f"libvirt does not answer: {reason}",
@@ -124,8 +124,8 @@ def require(core: Core, call: str) -> None:
         )
 
 
-def down(core: Core) -> str | None:
-    """Return why libvirt does not answer, None when it does."""
+def unavailable_reason(core: Core) -> str | None:
+    """Return why libvirt does not answer, or None if it does."""
     if core.machine.scenario["libvirt"]["running"]:
         return None
     return "Failed to connect socket to '/var/run/libvirt/libvirt-sock': No such file or directory"

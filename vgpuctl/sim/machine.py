@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hardware and the software of a simulated host: what does not change while it runs.
+"""The hardware and software of a simulated host: everything that does not change while it runs.
 
-Made from the compiled scenario, which is plain JSON and is kept in the journal's first line, so that opening
-a host that was used before needs neither the scenario's YAML nor the table of models.
+It is built from the compiled scenario, which is plain JSON in the journal's first line. So opening a host that
+was used before needs neither the scenario's YAML nor the table of models.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from vgpuctl.model.partition import GiProfile, Span
-from vgpuctl.value import NOTHING, Value
+from vgpuctl.model.mig import GiProfile, PlacementSpan
+from vgpuctl.value import EMPTY_MAPPING, Value
 
-ROOT = "/sys/devices"
+DEVICES_ROOT = "/sys/devices"
 PORT_CLASS = "0x060400"
 _AMPERE, _BLACKWELL = 7, 10
 _ARCHITECTURES = (
@@ -25,9 +25,10 @@ _ARCHITECTURES = (
 
 
 class SimType(Value):
-    """A vGPU type. `key` is the mdev directory's name, `number` the id that vendor VFIO and NVML use.
+    """A vGPU type. `key` is the mdev directory's name, `number` the id in vendor VFIO and NVML.
 
-    `gi_profile`: the GPU instances that a MIG-backed type is made in, None: it is time-sliced; each takes `max_per_gi`.
+    `gi_profile`: the GPU instance profile of a MIG-backed type, or None for a time-sliced type. `max_per_gi`: how many
+    vGPUs of the type one GPU instance takes.
     """
 
     key: str
@@ -42,13 +43,13 @@ class SimType(Value):
     description: str | None = None
 
     @property
-    def mig(self) -> bool:
-        """Whether it is MIG-backed."""
+    def is_mig_backed(self) -> bool:
+        """Whether the type is MIG-backed."""
         return self.gi_profile is not None
 
 
 class SimFunction(Value):
-    """A device: `kind` is pf, vf, extra (another endpoint of the GPU's slot), port or parent (no PCI)."""
+    """A device function. `kind` is pf, vf, extra (another endpoint of the GPU's slot), port or parent (no PCI)."""
 
     address: str
     kind: str
@@ -66,8 +67,8 @@ class SimFunction(Value):
 class SimGpu(Value):
     """A GPU and the rule its driver follows: `nvidia` (one size at a time) or `counter` (shared units).
 
-    `held_by`: a program that has NVIDIA's driver open for this GPU all the time. `largest_mib`: the framebuffer of its
-    largest type without MIG, 0 without any. `bar_mib`: the large BAR of its own function, 0 for a card without one.
+    `held_by`: a program that always has NVIDIA's driver open for this GPU. `largest_mib`: the framebuffer of its
+    largest type without MIG, or 0. `bar_mib`: the size of its own function's large BAR, or 0.
     """
 
     address: str
@@ -87,40 +88,40 @@ class SimGpu(Value):
     configurable: bool = True
     nvml: bool = False
     held_by: str | None = None
-    gi_profiles: Mapping[int, GiProfile] = NOTHING
-    by_number: Mapping[int, SimType] = NOTHING
+    gi_profiles: Mapping[int, GiProfile] = EMPTY_MAPPING
+    types_by_number: Mapping[int, SimType] = EMPTY_MAPPING
     largest_mib: int = 0
     bar_mib: int = 0
 
     @property
     def architecture(self) -> int:
-        """NVML's number of its architecture: 7 Ampere, 9 Hopper, 10 Blackwell."""
+        """NVML's number of the GPU's architecture: 7 Ampere, 9 Hopper, 10 Blackwell."""
         return _architecture(self.model)
 
     @property
     def keeps_mig(self) -> bool:
-        """Whether MIG stays on over a reload of the driver: Ampere keeps it in its InfoROM, later GPUs do not."""
+        """Whether MIG stays on when the driver is reloaded: Ampere keeps it in its InfoROM, later GPUs do not."""
         return self.architecture <= _AMPERE
 
     @property
-    def own(self) -> SimFunction:
+    def own_function(self) -> SimFunction:
         """The GPU's own function."""
         return self.functions[0]
 
     @property
     def vfs(self) -> tuple[SimFunction, ...]:
-        """Every VF there can be."""
+        """Every VF that the GPU can have, enabled or not."""
         return tuple(f for f in self.functions if f.kind == "vf")
 
 
 @cache
 def _architecture(model: str) -> int:
-    found = (number for pattern, number in _ARCHITECTURES if re.search(pattern, model))
-    return next(found, _BLACKWELL)
+    matches = (number for pattern, number in _ARCHITECTURES if re.search(pattern, model))
+    return next(matches, _BLACKWELL)
 
 
 class Machine(Value):
-    """The whole host. `slots` are all functions by the first two directories of their paths."""
+    """The whole host. `slots` has all functions, by the first two directories of their paths."""
 
     scenario: Mapping[str, Any]
     gpus: Mapping[str, SimGpu]
@@ -130,12 +131,12 @@ class Machine(Value):
     @property
     def kernel(self) -> tuple[int, int]:
         """The kernel's version as two numbers."""
-        return _two_numbers(self.scenario["kernel"])
+        return _major_minor(self.scenario["kernel"])
 
     @property
     def driver_major(self) -> int:
         """The major version of NVIDIA's driver."""
-        return _two_numbers(self.scenario["nvidia"]["driver"])[0]
+        return _major_minor(self.scenario["nvidia"]["driver"])[0]
 
     @property
     def libvirt_version(self) -> int:
@@ -143,12 +144,12 @@ class Machine(Value):
         return version_number(self.scenario["libvirt"]["version"])
 
     @property
-    def iommu(self) -> bool:
+    def has_iommu(self) -> bool:
         """Whether the IOMMU is on."""
         return bool(self.scenario["iommu"])
 
 
-def _two_numbers(text: str) -> tuple[int, int]:
+def _major_minor(text: str) -> tuple[int, int]:
     parts = text.replace("-", ".").split(".")
     return int(parts[0]), int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else 0
 
@@ -159,25 +160,25 @@ def version_number(text: str) -> int:
     return major * 1_000_000 + minor * 1000 + release
 
 
-def build(scenario: Mapping[str, Any]) -> Machine:
-    """Make the machine that a compiled scenario describes."""
+def build_machine(scenario: Mapping[str, Any]) -> Machine:
+    """Build the machine that a compiled scenario describes."""
     gpus: dict[str, SimGpu] = {}
     functions: dict[str, SimFunction] = {}
-    taken = {name for raw in scenario["gpus"] for name in addresses(raw)}
+    taken = {name for raw in scenario["gpus"] for name in function_addresses(raw)}
     for position, raw in enumerate(scenario["gpus"]):
-        port = _free_port(raw["address"], taken)
+        port = _free_root_port(raw["address"], taken)
         gpu = _gpu(raw, position, bool(scenario["iommu"]), port)
         gpus[gpu.address] = gpu
         functions.update((function.address, function) for function in gpu.functions)
     slots: dict[str, dict[str, list[SimFunction]]] = {}
     for function in functions.values():
-        top, slot = function.path.removeprefix(f"{ROOT}/").split("/")[:2]
+        top, slot = function.path.removeprefix(f"{DEVICES_ROOT}/").split("/")[:2]
         slots.setdefault(top, {}).setdefault(slot, []).append(function)
     return Machine(scenario=scenario, gpus=gpus, functions=functions, slots=slots)
 
 
-def addresses(raw: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the addresses of a GPU's own functions: its own, its companions', and every VF's there can be."""
+def function_addresses(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the addresses of a GPU's functions: its own, its companions', and every possible VF's."""
     address = raw["address"]
     if ":" not in address:
         return (address,)
@@ -186,10 +187,10 @@ def addresses(raw: Mapping[str, Any]) -> tuple[str, ...]:
     return (address, *others, *(_vf_address(domain, bus, address, number) for number in range(raw["vfs_total"])))
 
 
-def _free_port(address: str, taken: set[str]) -> str | None:
-    """Return where the root port above a GPU is, on the bus before; no other GPU's function and no other port is there.
+def _free_root_port(address: str, taken: set[str]) -> str | None:
+    """Return a free address for the root port above a GPU, on the previous bus: no function or port has it yet.
 
-    On bus 0 there is none.
+    A GPU on bus 0 has no root port.
     """
     if ":" not in address or int(address[5:7], 16) == 0:
         return None
@@ -208,8 +209,8 @@ def _gpu(raw: Mapping[str, Any], position: int, iommu: bool, port: str | None) -
         rule=raw["rule"],
         types=types,
         gi_profiles={entry["id"]: _gi_profile(entry) for entry in raw["gi_profiles"]},
-        by_number={entry.number: entry for entry in types.values()},
-        largest_mib=max((entry.framebuffer_mib for entry in types.values() if not entry.mig), default=0),
+        types_by_number={entry.number: entry for entry in types.values()},
+        largest_mib=max((entry.framebuffer_mib for entry in types.values() if not entry.is_mig_backed), default=0),
         functions=tuple(_functions(raw, position, iommu, port)),
         **{
             name: raw[name]
@@ -232,21 +233,21 @@ def _gpu(raw: Mapping[str, Any], position: int, iommu: bool, port: str | None) -
 
 
 def _gi_profile(raw: Mapping[str, Any]) -> GiProfile:
-    spans = tuple(Span(start, raw["size"]) for start in raw["starts"])
+    spans = tuple(PlacementSpan(start, raw["size"]) for start in raw["starts"])
     return GiProfile(raw["id"], raw["name"], raw["slices"], raw["memory_mib"], raw["max"], spans)
 
 
 def _functions(raw: Mapping[str, Any], position: int, iommu: bool, port: str | None) -> list[SimFunction]:
-    """List the GPU's own function first, then its companions and port, then every VF there can be."""
+    """List the GPU's own function first, then its companions, then every possible VF, then its root port."""
     address = raw["address"]
     if ":" not in address:
-        path = f"{ROOT}/virtual/{raw['driver'] or address}/{address}"
+        path = f"{DEVICES_ROOT}/virtual/{raw['driver'] or address}/{address}"
         return [SimFunction(address, "parent", address, path, driver=raw["driver"])]
     domain, bus = int(address[:4], 16), int(address[5:7], 16)
-    top = f"{ROOT}/pci{domain:04x}:{max(bus - 1, 0):02x}"
+    top = f"{DEVICES_ROOT}/pci{domain:04x}:{max(bus - 1, 0):02x}"
     slot = f"{top}/{port}" if port else top
 
-    def function(name: str, kind: str, number: int, ids: Mapping[str, Any]) -> SimFunction:
+    def build_function(name: str, kind: str, number: int, ids: Mapping[str, Any]) -> SimFunction:
         group = raw["iommu_group"] if kind != "vf" else raw["vf_group"] + number
         return SimFunction(
             address=name,
@@ -262,18 +263,18 @@ def _functions(raw: Mapping[str, Any], position: int, iommu: bool, port: str | N
             serial=position * 128 + number + (8 if kind == "vf" else 0),
         )
 
-    own = addresses(raw)
+    addresses = function_addresses(raw)
     extra = len(raw["companions"])
     virtual = {**raw, "device": raw["vf_device"], "driver": raw["vf_driver"]}
-    made = [function(address, "pf", 0, raw)]
-    made += [function(own[1 + n], "extra", n + 1, other) for n, other in enumerate(raw["companions"])]
-    made += [function(own[1 + extra + n], "vf", n, virtual) for n in range(raw["vfs_total"])]
+    functions = [build_function(address, "pf", 0, raw)]
+    functions += [build_function(addresses[1 + n], "extra", n + 1, other) for n, other in enumerate(raw["companions"])]
+    functions += [build_function(addresses[1 + extra + n], "vf", n, virtual) for n in range(raw["vfs_total"])]
     if port:
-        made.append(_port(port, address, slot, raw["port_group"] if iommu else None))
-    return made
+        functions.append(_root_port(port, address, slot, raw["port_group"] if iommu else None))
+    return functions
 
 
-def _port(name: str, gpu: str, path: str, group: int | None) -> SimFunction:
+def _root_port(name: str, gpu: str, path: str, group: int | None) -> SimFunction:
     """Return the root port above a GPU."""
     return SimFunction(
         address=name,
@@ -289,6 +290,6 @@ def _port(name: str, gpu: str, path: str, group: int | None) -> SimFunction:
 
 
 def _vf_address(domain: int, bus: int, address: str, number: int) -> str:
-    """SR-IOV's routing ids: four behind the function, one after another, into the next bus when they must."""
+    """Return a VF's address: SR-IOV's routing ids start 4 after the PF and may continue on the next bus."""
     routing = (bus << 8) + (int(address[8:10], 16) << 3) + int(address[11], 16) + 4 + number
     return f"{domain:04x}:{routing >> 8:02x}:{(routing >> 3) & 0x1F:02x}.{routing & 7}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mediated devices: supported types on their parents, making, removing, and the device's own directory."""
+"""Mediated devices: the supported types of a parent, create, remove, and the device's own directory."""
 
 from __future__ import annotations
 
@@ -7,146 +7,148 @@ import re
 from collections.abc import Mapping
 from functools import partial
 
-from vgpuctl.sim.journal import Record
+from vgpuctl.sim.availability import count_available_on, placement_records
+from vgpuctl.sim.journal import JournalRecord
+from vgpuctl.sim.kernel_errors import KernelRefusal, WouldPark, raise_refusal
 from vgpuctl.sim.machine import SimFunction, SimGpu, SimType
-from vgpuctl.sim.room import placed, room_on
-from vgpuctl.sim.rules import Refusal, WouldPark, refuse
+from vgpuctl.sim.objects import SimMdev
 from vgpuctl.sim.state import State
-from vgpuctl.sim.things import SimMdev
-from vgpuctl.sim.tree import Dir, File, Link, Node, fixed, text
-from vgpuctl.sim.vendor import PLACES_SINCE, checked_params, moved, place_number
+from vgpuctl.sim.tree import DirectoryNode, FileNode, LinkNode, Node, fixed_directory, text_file
+from vgpuctl.sim.vendor_vf import PLACEMENT_SINCE, check_params, move_placement, parse_placement
 
-NO_PLACE = "Not Applicable"
-"""What the driver shows for an mdev that has no placement, as programs that read real ones know it."""
+NO_PLACEMENT_TEXT = "Not Applicable"
+"""What the driver shows for an mdev without placement, according to programs that read real ones."""
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 
 
 def is_parent(state: State, gpu: SimGpu, function: SimFunction) -> bool:
-    """Say whether the function offers mdev types now: its own driver must be bound to it."""
+    """Say whether the function offers mdev types now. Its own driver must be bound to it."""
     kinds = {"mdev-pf": ("pf", "parent"), "mdev-vf": ("vf",)}.get(gpu.backend, ())
     return function.kind in kinds and function.driver is not None and state.driver(function) == function.driver
 
 
 def parent_nodes(state: State, gpu: SimGpu, function: SimFunction) -> dict[str, Node]:
-    """Return what a parent's directory holds for mdev: the types, and the devices made on it."""
-    nodes: dict[str, Node] = {mdev.uuid: _device(state, mdev) for mdev in state.mdevs_on(function.address)}
-    nodes["mdev_supported_types"] = Dir(
-        lambda: {kind.key: Dir(partial(_type, state, gpu, function, kind)) for kind in gpu.types.values()}
+    """Return the mdev part of a parent's directory: the types, and the devices created on it."""
+    nodes: dict[str, Node] = {mdev.uuid: _mdev_directory(state, mdev) for mdev in state.mdevs_on(function.address)}
+    nodes["mdev_supported_types"] = DirectoryNode(
+        lambda: {
+            kind.key: DirectoryNode(partial(_type_nodes, state, gpu, function, kind)) for kind in gpu.types.values()
+        }
     )
     return nodes
 
 
-def path_of(state: State, mdev: SimMdev) -> str:
+def device_path(state: State, mdev: SimMdev) -> str:
     """Return the device's canonical directory."""
     return f"{state.machine.functions[mdev.parent].path}/{mdev.uuid}"
 
 
-def create(state: State, gpu: SimGpu, function: SimFunction, kind: SimType, written: str) -> list[Record]:
-    """Return the records of a new mdev, or refuse as the mdev core and the driver do, in their order."""
+def create(state: State, gpu: SimGpu, function: SimFunction, kind: SimType, written: str) -> list[JournalRecord]:
+    """Return the records of a new mdev, or refuse like the mdev core and the driver, in their order of checks."""
     uuid = written.removesuffix("\n")
     if not _UUID.fullmatch(uuid):
-        refuse(Refusal.MDEV_MALFORMED_UUID)
+        raise_refusal(KernelRefusal.MDEV_MALFORMED_UUID)
     uuid = uuid.lower()
     if uuid in state.mdevs:
-        refuse(Refusal.MDEV_UUID_EXISTS)
-    if room_on(state, gpu, function, kind) < 1:
+        raise_refusal(KernelRefusal.MDEV_UUID_EXISTS)
+    if count_available_on(state, gpu, function, kind) < 1:
         if gpu.rule == "nvidia":
-            refuse(Refusal.MDEV_NVIDIA_REFUSED)
-        short = gpu.units_refusal == "no-units"
-        refuse(Refusal.MDEV_NO_UNITS if short else Refusal.MDEV_NO_INSTANCES)
-    made: Record = ["mdev", uuid, function.address, kind.key, state.next_group]
-    return [made, *placed(state, gpu, kind, uuid)]
+            raise_refusal(KernelRefusal.MDEV_NVIDIA_REFUSED)
+        has_no_units = gpu.units_refusal == "no-units"
+        raise_refusal(KernelRefusal.MDEV_NO_UNITS if has_no_units else KernelRefusal.MDEV_NO_INSTANCES)
+    record: JournalRecord = ["mdev", uuid, function.address, kind.key, state.next_iommu_group]
+    return [record, *placement_records(state, gpu, kind, uuid)]
 
 
-def remove(state: State, mdev: SimMdev, written: str) -> list[Record]:
-    """Return the records of a removal.
+def remove(state: State, mdev: SimMdev, written: str) -> list[JournalRecord]:
+    """Return the records that remove an mdev.
 
     Raises:
-        WouldPark: a running VM holds it; the kernel waits until it lets go.
+        WouldPark: a running VM holds it. The kernel waits until the VM releases it.
     """
     number = written.strip()
     if not number.isdigit():
-        refuse(Refusal.MDEV_REMOVE_JUNK)
+        raise_refusal(KernelRefusal.MDEV_REMOVE_JUNK)
     if int(number) == 0:
         return []
-    gone: list[Record] = [["unmdev", mdev.uuid]]
-    if any(parked.records == gone for parked in state.parked.values()):
-        refuse(Refusal.MDEV_REMOVING)
-    if mdev.uuid in state.users:
-        raise WouldPark((mdev.uuid,), gone)
-    return gone
+    records: list[JournalRecord] = [["unmdev", mdev.uuid]]
+    if any(parked.records == records for parked in state.parked_writes.values()):
+        raise_refusal(KernelRefusal.MDEV_REMOVING)
+    if mdev.uuid in state.carrier_users:
+        raise WouldPark((mdev.uuid,), records)
+    return records
 
 
-def _type(state: State, gpu: SimGpu, function: SimFunction, kind: SimType) -> Mapping[str, Node]:
-    here = f"{function.path}/"
+def _type_nodes(state: State, gpu: SimGpu, function: SimFunction, kind: SimType) -> Mapping[str, Node]:
+    function_dir = f"{function.path}/"
     nodes: dict[str, Node] = {
-        "available_instances": File(show=lambda: f"{room_on(state, gpu, function, kind)}\n"),
-        "create": File(store=partial(create, state, gpu, function, kind)),
-        "device_api": text("vfio-pci"),
-        "devices": Dir(
+        "available_instances": FileNode(show=lambda: f"{count_available_on(state, gpu, function, kind)}\n"),
+        "create": FileNode(store=partial(create, state, gpu, function, kind)),
+        "device_api": text_file("vfio-pci"),
+        "devices": DirectoryNode(
             lambda: {
-                mdev.uuid: Link(here + mdev.uuid)
+                mdev.uuid: LinkNode(function_dir + mdev.uuid)
                 for mdev in state.mdevs_on(function.address)
                 if mdev.type_key == kind.key
             }
         ),
-        "name": text(kind.name),
+        "name": text_file(kind.name),
     }
     if kind.description is not None:
-        nodes["description"] = text(kind.description)
+        nodes["description"] = text_file(kind.description)
     return nodes
 
 
-def _device(state: State, mdev: SimMdev) -> Dir:
+def _mdev_directory(state: State, mdev: SimMdev) -> DirectoryNode:
     function = state.machine.functions[mdev.parent]
-    kind = Link(f"{function.path}/mdev_supported_types/{mdev.type_key}")
+    type_link = LinkNode(f"{function.path}/mdev_supported_types/{mdev.type_key}")
 
-    def make() -> Mapping[str, Node]:
+    def build() -> Mapping[str, Node]:
         gpu = state.machine.gpus[function.gpu]
         nodes: dict[str, Node] = {
-            "iommu_group": Link(f"/sys/kernel/iommu_groups/{mdev.group}"),
-            "mdev_type": kind,
-            "remove": File(store=partial(remove, state, mdev)),
-            "subsystem": Link("/sys/bus/mdev"),
+            "iommu_group": LinkNode(f"/sys/kernel/iommu_groups/{mdev.group}"),
+            "mdev_type": type_link,
+            "remove": FileNode(store=partial(remove, state, mdev)),
+            "subsystem": LinkNode("/sys/bus/mdev"),
         }
         if gpu.rule == "nvidia":
-            nodes["driver"] = Link("/sys/bus/mdev/drivers/nvidia-vgpu-vfio")
-            own: dict[str, Node] = {
-                "vgpu_params": File(
+            nodes["driver"] = LinkNode("/sys/bus/mdev/drivers/nvidia-vgpu-vfio")
+            nvidia_files: dict[str, Node] = {
+                "vgpu_params": FileNode(
                     show=lambda: f"{mdev.params}\n" if mdev.params else "",
                     store=partial(_write_params, state, mdev),
                 ),
-                "vm_name": File(show=lambda: f"{_user(state, mdev)}\n"),
+                "vm_name": FileNode(show=lambda: f"{_vm_name(state, mdev)}\n"),
             }
-            if state.machine.driver_major >= PLACES_SINCE:
-                own["placement_id"] = File(
-                    show=lambda: f"{_place(state, mdev)}\n", store=partial(_write_place, state, gpu, mdev)
+            if state.machine.driver_major >= PLACEMENT_SINCE:
+                nvidia_files["placement_id"] = FileNode(
+                    show=lambda: f"{_placement_text(state, mdev)}\n", store=partial(_write_placement, state, gpu, mdev)
                 )
-            nodes["nvidia"] = fixed(own)
+            nodes["nvidia"] = fixed_directory(nvidia_files)
         return nodes
 
-    return Dir(make, pick=lambda name: kind if name == "mdev_type" else make().get(name))
+    return DirectoryNode(build, find_child=lambda name: type_link if name == "mdev_type" else build().get(name))
 
 
-def _write_params(state: State, mdev: SimMdev, written: str) -> list[Record]:
-    if mdev.uuid in state.users:
-        refuse(Refusal.PARAMS_IN_USE)
-    return [["params", mdev.uuid, checked_params(written)]]
+def _write_params(state: State, mdev: SimMdev, written: str) -> list[JournalRecord]:
+    if mdev.uuid in state.carrier_users:
+        raise_refusal(KernelRefusal.PARAMS_IN_USE)
+    return [["params", mdev.uuid, check_params(written)]]
 
 
-def _place(state: State, mdev: SimMdev) -> int | str:
-    begins = state.partitions.placement(mdev.uuid)
-    return NO_PLACE if begins is None else begins
+def _placement_text(state: State, mdev: SimMdev) -> int | str:
+    placement_id = state.partitions.placement_id(mdev.uuid)
+    return NO_PLACEMENT_TEXT if placement_id is None else placement_id
 
 
-def _write_place(state: State, gpu: SimGpu, mdev: SimMdev, written: str) -> list[Record]:
-    begins = place_number(written)
-    if mdev.uuid in state.users:
-        refuse(Refusal.PLACE_IN_USE)
-    return moved(state, gpu, mdev.uuid, begins)
+def _write_placement(state: State, gpu: SimGpu, mdev: SimMdev, written: str) -> list[JournalRecord]:
+    placement_id = parse_placement(written)
+    if mdev.uuid in state.carrier_users:
+        raise_refusal(KernelRefusal.PLACE_IN_USE)
+    return move_placement(state, gpu, mdev.uuid, placement_id)
 
 
-def _user(state: State, mdev: SimMdev) -> str:
-    uuid = state.users.get(mdev.uuid)
+def _vm_name(state: State, mdev: SimMdev) -> str:
+    uuid = state.carrier_users.get(mdev.uuid)
     return state.running[uuid].name if uuid else ""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the GPUs of a simulated host are partitioned now: MIG, GPU instances, mixed sizes, and which vGPU is where.
+"""How the GPUs of a simulated host are partitioned: MIG, GPU instances, mixed sizes, and vGPU placements.
 
-A part of `State`: each record "partition" names one of the `_on_…` methods here, and `records` makes them again.
+A part of `State`. Each record "partition" names one of the `_on_…` methods here; `records` recreates the records.
 """
 
 from __future__ import annotations
@@ -9,91 +9,94 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from vgpuctl.model.partition import GpuInstance, Span
-from vgpuctl.sim.journal import Record
+from vgpuctl.model.mig import GpuInstance, PlacementSpan
+from vgpuctl.sim.journal import JournalRecord
 
 
 @dataclass(slots=True)
 class Partitions:
-    """`modes`: MIG now, and after the GPU's next reset. `places`: a vGPU's placement id and GPU instance.
+    """`mig_modes`: MIG now, and after the GPU's next reset. `placements`: a vGPU's placement id and GPU instance.
 
-    `schedulers`: those that NVML set for GPU instances.
+    `schedulers`: the schedulers that NVML set for GPU instances.
     """
 
-    modes: dict[str, tuple[bool, bool]] = field(default_factory=dict)
+    mig_modes: dict[str, tuple[bool, bool]] = field(default_factory=dict)
     instances: dict[str, dict[int, GpuInstance]] = field(default_factory=dict)
-    mixed: set[str] = field(default_factory=set)
-    places: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)
+    mixed_size_gpus: set[str] = field(default_factory=set)
+    placements: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)
     schedulers: dict[str, dict[int, list[Any]]] = field(default_factory=dict)
 
-    def enabled(self, address: str) -> bool:
+    def is_mig_enabled(self, address: str) -> bool:
         """Say whether MIG is on."""
-        return self.modes.get(address, (False, False))[0]
+        return self.mig_modes.get(address, (False, False))[0]
 
-    def on(self, address: str) -> tuple[GpuInstance, ...]:
+    def instances_on(self, address: str) -> tuple[GpuInstance, ...]:
         """Return a GPU's instances."""
         return tuple(self.instances.get(address, {}).values())
 
-    def placement(self, carrier: str) -> int | None:
-        """Return where on a GPU of mixed sizes a vGPU begins."""
-        return self.places.get(carrier, (None, None))[0]
+    def placement_id(self, carrier: str) -> int | None:
+        """Return a vGPU's placement id on a GPU of mixed sizes."""
+        return self.placements.get(carrier, (None, None))[0]
 
-    def instance(self, carrier: str) -> int | None:
-        """Return the GPU instance that a vGPU is in."""
-        return self.places.get(carrier, (None, None))[1]
+    def instance_id(self, carrier: str) -> int | None:
+        """Return the GPU instance that holds a vGPU."""
+        return self.placements.get(carrier, (None, None))[1]
 
-    def boot(self, kept: set[str]) -> None:
-        """Forget what a reload of the driver takes; MIG of the GPUs in `kept` is then as it was to be."""
-        self.modes = {a: (pending, pending) for a, (_, pending) in self.modes.items() if a in kept}
-        for table in (self.instances, self.mixed, self.places, self.schedulers):
+    def reset_at_boot(self, mig_keepers: set[str]) -> None:
+        """Clear what a driver reload loses. The GPUs in `mig_keepers` keep MIG, in the mode that was pending."""
+        self.mig_modes = {a: (pending, pending) for a, (_, pending) in self.mig_modes.items() if a in mig_keepers}
+        for table in (self.instances, self.mixed_size_gpus, self.placements, self.schedulers):
             table.clear()
 
-    def lose(self, address: str) -> None:
-        """Forget what a GPU loses when the driver lets go of it: all but MIG's mode."""
+    def forget_gpu(self, address: str) -> None:
+        """Clear what a GPU loses when its driver is unbound: everything but the MIG mode."""
         self.instances.pop(address, None)
-        self.mixed.discard(address)
+        self.mixed_size_gpus.discard(address)
         self.schedulers.pop(address, None)
 
     # ------------------------------------------------------------------ replay
 
     def apply(self, name: str, *values: Any) -> None:
-        """Carry out one record."""
+        """Apply one record."""
         getattr(self, f"_on_{name}")(*values)
 
     def _on_mig(self, address: str, enabled: bool, pending: bool) -> None:
-        self.modes[address] = (enabled, pending)
+        self.mig_modes[address] = (enabled, pending)
 
     def _on_make(self, address: str, gi_id: int, profile_id: int, start: int, size: int) -> None:
-        self.instances.setdefault(address, {})[gi_id] = GpuInstance(gi_id, profile_id, Span(start, size))
+        self.instances.setdefault(address, {})[gi_id] = GpuInstance(gi_id, profile_id, PlacementSpan(start, size))
 
     def _on_destroy(self, address: str, gi_id: int) -> None:
-        for kept in (self.instances, self.schedulers):
-            kept.get(address, {}).pop(gi_id, None)
-            if not kept.get(address):
-                kept.pop(address, None)
+        for table in (self.instances, self.schedulers):
+            table.get(address, {}).pop(gi_id, None)
+            if not table.get(address):
+                table.pop(address, None)
 
     def _on_mixed(self, address: str, enabled: bool) -> None:
         if enabled:
-            self.mixed.add(address)
+            self.mixed_size_gpus.add(address)
         else:
-            self.mixed.discard(address)
+            self.mixed_size_gpus.discard(address)
 
     def _on_place(self, carrier: str, placement_id: int | None, gi_id: int | None) -> None:
-        self.places[carrier] = (placement_id, gi_id)
+        self.placements[carrier] = (placement_id, gi_id)
 
     def _on_scheduler(self, address: str, gi_id: int, *values: Any) -> None:
         self.schedulers.setdefault(address, {})[gi_id] = list(values)
 
     def _on_lose(self, address: str) -> None:
-        self.lose(address)
+        self.forget_gpu(address)
 
-    def records(self) -> list[Record]:
-        """Return the records of the partitions; those of vGPUs' places come last."""
-        made: list[Record] = [["mig", address, *both] for address, both in self.modes.items()]
-        for address, found in self.instances.items():
-            made += [["make", address, i.gi_id, i.profile_id, i.span.start, i.span.size] for i in found.values()]
-        for address, own in self.schedulers.items():
-            made += [["scheduler", address, gi_id, *values] for gi_id, values in own.items()]
-        made += [["mixed", address, True] for address in sorted(self.mixed)]
-        made += [["place", carrier, *both] for carrier, both in self.places.items()]
-        return [["partition", *record] for record in made]
+    def records(self) -> list[JournalRecord]:
+        """Return the records of the partitions. Those of vGPUs' placements come last."""
+        entries: list[JournalRecord] = [["mig", address, *both] for address, both in self.mig_modes.items()]
+        for address, instances in self.instances.items():
+            entries += [
+                ["make", address, i.gi_id, i.profile_id, i.placement.start, i.placement.size]
+                for i in instances.values()
+            ]
+        for address, schedulers in self.schedulers.items():
+            entries += [["scheduler", address, gi_id, *values] for gi_id, values in schedulers.items()]
+        entries += [["mixed", address, True] for address in sorted(self.mixed_size_gpus)]
+        entries += [["place", carrier, *both] for carrier, both in self.placements.items()]
+        return [["partition", *record] for record in entries]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a scenario file to the plain JSON that the journal keeps: checked, with every default filled in.
+"""Compiles a scenario file to the plain JSON that the journal stores: checked, with every default filled in.
 
-The format is documented in docs/scenarios.md. Files are made to be short: a model that the simulator knows
-needs its name and nothing else.
+The format is documented in docs/scenarios.md. Files are meant to be short: for a model that the simulator
+knows, the name is enough.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import re
 from typing import Any
 
 from vgpuctl.sim import faults
-from vgpuctl.sim.found import found_records
-from vgpuctl.sim.machine import addresses
-from vgpuctl.sim.reading import Table, Value, read
-from vgpuctl.sim.scenario_gpu import GPU_KEYS, expand
+from vgpuctl.sim.initial_state import initial_records
+from vgpuctl.sim.machine import function_addresses
+from vgpuctl.sim.scenario_gpu import GPU_KEYS, expand_gpus
+from vgpuctl.sim.scenario_reader import YamlMapping, YamlValue, read_scenario
 
-KERNEL = "6.8.0-45-generic"
-DRIVER = "550.90.05"
-KEYS = (
+DEFAULT_KERNEL = "6.8.0-45-generic"
+DEFAULT_DRIVER = "550.90.05"
+SCENARIO_KEYS = (
     "version",
     "title",
     "kernel",
@@ -31,7 +31,7 @@ KEYS = (
     "gpus",
     "faults",
 )
-NVML = ("present", "absent", "too-old")
+NVML_STATES = ("present", "absent", "too-old")
 _GIB = 1 << 30
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?", re.ASCII)
 
@@ -42,66 +42,66 @@ def compile_scenario(text: str, file: str) -> dict[str, Any]:
     Raises:
         InvalidInput: with file and line.
     """
-    top = read(text, file).table(KEYS)
-    version = top.need("version").number()
+    root = read_scenario(text, file).mapping(SCENARIO_KEYS)
+    version = root.require("version").number()
     if version != 1:
-        top.need("version").wrong(f"this vgpuctl reads version 1, not {version}")
+        root.require("version").reject(f"this vgpuctl reads version 1, not {version}")
     compiled: dict[str, Any] = {
-        "title": top.text("title", ""),
-        "kernel": _kernel(top),
-        "iommu": top.flag("iommu", True),
-        "libvirt": _libvirt(top.get("libvirt")),
-        "nvidia": _nvidia(top.get("nvidia")),
-        "networks": _networks(top),
-        "storage": _storage(top.get("storage")),
-        "faults": [_fault(value) for value in top.items("faults")],
+        "title": root.text("title", ""),
+        "kernel": _read_kernel(root),
+        "iommu": root.flag("iommu", True),
+        "libvirt": _read_libvirt(root.get("libvirt")),
+        "nvidia": _read_nvidia(root.get("nvidia")),
+        "networks": _read_networks(root),
+        "storage": _read_storage(root.get("storage")),
+        "faults": [_read_fault(value) for value in root.items("faults")],
         "gpus": [],
     }
-    entries = top.items("gpus")
+    entries = root.items("gpus")
     kernel = compiled["kernel"]
-    whose: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for value in entries:
-        table = value.table(GPU_KEYS)
-        for raw in expand(table, kernel, compiled["gpus"]):
-            _take(value, raw, whose)
-            compiled["gpus"].append(raw)
+        mapping = value.mapping(GPU_KEYS)
+        for gpu in expand_gpus(mapping, kernel, compiled["gpus"]):
+            _check_addresses(value, gpu, owners)
+            compiled["gpus"].append(gpu)
     compiled["found"] = [
-        *_pools(top.get("storage")),
-        *(_image(value) for value in top.items("images")),
-        *found_records(compiled, entries),
+        *_read_pools(root.get("storage")),
+        *(_read_image(value) for value in root.items("images")),
+        *initial_records(compiled, entries),
     ]
     return compiled
 
 
-def _take(value: Value, raw: dict[str, Any], whose: dict[str, str]) -> None:
-    """Refuse a GPU of which a function has the address of another GPU's: one would hide the other."""
-    for name in addresses(raw):
-        if name in whose:
-            value.wrong(f"{raw['address']} would have a function at {name}, where one of {whose[name]} is")
-        whose[name] = raw["address"]
+def _check_addresses(value: YamlValue, raw: dict[str, Any], owners: dict[str, str]) -> None:
+    """Refuse a GPU with a function at the address of another GPU's function: one would hide the other."""
+    for name in function_addresses(raw):
+        if name in owners:
+            value.reject(f"{raw['address']} would have a function at {name}, where one of {owners[name]} is")
+        owners[name] = raw["address"]
 
 
-def _kernel(top: Table) -> str:
+def _read_kernel(top: YamlMapping) -> str:
     value = top.get("kernel")
     if value is None:
-        return KERNEL
+        return DEFAULT_KERNEL
     text = value.text()
     if not re.match(r"\d+\.\d+", text):
-        value.wrong(f"'{text}' is not a kernel version; write it like {KERNEL}")
+        value.reject(f"'{text}' is not a kernel version; write it like {DEFAULT_KERNEL}")
     return text
 
 
-def _version(table: Table, name: str, default: str) -> str:
+def _read_version(table: YamlMapping, name: str, default: str) -> str:
     value = table.get(name)
     if value is None:
         return default
     text = value.text()
     if not _VERSION.fullmatch(text):
-        value.wrong(f"'{text}' is not a version; write it like '{default}', in quotes")
+        value.reject(f"'{text}' is not a version; write it like '{default}', in quotes")
     return text
 
 
-def _libvirt(value: Value | None) -> dict[str, Any]:
+def _read_libvirt(value: YamlValue | None) -> dict[str, Any]:
     defaults: dict[str, Any] = {
         "version": "10.0.0",
         "qemu": "8.2.2",
@@ -113,94 +113,96 @@ def _libvirt(value: Value | None) -> dict[str, Any]:
     }
     if value is None:
         return defaults
-    table = value.table(defaults)
+    table = value.mapping(defaults)
     return {
-        "version": _version(table, "version", defaults["version"]),
-        "qemu": _version(table, "qemu", defaults["qemu"]),
+        "version": _read_version(table, "version", defaults["version"]),
+        "qemu": _read_version(table, "qemu", defaults["qemu"]),
         **{name: table.flag(name, True) for name in ("running", "kvm", "uefi", "secure_boot", "tpm")},
     }
 
 
-def _nvidia(value: Value | None) -> dict[str, Any]:
+def _read_nvidia(value: YamlValue | None) -> dict[str, Any]:
     if value is None:
-        return {"driver": DRIVER, "nvml": NVML[0], "guest_driver": None}
-    table = value.table(("driver", "nvml", "guest_driver"))
-    driver, guest = _driver(table, "driver", DRIVER), _driver(table, "guest_driver", None)
-    return {"driver": driver, "nvml": table.text("nvml", NVML[0]), "guest_driver": guest}
+        return {"driver": DEFAULT_DRIVER, "nvml": NVML_STATES[0], "guest_driver": None}
+    table = value.mapping(("driver", "nvml", "guest_driver"))
+    driver, guest = _read_driver(table, "driver", DEFAULT_DRIVER), _read_driver(table, "guest_driver", None)
+    return {"driver": driver, "nvml": table.text("nvml", NVML_STATES[0]), "guest_driver": guest}
 
 
-def _driver(table: Table, key: str, default: str | None) -> str | None:
+def _read_driver(table: YamlMapping, key: str, default: str | None) -> str | None:
     driver = table.get(key)
     text = driver.text() if driver is not None else default
     if driver is not None and not re.fullmatch(r"\d+(\.\d+)*", text or ""):
-        driver.wrong(f"'{text}' is not a driver version; write it like '{DRIVER}', in quotes")
+        driver.reject(f"'{text}' is not a driver version; write it like '{DEFAULT_DRIVER}', in quotes")
     return text
 
 
-def _networks(top: Table) -> list[dict[str, Any]]:
+def _read_networks(top: YamlMapping) -> list[dict[str, Any]]:
     if top.get("networks") is None:
         return [{"name": "default", "active": True}]
-    tables = [value.table(("name", "active")) for value in top.items("networks")]
-    return [{"name": t.need("name").text(), "active": t.flag("active", True)} for t in tables]
+    tables = [value.mapping(("name", "active")) for value in top.items("networks")]
+    return [{"name": t.require("name").text(), "active": t.flag("active", True)} for t in tables]
 
 
 STORAGE_KEYS = ("filesystem_gib", "used_gib", "pools")
 POOL_KEYS = ("name", "path", "active", "kind", "capacity_gib", "used_gib")
 
 
-def _storage(value: Value | None) -> dict[str, Any]:
+def _read_storage(value: YamlValue | None) -> dict[str, Any]:
     if value is None:
         return {"capacity": 1000 * _GIB, "used": 100 * _GIB}
-    table = value.table(STORAGE_KEYS)
+    mapping = value.mapping(STORAGE_KEYS)
     return {
-        "capacity": table.number("filesystem_gib", 1000) * _GIB,
-        "used": table.number("used_gib", 100) * _GIB,
+        "capacity": mapping.number("filesystem_gib", 1000) * _GIB,
+        "used": mapping.number("used_gib", 100) * _GIB,
     }
 
 
-def _pools(value: Value | None) -> list[list[Any]]:
+def _read_pools(value: YamlValue | None) -> list[list[Any]]:
     if value is None:
         return []
-    made: list[list[Any]] = []
-    for entry in value.table(STORAGE_KEYS).items("pools"):
-        table = entry.table(POOL_KEYS)
-        name = table.need("name").text()
-        path = table.text("path", f"/var/lib/libvirt/images/{name}" if name != "default" else "/var/lib/libvirt/images")
-        own = table.get("capacity_gib")
-        made.append(
+    records: list[list[Any]] = []
+    for entry in value.mapping(STORAGE_KEYS).items("pools"):
+        mapping = entry.mapping(POOL_KEYS)
+        name = mapping.require("name").text()
+        path = mapping.text(
+            "path", f"/var/lib/libvirt/images/{name}" if name != "default" else "/var/lib/libvirt/images"
+        )
+        capacity = mapping.get("capacity_gib")
+        records.append(
             [
                 "pool",
                 name,
                 path,
-                table.flag("active", True),
-                table.text("kind", "dir"),
-                own.number() * _GIB if own is not None else None,
-                table.number("used_gib", 0) * _GIB,
+                mapping.flag("active", True),
+                mapping.text("kind", "dir"),
+                capacity.number() * _GIB if capacity is not None else None,
+                mapping.number("used_gib", 0) * _GIB,
             ]
         )
-    return made
+    return records
 
 
 IMAGE_KEYS = ("path", "format", "size_gib", "firmware", "problem", "base", "link")
 FIRMWARE = ("uefi", "bios", "both", "none", "unknown")
 
 
-def _image(value: Value) -> list[Any]:
-    table = value.table(IMAGE_KEYS)
-    path = table.need("path").text()
+def _read_image(value: YamlValue) -> list[Any]:
+    mapping = value.mapping(IMAGE_KEYS)
+    path = mapping.require("path").text()
     if not path.startswith("/"):
-        table.need("path").wrong("must be an absolute path")
-    size = table.number("size_gib", 20) * _GIB
-    firmware = table.get("firmware")
-    problem = table.get("problem")
-    base = table.get("base")
-    link = table.get("link")
-    kind = table.text("format", "raw" if path.endswith((".iso", ".img", ".raw")) else "qcow2")
+        mapping.require("path").reject("must be an absolute path")
+    size = mapping.number("size_gib", 20) * _GIB
+    firmware = mapping.get("firmware")
+    problem = mapping.get("problem")
+    base = mapping.get("base")
+    link = mapping.get("link")
+    image_format = mapping.text("format", "raw" if path.endswith((".iso", ".img", ".raw")) else "qcow2")
     return [
         "file",
         path,
         size,
-        kind,
+        image_format,
         base.text() if base is not None else None,
         0,
         firmware.choice(FIRMWARE) if firmware is not None else "both",
@@ -213,27 +215,27 @@ def _image(value: Value) -> list[Any]:
 FAULT_KEYS = ("on", "match", "kind", "errno", "code", "message", "times", "nth")
 
 
-def _fault(value: Value) -> dict[str, Any]:
-    table = value.table(FAULT_KEYS)
-    call = table.need("on").choice(faults.CALLS)
-    kind = table.get("kind")
-    number = table.get("errno")
-    chosen = kind.choice(faults.KINDS) if kind is not None else "error"
-    if chosen == "park" and call != "sysfs-write":
-        value.wrong("only a sysfs-write can be parked in the kernel")
-    if chosen == "pending" and call != "nvml-set-mig":
-        value.wrong("only an nvml-set-mig can be pending until the GPU is reset")
-    if number is not None and not call.startswith("sysfs"):
-        number.wrong("only sysfs calls have an errno; libvirt's have a code")
-    if table.get("times") is not None and table.get("nth") is not None:
-        value.wrong("times and nth exclude each other")
+def _read_fault(value: YamlValue) -> dict[str, Any]:
+    mapping = value.mapping(FAULT_KEYS)
+    call = mapping.require("on").choice(faults.CALLS)
+    kind_value = mapping.get("kind")
+    errno_value = mapping.get("errno")
+    kind = kind_value.choice(faults.KINDS) if kind_value is not None else "error"
+    if kind == "park" and call != "sysfs-write":
+        value.reject("only a sysfs-write can be parked in the kernel")
+    if kind == "pending" and call != "nvml-set-mig":
+        value.reject("only an nvml-set-mig can be pending until the GPU is reset")
+    if errno_value is not None and not call.startswith("sysfs"):
+        errno_value.reject("only sysfs calls have an errno; libvirt's have a code")
+    if mapping.get("times") is not None and mapping.get("nth") is not None:
+        value.reject("times and nth exclude each other")
     return {
         "on": call,
-        "match": table.text("match", "*"),
-        "kind": chosen,
-        "errno": number.errno() if number is not None else None,
-        "code": table.number("code", faults.DEFAULT_CODE),
-        "message": table.text("message", f"injected fault: {call} failed"),
-        "times": table.number("times", 0),
-        "nth": table.number("nth", 0),
+        "match": mapping.text("match", "*"),
+        "kind": kind,
+        "errno": errno_value.errno() if errno_value is not None else None,
+        "code": mapping.number("code", faults.DEFAULT_CODE),
+        "message": mapping.text("message", f"injected fault: {call} failed"),
+        "times": mapping.number("times", 0),
+        "nth": mapping.number("nth", 0),
     }

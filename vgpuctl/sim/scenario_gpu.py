@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vgpuctl.model.address import normal_pci
-from vgpuctl.sim.models import known_names, model
-from vgpuctl.sim.reading import Table, Value
+from vgpuctl.model.address import normalize_pci
+from vgpuctl.sim.models import find_model, model_names
+from vgpuctl.sim.scenario_reader import YamlMapping, YamlValue
 
 GPU_KEYS = (
     "model",
@@ -51,87 +51,89 @@ PROFILE_KEYS = (
 )
 FIRST_BUS, BUS_STEP, LAST_BUS = 0x3B, 4, 0xF8
 LAST_DOMAIN = 0xFF
-MOST_ALIKE = 4096
-"""How many GPUs one entry may be: a fleet of hosts in one, for `simulate`."""
+MAX_COUNT = 4096
+"""How many GPUs one entry may have: enough for a whole fleet in one host, for `simulate`."""
 _VENDOR_VF_SINCE = (6, 8)
-_UNKNOWN: dict[str, Any] = {"vendor_id": "10de", "device_id": "ffff", "class": "030200", "profiles": []}
+_UNKNOWN_MODEL: dict[str, Any] = {"vendor_id": "10de", "device_id": "ffff", "class": "030200", "profiles": []}
 
 
-def expand(table: Table, kernel: str, before: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the GPUs of one entry; `before` are those already there and grows as they are taken."""
-    name = table.need("model")
-    known = model(name.text())
-    if known is None and table.get("backend") is None:
-        name.wrong(f"'{name.text()}' is not known, so 'backend' is needed; known: {', '.join(known_names())}")
-    given = table.get("address")
-    count = table.number("count", 1, 1, MOST_ALIKE)
-    if given is not None and count > 1:
-        given.wrong("give either an address or a count")
+def expand_gpus(table: YamlMapping, kernel: str, previous: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the GPUs of one entry. `previous` has the GPUs so far; the caller adds each GPU as it takes it."""
+    name = table.require("model")
+    model = find_model(name.text())
+    if model is None and table.get("backend") is None:
+        name.reject(f"'{name.text()}' is not known, so 'backend' is needed; known: {', '.join(model_names())}")
+    address = table.get("address")
+    count = table.number("count", 1, 1, MAX_COUNT)
+    if address is not None and count > 1:
+        address.reject("give either an address or a count")
     for _ in range(count):
-        yield _one(table, known or {**_UNKNOWN, "model": name.text()}, kernel, before)
+        yield _read_gpu(table, model or {**_UNKNOWN_MODEL, "model": name.text()}, kernel, previous)
 
 
-def _one(table: Table, known: Mapping[str, Any], kernel: str, before: list[dict[str, Any]]) -> dict[str, Any]:
-    position = len(before)
-    address = _address(table, known, before)
-    driver = _driver(table, known)
-    backend = _backend(table, known, kernel, driver)
-    vendor = table.text("vendor_id", known.get("vendor_id", "ffff")).removeprefix("0x")
-    own = vendor == "10de" and backend not in ("passthrough", "sriov-vf")
-    units = table.number("units", known.get("units", 0))
-    total, enabled = _vfs(table, known, backend)
-    device = table.text("device_id", known.get("device_id", "ffff")).removeprefix("0x")
+def _read_gpu(
+    table: YamlMapping, model: Mapping[str, Any], kernel: str, previous: list[dict[str, Any]]
+) -> dict[str, Any]:
+    position = len(previous)
+    address = _read_address(table, model, previous)
+    driver = _read_driver(table, model)
+    backend = _read_backend(table, model, kernel, driver)
+    vendor = table.text("vendor_id", model.get("vendor_id", "ffff")).removeprefix("0x")
+    is_nvidia_vgpu = vendor == "10de" and backend not in ("passthrough", "sriov-vf")
+    units = table.number("units", model.get("units", 0))
+    total, enabled = _read_vfs(table, model, backend)
+    device = table.text("device_id", model.get("device_id", "ffff")).removeprefix("0x")
     group = table.get("iommu_group")
-    node = table.get("numa_node")
+    numa_node = table.get("numa_node")
     raw: dict[str, Any] = {
         "address": address,
-        "model": known["model"],
+        "model": model["model"],
         "backend": backend,
-        "rule": "counter" if units else "nvidia" if own else None,
-        "types": _types(table, known, own),
+        "rule": "counter" if units else "nvidia" if is_nvidia_vgpu else None,
+        "types": _read_types(table, model, is_nvidia_vgpu),
         "vendor": f"0x{vendor}",
         "device": f"0x{device}",
-        "vf_device": f"0x{known.get('vf_device_id', device)}",
-        "class": f"0x{table.text('class', known.get('class', '030200')).removeprefix('0x')}",
+        "vf_device": f"0x{model.get('vf_device_id', device)}",
+        "class": f"0x{table.text('class', model.get('class', '030200')).removeprefix('0x')}",
         "driver": driver,
-        "vf_driver": "nvidia" if own else None,
+        "vf_driver": "nvidia" if is_nvidia_vgpu else None,
         "vfs_total": total,
         "vfs_enabled": enabled,
-        "numa_node": node.number(-1, 63) if node is not None else -1,
+        "numa_node": numa_node.number(-1, 63) if numa_node is not None else -1,
         "iommu_group": group.number() if group is not None else 20 + position,
         "vf_group": 100 + 64 * position,
         "port_group": 1000 + position,
-        "framebuffer_mib": table.number("framebuffer_mib", known.get("framebuffer_mib", 0)),
-        "bar_mib": int(known.get("bar_mib", 0)),
+        "framebuffer_mib": table.number("framebuffer_mib", model.get("framebuffer_mib", 0)),
+        "bar_mib": int(model.get("bar_mib", 0)),
         "units": units,
-        "units_refusal": _refusal(table),
+        "units_refusal": _read_refusal(table),
         "console": table.flag("console", False),
         "header": table.flag("types_header", True),
-        "configurable": table.flag("configurable", bool(known.get("configurable", not own))),
-        "companions": _companions(table, known),
+        "configurable": table.flag("configurable", bool(model.get("configurable", not is_nvidia_vgpu))),
+        "companions": _read_companions(table, model),
         "nvml": vendor == "10de" and driver == "nvidia",
-        "held_by": table.get("held_by") and table.need("held_by").text(),
-        "gi_profiles": known.get("gi_profiles", []) if own else [],
+        "held_by": table.get("held_by") and table.require("held_by").text(),
+        "gi_profiles": model.get("gi_profiles", []) if is_nvidia_vgpu else [],
     }
     if driver == "gim":
         raw["configurable"] = False
     return raw
 
 
-def _address(table: Table, known: Mapping[str, Any], before: list[dict[str, Any]]) -> str:
-    taken = {raw["address"] for raw in before}
-    given = table.get("address")
-    if given is None and "address" in known and known["address"] not in taken:
-        return str(known["address"])
-    if given is None:
+def _read_address(table: YamlMapping, model: Mapping[str, Any], previous: list[dict[str, Any]]) -> str:
+    taken = {raw["address"] for raw in previous}
+    configured = table.get("address")
+    if configured is None and "address" in model and model["address"] not in taken:
+        return str(model["address"])
+    if configured is None:
         return _next_address(taken)
-    address = normal_pci(given.text()) or given.text()
+    address = normalize_pci(configured.text()) or configured.text()
     if address in taken:
-        given.wrong(f"{address} is there twice")
-    if ":" in address and normal_pci(address) is None:
-        given.wrong(f"'{address}' is not a PCI address; write it like 0000:3b:00.0")
+        configured.reject(f"{address} is there twice")
+    if ":" in address and normalize_pci(address) is None:
+        configured.reject(f"'{address}' is not a PCI address; write it like 0000:3b:00.0")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:-]*", address):
-        given.wrong(f"'{address}' is neither a PCI address nor a kernel name")
+        configured.reject(f"'{address}' is neither a PCI address nor a kernel name")
     return address
 
 
@@ -144,56 +146,56 @@ def _next_address(taken: set[str]) -> str:
     raise AssertionError("more GPUs than a scenario may have")
 
 
-def _driver(table: Table, known: Mapping[str, Any]) -> str | None:
-    given = table.get("driver")
-    name = given.text() if given is not None else str(known.get("driver", "nvidia"))
+def _read_driver(table: YamlMapping, model: Mapping[str, Any]) -> str | None:
+    configured = table.get("driver")
+    name = configured.text() if configured is not None else str(model.get("driver", "nvidia"))
     return None if name == "none" else name
 
 
-def _backend(table: Table, known: Mapping[str, Any], kernel: str, driver: str | None) -> str:
-    given = table.get("backend")
-    if given is not None:
-        return given.choice(BACKENDS)
+def _read_backend(table: YamlMapping, model: Mapping[str, Any], kernel: str, driver: str | None) -> str:
+    configured = table.get("backend")
+    if configured is not None:
+        return configured.choice(BACKENDS)
     if driver in ("vfio-pci", None):
         return "passthrough"
-    backend = str(known["backend"])
+    backend = str(model["backend"])
     if backend != "nvidia-sriov":
         return backend
-    numbers = tuple(int(part) for part in re.findall(r"\d+", kernel)[:2])
-    return "vendor-vf" if numbers >= _VENDOR_VF_SINCE else "mdev-vf"
+    version = tuple(int(part) for part in re.findall(r"\d+", kernel)[:2])
+    return "vendor-vf" if version >= _VENDOR_VF_SINCE else "mdev-vf"
 
 
-def _vfs(table: Table, known: Mapping[str, Any], backend: str) -> tuple[int, int]:
-    """Return total and enabled: on where the backend needs them, none for a whole GPU."""
-    needs = backend in ("mdev-vf", "vendor-vf", "sriov-vf")
-    total = int(known.get("vfs", 16)) if needs else 0
-    given = table.get("vfs")
-    if given is None:
+def _read_vfs(table: YamlMapping, model: Mapping[str, Any], backend: str) -> tuple[int, int]:
+    """Return the total and enabled VFs: by default all enabled if the backend needs VFs, else none."""
+    needs_vfs = backend in ("mdev-vf", "vendor-vf", "sriov-vf")
+    total = int(model.get("vfs", 16)) if needs_vfs else 0
+    configured = table.get("vfs")
+    if configured is None:
         return total, total
-    inside = given.table(("total", "enabled"))
-    total = inside.number("total", total, 0, 63)
-    return total, inside.number("enabled", total if needs else 0, 0, total)
+    mapping = configured.mapping(("total", "enabled"))
+    total = mapping.number("total", total, 0, 63)
+    return total, mapping.number("enabled", total if needs_vfs else 0, 0, total)
 
 
-def _refusal(table: Table) -> str:
+def _read_refusal(table: YamlMapping) -> str:
     value = table.get("refusal")
     word = value.choice(("ENOSPC", "EUSERS")) if value is not None else "ENOSPC"
     return "no-units" if word == "ENOSPC" else "no-instances"
 
 
-def _companions(table: Table, known: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the other endpoints of the slot: a display card's audio function, say."""
-    raws: list[Mapping[str, Any]] = list(known.get("companions", []))
+def _read_companions(table: YamlMapping, model: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the other endpoints of the slot, for example a display card's audio function."""
+    raws: list[Mapping[str, Any]] = list(model.get("companions", []))
     if table.get("companions") is not None:
         raws = []
         for value in table.items("companions"):
-            inside = value.table(("vendor_id", "device_id", "class", "driver"))
+            mapping = value.mapping(("vendor_id", "device_id", "class", "driver"))
             raws.append(
                 {
-                    "vendor_id": inside.text("vendor_id", "10de"),
-                    "device_id": inside.text("device_id", "ffff"),
-                    "class": inside.text("class", "040300"),
-                    "driver": inside.text("driver", "none"),
+                    "vendor_id": mapping.text("vendor_id", "10de"),
+                    "device_id": mapping.text("device_id", "ffff"),
+                    "class": mapping.text("class", "040300"),
+                    "driver": mapping.text("driver", "none"),
                 }
             )
     return [
@@ -210,55 +212,55 @@ def _companions(table: Table, known: Mapping[str, Any]) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------------- profiles
 
 
-def _types(table: Table, known: Mapping[str, Any], own: bool) -> list[dict[str, Any]]:
-    """Return the types: all of the model's, or those that the entry lists by name or in full."""
-    catalogue = list(known["profiles"])
-    given = table.get("profiles")
-    if given is None:
-        return [_type(raw, own) for raw in catalogue]
-    return [_type(_profile(value, catalogue), own) for value in given.items()]
+def _read_types(table: YamlMapping, model: Mapping[str, Any], is_nvidia_vgpu: bool) -> list[dict[str, Any]]:
+    """Return the vGPU types: all of the model's, or those that the entry lists by name or defines in full."""
+    catalogue = list(model["profiles"])
+    configured = table.get("profiles")
+    if configured is None:
+        return [_complete_type(raw, is_nvidia_vgpu) for raw in catalogue]
+    return [_complete_type(_read_profile(value, catalogue), is_nvidia_vgpu) for value in configured.items()]
 
 
-def _profile(value: Value, catalogue: list[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _read_profile(value: YamlValue, catalogue: list[Mapping[str, Any]]) -> Mapping[str, Any]:
     if value.is_text():
-        wanted = value.text()
+        profile_name = value.text()
         for raw in catalogue:
-            if wanted in (raw["name"], raw["name"].split()[-1], raw.get("key")):
+            if profile_name in (raw["name"], raw["name"].split()[-1], raw.get("key")):
                 return raw
         value.choice(raw["name"].split()[-1] for raw in catalogue)
-    table = value.table(PROFILE_KEYS)
-    made: dict[str, Any] = {"name": table.need("name").text()}
+    table = value.mapping(PROFILE_KEYS)
+    profile: dict[str, Any] = {"name": table.require("name").text()}
     for name in ("id", "framebuffer_mib", "max", "max_per_vm", "units", "max_per_gi", "gi_profile"):
         number = table.get(name)
         if number is not None:
-            made[name] = number.number(0 if name == "gi_profile" else 1)
+            profile[name] = number.number(0 if name == "gi_profile" else 1)
     for name in ("key", "description"):
         text = table.get(name)
         if text is not None:
-            made[name] = text.text()
-    if "id" not in made and "key" not in made:
-        value.wrong("'id' is missing (or 'key', the type directory's name, for another maker's driver)")
-    return made
+            profile[name] = text.text()
+    if "id" not in profile and "key" not in profile:
+        value.reject("'id' is missing (or 'key', the type directory's name, for another maker's driver)")
+    return profile
 
 
-def _type(raw: Mapping[str, Any], own: bool) -> dict[str, Any]:
+def _complete_type(raw: Mapping[str, Any], is_nvidia_vgpu: bool) -> dict[str, Any]:
     series = str(raw["name"])[-1:]
-    exclusive = own and (series in "AB" or str(raw["name"]).endswith("ME"))
-    framebuffer, most = int(raw.get("framebuffer_mib", 0)), int(raw.get("max", 1))
+    is_exclusive = is_nvidia_vgpu and (series in "AB" or str(raw["name"]).endswith("ME"))
+    framebuffer, max_per_gpu = int(raw.get("framebuffer_mib", 0)), int(raw.get("max", 1))
     description = raw.get("description")
-    if own and description is None:
+    if is_nvidia_vgpu and description is None:
         description = (
             f"num_heads={raw.get('heads', 4)}, frl_config={45 if series == 'B' else 60}, "
             f"framebuffer={framebuffer}M, max_resolution={raw.get('resolution', '4096x2160')}, "
-            f"max_instance={most}"
+            f"max_instance={max_per_gpu}"
         )
     return {
         "key": raw.get("key") or f"nvidia-{raw['id']}",
         "number": int(raw.get("id", 0)),
         "name": raw["name"],
         "framebuffer_mib": framebuffer,
-        "maximum": most,
-        "per_vm": int(raw.get("max_per_vm", 1 if exclusive else 16)),
+        "maximum": max_per_gpu,
+        "per_vm": int(raw.get("max_per_vm", 1 if is_exclusive else 16)),
         "units": int(raw.get("units", 1)),
         "gi_profile": raw.get("gi_profile"),
         "max_per_gi": int(raw.get("max_per_gi", 1)),

@@ -5,83 +5,83 @@ from __future__ import annotations
 
 from functools import partial
 
-from vgpuctl.sim.journal import Record
+from vgpuctl.sim.journal import JournalRecord
+from vgpuctl.sim.kernel_errors import KernelRefusal, WouldPark, raise_refusal
 from vgpuctl.sim.machine import SimFunction, SimGpu
-from vgpuctl.sim.rules import Refusal, WouldPark, refuse
 from vgpuctl.sim.state import State
-from vgpuctl.sim.tree import File, Link, Node, text
+from vgpuctl.sim.tree import FileNode, LinkNode, Node, text_file
 
-_LARGEST = 0xFFFF
+_MAX_U16 = 0xFFFF
 
 
 def nodes(state: State, gpu: SimGpu, function: SimFunction) -> dict[str, Node]:
-    """Return what SR-IOV adds to a function's directory."""
+    """Return the files and links that SR-IOV adds to a function's directory."""
     if function.kind == "vf":
-        return {"physfn": Link(gpu.own.path)}
+        return {"physfn": LinkNode(gpu.own_function.path)}
     if function.kind != "pf" or not gpu.vfs_total:
         return {}
-    made: dict[str, Node] = {
-        "sriov_totalvfs": text(gpu.vfs_total),
-        "sriov_offset": text(4),
-        "sriov_stride": text(1),
-        "sriov_vf_device": text(gpu.vfs[0].device.removeprefix("0x")),
-        "sriov_numvfs": File(
-            show=lambda: f"{state.vfs[gpu.address]}\n", store=partial(set_number, state, gpu, function)
+    children: dict[str, Node] = {
+        "sriov_totalvfs": text_file(gpu.vfs_total),
+        "sriov_offset": text_file(4),
+        "sriov_stride": text_file(1),
+        "sriov_vf_device": text_file(gpu.vfs[0].device.removeprefix("0x")),
+        "sriov_numvfs": FileNode(
+            show=lambda: f"{state.vfs[gpu.address]}\n", store=partial(set_vf_count, state, gpu, function)
         ),
-        "sriov_drivers_autoprobe": File(
-            show=lambda: f"{state.autoprobe.get(gpu.address, 1)}\n", store=partial(_autoprobe, gpu.address)
+        "sriov_drivers_autoprobe": FileNode(
+            show=lambda: f"{state.autoprobe.get(gpu.address, 1)}\n", store=partial(_write_autoprobe, gpu.address)
         ),
     }
-    for virtual in gpu.vfs[: state.vfs[gpu.address]]:
-        made[f"virtfn{virtual.index}"] = Link(virtual.path)
-    return made
+    for vf in gpu.vfs[: state.vfs[gpu.address]]:
+        children[f"virtfn{vf.index}"] = LinkNode(vf.path)
+    return children
 
 
-def set_number(state: State, gpu: SimGpu, function: SimFunction, written: str) -> list[Record]:
-    """Return the records of a write of `sriov_numvfs`.
+def set_vf_count(state: State, gpu: SimGpu, function: SimFunction, written: str) -> list[JournalRecord]:
+    """Return the records of a write to `sriov_numvfs`.
 
     Raises:
-        WouldPark: a running VM holds one of the VFs that would go.
+        WouldPark: a running VM holds one of the VFs that would disappear.
     """
-    number = _number(written)
+    number = _parse_number(written)
     if number > gpu.vfs_total:
-        refuse(Refusal.NUMVFS_RANGE)
+        raise_refusal(KernelRefusal.NUMVFS_RANGE)
     if number == state.vfs[gpu.address]:
         return []
     if state.driver(function) is None:
-        refuse(Refusal.NUMVFS_NO_DRIVER)
+        raise_refusal(KernelRefusal.NUMVFS_NO_DRIVER)
     if not gpu.configurable or state.driver(function) != function.driver:
-        refuse(Refusal.NUMVFS_NO_CALLBACK)
+        raise_refusal(KernelRefusal.NUMVFS_NO_CALLBACK)
     if number and state.vfs[gpu.address]:
-        refuse(Refusal.NUMVFS_BUSY)
-    done: list[Record] = [["vfs", gpu.address, number]]
-    held = state.used_by(below(state, gpu))
+        raise_refusal(KernelRefusal.NUMVFS_BUSY)
+    records: list[JournalRecord] = [["vfs", gpu.address, number]]
+    held = state.used_carriers(vf_carriers(state, gpu))
     if number == 0 and held:
-        raise WouldPark(held, done)
-    return done
+        raise WouldPark(held, records)
+    return records
 
 
-def below(state: State, gpu: SimGpu) -> tuple[str, ...]:
-    """Return every carrier that goes when the GPU's VFs go: the VFs, and the mdevs on them."""
-    virtual = tuple(function.address for function in gpu.vfs[: state.vfs[gpu.address]])
-    return virtual + tuple(mdev.uuid for mdev in state.mdevs.values() if mdev.parent in virtual)
+def vf_carriers(state: State, gpu: SimGpu) -> tuple[str, ...]:
+    """Return every carrier that disappears with the GPU's VFs: the VFs, and the mdevs on them."""
+    vfs = tuple(function.address for function in gpu.vfs[: state.vfs[gpu.address]])
+    return vfs + tuple(mdev.uuid for mdev in state.mdevs.values() if mdev.parent in vfs)
 
 
-def _autoprobe(address: str, written: str) -> list[Record]:
+def _write_autoprobe(address: str, written: str) -> list[JournalRecord]:
     value = written.strip().lower()
     if value not in ("0", "1", "y", "n", "on", "off"):
-        refuse(Refusal.JUNK)
+        raise_refusal(KernelRefusal.JUNK)
     return [["autoprobe", address, 1 if value in ("1", "y", "on") else 0]]
 
 
-def _number(written: str) -> int:
-    """Read a number as the kernel's kstrtou16 with base 0 does."""
+def _parse_number(written: str) -> int:
+    """Parse a number as the kernel's kstrtou16 does with base 0."""
     digits = written.removesuffix("\n").removeprefix("+")
     base = 16 if digits[:2].lower() == "0x" else 8 if digits[:1] == "0" else 10
     try:
         number = int(digits, base) if digits[:1].isdigit() and "_" not in digits else -1
     except ValueError:
         number = -1
-    if not 0 <= number <= _LARGEST:
-        refuse(Refusal.NUMVFS_JUNK)
+    if not 0 <= number <= _MAX_U16:
+        raise_refusal(KernelRefusal.NUMVFS_JUNK)
     return number

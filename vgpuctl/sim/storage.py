@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Storage seam of a simulated host: directory pools on one file system, thin volumes, known images."""
+"""The Storage port of a simulated host: directory pools on one file system, thin volumes, and the scenario's images."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ import posixpath
 from collections.abc import Collection
 
 from vgpuctl.errors import Exists, NoSpace
-from vgpuctl.model.records import Glance, ImageRecord, PoolRecord, VolumeRecord
+from vgpuctl.model.port_values import ImageFile, ImageInfo, PoolInfo, VolumeInfo
+from vgpuctl.sim.call_lock import serialize_calls
 from vgpuctl.sim.core import Core
-from vgpuctl.sim.libvirt_errors import Code, VirError, changing, looking
+from vgpuctl.sim.libvirt_errors import VirError, VirErrorNumber, read_call, write_call
+from vgpuctl.sim.objects import SimFile, SimPool
 from vgpuctl.sim.state import State
-from vgpuctl.sim.things import SimFile, SimPool
-from vgpuctl.sim.turns import in_turn
 
-THIN_BYTES = 200 << 10
-"""What an empty qcow2 image takes on the disk."""
+EMPTY_QCOW2_BYTES = 200 << 10
+"""The disk space of an empty qcow2 image."""
 
 
-@in_turn
+@serialize_calls
 class SimStorage:
-    """libvirt's pools, and the images that the scenario lists. Files of this machine are never looked at."""
+    """libvirt's pools, and the images that the scenario lists. It never reads files of the real machine."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
     # ----------------------------------------------------------------- pools
 
-    def pool(self, name: str) -> PoolRecord | None:
+    def pool(self, name: str) -> PoolInfo | None:
         """Return one pool by name."""
-        with looking(self._core, "pool", name) as state:
+        with read_call(self._core, "pool", name) as state:
             pool = state.pools.get(name)
-            return None if pool is None else self._record(state, pool)
+            return None if pool is None else self._pool_info(state, pool)
 
-    def pools(self) -> tuple[PoolRecord, ...]:
+    def pools(self) -> tuple[PoolInfo, ...]:
         """Return every pool, sorted by name."""
-        with looking(self._core, "pools") as state:
-            return tuple(self._record(state, pool) for _, pool in sorted(state.pools.items()))
+        with read_call(self._core, "pools") as state:
+            return tuple(self._pool_info(state, pool) for _, pool in sorted(state.pools.items()))
 
-    def volumes(self, pool: str, *, refresh: bool = True) -> tuple[VolumeRecord, ...]:
-        """Return an active pool's volumes, sorted by name; what is here needs no refresh."""
-        with looking(self._core, "volumes", pool) as state:
-            where = self._known(pool)
-            files = (f for path, f in sorted(state.files.items()) if posixpath.dirname(path) == where.path)
-            return tuple(_volume(pool, file) for file in files)
+    def volumes(self, pool: str, *, refresh: bool = True) -> tuple[VolumeInfo, ...]:
+        """Return an active pool's volumes, sorted by name. The simulator needs no refresh."""
+        with read_call(self._core, "volumes", pool) as state:
+            storage_pool = self._require_pool(pool)
+            files = (f for path, f in sorted(state.files.items()) if posixpath.dirname(path) == storage_pool.path)
+            return tuple(_volume_info(pool, file) for file in files)
 
     def make_pool(self, name: str, path: str) -> None:
         """Define, build, start and autostart a directory pool.
@@ -52,40 +52,40 @@ class SimStorage:
         Raises:
             Exists: the name is taken.
         """
-        with changing(self._core, "make-pool", name) as change:
+        with write_call(self._core, "make-pool", name) as change:
             pools = self._core.state.pools
             if name in pools:
-                code = int(Code.OPERATION_FAILED)
+                code = int(VirErrorNumber.OPERATION_FAILED)
                 raise Exists(f"a storage pool named {name} exists already", libvirt_code=code, pool=name)
             for pool in pools.values():
                 if pool.path == path:
                     raise VirError(
-                        Code.OPERATION_FAILED,
+                        VirErrorNumber.OPERATION_FAILED,
                         f"operation failed: Storage source conflict with pool: '{pool.name}'",
                     )
             change.add("pool", name, path, True)
 
     def start_pool(self, name: str) -> None:
-        """Start an inactive pool; one that runs already is no error."""
-        with changing(self._core, "start-pool", name) as change:
-            pool = self._known(name, active=False)
+        """Start an inactive pool. It is no error if the pool is already active."""
+        with write_call(self._core, "start-pool", name) as change:
+            pool = self._require_pool(name, active=False)
             if not pool.active:
                 change.add("pool", pool.name, pool.path, True, pool.kind, pool.capacity, pool.used)
 
     def remove_pool(self, name: str) -> None:
-        """Stop and undefine a pool; its files stay. One that is gone is no error."""
-        with changing(self._core, "remove-pool", name) as change:
+        """Stop and undefine a pool. Its files stay. It is no error if the pool does not exist."""
+        with write_call(self._core, "remove-pool", name) as change:
             if name in self._core.state.pools:
                 change.add("unpool", name)
 
     # --------------------------------------------------------------- volumes
 
-    def volume(self, pool: str, name: str) -> VolumeRecord | None:
+    def volume(self, pool: str, name: str) -> VolumeInfo | None:
         """Return one volume, or None."""
-        with looking(self._core, "volume", name) as state:
-            where = self._known(pool)
-            file = state.files.get(posixpath.join(where.path, name))
-            return _volume(pool, file) if file is not None else None
+        with read_call(self._core, "volume", name) as state:
+            storage_pool = self._require_pool(pool)
+            file = state.files.get(posixpath.join(storage_pool.path, name))
+            return _volume_info(pool, file) if file is not None else None
 
     def make_volume(
         self,
@@ -94,87 +94,91 @@ class SimStorage:
         capacity_bytes: int,
         base: str | None = None,
         base_format: str | None = None,
-    ) -> VolumeRecord:
-        """Make a thin qcow2 volume, exclusively.
+    ) -> VolumeInfo:
+        """Create a thin qcow2 volume, exclusively.
 
         Raises:
             Exists: the name is taken.
             NoSpace: not even an empty image fits.
         """
-        with changing(self._core, "make-volume", name) as change:
+        with write_call(self._core, "make-volume", name) as change:
             state = self._core.state
-            below = None if base is None else state.file(base)
-            if base is not None and below is None:
-                missing = f"cannot open backing store '{base}': No such file or directory"
-                raise VirError(Code.SYSTEM_ERROR, missing)
-            path = self._new(state, pool, name, THIN_BYTES)
-            firmware = below.firmware if below is not None else "none"
-            change.add("file", path, capacity_bytes, "qcow2", base, THIN_BYTES, firmware)
-        return _volume(pool, SimFile(path, capacity_bytes, "qcow2", base, THIN_BYTES))
+            backing_file = None if base is None else state.find_file(base)
+            if base is not None and backing_file is None:
+                problem = f"cannot open backing store '{base}': No such file or directory"
+                raise VirError(VirErrorNumber.SYSTEM_ERROR, problem)
+            path = self._new_volume_path(state, pool, name, EMPTY_QCOW2_BYTES)
+            firmware = backing_file.firmware if backing_file is not None else "none"
+            change.add("file", path, capacity_bytes, "qcow2", base, EMPTY_QCOW2_BYTES, firmware)
+        return _volume_info(pool, SimFile(path, capacity_bytes, "qcow2", base, EMPTY_QCOW2_BYTES))
 
-    def put_volume(self, pool: str, name: str, data: bytes) -> VolumeRecord:
-        """Make a raw volume that holds these bytes, exclusively; of the bytes only the digest is kept.
+    def create_private_volume(self, pool: str, name: str, data: bytes) -> VolumeInfo:
+        """Create a raw volume with this content, exclusively. The simulator stores only the content's digest.
 
         Raises:
             Exists: the name is taken.
-            NoSpace: it does not fit.
+            NoSpace: the content does not fit.
         """
-        with changing(self._core, "put-volume", name) as change:
-            path = self._new(self._core.state, pool, name, len(data))
+        with write_call(self._core, "put-volume", name) as change:
+            path = self._new_volume_path(self._core.state, pool, name, len(data))
             digest = hashlib.sha256(data).hexdigest()
             change.add("file", path, len(data), "raw", None, len(data), "none", None, digest)
-        return _volume(pool, SimFile(path, len(data), "raw", None, len(data)))
+        return _volume_info(pool, SimFile(path, len(data), "raw", None, len(data)))
 
     def remove_volume(self, pool: str, name: str) -> None:
-        """Delete a volume; one that is gone already, or whose pool is, is no error."""
-        with changing(self._core, "remove-volume", name) as change:
+        """Delete a volume. It is no error if the volume or its pool does not exist."""
+        with write_call(self._core, "remove-volume", name) as change:
             if pool not in self._core.state.pools:
                 return
-            path = posixpath.join(self._known(pool).path, name)
+            path = posixpath.join(self._require_pool(pool).path, name)
             if path in self._core.state.files:
                 change.add("unfile", path)
 
-    def image(self, path: str) -> ImageRecord | None:
-        """Look at an image by path."""
-        with looking(self._core, "image", path) as state:
-            file = state.file(path)
+    def image(self, path: str) -> ImageInfo | None:
+        """Return an image by path, or None."""
+        with read_call(self._core, "image", path) as state:
+            file = state.find_file(path)
             if file is None:
                 folder = posixpath.normpath(path) + "/"
-                holds = [*state.files, *(f"{pool.path}/" for pool in state.pools.values())]
-                inside = any(one.startswith(folder) for one in holds)
-                return ImageRecord(path, "directory", 0, problem=f"{path}: Is a directory") if inside else None
-            chain, refusal = _chain(state, path)
-            return ImageRecord(path, file.format, file.size, file.firmware, file.problem, refusal, chain=chain)
+                paths = [*state.files, *(f"{pool.path}/" for pool in state.pools.values())]
+                inside = any(entry.startswith(folder) for entry in paths)
+                return ImageInfo(path, "directory", 0, access_problem=f"{path}: Is a directory") if inside else None
+            chain, refusal = _backing_chain(state, path)
+            return ImageInfo(path, file.format, file.size, file.firmware, file.problem, refusal, backing_chain=chain)
 
-    def files_in(self, directory: str) -> tuple[str, ...]:
+    def list_files(self, directory: str) -> tuple[str, ...]:
         """Return the paths of a directory's files."""
-        with looking(self._core, "files-in", directory) as state:
+        with read_call(self._core, "files-in", directory) as state:
             return tuple(sorted(path for path in state.files if posixpath.dirname(path) == directory.rstrip("/")))
 
     def file_system_bytes(self, directory: str) -> int | None:
-        """Return how large the file system is that a directory is on: a pool's own, or that of all others."""
-        with looking(self._core, "file-system", directory) as state:
+        """Return the size of a directory's file system: the pool's own, or the one that all others share."""
+        with read_call(self._core, "file-system", directory) as state:
             pools = [pool for pool in state.pools.values() if pool.path == directory]
             return self._space(state, pools[0] if pools else SimPool("", directory, active=True))[0]
 
-    def glance(self, path: str, *, near: Collection[str] | None = None) -> Glance | None:
-        """Return which file a path leads to, and the file below it.
+    def image_file(self, path: str, *, reachable: Collection[str] | None = None) -> ImageFile | None:
+        """Return the file that a path leads to, and its backing file.
 
-        With `near` none in a pool on the network that has none of those.
+        With `reachable`, files in a network pool (netfs) count only if the pool holds one of those paths.
         """
-        with looking(self._core, "glance", path) as state:
-            found = _glance(state, path)
-            if found is None or near is None:
-                return found
-            far = {pool.path for pool in state.pools.values() if pool.kind == "netfs"}
-            far -= {posixpath.dirname(file.path) for one in near if (file := state.file(one)) is not None}
-            return None if posixpath.dirname(found.identity) in far else found
+        with read_call(self._core, "glance", path) as state:
+            image = _image_file(state, path)
+            if image is None or reachable is None:
+                return image
+            unreachable_dirs = {pool.path for pool in state.pools.values() if pool.kind == "netfs"}
+            unreachable_dirs -= {
+                posixpath.dirname(file.path)
+                for reachable_path in reachable
+                if (file := state.find_file(reachable_path)) is not None
+            }
+            return None if posixpath.dirname(image.identity) in unreachable_dirs else image
 
     # -------------------------------------------------------------- plumbing
 
-    def _record(self, state: State, pool: SimPool) -> PoolRecord:
+    def _pool_info(self, state: State, pool: SimPool) -> PoolInfo:
         capacity, available = self._space(state, pool)
-        return PoolRecord(
+        return PoolInfo(
             name=pool.name,
             kind=pool.kind,
             active=pool.active,
@@ -183,52 +187,52 @@ class SimStorage:
             available_bytes=available if pool.active else None,
         )
 
-    def _known(self, name: str, *, active: bool = True) -> SimPool:
+    def _require_pool(self, name: str, *, active: bool = True) -> SimPool:
         pool = self._core.state.pools.get(name)
         if pool is None:
             raise VirError(
-                Code.NO_STORAGE_POOL,
+                VirErrorNumber.NO_STORAGE_POOL,
                 f"Storage pool not found: no storage pool with matching name '{name}'",
             )
         if active and not pool.active:
             raise VirError(
-                Code.OPERATION_INVALID,
+                VirErrorNumber.OPERATION_INVALID,
                 f"Requested operation is not valid: storage pool '{name}' is not active",
             )
         return pool
 
-    def _new(self, state: State, pool: str, name: str, allocation: int) -> str:
-        """Return the path of a new volume that takes so many bytes."""
-        where = self._known(pool)
-        path = posixpath.join(where.path, name)
+    def _new_volume_path(self, state: State, pool: str, name: str, allocation: int) -> str:
+        """Return the path of a new volume. Check that its name is free and that the allocation fits."""
+        storage_pool = self._require_pool(pool)
+        path = posixpath.join(storage_pool.path, name)
         if path in state.files:
-            code = int(Code.STORAGE_VOL_EXIST)
+            code = int(VirErrorNumber.STORAGE_VOL_EXIST)
             raise Exists(f"a volume named {name} exists already in pool {pool}", libvirt_code=code, volume=name)
-        if self._space(state, where)[1] < allocation:
+        if self._space(state, storage_pool)[1] < allocation:
             raise NoSpace(
                 f"cannot make volume {name}: cannot create '{path}': No space left on device",
                 hint=f"virsh pool-info {pool}",
-                libvirt_code=int(Code.SYSTEM_ERROR),
+                libvirt_code=int(VirErrorNumber.SYSTEM_ERROR),
                 pool=pool,
             )
         return path
 
     def _space(self, state: State, pool: SimPool) -> tuple[int, int]:
-        """Return capacity and free space: the pool's own, or the file system's that it shares."""
-        own = pool.capacity is not None
-        whole = self._core.machine.scenario["storage"]
-        capacity = pool.capacity if pool.capacity is not None else whole["capacity"]
-        used = pool.used if own else whole["used"]
-        shared = {other.path for other in state.pools.values() if other.capacity is not None}
+        """Return capacity and free space: the pool's own, or those of the shared file system."""
+        has_own_capacity = pool.capacity is not None
+        file_system = self._core.machine.scenario["storage"]
+        capacity = pool.capacity if pool.capacity is not None else file_system["capacity"]
+        used = pool.used if has_own_capacity else file_system["used"]
+        separate_dirs = {other.path for other in state.pools.values() if other.capacity is not None}
         for file in state.files.values():
             folder = posixpath.dirname(file.path)
-            if folder == pool.path if own else folder not in shared:
+            if folder == pool.path if has_own_capacity else folder not in separate_dirs:
                 used += file.allocation
         return capacity, max(0, capacity - used)
 
 
-def _volume(pool: str, file: SimFile) -> VolumeRecord:
-    return VolumeRecord(
+def _volume_info(pool: str, file: SimFile) -> VolumeInfo:
+    return VolumeInfo(
         pool=pool,
         name=posixpath.basename(file.path),
         path=file.path,
@@ -238,21 +242,21 @@ def _volume(pool: str, file: SimFile) -> VolumeRecord:
     )
 
 
-def _glance(state: State, path: str) -> Glance | None:
-    file = state.file(path)
-    return None if file is None else Glance(path, file.path, file.base, f"{file.size} {file.format}")
+def _image_file(state: State, path: str) -> ImageFile | None:
+    file = state.find_file(path)
+    return None if file is None else ImageFile(path, file.path, file.base, f"{file.size} {file.format}")
 
 
-def _chain(state: State, path: str) -> tuple[tuple[Glance, ...], str | None]:
-    """Return an image and those below it, and why QEMU could not open them all."""
-    chain: list[Glance] = []
-    below: str | None = path
-    while below is not None:
-        found = _glance(state, below)
-        if found is None:
-            return tuple(chain), f"Could not open backing file: Could not open '{below}': No such file or directory"
-        if any(found.identity == one.identity for one in chain):
-            return tuple(chain), f"its backing files lead back to {below}"
-        chain.append(found)
-        below = found.below
+def _backing_chain(state: State, path: str) -> tuple[tuple[ImageFile, ...], str | None]:
+    """Return an image with its backing files, and the reason why QEMU could not open them all, or None."""
+    chain: list[ImageFile] = []
+    current: str | None = path
+    while current is not None:
+        image = _image_file(state, current)
+        if image is None:
+            return tuple(chain), f"Could not open backing file: Could not open '{current}': No such file or directory"
+        if any(image.identity == earlier.identity for earlier in chain):
+            return tuple(chain), f"its backing files lead back to {current}"
+        chain.append(image)
+        current = image.backing_path
     return tuple(chain), None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A virtual file tree, computed when it is looked at: directories, links and files with the kernel's errnos.
+"""A virtual file tree, computed on access: directories, links and files with the kernel's errnos.
 
-Nothing is written out: a directory makes its children when somebody enters it, and everything is thrown away
-when the state changes, so what is listed is exactly what exists now.
+Nothing is written to disk. A directory builds its children at the first access, and the whole tree is discarded
+when the state changes, so a listing shows exactly what exists now.
 """
 
 from __future__ import annotations
@@ -13,74 +13,74 @@ import posixpath
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from vgpuctl.sim.journal import Record
+from vgpuctl.sim.journal import JournalRecord
 
-_LONGEST = 40
+_MAX_LINKS = 40
 
 
 @dataclass(slots=True, eq=False)
-class File:
-    """A file: `show` reads it, `store` returns the records that a write makes. None: not allowed."""
+class FileNode:
+    """A file. `show` reads it, `store` returns the records of a write. None means not allowed."""
 
     show: Callable[[], str] | None = None
-    store: Callable[[str], list[Record]] | None = None
+    store: Callable[[str], list[JournalRecord]] | None = None
 
 
 @dataclass(slots=True, eq=False)
-class Link:
-    """A symbolic link to an absolute path; read back, it is relative to where it stands, as the kernel's."""
+class LinkNode:
+    """A symbolic link to an absolute path. Reading it gives a relative path, as with the kernel's links."""
 
     target: str
 
 
 @dataclass(slots=True, eq=False)
-class Dir:
-    """A directory whose children are made when it is first looked at.
+class DirectoryNode:
+    """A directory that builds its children at the first access.
 
-    `pick` finds one child by name without making the others: a host may have a thousand functions.
+    `find_child` builds one child by name without the others: a host may have a thousand functions.
     """
 
-    make: Callable[[], Mapping[str, Node]]
-    pick: Callable[[str], Node | None] | None = None
-    made: Mapping[str, Node] | None = None
+    build: Callable[[], Mapping[str, Node]]
+    find_child: Callable[[str], Node | None] | None = None
+    cached: Mapping[str, Node] | None = None
 
     def child(self, name: str) -> Node | None:
         """Return one child, or None."""
-        if self.made is None and self.pick is not None:
-            return self.pick(name)
+        if self.cached is None and self.find_child is not None:
+            return self.find_child(name)
         return self.children().get(name)
 
     def children(self) -> Mapping[str, Node]:
         """Return the children by name."""
-        if self.made is None:
-            self.made = self.make()
-        return self.made
+        if self.cached is None:
+            self.cached = self.build()
+        return self.cached
 
 
-Node = File | Link | Dir
+Node = FileNode | LinkNode | DirectoryNode
 
 
-def fixed(children: Mapping[str, Node]) -> Dir:
+def fixed_directory(children: Mapping[str, Node]) -> DirectoryNode:
     """Return a directory with these children."""
-    return Dir(lambda: children)
+    return DirectoryNode(lambda: children)
 
 
-def text(value: object) -> File:
+def text_file(value: object) -> FileNode:
     """Return a read-only file that holds one line."""
-    return File(show=lambda: f"{value}\n")
+    return FileNode(show=lambda: f"{value}\n")
 
 
-def fail(number: int, path: str) -> OSError:
+def kernel_error(number: int, path: str) -> OSError:
     """Return an OSError as the kernel would raise it."""
     return OSError(number, os.strerror(number), path)
 
 
 class Tree:
-    """Path look-up below a root directory. Valid for one state of the host."""
+    """Path lookup below a root directory. It is valid for one state of the host."""
 
-    def __init__(self, root: Dir) -> None:
+    def __init__(self, root: DirectoryNode) -> None:
         self._root = root
-        self._known: dict[str, tuple[str, Node]] = {}
+        self._directories: dict[str, tuple[str, Node]] = {}
 
     def find(self, path: str, *, follow: bool = True) -> tuple[str, Node]:
         """Return the canonical path and the node.
@@ -88,37 +88,39 @@ class Tree:
         Raises:
             OSError: ENOENT, ENOTDIR or ELOOP.
         """
-        odd = ("//" in path or "/." in path) and ".." not in path
-        folder, _, name = (posixpath.normpath(path) if odd else path.rstrip("/")).rpartition("/")
+        needs_normalising = ("//" in path or "/." in path) and ".." not in path
+        folder, _, name = (posixpath.normpath(path) if needs_normalising else path.rstrip("/")).rpartition("/")
         if not name:
             return "/", self._root
-        where, parent = self._folder(folder, path, 0)
-        return self._step(where, parent, name, path, 0, follow=follow)
+        parent_path, parent = self._find_directory(folder, path, 0)
+        return self._resolve(parent_path, parent, name, path, 0, follow=follow)
 
-    def _folder(self, folder: str, path: str, depth: int) -> tuple[str, Node]:
-        known = self._known.get(folder)
-        if known is not None:
-            return known
+    def _find_directory(self, folder: str, path: str, depth: int) -> tuple[str, Node]:
+        cached = self._directories.get(folder)
+        if cached is not None:
+            return cached
         if folder in ("", "/"):
             return "/", self._root
-        above, name = posixpath.split(folder)
-        where, parent = self._folder(above, path, depth)
-        found = self._step(where, parent, name, path, depth, follow=True)
-        self._known[folder] = found
-        return found
+        parent_folder, name = posixpath.split(folder)
+        parent_path, parent = self._find_directory(parent_folder, path, depth)
+        result = self._resolve(parent_path, parent, name, path, depth, follow=True)
+        self._directories[folder] = result
+        return result
 
-    def _step(self, where: str, parent: Node, name: str, path: str, depth: int, *, follow: bool) -> tuple[str, Node]:
-        if not isinstance(parent, Dir):
-            raise fail(errno.ENOTDIR, path)
+    def _resolve(
+        self, parent_path: str, parent: Node, name: str, path: str, depth: int, *, follow: bool
+    ) -> tuple[str, Node]:
+        if not isinstance(parent, DirectoryNode):
+            raise kernel_error(errno.ENOTDIR, path)
         if name == "..":
-            return self._folder(posixpath.dirname(where), path, depth)
+            return self._find_directory(posixpath.dirname(parent_path), path, depth)
         if name in (".", ""):
-            return where, parent
+            return parent_path, parent
         node = parent.child(name)
         if node is None:
-            raise fail(errno.ENOENT, path)
-        if isinstance(node, Link) and follow:
-            if depth > _LONGEST:
-                raise fail(errno.ELOOP, path)
-            return self._folder(node.target, path, depth + 1)
-        return f"{where}/{name}" if where != "/" else f"/{name}", node
+            raise kernel_error(errno.ENOENT, path)
+        if isinstance(node, LinkNode) and follow:
+            if depth > _MAX_LINKS:
+                raise kernel_error(errno.ELOOP, path)
+            return self._find_directory(node.target, path, depth + 1)
+        return f"{parent_path}/{name}" if parent_path != "/" else f"/{name}", node

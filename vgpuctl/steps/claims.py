@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims as steps. The engine performs `HoldClaim` under the host lock, before anything else is made."""
+"""Steps for claims. The engine performs `TakeClaim` under the host lock, before it creates anything else."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 from vgpuctl.errors import Busy, FileFailed, InUse, VerifyFailed, VgpuctlError
-from vgpuctl.model.records import ClaimsRead
-from vgpuctl.model.vm import SETTING_UP, Claim, VmState
-from vgpuctl.model.world import World
+from vgpuctl.model.port_values import ClaimList
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, Claim, VmState
+from vgpuctl.ports.host import Host
 from vgpuctl.value import Value
 
 
 @contextmanager
-def reading(what: str) -> Iterator[None]:
-    """Say what could not be read below /run/vgpuctl, and where; that never counts as "none".
+def report_unreadable(subject: str) -> Iterator[None]:
+    """Report what could not be read below /run/vgpuctl, and where. An unreadable file never counts as "none".
 
     Raises:
         FileFailed: a read inside the block failed.
@@ -27,34 +27,34 @@ def reading(what: str) -> Iterator[None]:
         look = f"look at it: ls -la {error.filename or '/run/vgpuctl'}"
         root = isinstance(error, PermissionError)
         raise FileFailed(
-            f"{what} cannot be read: {error.strerror or error} ({error.filename or '/run/vgpuctl'})",
+            f"{subject} cannot be read: {error.strerror or error} ({error.filename or '/run/vgpuctl'})",
             hint="run it as root" if root else f"nothing counts as free before they can be; {look}",
             errno=error.errno,
             path=error.filename,
         ) from error
 
 
-def all_claims(world: World) -> tuple[Claim, ...]:
+def read_claims(host: Host) -> tuple[Claim, ...]:
     """Return every readable claim.
 
     Raises:
         FileFailed: they cannot be listed.
     """
-    with reading("the claims"):
-        return world.claims.all()
+    with report_unreadable("the claims"):
+        return host.claims.all()
 
 
-def claims_on(world: World, claims: Iterable[Claim]) -> tuple[Claim, ...]:
-    """Return the claims that there are on the carriers of these.
+def reread_claims(host: Host, claims: Iterable[Claim]) -> tuple[Claim, ...]:
+    """Return the current claims on the carriers of `claims`.
 
     Raises:
         FileFailed: they cannot be read.
     """
-    with reading("the claims"):
-        return world.claims.read(frozenset(claim.carrier for claim in claims)).claims
+    with report_unreadable("the claims"):
+        return host.claims.read(frozenset(claim.carrier for claim in claims)).claims
 
 
-def _failed(carrier: str, what: str, error: OSError) -> FileFailed:
+def _claim_error(carrier: str, what: str, error: OSError) -> FileFailed:
     return FileFailed(
         f"the claim on {carrier} cannot be {what}: {error.strerror or error}",
         hint="is /run full, or mounted read-only? df -h /run; df -i /run",
@@ -64,28 +64,28 @@ def _failed(carrier: str, what: str, error: OSError) -> FileFailed:
     )
 
 
-def _taken(world: World, wanted: Claim, path: str) -> InUse | None:
-    """Say who has the claim's carrier; None when it is this VM's already."""
-    carrier = wanted.carrier
+def _conflict_error(host: Host, claim: Claim, path: str) -> InUse | None:
+    """Return an error that names the holder of the carrier; None if this VM already holds it."""
+    carrier = claim.carrier
     try:
-        read = world.claims.read()
+        listed = host.claims.read()
     except OSError:
-        read = ClaimsRead((), (carrier,))
-    holder = next((c for c in read.claims if c.carrier == carrier), None)
-    if holder is not None and holder.vm_uuid == wanted.vm_uuid:
+        listed = ClaimList((), (carrier,))
+    holder = next((c for c in listed.claims if c.carrier == carrier), None)
+    if holder is not None and holder.vm_uuid == claim.vm_uuid:
         return None
     if holder is not None:
-        whose = "to set it up" if holder.vm == SETTING_UP else f"for {holder.holder}"
+        whose = "to set it up" if holder.vm == GPU_SETUP_CLAIM else f"for {holder.holder_text}"
         return InUse(
             f"{carrier} is claimed {whose}, by process {holder.process.pid}: {holder.command}",
             hint="vgpuctl reconcile, then run the command again",
             carrier=carrier,
             path=path,
-            vm=None if holder.vm == SETTING_UP else holder.vm,
+            vm=None if holder.vm == GPU_SETUP_CLAIM else holder.vm,
             vm_uuid=holder.vm_uuid,
             pid=holder.process.pid,
         )
-    if carrier in read.unreadable:
+    if carrier in listed.unreadable:
         message, hint = (
             f"{carrier} is claimed, but for whom cannot be read: {path}",
             f"when no vgpuctl works on it any more: rm {path}, then vgpuctl reconcile",
@@ -95,75 +95,75 @@ def _taken(world: World, wanted: Claim, path: str) -> InUse | None:
     return InUse(message, hint=hint, carrier=carrier, path=path)
 
 
-def runs_with(world: World, claim: Claim) -> bool:
-    """Say whether a claim's VM is not off and has what is claimed; unreadable counts as that."""
-    from vgpuctl.domain.parse import hostdevs_of  # which libvirt's hook does without
+def is_claim_in_use(host: Host, claim: Claim) -> bool:
+    """Return whether the claim's VM is not off and has the claimed carrier. If it cannot be read, return True."""
+    from vgpuctl.domain.domain_xml import parse_hostdevs  # libvirt's hook avoids this import
 
     try:
-        record = world.hypervisor.find_domain(claim.vm_uuid)
+        domain = host.hypervisor.find_domain(claim.vm_uuid)
     except VgpuctlError:
         return True
-    if record is None or record.state is VmState.STOPPED:
+    if domain is None or domain.state is VmState.STOPPED:
         return False
-    return any(h.carrier == claim.carrier for h in hostdevs_of(record.live_xml or record.xml))
+    return any(h.carrier == claim.carrier for h in parse_hostdevs(domain.live_xml or domain.xml))
 
 
-class HoldClaim(Value):
+class TakeClaim(Value):
     """Claim one carrier for a VM."""
 
-    tells_owner: ClassVar[bool] = True
+    records_owner: ClassVar[bool] = True
 
     claim: Claim
 
     def describe(self) -> str:
         """Say what is claimed."""
-        if self.claim.vm == SETTING_UP:
+        if self.claim.vm == GPU_SETUP_CLAIM:
             return f"claim all of GPU {self.claim.gpu} while it is set up"
         what = self.claim.profile or self.claim.backend
         return f"claim {self.claim.function} on GPU {self.claim.gpu} for {what}"
 
-    def perform(self, world: World) -> None:
-        """Write the claim, unless it is there.
+    def perform(self, host: Host) -> None:
+        """Write the claim unless it exists.
 
         Raises:
-            InUse: another VM has claimed the carrier, or whose the claim is cannot be read; nothing was written.
+            InUse: another VM has claimed the carrier, or the claim cannot be read; nothing was written.
         """
-        self._write(world, world.claims.add)
+        self._write(host, host.claims.add)
 
-    def renew(self, world: World) -> None:
-        """Write it over the one that its VM has, as another process's, in one step: never is there none.
+    def take_over(self, host: Host) -> None:
+        """Replace the claim that another process holds for the same VM, atomically: the carrier is never unclaimed.
 
         Raises:
             InUse: as `perform`.
         """
-        self._write(world, world.claims.renew)
+        self._write(host, host.claims.replace)
 
-    def _write(self, world: World, write: Callable[[Claim], None]) -> None:
+    def _write(self, host: Host, write: Callable[[Claim], None]) -> None:
         try:
             write(self.claim)
         except FileExistsError as error:
-            taken = _taken(world, self.claim, str(error.filename))
-            if taken is not None:
-                raise taken from error
+            conflict = _conflict_error(host, self.claim, str(error.filename))
+            if conflict is not None:
+                raise conflict from error
         except OSError as error:
-            raise _failed(self.claim.carrier, "written", error) from error
+            raise _claim_error(self.claim.carrier, "written", error) from error
 
-    def verify(self, world: World) -> None:
-        """See the claim."""
-        if not self._there(world):
+    def verify(self, host: Host) -> None:
+        """Check that the claim exists."""
+        if not self._is_held(host):
             raise VerifyFailed(f"the claim on {self.claim.carrier} vanished", carrier=self.claim.carrier)
 
-    def _there(self, world: World) -> bool:
-        mine = (self.claim.carrier, self.claim.vm_uuid)
-        return any((c.carrier, c.vm_uuid) == mine for c in all_claims(world))
+    def _is_held(self, host: Host) -> bool:
+        wanted_claim = (self.claim.carrier, self.claim.vm_uuid)
+        return any((c.carrier, c.vm_uuid) == wanted_claim for c in read_claims(host))
 
-    def undo(self, world: World) -> None:
-        """Release it, if it still is this VM's."""
-        world.claims.remove(self.claim.carrier, self.claim.vm_uuid)
+    def undo(self, host: Host) -> None:
+        """Release it if this VM still holds it."""
+        host.claims.remove(self.claim.carrier, self.claim.vm_uuid)
 
 
 class ReleaseClaim(Value):
-    """Give up a VM's claim on a carrier."""
+    """Release a VM's claim on a carrier."""
 
     carrier: str
     vm_uuid: str
@@ -172,29 +172,29 @@ class ReleaseClaim(Value):
         """Say what is released."""
         return f"release the claim on {self.carrier}"
 
-    def perform(self, world: World) -> None:
+    def perform(self, host: Host) -> None:
         """Remove the claim; a missing one is no error."""
         try:
-            world.claims.remove(self.carrier, self.vm_uuid)
+            host.claims.remove(self.carrier, self.vm_uuid)
         except OSError as error:
-            raise _failed(self.carrier, "removed", error) from error
+            raise _claim_error(self.carrier, "removed", error) from error
 
-    def verify(self, world: World) -> None:
+    def verify(self, host: Host) -> None:
         """Nothing to read back: removing a file either worked or raised."""
 
-    def undo(self, world: World) -> None:
-        """Nothing: the carrier may have been claimed anew."""
+    def undo(self, host: Host) -> None:
+        """Nothing: somebody may have claimed the carrier again."""
 
 
-def refuse_others(world: World, name: str, uuid: str) -> None:
+def refuse_concurrent_command(host: Host, name: str, uuid: str) -> None:
     """Refuse a VM for which another live process holds a claim.
 
     Raises:
         Busy: naming the process.
     """
-    for other in all_claims(world):
-        working = other.vm_uuid == uuid and other.process != world.processes.this()
-        if working and world.processes.alive(other.process):
+    for other in read_claims(host):
+        is_other = other.vm_uuid == uuid and other.process != host.processes.current_process()
+        if is_other and host.processes.is_alive(other.process):
             raise Busy(
                 f"process {other.process.pid} works on VM {name}: {other.command}",
                 hint="wait for it, then run the command again",
@@ -203,26 +203,26 @@ def refuse_others(world: World, name: str, uuid: str) -> None:
             )
 
 
-class RefuseOthers(Value):
-    """See that nobody starts a VM that is being removed: who starts it claims first, and reads its record then."""
+class RefuseConcurrentCommand(Value):
+    """Check that nobody starts a VM that is being removed: a start takes its claims first and then reads the record."""
 
     name: str
     uuid: str
 
     def describe(self) -> str:
-        """Say what is looked for."""
+        """Say what is checked."""
         return f"see that no other command works on VM {self.name}"
 
-    def perform(self, world: World) -> None:
-        """Look at the claims.
+    def perform(self, host: Host) -> None:
+        """Check the claims.
 
         Raises:
             Busy: a live process has one for this VM.
         """
-        refuse_others(world, self.name, self.uuid)
+        refuse_concurrent_command(host, self.name, self.uuid)
 
-    def verify(self, world: World) -> None:
+    def verify(self, host: Host) -> None:
         """Nothing was changed."""
 
-    def undo(self, world: World) -> None:
+    def undo(self, host: Host) -> None:
         """Nothing was changed."""

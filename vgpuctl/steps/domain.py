@@ -1,55 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The domain's life as steps: define, record, start, stop, undefine."""
+"""Steps for a domain's lifecycle: define, record, start, stop, undefine."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, VerifyFailed, VgpuctlError
-from vgpuctl.model.records import DomainRecord
-from vgpuctl.model.sizes import mib_text
-from vgpuctl.model.vm import Promise, VmState
-from vgpuctl.model.wish import DomainDesign
-from vgpuctl.model.world import World
+from vgpuctl.model.port_values import DomainInfo
+from vgpuctl.model.request import DomainDesign
+from vgpuctl.model.sizes import format_mib
+from vgpuctl.model.vm import VmRecord, VmState
+from vgpuctl.ports.host import Host
 from vgpuctl.value import Value
 
-OFF = (VmState.STOPPED,)
-"""A crashed domain is not off: with on_crash=preserve libvirt keeps its QEMU, which holds the devices."""
-RUNS = (VmState.RUNNING, VmState.PAUSED)
+STOPPED_STATES = (VmState.STOPPED,)
+"""A crashed domain is not stopped: with on_crash=preserve libvirt keeps its QEMU, which holds the devices."""
+RUNNING_STATES = (VmState.RUNNING, VmState.PAUSED)
 
 
-def _read(world: World, uuid: str, name: str) -> DomainRecord:
-    record = world.hypervisor.find_domain(uuid)
-    if record is None:
+def _require_domain(host: Host, uuid: str, name: str) -> DomainInfo:
+    domain = host.hypervisor.find_domain(uuid)
+    if domain is None:
         raise VerifyFailed(f"the VM {name} is not there any more", hint="virsh list --all", uuid=uuid)
-    return record
+    return domain
 
 
-def not_off(world: World, uuid: str) -> str | None:
-    """Say which VM is not off and how it is; None when it is off or not there. Unreadable counts as running."""
+def explain_not_stopped(host: Host, uuid: str) -> str | None:
+    """Return which VM is not off, and its state; None if it is off or missing. Unreadable counts as running."""
     try:
-        record = world.hypervisor.find_domain(uuid)
+        domain = host.hypervisor.find_domain(uuid)
     except VgpuctlError as error:
         return f"whether VM {uuid} runs cannot be read: {error.message}"
-    return None if record is None or record.state in OFF else f"VM {record.name} is {record.state}"
+    return None if domain is None or domain.state in STOPPED_STATES else f"VM {domain.name} is {domain.state}"
 
 
-def lacking(world: World, record: DomainRecord) -> tuple[str, ...]:
-    """Return what a VM's record names and the VM, which is not off, does not have: devices, and files of its disks."""
-    from vgpuctl.domain.parse import hostdevs_of, parse
+def find_missing_resources(host: Host, domain: DomainInfo) -> tuple[str, ...]:
+    """Return what the record of a VM that is not off names and the VM lacks: devices, and the files of its disks."""
+    from vgpuctl.domain.domain_xml import parse_domain, parse_hostdevs
 
-    promise = parse(record.xml, record.state, world.machine_id).promise
-    if promise is None:
+    record = parse_domain(domain.xml, domain.state, host.machine_id).record
+    if record is None:
         return ()
-    live = {h.carrier for h in hostdevs_of(record.live_xml or "<domain/>")}
-    devices = tuple(v.carrier for v in promise.vgpus if v.carrier not in live)
-    return (*devices, *(d.path for d in promise.disks if world.storage.image(d.path) is None))
+    live_carriers = {h.carrier for h in parse_hostdevs(domain.live_xml or "<domain/>")}
+    devices = tuple(v.carrier for v in record.vgpus if v.carrier not in live_carriers)
+    return (*devices, *(d.path for d in record.disks if host.storage.image(d.path) is None))
 
 
 class DefineDomain(Value):
     """Define the domain that refers to everything else, with its record in state `making`."""
 
-    tells_owner: ClassVar[bool] = True
+    records_owner: ClassVar[bool] = True
 
     design: DomainDesign
     xml: str
@@ -58,18 +58,19 @@ class DefineDomain(Value):
         """Say what is defined."""
         d = self.design
         return (
-            f"define VM {d.name} ({d.vcpus} vCPU, {mib_text(d.memory_mib)}, {d.firmware.upper()}, network {d.network})"
+            f"define VM {d.name} ({d.vcpus} vCPU, {format_mib(d.memory_mib)}, {d.firmware.upper()}, network "
+            f"{d.network})"
         )
 
-    def perform(self, world: World) -> None:
+    def perform(self, host: Host) -> None:
         """Define it, validated against libvirt's schema."""
-        world.hypervisor.define(self.xml)
+        host.hypervisor.define(self.xml)
 
-    def verify(self, world: World) -> None:
-        """Compare what libvirt re-reads with what was meant: an older libvirt drops what it does not know."""
-        from vgpuctl.domain.compare import missing
+    def verify(self, host: Host) -> None:
+        """Compare libvirt's definition with the design: an older libvirt drops elements that it does not know."""
+        from vgpuctl.domain.compare import find_differences
 
-        lost = missing(self.design, _read(world, self.design.uuid, self.design.name).xml)
+        lost = find_differences(self.design, _require_domain(host, self.design.uuid, self.design.name).xml)
         if lost:
             raise VerifyFailed(
                 f"libvirt did not keep the definition of {self.design.name}: {'; '.join(lost)}",
@@ -77,19 +78,19 @@ class DefineDomain(Value):
                 lost=list(lost),
             )
 
-    def undo(self, world: World) -> None:
-        """Undefine it, if it still is the domain with our record."""
-        from vgpuctl.domain.parse import parse
+    def undo(self, host: Host) -> None:
+        """Undefine it if the domain still has a vgpuctl record."""
+        from vgpuctl.domain.domain_xml import parse_domain
 
-        record = world.hypervisor.find_domain(self.design.uuid)
-        if record is not None and parse(record.xml, record.state, world.machine_id).promise is not None:
+        domain = host.hypervisor.find_domain(self.design.uuid)
+        if domain is not None and parse_domain(domain.xml, domain.state, host.machine_id).record is not None:
             undefine = UndefineDomain(self.design.name, self.design.uuid)
-            undefine.perform(world)
-            undefine.verify(world)
+            undefine.perform(host)
+            undefine.verify(host)
 
 
-class KeepDefinition(Value):
-    """Give a running VM that was undefined a definition again: what is written into it then outlasts its stop."""
+class MakePersistent(Value):
+    """Define a running, undefined (transient) VM again, so that changes to its definition survive a stop."""
 
     name: str
     uuid: str
@@ -98,67 +99,72 @@ class KeepDefinition(Value):
         """Say what is defined again."""
         return f"define VM {self.name} again: it runs without a definition"
 
-    def perform(self, world: World) -> None:
+    def perform(self, host: Host) -> None:
         """Define it as it runs."""
-        world.hypervisor.define(_read(world, self.uuid, self.name).xml)
+        host.hypervisor.define(_require_domain(host, self.uuid, self.name).xml)
 
-    def verify(self, world: World) -> None:
-        """See that it is kept now."""
-        if not _read(world, self.uuid, self.name).persistent:
+    def verify(self, host: Host) -> None:
+        """Check that the domain is persistent now."""
+        if not _require_domain(host, self.uuid, self.name).persistent:
             raise VerifyFailed(f"the VM {self.name} was defined again and still is not kept", uuid=self.uuid)
 
-    def undo(self, world: World) -> None:
-        """Nothing: a removal is finished by reconcile, not taken back."""
+    def undo(self, host: Host) -> None:
+        """Nothing: reconcile completes a removal; it is not undone."""
 
 
-class SetRecord(Value):
-    """Write the VM's record into its metadata, with `was` only over that; undo puts it back.
+class SetRecordState(Value):
+    """Write the VM's record into its metadata; with `previous`, only over that record. Undo restores it.
 
-    A VM that lends its places has no claim while it is off: who makes it and who removes it meet here alone.
+    A VM with reserve_while_running has no claim while it is off. Only this check detects a command that creates it
+    while another one removes it.
     """
 
     name: str
     uuid: str
-    promise: Promise
-    was: Promise | None = None
+    record: VmRecord
+    previous: VmRecord | None = None
 
     def describe(self) -> str:
         """Say which state the record takes."""
-        return f"record {self.name} as {self.promise.state}"
+        return f"record {self.name} as {self.record.state}"
 
-    def perform(self, world: World) -> None:
+    def perform(self, host: Host) -> None:
         """Set the metadata element.
 
         Raises:
             Busy: somebody else changed the record since it was read; nothing was changed.
         """
-        from vgpuctl.domain.metadata import promise_to_xml
+        from vgpuctl.domain.metadata import record_to_xml
 
-        if self.was is not None and not self._reads(world, self.was):
+        if self.previous is not None and not self._is_recorded(host, self.previous):
             raise Busy(f"the record of {self.name} was changed just now", hint="run the command again", vm=self.name)
-        world.hypervisor.set_promise(self.uuid, promise_to_xml(self.promise))
+        host.hypervisor.set_record(self.uuid, record_to_xml(self.record))
 
-    def verify(self, world: World) -> None:
+    def verify(self, host: Host) -> None:
         """Read the record back."""
-        if not self._reads(world, self.promise):
+        if not self._is_recorded(host, self.record):
             raise VerifyFailed(f"the record of {self.name} reads back differently", uuid=self.uuid)
 
-    def _reads(self, world: World, promise: Promise) -> bool:
-        from vgpuctl.domain.parse import parse
+    def _is_recorded(self, host: Host, record: VmRecord) -> bool:
+        from vgpuctl.domain.domain_xml import parse_domain
 
-        record = _read(world, self.uuid, self.name)
-        return parse(record.xml, record.state, world.machine_id).promise == promise
+        domain = _require_domain(host, self.uuid, self.name)
+        return parse_domain(domain.xml, domain.state, host.machine_id).record == record
 
-    def undo(self, world: World) -> None:
-        """Put the former record back, where the domain still is there and says what was written."""
-        from vgpuctl.domain.metadata import promise_to_xml
+    def undo(self, host: Host) -> None:
+        """Restore the previous record if the domain still exists and still has the one that this step wrote."""
+        from vgpuctl.domain.metadata import record_to_xml
 
-        if self.was is None or world.hypervisor.find_domain(self.uuid) is None or not self._reads(world, self.promise):
+        if (
+            self.previous is None
+            or host.hypervisor.find_domain(self.uuid) is None
+            or not self._is_recorded(host, self.record)
+        ):
             return
         try:
-            world.hypervisor.set_promise(self.uuid, promise_to_xml(self.was))
+            host.hypervisor.set_record(self.uuid, record_to_xml(self.previous))
         except LibvirtFailed:
-            if world.hypervisor.find_domain(self.uuid) is not None:
+            if host.hypervisor.find_domain(self.uuid) is not None:
                 raise
 
 
@@ -172,49 +178,49 @@ class StartDomain(Value):
         """Say what is started."""
         return f"start VM {self.name}"
 
-    def perform(self, world: World) -> str | None:
-        """Start it; one that runs after all, with all that it should have, is what was asked for.
+    def perform(self, host: Host) -> str | None:
+        """Start it. A VM that another program started meanwhile, with all its devices and disks, is no error.
 
         Raises:
             InUse: another program started it without something that its record names.
         """
         try:
-            world.hypervisor.start(self.uuid)
+            host.hypervisor.start(self.uuid)
         except LibvirtFailed as error:
-            record = _read(world, self.uuid, self.name)
-            if record.state not in RUNS:
+            domain = _require_domain(host, self.uuid, self.name)
+            if domain.state not in RUNNING_STATES:
                 raise
-            lacks = lacking(world, record)
-            if lacks:
+            missing = find_missing_resources(host, domain)
+            if missing:
                 raise InUse(
-                    f"another program started VM {self.name}, which runs without {', '.join(lacks)}",
+                    f"another program started VM {self.name}, which runs without {', '.join(missing)}",
                     hint=f"vgpuctl stop-vm {self.name}, then vgpuctl start-vm {self.name}",
                     vm=self.name,
-                    lacks=list(lacks),
+                    lacks=list(missing),
                 ) from error
             return f"VM {self.name} was started by another program"
         return None
 
-    def verify(self, world: World) -> None:
-        """See it run."""
-        state = _read(world, self.uuid, self.name).state
-        if state in OFF:
+    def verify(self, host: Host) -> None:
+        """Check that it runs."""
+        state = _require_domain(host, self.uuid, self.name).state
+        if state in STOPPED_STATES:
             raise VerifyFailed(
                 f"the VM {self.name} was started but is {state}",
                 hint=f"see /var/log/libvirt/qemu/{self.name}.log",
                 state=state,
             )
 
-    def undo(self, world: World) -> None:
-        """Pull the plug: it runs for a moment only, without a system that could lose anything."""
-        if world.hypervisor.find_domain(self.uuid) is not None:
+    def undo(self, host: Host) -> None:
+        """Force it off: it has run for a moment only and has no guest system that could lose data."""
+        if host.hypervisor.find_domain(self.uuid) is not None:
             stop = StopDomain(self.name, self.uuid, force=True, deadline_seconds=0)
-            stop.perform(world)
-            stop.verify(world)
+            stop.perform(host)
+            stop.verify(host)
 
 
 class StopDomain(Value):
-    """Stop the VM: ask the guest and wait, or pull the plug."""
+    """Stop the VM: shut the guest down and wait, or force it off."""
 
     name: str
     uuid: str
@@ -226,15 +232,15 @@ class StopDomain(Value):
         how = "pull the plug of" if self.force else "shut down"
         return f"{how} VM {self.name}"
 
-    def perform(self, world: World) -> None:
-        """Stop it; one that is off already is no error."""
+    def perform(self, host: Host) -> None:
+        """Stop it. A VM that is off already is no error."""
         if self.force:
-            world.hypervisor.destroy(self.uuid)
+            host.hypervisor.destroy(self.uuid)
             return
-        if _read(world, self.uuid, self.name).state in OFF:
+        if _require_domain(host, self.uuid, self.name).state in STOPPED_STATES:
             return
-        world.hypervisor.shutdown(self.uuid)
-        if not world.hypervisor.wait_stopped(self.uuid, self.deadline_seconds):
+        host.hypervisor.shutdown(self.uuid)
+        if not host.hypervisor.wait_stopped(self.uuid, self.deadline_seconds):
             raise Busy(
                 f"{self.name} did not shut down within {self.deadline_seconds:g} s",
                 hint=(
@@ -245,14 +251,14 @@ class StopDomain(Value):
                 vm=self.name,
             )
 
-    def verify(self, world: World) -> None:
-        """See it off."""
-        state = _read(world, self.uuid, self.name).state
-        if state not in OFF:
+    def verify(self, host: Host) -> None:
+        """Check that it is off."""
+        state = _require_domain(host, self.uuid, self.name).state
+        if state not in STOPPED_STATES:
             raise VerifyFailed(f"the VM {self.name} was stopped but is {state}", state=state)
 
-    def undo(self, world: World) -> None:
-        """Nothing: a stopped VM is not started behind its user's back."""
+    def undo(self, host: Host) -> None:
+        """Nothing: vgpuctl does not restart a stopped VM without a request from its user."""
 
 
 class UndefineDomain(Value):
@@ -263,19 +269,19 @@ class UndefineDomain(Value):
     leftovers: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Say what goes with it."""
+        """Say what is removed with it."""
         extra = f" with {', '.join(self.leftovers)}" if self.leftovers else ""
         return f"undefine VM {self.name}{extra}"
 
-    def perform(self, world: World) -> None:
-        """Undefine it; one that is gone already is no error."""
-        if world.hypervisor.find_domain(self.uuid) is not None:
-            world.hypervisor.undefine(self.uuid)
+    def perform(self, host: Host) -> None:
+        """Undefine it. A domain that is gone already is no error."""
+        if host.hypervisor.find_domain(self.uuid) is not None:
+            host.hypervisor.undefine(self.uuid)
 
-    def verify(self, world: World) -> None:
-        """See that it is gone."""
-        if world.hypervisor.find_domain(self.uuid) is not None:
+    def verify(self, host: Host) -> None:
+        """Check that it is gone."""
+        if host.hypervisor.find_domain(self.uuid) is not None:
             raise VerifyFailed(f"the VM {self.name} was undefined but is still there", uuid=self.uuid)
 
-    def undo(self, world: World) -> None:
-        """Nothing: a removal is finished by reconcile, not taken back."""
+    def undo(self, host: Host) -> None:
+        """Nothing: reconcile completes a removal; it is not undone."""

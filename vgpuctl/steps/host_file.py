@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written to /etc/vgpuctl/host.yaml, as a step."""
+"""Steps that write /etc/vgpuctl/host.yaml."""
 
 from __future__ import annotations
 
@@ -8,280 +8,286 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from vgpuctl.errors import Busy, Exists, FileFailed, HostCannot, VerifyFailed, VgpuctlError
-from vgpuctl.model.vm import NamedVgpu
-from vgpuctl.value import NOTHING, Value
+from vgpuctl.model.vm import HostVgpu
+from vgpuctl.value import EMPTY_MAPPING, Value
 
 if TYPE_CHECKING:
-    from vgpuctl.model.seams import HostFile
-    from vgpuctl.model.world import World
-    from vgpuctl.spec.host import HostSpec, VgpuSpec
+    from vgpuctl.config.host_spec import HostSpec, VgpuSpec
+    from vgpuctl.ports.files import HostFile
+    from vgpuctl.ports.host import Host
 
 PATH = "/etc/vgpuctl/host.yaml"
-WRITES = 100
-_NOTHING_SAID = "version: 1\n"
+WRITE_ATTEMPTS = 100
+_EMPTY_FILE = "version: 1\n"
 
 
 class SetGpuKeys(Value):
-    """Set what host.yaml says of one GPU. `changes`: a key's new value, None takes it out; `before`: the old ones."""
+    """Set one GPU's keys in host.yaml. `changes`: new values, None removes a key; `previous`: old values."""
 
     address: str
     changes: Mapping[str, object]
-    before: Mapping[str, object] = NOTHING
+    previous: Mapping[str, object] = EMPTY_MAPPING
 
     def describe(self) -> str:
         """Say what is written."""
-        from vgpuctl.spec.host import one_line
+        from vgpuctl.config.host_spec import format_one_line
 
-        said = ", ".join(f"{key}: {one_line(value)}" for key, value in self.changes.items() if value is not None)
-        gone = ", ".join(key for key, new in self.changes.items() if new is None and self.before.get(key) is not None)
-        if not said:
-            return f"take '{gone}' of GPU {self.address} out of {PATH}" if gone else f"keep {PATH}"
-        return f"write '{said}{f'; no {gone}' if gone else ''}' for GPU {self.address} to {PATH}"
+        values = ", ".join(
+            f"{key}: {format_one_line(value)}" for key, value in self.changes.items() if value is not None
+        )
+        removed = ", ".join(
+            key for key, new in self.changes.items() if new is None and self.previous.get(key) is not None
+        )
+        if not values:
+            return f"take '{removed}' of GPU {self.address} out of {PATH}" if removed else f"keep {PATH}"
+        return f"write '{values}{f'; no {removed}' if removed else ''}' for GPU {self.address} to {PATH}"
 
-    def perform(self, world: World) -> None:
-        """Edit the file's text and put it in the file's place.
+    def perform(self, host: Host) -> None:
+        """Edit the text and replace the file.
 
         Raises:
-            InvalidInput: the file cannot be understood.
-            Busy: others kept changing it.
-            HostCannot: it cannot be written here.
+            InvalidInput: the file cannot be parsed.
+            Busy: other processes kept changing it.
+            HostCannot: it cannot be written on this host.
         """
-        _write(world, lambda was: _edit_gpu(was, self.address, self.changes))
+        _edit_file(host, lambda text: _edit_gpu(text, self.address, self.changes))
 
-    def verify(self, world: World) -> None:
+    def verify(self, host: Host) -> None:
         """Read it back."""
-        now = self._now(world)
-        if now != _as_written(self.changes):
+        current = self._current_values(host)
+        if current != _as_written(self.changes):
             raise VerifyFailed(
-                f"{PATH} was written but says {now} of {self.address}",
+                f"{PATH} was written but says {current} of {self.address}",
                 hint="another program writes this file too; run the command again",
                 path=PATH,
             )
 
-    def _now(self, world: World) -> dict[str, object]:
-        from vgpuctl.spec.host import said_of
+    def _current_values(self, host: Host) -> dict[str, object]:
+        from vgpuctl.config.host_spec import dump_keys
 
-        return said_of(_read(world).gpus.get(self.address), self.changes)
+        return dump_keys(_read_spec(host).gpus.get(self.address), self.changes)
 
-    def undo(self, world: World) -> None:
-        """Write the old values again, if it still says what was written."""
-        if self._now(world) == _as_written(self.changes):
-            _write(world, lambda was: _edit_gpu(was, self.address, self.before), taken_back=True)
+    def undo(self, host: Host) -> None:
+        """Restore the old values if the file still has the ones that this step wrote."""
+        if self._current_values(host) == _as_written(self.changes):
+            _edit_file(host, lambda text: _edit_gpu(text, self.address, self.previous), is_undo=True)
 
 
-class PutHostFile(Value):
-    """Put another text in the place of host.yaml, as it is. `was`: the text before, None for no file."""
+class ReplaceHostFile(Value):
+    """Replace the whole text of host.yaml. `previous_text`: the text before, None for no file."""
 
     text: str
-    was: str | None
+    previous_text: str | None
     source: str
 
     def describe(self) -> str:
-        """Say which."""
+        """Say which one."""
         return f"put {self.source} in the place of {PATH}"
 
-    def perform(self, world: World) -> None:
+    def perform(self, host: Host) -> None:
         """Replace the file.
 
         Raises:
-            Busy: it is not the text before any more.
-            HostCannot, FileFailed: it cannot be written here.
+            Busy: the file no longer has the previous text.
+            HostCannot, FileFailed: it cannot be written on this host.
         """
         try:
-            _file(world).replace(self.text, self.was)
+            _require_host_file(host).replace(self.text, self.previous_text)
         except OSError as error:
-            raise _failed(error) from error
+            raise _write_error(error) from error
 
-    def verify(self, world: World) -> None:
+    def verify(self, host: Host) -> None:
         """Read it back."""
-        if not self._there(world):
+        if not self._is_written(host):
             raise VerifyFailed(
                 f"{PATH} was written but reads otherwise",
                 hint="another program writes this file too; run the command again",
                 path=PATH,
             )
 
-    def _there(self, world: World) -> bool:
+    def _is_written(self, host: Host) -> bool:
         try:
-            return _file(world).read() == self.text
+            return _require_host_file(host).read() == self.text
         except OSError as error:
-            raise _failed(error) from error
+            raise _write_error(error) from error
 
-    def undo(self, world: World) -> None:
-        """Put the text before back, unless somebody wrote the file meanwhile; no file becomes one that says nothing."""
-        if self._there(world):
+    def undo(self, host: Host) -> None:
+        """Restore the previous text unless somebody changed the file. If no file existed, write an empty spec."""
+        if self._is_written(host):
             try:
-                _file(world).replace(_NOTHING_SAID if self.was is None else self.was, self.text, taken_back=True)
+                _require_host_file(host).replace(
+                    _EMPTY_FILE if self.previous_text is None else self.previous_text, self.text, is_undo=True
+                )
             except OSError as error:
-                raise _failed(error) from error
+                raise _write_error(error) from error
 
 
-class KeepVgpu(Value):
-    """Keep a vGPU without a VM in host.yaml, so that it comes back after a boot."""
+class AddVgpuEntry(Value):
+    """Add a vGPU without a VM to host.yaml, so that it is created again after a boot."""
 
-    tells_owner: ClassVar[bool] = True
+    records_owner: ClassVar[bool] = True
 
-    vgpu: NamedVgpu
+    vgpu: HostVgpu
 
     def describe(self) -> str:
         """Say what is written."""
         return f"write vGPU {self.vgpu.name} ({self.vgpu.profile} on GPU {self.vgpu.gpu}) to {PATH}"
 
-    def perform(self, world: World) -> None:
+    def perform(self, host: Host) -> None:
         """Add the entry.
 
         Raises:
-            Exists: there is one of that name, which is left as it is.
+            Exists: an entry of that name exists and is left as it is.
             InvalidInput, Busy, HostCannot: as `SetGpuKeys`.
         """
 
-        def added(was: str | None) -> str:
-            if was is not None and _parsed(was).vgpus.get(self.vgpu.name) is not None:
+        def add_entry(text: str | None) -> str:
+            if text is not None and _parse_spec(text).vgpus.get(self.vgpu.name) is not None:
                 raise Exists(
                     f"{PATH} has a vGPU {self.vgpu.name} already",
                     hint="choose another name",
                     vgpu=self.vgpu.name,
                 )
-            return _edit_vgpu(was, self.vgpu.name, _entry(self.vgpu))
+            return _edit_vgpu(text, self.vgpu.name, _entry(self.vgpu))
 
-        _write(world, added)
+        _edit_file(host, add_entry)
 
-    def verify(self, world: World) -> None:
+    def verify(self, host: Host) -> None:
         """Read it back."""
-        if not self._there(world):
+        if not self._is_written(host):
             raise VerifyFailed(
                 f"{PATH} was written but does not name vGPU {self.vgpu.name} so",
                 hint="another program writes this file too; run the command again",
                 path=PATH,
             )
 
-    def _there(self, world: World) -> bool:
-        said = _read(world).vgpus.get(self.vgpu.name)
-        return said is not None and _is(said, self.vgpu)
+    def _is_written(self, host: Host) -> bool:
+        entry = _read_spec(host).vgpus.get(self.vgpu.name)
+        return entry is not None and _is_entry_of(entry, self.vgpu)
 
-    def undo(self, world: World) -> None:
-        """Take the entry out again, if it still says what was written."""
-        if self._there(world):
-            _drop(world, self.vgpu, taken_back=True)
+    def undo(self, host: Host) -> None:
+        """Remove the entry if it is still the one that this step wrote."""
+        if self._is_written(host):
+            _remove_vgpu_entry(host, self.vgpu, is_undo=True)
 
 
-class DropVgpu(Value):
-    """Take a vGPU without a VM out of host.yaml."""
+class RemoveVgpuEntry(Value):
+    """Remove a vGPU without a VM from host.yaml."""
 
-    vgpu: NamedVgpu
+    vgpu: HostVgpu
 
     def describe(self) -> str:
-        """Say what goes."""
+        """Say what is removed."""
         return f"take vGPU {self.vgpu.name} out of {PATH}"
 
-    def perform(self, world: World) -> None:
-        """Remove the entry; one that is gone is no error.
+    def perform(self, host: Host) -> None:
+        """Remove the entry. A missing entry is no error.
 
         Raises:
-            Busy: the name is another vGPU's by now, which stays.
+            Busy: the name now belongs to another vGPU, which stays.
             InvalidInput, Busy, HostCannot: as `SetGpuKeys`.
         """
-        _drop(world, self.vgpu)
+        _remove_vgpu_entry(host, self.vgpu)
 
-    def verify(self, world: World) -> None:
-        """See that it is gone."""
-        if self.vgpu.name in _read(world).vgpus:
+    def verify(self, host: Host) -> None:
+        """Check that it is gone."""
+        if self.vgpu.name in _read_spec(host).vgpus:
             raise VerifyFailed(f"{PATH} still names vGPU {self.vgpu.name}", path=PATH)
 
-    def undo(self, world: World) -> None:
-        """Nothing: a removal is finished by running it again, not taken back."""
+    def undo(self, host: Host) -> None:
+        """Nothing: running a removal again completes it; it is not undone."""
 
 
-def _drop(world: World, vgpu: NamedVgpu, *, taken_back: bool = False) -> None:
-    """Take a vGPU's entry out; one that is gone is no error."""
+def _remove_vgpu_entry(host: Host, vgpu: HostVgpu, *, is_undo: bool = False) -> None:
+    """Remove a vGPU's entry. A missing entry is no error."""
 
-    def without(was: str | None) -> str | None:
-        said = _parsed(was).vgpus.get(vgpu.name) if was is not None else None
-        if was is None or said is None:
-            return was
-        if not _is(said, vgpu):
+    def remove_entry(text: str | None) -> str | None:
+        entry = _parse_spec(text).vgpus.get(vgpu.name) if text is not None else None
+        if text is None or entry is None:
+            return text
+        if not _is_entry_of(entry, vgpu):
             raise Busy(
-                f"{PATH} names another vGPU {vgpu.name} by now: {said.profile} on {said.carrier}",
+                f"{PATH} names another vGPU {vgpu.name} by now: {entry.profile} on {entry.carrier}",
                 hint="run the command again",
                 vgpu=vgpu.name,
-                carrier=said.carrier,
+                carrier=entry.carrier,
             )
-        return _edit_vgpu(was, vgpu.name, dict.fromkeys(_entry(vgpu)))
+        return _edit_vgpu(text, vgpu.name, dict.fromkeys(_entry(vgpu)))
 
-    _write(world, without, taken_back=taken_back)
-
-
-def _is(said: VgpuSpec, vgpu: NamedVgpu) -> bool:
-    """Say whether an entry is this vGPU's, and not one that was made under its name since."""
-    return (said.profile, said.gpu, said.carrier) == (vgpu.profile, vgpu.gpu, vgpu.carrier)
+    _edit_file(host, remove_entry, is_undo=is_undo)
 
 
-def _entry(vgpu: NamedVgpu) -> dict[str, object]:
+def _is_entry_of(entry: VgpuSpec, vgpu: HostVgpu) -> bool:
+    """Return whether an entry is this vGPU's, not a newer vGPU's with the same name."""
+    return (entry.profile, entry.gpu, entry.carrier) == (vgpu.profile, vgpu.gpu, vgpu.carrier)
+
+
+def _entry(vgpu: HostVgpu) -> dict[str, object]:
     pairs = (pair.partition("=") for pair in vgpu.params.split(",") if pair)
     params = {key: value for key, _, value in pairs}
     return {"profile": vgpu.profile, "gpu": vgpu.gpu, "carrier": vgpu.carrier, "vgpu_params": params or None}
 
 
-def _write(world: World, edit: Callable[[str | None], str | None], *, taken_back: bool = False) -> None:
-    """Edit the file's text and put it in the file's place; where another vgpuctl was faster, edit its text.
+def _edit_file(host: Host, edit: Callable[[str | None], str | None], *, is_undo: bool = False) -> None:
+    """Edit the text and replace the file; if another vgpuctl wrote it first, edit the new text.
 
-    Of those who write at once one always comes through, so as many looks as callers are enough.
+    Of several concurrent writers one always succeeds, so as many attempts as there are writers are enough.
     """
-    file = _file(world)
-    for left in reversed(range(WRITES)):
+    file = _require_host_file(host)
+    for remaining_attempts in reversed(range(WRITE_ATTEMPTS)):
         try:
-            was = file.read()
+            previous_text = file.read()
         except OSError as error:
-            raise _failed(error) from error
-        text = edit(was)
-        if text is None or text == was:
+            raise _write_error(error) from error
+        text = edit(previous_text)
+        if text is None or text == previous_text:
             return
         try:
-            file.replace(text, was, taken_back=taken_back)
+            file.replace(text, previous_text, is_undo=is_undo)
             return
         except Busy:
-            if not left:
+            if not remaining_attempts:
                 raise
         except OSError as error:
-            raise _failed(error) from error
+            raise _write_error(error) from error
 
 
-def _edit_gpu(was: str | None, address: str, changes: Mapping[str, object]) -> str:
-    from vgpuctl.spec.edit import edit_gpu
+def _edit_gpu(text: str | None, address: str, changes: Mapping[str, object]) -> str:
+    from vgpuctl.config.host_editor import edit_gpu
 
-    return edit_gpu(was, address, changes, PATH)
-
-
-def _edit_vgpu(was: str | None, name: str, changes: Mapping[str, object]) -> str:
-    from vgpuctl.spec.edit import edit_vgpu
-
-    return edit_vgpu(was, name, changes, PATH)
+    return edit_gpu(text, address, changes, PATH)
 
 
-def _read(world: World) -> HostSpec:
-    text = _file(world).read()
-    return _parsed(text if text is not None else _NOTHING_SAID)
+def _edit_vgpu(text: str | None, name: str, changes: Mapping[str, object]) -> str:
+    from vgpuctl.config.host_editor import edit_vgpu
+
+    return edit_vgpu(text, name, changes, PATH)
 
 
-def _parsed(text: str) -> HostSpec:
-    from vgpuctl.spec.host import parse_host_spec
+def _read_spec(host: Host) -> HostSpec:
+    text = _require_host_file(host).read()
+    return _parse_spec(text if text is not None else _EMPTY_FILE)
+
+
+def _parse_spec(text: str) -> HostSpec:
+    from vgpuctl.config.host_spec import parse_host_spec
 
     return parse_host_spec(text, PATH)
 
 
 def _as_written(changes: Mapping[str, object]) -> dict[str, object]:
-    from vgpuctl.spec.host import as_written
+    from vgpuctl.config.host_spec import dump_value
 
-    return {key: as_written(value) for key, value in changes.items()}
-
-
-def _file(world: World) -> HostFile:
-    if world.host_file is None:
-        raise HostCannot(f"{PATH} of {world.name} is out of reach", check="host-file", path=PATH)
-    return world.host_file
+    return {key: dump_value(value) for key, value in changes.items()}
 
 
-def _failed(error: OSError) -> VgpuctlError:
+def _require_host_file(host: Host) -> HostFile:
+    if host.host_file is None:
+        raise HostCannot(f"{PATH} of {host.name} is out of reach", check="host-file", path=PATH)
+    return host.host_file
+
+
+def _write_error(error: OSError) -> VgpuctlError:
     facts = {"errno": error.errno, "path": PATH}
     why = f"{PATH} cannot be written: {error.strerror or error}"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):

@@ -1,33 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing a registry word to a file of modprobe's, as a step."""
+"""The step that writes a registry dword to a modprobe file."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy
-from vgpuctl.steps.system import PutFile, system_of
+from vgpuctl.steps.system_files import WriteFile, require_system
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
 
-class PutModprobeFile(PutFile):
-    """Put a file of modprobe's in place of `was`. `what` is in it now, in words."""
+class WriteModprobeFile(WriteFile):
+    """Write a modprobe file over `previous_text`. `summary` describes its new content."""
 
-    what: str = ""
+    summary: str = ""
 
     def describe(self) -> str:
         """Say what is written where."""
-        return f"write {self.what} to {self.path}"
+        return f"write {self.summary} to {self.path}"
 
-    def perform(self, world: World) -> None:
-        """Put it there.
+    def perform(self, host: Host) -> None:
+        """Write it.
 
         Raises:
             Busy: somebody else changed the file meanwhile.
             Failed: it cannot be written.
         """
-        if system_of(world).read(self.path) != self.was:
+        if require_system(host).read(self.path) != self.previous_text:
             raise Busy(f"{self.path} was changed by somebody else meanwhile", hint="run the command again")
-        super().perform(world)
+        super().perform(host)

@@ -1,49 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/run/vgpuctl as a step: who can write there can forge claims, so it is root's alone."""
+"""The step for /run/vgpuctl: a user who can write there can forge claims, so only root may."""
 
 from __future__ import annotations
 
 from vgpuctl.errors import FileFailed, VerifyFailed
-from vgpuctl.model.world import World
+from vgpuctl.ports.host import Host
 from vgpuctl.value import Value
 
-RUN = "/run/vgpuctl"
-PRIVATE = 0o700
+RUN_PATH = "/run/vgpuctl"
+PRIVATE_MODE = 0o700
 
 
-class MakePrivate(Value):
-    """Take everybody else's permissions on /run/vgpuctl away; `was` is its mode before."""
+class RestrictRunDirectory(Value):
+    """Remove all permissions on /run/vgpuctl but root's. `previous_mode`: its mode before."""
 
-    was: int
+    previous_mode: int
 
     def describe(self) -> str:
-        """Say from what to what."""
-        return f"change the mode of {RUN} from {self.was:04o} to {PRIVATE:04o}"
+        """Say the old and the new mode."""
+        return f"change the mode of {RUN_PATH} from {self.previous_mode:04o} to {PRIVATE_MODE:04o}"
 
-    def perform(self, world: World) -> None:
+    def perform(self, host: Host) -> None:
         """Change it."""
-        self._set(world, PRIVATE)
+        self._set(host, PRIVATE_MODE)
 
-    def verify(self, world: World) -> None:
+    def verify(self, host: Host) -> None:
         """Read it back."""
-        seen = world.sysfs.permissions(RUN).mode
-        if seen != PRIVATE:
+        mode = host.sysfs.permissions(RUN_PATH).mode
+        if mode != PRIVATE_MODE:
             raise VerifyFailed(
-                f"{RUN} has mode {seen:04o}, not {PRIVATE:04o}", hint=f"findmnt -T {RUN}", path=RUN, mode=f"{seen:04o}"
+                f"{RUN_PATH} has mode {mode:04o}, not {PRIVATE_MODE:04o}",
+                hint=f"findmnt -T {RUN_PATH}",
+                path=RUN_PATH,
+                mode=f"{mode:04o}",
             )
 
-    def undo(self, world: World) -> None:
-        """Put the mode back, unless somebody else changed it meanwhile."""
-        if world.sysfs.permissions(RUN).mode == PRIVATE:
-            self._set(world, self.was)
+    def undo(self, host: Host) -> None:
+        """Restore the mode unless somebody else changed it meanwhile."""
+        if host.sysfs.permissions(RUN_PATH).mode == PRIVATE_MODE:
+            self._set(host, self.previous_mode)
 
-    def _set(self, world: World, mode: int) -> None:
+    def _set(self, host: Host, mode: int) -> None:
         try:
-            world.claims.set_mode(mode)
+            host.claims.set_permissions(mode)
         except OSError as error:
             raise FileFailed(
-                f"the mode of {RUN} cannot be changed: {error.strerror or error}",
+                f"the mode of {RUN_PATH} cannot be changed: {error.strerror or error}",
                 hint="run it as root",
-                path=RUN,
+                path=RUN_PATH,
                 errno=error.errno,
             ) from error

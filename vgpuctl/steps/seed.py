@@ -1,49 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seed for cloud-init as a step. It holds passwords and keys, so only its path and its file's are told."""
+"""The step for the cloud-init seed. It holds passwords and keys, so messages show only its path and its source's."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import VerifyFailed
-from vgpuctl.model.vm import MadeDisk
-from vgpuctl.model.wish import UserData
-from vgpuctl.steps.storage import MakeVolume
+from vgpuctl.model.request import UserData
+from vgpuctl.model.vm import ManagedDisk
+from vgpuctl.steps.storage import CreateVolume
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
 
-class MakeSeed(Value):
-    """Make the CD-ROM from which cloud-init sets a guest up."""
+class CreateSeed(Value):
+    """Create the CD-ROM from which cloud-init configures a guest."""
 
-    disk: MadeDisk
+    disk: ManagedDisk
     user_data: UserData
     instance_id: str
-    host: str
+    hostname: str
 
     def describe(self) -> str:
-        """Say where it is and what it is made from."""
+        """Say where it is and what it is built from."""
         return f"make cloud-init seed {self.disk.path} from {self.user_data.path}"
 
-    def perform(self, world: World) -> None:
-        """Make it; raises Exists when the name is taken."""
-        from vgpuctl.domain.seed import seed_image
+    def perform(self, host: Host) -> None:
+        """Create it; raises Exists if the name is taken."""
+        from vgpuctl.domain.cloud_init_seed import build_seed_image
 
-        data = seed_image(self.user_data.text, self.instance_id, self.host)
-        world.storage.put_volume(self.disk.pool, self.disk.volume, data)
+        data = build_seed_image(self.user_data.text, self.instance_id, self.hostname)
+        host.storage.create_private_volume(self.disk.pool, self.disk.volume, data)
 
-    def verify(self, world: World) -> None:
-        """See that it is at its path and not empty."""
-        found = world.storage.volume(self.disk.pool, self.disk.volume)
-        if found is None or found.path != self.disk.path or not found.capacity_bytes:
+    def verify(self, host: Host) -> None:
+        """Check that it is at its path and not empty."""
+        volume = host.storage.volume(self.disk.pool, self.disk.volume)
+        if volume is None or volume.path != self.disk.path or not volume.capacity_bytes:
             raise VerifyFailed(
-                f"the cloud-init seed {self.disk.path} reads back as {found.path if found else 'nothing'}",
+                f"the cloud-init seed {self.disk.path} reads back as {volume.path if volume else 'nothing'}",
                 hint=f"virsh vol-info --pool {self.disk.pool} {self.disk.volume}",
                 path=self.disk.path,
             )
 
-    def undo(self, world: World) -> None:
-        """Delete it, if it still is at its path."""
-        MakeVolume(self.disk).undo(world)
+    def undo(self, host: Host) -> None:
+        """Delete it if it is still at its path."""
+        CreateVolume(self.disk).undo(host)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pools and volumes as steps. Volumes are made exclusively, so a name that exists is never overwritten."""
+"""Pools and volumes as steps. Volumes are created exclusively: an existing name is never overwritten."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Busy, Exists, HostCannot, LibvirtFailed, VerifyFailed
-from vgpuctl.model.records import Glance
-from vgpuctl.model.sizes import bytes_text
-from vgpuctl.model.vm import DiskRole, MadeDisk
+from vgpuctl.model.port_values import ImageFile
+from vgpuctl.model.sizes import format_bytes
+from vgpuctl.model.vm import DiskRole, ManagedDisk
 from vgpuctl.value import Value
 
 if TYPE_CHECKING:
-    from vgpuctl.model.world import World
+    from vgpuctl.ports.host import Host
 
 POOL_DEADLINE_SECONDS = 10.0
-POOL_PAUSE_SECONDS = 0.1
+POOL_POLL_SECONDS = 0.1
 
 
-class MakePool(Value):
-    """Make libvirt's usual directory pool where a fresh host has none."""
+class CreatePool(Value):
+    """Create libvirt's usual directory pool on a fresh host that has none."""
 
     name: str
     path: str
 
     def describe(self) -> str:
-        """Say what is made."""
+        """Say what is created."""
         return f"make storage pool {self.name} at {self.path}"
 
-    def perform(self, world: World) -> None:
-        """Make it, unless another vgpuctl is faster: its pool may stay inactive for a moment."""
-        if world.storage.pool(self.name) is None:
+    def perform(self, host: Host) -> None:
+        """Create it unless another vgpuctl creates it first: its pool may stay inactive for a moment."""
+        if host.storage.pool(self.name) is None:
             with suppress(Exists):
-                world.storage.make_pool(self.name, self.path)
-        until = world.clock.monotonic() + POOL_DEADLINE_SECONDS
-        while not self._active(world) and world.clock.monotonic() < until:
-            world.clock.pause(POOL_PAUSE_SECONDS)
+                host.storage.make_pool(self.name, self.path)
+        deadline = host.clock.monotonic() + POOL_DEADLINE_SECONDS
+        while not self._is_active(host) and host.clock.monotonic() < deadline:
+            host.clock.sleep(POOL_POLL_SECONDS)
 
-    def _active(self, world: World) -> bool:
-        pool = world.storage.pool(self.name)
+    def _is_active(self, host: Host) -> bool:
+        pool = host.storage.pool(self.name)
         return pool is not None and pool.active
 
-    def verify(self, world: World) -> None:
-        """See it active at its place."""
-        pool = world.storage.pool(self.name)
+    def verify(self, host: Host) -> None:
+        """Check that it is active at its path."""
+        pool = host.storage.pool(self.name)
         if pool is None or not pool.active or pool.path != self.path:
             raise VerifyFailed(
                 f"the storage pool {self.name} is not active at {self.path}",
@@ -53,8 +53,8 @@ class MakePool(Value):
                 found=str(pool),
             )
 
-    def undo(self, world: World) -> None:
-        """Nothing: an empty directory pool harms nobody, and another VM may be using it already."""
+    def undo(self, host: Host) -> None:
+        """Nothing: an empty directory pool does no harm, and another VM may already use it."""
 
 
 class StartPool(Value):
@@ -66,21 +66,21 @@ class StartPool(Value):
         """Say what is started."""
         return f"start storage pool {self.name}"
 
-    def perform(self, world: World) -> None:
-        """Start it, unless another vgpuctl was faster."""
-        pool = world.storage.pool(self.name)
+    def perform(self, host: Host) -> None:
+        """Start it unless another vgpuctl has already started it."""
+        pool = host.storage.pool(self.name)
         if pool is None or pool.active:
             return
         try:
-            world.storage.start_pool(self.name)
+            host.storage.start_pool(self.name)
         except LibvirtFailed:
-            pool = world.storage.pool(self.name)
+            pool = host.storage.pool(self.name)
             if pool is None or not pool.active:
                 raise
 
-    def verify(self, world: World) -> None:
-        """See it active."""
-        pool = world.storage.pool(self.name)
+    def verify(self, host: Host) -> None:
+        """Check that it is active."""
+        pool = host.storage.pool(self.name)
         if pool is None or not pool.active:
             raise VerifyFailed(
                 f"the storage pool {self.name} was started but is not active",
@@ -88,118 +88,123 @@ class StartPool(Value):
                 pool=self.name,
             )
 
-    def undo(self, world: World) -> None:
-        """Nothing: an active pool harms nobody."""
+    def undo(self, host: Host) -> None:
+        """Nothing: an active pool does no harm."""
 
 
-class MakeVolume(Value):
-    """Make a VM's disk: empty and thin, or a linked clone of a base image.
+class CreateVolume(Value):
+    """Create a VM's disk: empty and thin, or a linked clone of a base image.
 
-    `checked` is the base with the files below it, as they were when the plan was made.
+    `checked_files`: the base and its backing files, as they were when the plan was made.
     """
 
-    disk: MadeDisk
-    checked: tuple[Glance, ...] = ()
+    disk: ManagedDisk
+    checked_files: tuple[ImageFile, ...] = ()
 
     def describe(self) -> str:
-        """Say how large it is and what it is a clone of."""
-        size = bytes_text(self.disk.capacity_bytes)
+        """Say its size and its base image."""
+        size = format_bytes(self.disk.capacity_bytes)
         what = f"linked clone of {self.disk.base}" if self.disk.base else "empty, thin"
         return f"make disk {self.disk.path} ({size}, {what})"
 
-    def perform(self, world: World) -> None:
-        """Make it.
+    def perform(self, host: Host) -> None:
+        """Create it.
 
         Raises:
             Exists: the name is taken.
-            Busy: the base is another file than the one that was checked, or was written to since.
+            Busy: the base is not the checked file any more, or was written to since.
         """
         disk = self.disk
-        for one in self.checked:
-            now = world.storage.glance(one.path)
-            if now is None or (now.identity, now.stamp) != (one.identity, one.stamp):
+        for file in self.checked_files:
+            now = host.storage.image_file(file.path)
+            if now is None or (now.identity, now.content_stamp) != (
+                file.identity,
+                file.content_stamp,
+            ):
                 raise Busy(
-                    f"{one.path} was {'removed' if now is None else 'changed'} since it was checked; it is not cloned",
+                    f"{file.path} was {'removed' if now is None else 'changed'} since it was checked; it is not cloned",
                     hint="run the command again when nobody writes to it",
-                    path=one.path,
+                    path=file.path,
                 )
-        world.storage.make_volume(disk.pool, disk.volume, disk.capacity_bytes, disk.base, disk.base_format)
+        host.storage.make_volume(disk.pool, disk.volume, disk.capacity_bytes, disk.base, disk.base_format)
 
-    def verify(self, world: World) -> None:
+    def verify(self, host: Host) -> None:
         """Read path, size and base back."""
-        found = world.storage.volume(self.disk.pool, self.disk.volume)
-        wanted = (self.disk.path, self.disk.capacity_bytes, self.disk.base)
-        seen = None if found is None else (found.path, found.capacity_bytes, found.backing_path)
-        if seen != wanted:
+        volume = host.storage.volume(self.disk.pool, self.disk.volume)
+        expected = (self.disk.path, self.disk.capacity_bytes, self.disk.base)
+        actual = None if volume is None else (volume.path, volume.capacity_bytes, volume.backing_path)
+        if actual != expected:
             raise VerifyFailed(
-                f"the disk {self.disk.path} reads back as {seen or 'nothing'}",
+                f"the disk {self.disk.path} reads back as {actual or 'nothing'}",
                 hint=f"virsh vol-info --pool {self.disk.pool} {self.disk.volume}; qemu-img info {self.disk.path}",
-                wanted=list(wanted),
+                wanted=list(expected),
             )
 
-    def undo(self, world: World) -> None:
-        """Delete it, if it still is at its path; its name carries the VM's uuid."""
-        found = world.storage.volume(self.disk.pool, self.disk.volume)
-        if found is not None and found.path == self.disk.path:
-            remove = RemoveVolume(self.disk)
-            remove.perform(world)
-            remove.verify(world)
+    def undo(self, host: Host) -> None:
+        """Delete it if it is still at its path; its name contains the VM's uuid."""
+        volume = host.storage.volume(self.disk.pool, self.disk.volume)
+        if volume is not None and volume.path == self.disk.path:
+            remove = DeleteVolume(self.disk)
+            remove.perform(host)
+            remove.verify(host)
 
 
-class RemoveVolume(Value):
-    """Delete a disk that vgpuctl made; never a base image."""
+class DeleteVolume(Value):
+    """Delete a disk that vgpuctl created; never a base image."""
 
-    disk: MadeDisk
+    disk: ManagedDisk
 
     def describe(self) -> str:
-        """Say what goes."""
+        """Say what is deleted."""
         what = "cloud-init seed" if self.disk.role is DiskRole.SEED else "disk"
         return f"delete {what} {self.disk.path}"
 
-    def perform(self, world: World) -> None:
-        """Delete it, starting its pool when that is off; a disk that is gone already is no error.
+    def perform(self, host: Host) -> None:
+        """Delete it, and start its pool first if it is inactive. A disk that is gone already is no error.
 
         Raises:
             HostCannot: the pool is gone or cannot be started, and the disk stays.
         """
-        pool = world.storage.pool(self.disk.pool)
+        pool = host.storage.pool(self.disk.pool)
         if pool is None:
-            if world.storage.image(self.disk.path) is not None:
-                raise self._stays("is not there any more", f"virsh pool-define-as {self._definition()}")
+            if host.storage.image(self.disk.path) is not None:
+                raise self._disk_remains_error(
+                    "is not there any more", f"virsh pool-define-as {self._pool_arguments()}"
+                )
             return
         if not pool.active:
             start = StartPool(self.disk.pool)
             try:
-                start.perform(world)
-                start.verify(world)
+                start.perform(host)
+                start.verify(host)
             except (LibvirtFailed, VerifyFailed) as error:
-                raise self._stays(f"cannot be started: {error.message}", "mend it") from error
-        world.storage.remove_volume(self.disk.pool, self.disk.volume)
+                raise self._disk_remains_error(f"cannot be started: {error.message}", "mend it") from error
+        host.storage.remove_volume(self.disk.pool, self.disk.volume)
 
-    def _definition(self) -> str:
+    def _pool_arguments(self) -> str:
         return f"{self.disk.pool} dir --target {posixpath.dirname(self.disk.path)}"
 
-    def _stays(self, why: str, first: str) -> HostCannot:
-        """Return the error that names the disk: nobody would look for it once the VM is gone."""
+    def _disk_remains_error(self, why: str, remedy: str) -> HostCannot:
+        """Return an error that names the disk: once the VM is gone, nobody would find it."""
         name = self.disk.pool
         return HostCannot(
             f"the storage pool {name} {why}; the disk {self.disk.path} stays",
-            hint=f"{first}, then virsh pool-start {name}; or delete the VM with delete-vm --keep-disks",
+            hint=f"{remedy}, then virsh pool-start {name}; or delete the VM with delete-vm --keep-disks",
             check="pool",
             pool=name,
             path=self.disk.path,
         )
 
-    def verify(self, world: World) -> None:
-        """See that it is gone."""
-        if world.storage.pool(self.disk.pool) is None:
+    def verify(self, host: Host) -> None:
+        """Check that it is gone."""
+        if host.storage.pool(self.disk.pool) is None:
             return
-        if world.storage.volume(self.disk.pool, self.disk.volume) is not None:
+        if host.storage.volume(self.disk.pool, self.disk.volume) is not None:
             raise VerifyFailed(
                 f"the disk {self.disk.path} was deleted but is still there",
                 hint=f"virsh vol-list {self.disk.pool}; ls -l {self.disk.path}",
                 path=self.disk.path,
             )
 
-    def undo(self, world: World) -> None:
-        """Nothing: what is deleted is gone."""
+    def undo(self, host: Host) -> None:
+        """Nothing: a deleted disk cannot be restored."""

@@ -17,7 +17,7 @@ description: Into the file that VGPUCTL_RESULTS names.
 
 
 class CallbackModule(CallbackBase):
-    """What tests read instead of what people see."""
+    """Output for tests instead of people."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"

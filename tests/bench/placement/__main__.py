@@ -46,7 +46,7 @@ def words(text: str) -> list[str]:
 
 
 def arguments() -> argparse.Namespace:
-    """Return what was asked for."""
+    """Return the requested options."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.placement", description=__doc__)
     parser.add_argument("--sizes", type=numbers, default=[16, 160, 1600], help="GPUs in a fleet (16,160,1600)")
     parser.add_argument("--seeds", type=int, default=10, help="seeds from 1 on (10)")
@@ -66,7 +66,7 @@ def arguments() -> argparse.Namespace:
 
 
 def runs(wanted: argparse.Namespace) -> Iterator[Run]:
-    """Return all runs that were asked for, the small fleets first."""
+    """Return all requested runs, the small fleets first."""
     for gpus in sorted(wanted.sizes):
         for workload in wanted.workloads:
             references = [OFFERED, OFFLINE, MIGRATION] if workload == ARRIVALS else [OFFERED]
@@ -78,12 +78,12 @@ def runs(wanted: argparse.Namespace) -> Iterator[Run]:
 
 
 def moving(setting: str, gpus: int, workload: str) -> list[str]:
-    """Return the policies that move, where their promises are."""
+    """Return the policies that move, where there are claims about them."""
     return [*MOVERS] if setting in MOVED and gpus == MOVED_GPUS and workload == ARRIVALS else []
 
 
 def main() -> int:
-    """Do what was asked for."""
+    """Run the requested actions."""
     wanted = arguments()
     if wanted.sample:
         found = sample.differing(table.read(wanted.out))
@@ -122,7 +122,7 @@ def carry_out(wanted: argparse.Namespace) -> None:
 
 
 def check(path: Path) -> int:
-    """Print what was to be reached; the exit status is 1 when something was not."""
+    """Print the claims; the exit status is 1 when something was not."""
     found = list(claims.claims(table.by_key(table.read(path))))
     for claim in found:
         print(f"{MARKS[claim.reached]} {claim.says}: {claim.found}")

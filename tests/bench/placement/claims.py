@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What placement promises in numbers, each with what was measured: reached or not."""
+"""The claims about placement in numbers, each with its measurement: reached or not."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.bench.placement.runs import (
 from tests.bench.placement.table import Difference, Results, average, difference
 
 FGD = ("fgd", "fgd-best-fit")
-"""Fragmentation gradient descent as published, and with best-fit ties: a promise over it is over the better."""
+"""Fragmentation gradient descent as published, and with best-fit ties: a claim over it is over the better."""
 RANKED = tuple(name for name in POLICIES if name not in (OURS, UNRANKED))
 FULL_LOADS = (100, 130)
 
 
 class Claim(NamedTuple):
-    """A promise, what came out, and whether it was reached; `reached` is None where nothing was run."""
+    """A claim, its measurement, and whether it was reached; `reached` is None where nothing was run."""
 
     says: str
     found: str
@@ -57,7 +57,7 @@ def cells(results: Results, policies: Sequence[str], workload: str) -> Iterator[
 
 
 def claims(results: Results) -> Iterator[Claim]:
-    """Return all promises about what is admitted."""
+    """Return all claims about admitted requests."""
     yield _never_behind(results)
     yield _optimal_on_one_model(results)
     yield _over_fgd(results, "a40-a16", 16, 3)

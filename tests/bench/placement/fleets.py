@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from tests.bench.placement import figures
 from tests.bench.placement.figures import Card
-from vgpuctl.placement.fleet import Fleet, Group
-from vgpuctl.placement.kind import Kind, State
-from vgpuctl.placement.one_size import OneSize
-from vgpuctl.placement.slots import Slots, Takes
+from vgpuctl.placement.equal_size import EqualSizeKind
+from vgpuctl.placement.fleet import Fleet, GpuGroup
+from vgpuctl.placement.gpu_kind import GpuKind, State
+from vgpuctl.placement.slice_kind import Footprint, SliceKind
 
 VDI = {"1B": 40, "2B": 35, "4Q": 20, "8Q": 5}
 AI = {"4C": 30, "5C": 10, "8C": 25, "10C": 20, "20C": 10, "40C": 5}
@@ -83,20 +83,22 @@ SETTINGS = (
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
-def kind_of(card: Card) -> Kind:
+def kind_of(card: Card) -> GpuKind:
     """Return the card as placement sees it."""
     sizes = {profile: size * figures.GIB for profile, size in card.sizes.items()}
     if card.most:
-        return OneSize(card.name, card.framebuffer_gib * figures.GIB, sizes, card.most)
-    takes = {profile: Takes(starts, size) for profile, (starts, size) in card.places.items()}
-    return Slots(card.name, card.framebuffer_gib * figures.GIB, sizes, takes, slices=card.slices)
+        return EqualSizeKind(card.name, card.framebuffer_gib * figures.GIB, sizes, card.most)
+    takes = {profile: Footprint(starts, size) for profile, (starts, size) in card.places.items()}
+    return SliceKind(card.name, card.framebuffer_gib * figures.GIB, sizes, takes, slices=card.slices)
 
 
 def fleet_of(setting: Setting, gpus: int) -> Fleet:
     """Return so many empty GPUs, the first cards first, as hosts with one model each would be listed."""
     kinds = [kind_of(card) for card in setting.cards]
     each = counts_of(setting, gpus)
-    return Fleet(kinds, [Group(number, kind.empty) for number, kind in enumerate(kinds) for _ in range(each[number])])
+    return Fleet(
+        kinds, [GpuGroup(number, kind.empty) for number, kind in enumerate(kinds) for _ in range(each[number])]
+    )
 
 
 def counts_of(setting: Setting, gpus: int) -> list[int]:
@@ -110,9 +112,9 @@ def framebuffer_gib(setting: Setting, gpus: int) -> int:
     return sum(n * card.framebuffer_gib for n, card in zip(counts_of(setting, gpus), setting.cards, strict=True))
 
 
-def used_mib(kind: Kind, state: State) -> int:
+def used_mib(kind: GpuKind, state: State) -> int:
     """Return the framebuffer that is taken on a GPU; where slices are covered, that of the slices."""
-    if isinstance(kind, OneSize):
+    if isinstance(kind, EqualSizeKind):
         size, number = state
         return int(size * number)
     return int(state.bit_count() * SLICE_MIB[kind.name])

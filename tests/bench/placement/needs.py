@@ -12,8 +12,8 @@ from tests.bench.placement.fleets import BY_NAME, fleet_of
 from tests.bench.placement.requests import arrivals
 from tests.bench.placement.runs import packing_of, placed
 from vgpuctl.placement.least_waste import LeastWaste
-from vgpuctl.placement.moves import moves_for
-from vgpuctl.placement.shifts import Placed
+from vgpuctl.placement.migration_search import find_migrations
+from vgpuctl.placement.migrations import PlacedVgpu
 
 GPUS, LOAD, SEEDS = 16, 100, range(1, 11)
 UP_TO = (2, 5, 10, 20, 40)
@@ -45,18 +45,18 @@ def needs_of(name: str) -> Needs:
     for seed in SEEDS:
         asked = arrivals(setting, GPUS, seed)
         fleet, policy = fleet_of(setting, GPUS), LeastWaste(setting.demand)
-        there: list[Placed] = []
+        there: list[PlacedVgpu] = []
         for profile in asked.profiles[: asked.until[LOAD]]:
             requests += 1
             where = placed(fleet, policy, profile)
             if where is not None:
-                there.append(Placed(where[0], profile, where[1]))
+                there.append(PlacedVgpu(where[0], profile, where[1]))
                 continue
             counts = Counter([profile, *(vgpu.profile for vgpu in there)])
             if not packing.fits([counts[p] for p in packing.profiles]):
                 never += 1
                 continue
-            rounds = moves_for(fleet, there, profile, UP_TO[-1])
+            rounds = find_migrations(fleet, there, profile, UP_TO[-1])
             moves = None if rounds is None else sum(len(one) for one in rounds)
             counted[None if moves is None else next(most for most in UP_TO if moves <= most)] += 1
     found = " ".join(str(counted[most]) for most in UP_TO)

@@ -14,24 +14,24 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from tests.bench.placement.fleets import used_mib
-from vgpuctl.placement.fleet import Choice, Fleet, Group
-from vgpuctl.placement.kind import Kind
+from vgpuctl.placement.fleet import Fleet, GpuGroup, PlacementChoice
+from vgpuctl.placement.gpu_kind import GpuKind
 
 NODE_GPUS = 4
 """GPUs of a node, for policies that choose a node first."""
 
 
-def open_choices(fleet: Fleet, profile: str) -> dict[Group, Choice]:
+def open_choices(fleet: Fleet, profile: str) -> dict[GpuGroup, PlacementChoice]:
     """Return the lowest place in each group that has room."""
-    found: dict[Group, Choice] = {}
+    found: dict[GpuGroup, PlacementChoice] = {}
     for group, _ in fleet.groups():
-        moves = fleet.kind(group).moves(group.state, profile)
+        moves = fleet.kind_of(group).placements(group.state, profile)
         if moves:
-            found[group] = Choice(fleet.first(group), group, moves[0])
+            found[group] = PlacementChoice(fleet.first_gpu(group), group, moves[0])
     return found
 
 
-def open_gpus(fleet: Fleet, among: dict[Group, Choice]) -> Iterator[int]:
+def open_gpus(fleet: Fleet, among: dict[GpuGroup, PlacementChoice]) -> Iterator[int]:
     """Return the numbers of the GPUs with room."""
     return (gpu for gpu in range(len(fleet)) if fleet.group_of(gpu) in among)
 
@@ -42,7 +42,7 @@ class RandomGpu:
     def __init__(self, seed: int) -> None:
         self._random = Random(f"policy {seed}")
 
-    def choose(self, fleet: Fleet, profile: str) -> Choice | None:
+    def choose(self, fleet: Fleet, profile: str) -> PlacementChoice | None:
         """See `Policy.choose`; the same calls in the same order give the same answers."""
         among = open_choices(fleet, profile)
         gpus = list(open_gpus(fleet, among))
@@ -55,36 +55,36 @@ class RandomGpu:
 class _ByGroup:
     """The lowest GPU of the group with the least key."""
 
-    def key(self, kind: Kind, choice: Choice, profile: str) -> float:
+    def key(self, kind: GpuKind, choice: PlacementChoice, profile: str) -> float:
         """Return what is to be small."""
         raise NotImplementedError
 
-    def choose(self, fleet: Fleet, profile: str) -> Choice | None:
+    def choose(self, fleet: Fleet, profile: str) -> PlacementChoice | None:
         """See `Policy.choose`."""
         among = open_choices(fleet, profile).values()
-        return min(among, key=lambda c: (self.key(fleet.kind(c.group), c, profile), c.gpu), default=None)
+        return min(among, key=lambda c: (self.key(fleet.kind_of(c.group), c, profile), c.gpu), default=None)
 
 
 class XenDepth(_ByGroup):
     """The GPU with the least capacity left for this type (XenServer `depth_first`; xapi vgpuops.ml)."""
 
-    def key(self, kind: Kind, choice: Choice, profile: str) -> float:
+    def key(self, kind: GpuKind, choice: PlacementChoice, profile: str) -> float:
         """The capacity that is left."""
-        return kind.left(choice.group.state, profile)
+        return kind.count_remaining(choice.group.state, profile)
 
 
 class XenBreadth(_ByGroup):
     """The GPU with the most capacity left for this type (XenServer `breadth_first`; xapi vgpuops.ml)."""
 
-    def key(self, kind: Kind, choice: Choice, profile: str) -> float:
+    def key(self, kind: GpuKind, choice: PlacementChoice, profile: str) -> float:
         """The capacity that is left, negative."""
-        return -kind.left(choice.group.state, profile)
+        return -kind.count_remaining(choice.group.state, profile)
 
 
 class BestFit(_ByGroup):
     """The GPU with the least framebuffer free (best fit; FGD's paper has it as a baseline)."""
 
-    def key(self, kind: Kind, choice: Choice, profile: str) -> float:
+    def key(self, kind: GpuKind, choice: PlacementChoice, profile: str) -> float:
         """The framebuffer that is free."""
         return kind.framebuffer_mib - used_mib(kind, choice.group.state)
 
@@ -92,7 +92,7 @@ class BestFit(_ByGroup):
 class LeastVram(_ByGroup):
     """The GPU with the least framebuffer in use (hypeman, change 66)."""
 
-    def key(self, kind: Kind, choice: Choice, profile: str) -> float:
+    def key(self, kind: GpuKind, choice: PlacementChoice, profile: str) -> float:
         """The framebuffer in use."""
         return used_mib(kind, choice.group.state)
 
@@ -106,15 +106,15 @@ class LeastLoaded:
     def __init__(self) -> None:
         self._vfs: dict[str, int] = {}
 
-    def choose(self, fleet: Fleet, profile: str) -> Choice | None:
+    def choose(self, fleet: Fleet, profile: str) -> PlacementChoice | None:
         """See `Policy.choose`."""
         for kind in fleet.kinds:
             if kind.name not in self._vfs:
-                self._vfs[kind.name] = max(kind.left(kind.empty, p) for p in kind.sizes)
+                self._vfs[kind.name] = max(kind.count_remaining(kind.empty, p) for p in kind.sizes)
         among = open_choices(fleet, profile)
         best = min(
             open_gpus(fleet, among),
-            key=lambda gpu: (fleet.vgpus(gpu) / self._vfs[fleet.kind(fleet.group_of(gpu)).name], gpu),
+            key=lambda gpu: (fleet.vgpu_count(gpu) / self._vfs[fleet.kind_of(fleet.group_of(gpu)).name], gpu),
             default=None,
         )
         return None if best is None else among[fleet.group_of(best)]._replace(gpu=best)
@@ -130,10 +130,10 @@ class NodeThenGpu:
         self._node_sign = -1 if node == "binpack" else 1
         self._gpu_sign = -1 if gpu == "binpack" else 1
 
-    def choose(self, fleet: Fleet, profile: str) -> Choice | None:
+    def choose(self, fleet: Fleet, profile: str) -> PlacementChoice | None:
         """See `Policy.choose`."""
         among = open_choices(fleet, profile)
-        used = {group: used_mib(fleet.kind(group), group.state) for group, _ in fleet.groups()}
+        used = {group: used_mib(fleet.kind_of(group), group.state) for group, _ in fleet.groups()}
         size = [kind.framebuffer_mib for kind in fleet.kinds]
 
         def share(gpus: Sequence[int]) -> float:
@@ -158,11 +158,11 @@ class OneTypePerCard:
     It refuses what would fit on another's card.
     """
 
-    def choose(self, fleet: Fleet, profile: str) -> Choice | None:
+    def choose(self, fleet: Fleet, profile: str) -> PlacementChoice | None:
         """See `Policy.choose`, but for what it refuses."""
         among = open_choices(fleet, profile)
         for gpu in open_gpus(fleet, among):
-            kind = fleet.kind(fleet.group_of(gpu))
+            kind = fleet.kind_of(fleet.group_of(gpu))
             types = sorted(kind.sizes)
             if types[gpu % len(types)] == profile:
                 return among[fleet.group_of(gpu)]._replace(gpu=gpu)

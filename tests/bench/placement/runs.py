@@ -30,9 +30,9 @@ from tests.bench.placement.requests import (
 )
 from vgpuctl.placement.fleet import Fleet
 from vgpuctl.placement.least_waste import LeastWaste
-from vgpuctl.placement.moves import moves_for
-from vgpuctl.placement.policy import Breadth, Depth, FirstFit, Policy
-from vgpuctl.placement.shifts import Placed, moved
+from vgpuctl.placement.migration_search import find_migrations
+from vgpuctl.placement.migrations import PlacedVgpu, apply_round
+from vgpuctl.placement.policy import Breadth, Depth, FirstFit, PlacementPolicy
 
 ARRIVALS, CHURN = "arrivals", "churn"
 OFFERED, OFFLINE, MIGRATION = "offered", "B1", "B2"
@@ -49,7 +49,7 @@ MOVERS: dict[str, Callable[[int, int], int]] = {
 }
 """How many moves may be made for a request, by how many came until then and how many moves were made."""
 
-POLICIES: dict[str, Callable[[Setting, int], Policy]] = {
+POLICIES: dict[str, Callable[[Setting, int], PlacementPolicy]] = {
     OURS: lambda setting, seed: LeastWaste(setting.demand),
     "first-fit": lambda setting, seed: FirstFit(),
     "depth": lambda setting, seed: Depth(),
@@ -135,29 +135,29 @@ def _with_moves(
 ) -> tuple[list[int], list[bool]]:
     """Return how many moves each request cost, and whether it was admitted."""
     fleet, policy = fleet_of(setting, gpus), LeastWaste(setting.demand)
-    there: list[Placed] = []
+    there: list[PlacedVgpu] = []
     moves, admitted = [], []
     for number, profile in enumerate(profiles, 1):
         where, rounds = placed(fleet, policy, profile), ()
         if where is None:
-            rounds = moves_for(fleet, there, profile, most(number, sum(moves))) or ()
+            rounds = find_migrations(fleet, there, profile, most(number, sum(moves))) or ()
             for one in rounds:
-                moved(fleet, there, one)
+                apply_round(fleet, there, one)
             where = placed(fleet, policy, profile) if rounds else None
         if where is not None:
-            there.append(Placed(where[0], profile, where[1]))
+            there.append(PlacedVgpu(where[0], profile, where[1]))
         moves.append(sum(len(one) for one in rounds))
         admitted.append(where is not None)
     return moves, admitted
 
 
-def placed(fleet: Fleet, policy: Policy, profile: str) -> tuple[int, int] | None:
+def placed(fleet: Fleet, policy: PlacementPolicy, profile: str) -> tuple[int, int] | None:
     """Place one vGPU as the policy says; return its GPU and its place."""
     choice = policy.choose(fleet, profile)
     if choice is None:
         return None
-    fleet.put(choice.gpu, choice.move)
-    return choice.gpu, choice.move.place
+    fleet.add_vgpu(choice.gpu, choice.placement)
+    return choice.gpu, choice.placement.place
 
 
 def packing_of(setting: Setting, gpus: int) -> Packing:
@@ -183,7 +183,7 @@ def _churn(run: Run) -> Row:
     for visit in visits(setting, run.gpus, run.load, run.seed):
         while leaving and leaving[0][0] <= visit.comes:
             _, gpu, place, profile = heappop(leaving)
-            fleet.take(gpu, profile, place)
+            fleet.remove_vgpu(gpu, profile, place)
         if policy is None:
             where: tuple[int, int] | None = (0, 0)
         else:

@@ -25,7 +25,7 @@ def over_fgd(found: table.Results) -> Claim:
 
 
 @pytest.mark.parametrize(("ours", "reached"), [(93.0, True), (92.9, False)])
-def test_a_promise_over_fgd_is_over_the_better_of_its_forms(ours: float, reached: bool) -> None:
+def test_a_claim_over_fgd_is_over_its_better_form(ours: float, reached: bool) -> None:
     found = over_fgd(results(a=(OURS, ours), b=("fgd", 85.0), c=("fgd-best-fit", 90.0)))
     assert found.reached is reached
     assert f"{ours - 90:+.2f}" in found.found

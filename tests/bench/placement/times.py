@@ -55,7 +55,7 @@ def _decisions(setting: Setting, gpus: int) -> list[float]:
         choice = policy.choose(fleet, profile)
         found.append((process_time() - begun) * 1000)
         if choice is not None:
-            fleet.put(choice.gpu, choice.move)
+            fleet.add_vgpu(choice.gpu, choice.placement)
     return found
 
 
@@ -65,7 +65,7 @@ def _together(setting: Setting, before: int) -> Callable[[], None]:
     for _ in range(before):
         choice = earlier.choose(fleet, "8Q")
         assert choice is not None
-        fleet.put(choice.gpu, choice.move)
+        fleet.add_vgpu(choice.gpu, choice.placement)
     policy = LeastWaste(setting.demand)
 
     def place() -> None:
@@ -73,7 +73,7 @@ def _together(setting: Setting, before: int) -> Callable[[], None]:
             choice = policy.choose(fleet, "8Q")
             if choice is None:
                 return
-            fleet.put(choice.gpu, choice.move)
+            fleet.add_vgpu(choice.gpu, choice.placement)
 
     return place
 

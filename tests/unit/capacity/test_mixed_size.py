@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixed sizes on one GPU: what fits is counted exactly, and the id that is taken spoils the least."""
+"""Mixed sizes on one GPU: counts are exact, and the chosen placement id loses the fewest others."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.values import a100, promised, snapshot, taken, vm
-from vgpuctl.capacity.left import MAX_TIME_SLICED
-from vgpuctl.capacity.mixed_size import is_free, left, most_when_empty, pack
-from vgpuctl.capacity.place import place
-from vgpuctl.capacity.room import room
+from tests.values import a100, assigned, snapshot, taken, vm
+from vgpuctl.capacity.mixed_size import compute_remaining, is_placement_free, max_when_empty, pack_vgpus
+from vgpuctl.capacity.remaining import MAX_TIME_SLICED
+from vgpuctl.capacity.room import compute_room
+from vgpuctl.capacity.vm_placement import place_vgpus
 from vgpuctl.errors import NoCapacity
 from vgpuctl.model.gpu import Backend, Gpu, VgpuType
-from vgpuctl.model.partition import Span
+from vgpuctl.model.mig import PlacementSpan
 from vgpuctl.value import replace
 
 
@@ -49,128 +49,128 @@ def on(host: Gpu, wanted: VgpuType, number: int, at: int | None, **more: object)
 
 @pytest.mark.parametrize(("wanted", "most"), list(zip(A40, (1, 2, 2, 4, 4, 8), strict=True)))
 def test_an_empty_gpu_takes_as_many_as_the_type_has_places(wanted, most):
-    assert most_when_empty(wanted) == room(gpu(), (), wanted).free == most
+    assert max_when_empty(wanted) == compute_room(gpu(), (), wanted).free == most
 
 
 def test_other_sizes_are_no_lock_and_take_away_only_what_they_overlap():
     host = gpu()
     there = (on(host, Q24, 0, 0),)
-    assert {t.profile: room(host, there, t).free for t in A40} == {
+    assert {t.profile: compute_room(host, there, t).free for t in A40} == {
         "A40-48Q": 0, "A40-24Q": 1, "A40-16Q": 1, "A40-12Q": 2, "A40-8Q": 2, "A40-4Q": 4,
     }  # fmt: skip
-    assert room(host, there, Q48).reasons == (
+    assert compute_room(host, there, Q48).reasons == (
         "it has mixed sizes, and none of its 1 places for A40-48Q is free: 1 in the way, held by vdi-000",
     )
 
 
 def test_without_the_drivers_list_of_places_only_trying_tells():
     bare = replace(Q24, placement_ids=None)
-    assert room(gpu(bare, Q8), (), bare).free is None
-    assert most_when_empty(bare) is None
+    assert compute_room(gpu(bare, Q8), (), bare).free is None
+    assert max_when_empty(bare) is None
 
 
 def test_no_more_than_32_of_all_sizes():
     small = kind("X-1Q", 1, tuple(range(40)))
     host = gpu(small, vfs=48)
     there = [on(host, small, n, n) for n in range(MAX_TIME_SLICED - 1)]
-    assert room(host, there, small).free == 1
-    assert pack(host, there, [small, small]) is None
+    assert compute_room(host, there, small).free == 1
+    assert pack_vgpus(host, there, [small, small]) is None
     full = [*there, on(host, small, 31, 31)]
-    assert room(host, full, small).reasons[0].startswith("32 of 32 in use (the most that a GPU takes): vdi-000")
+    assert compute_room(host, full, small).reasons[0].startswith("32 of 32 in use (the most that a GPU takes): vdi-000")
 
 
 def test_the_id_taken_loses_the_fewest_places_of_larger_types():
     host = gpu()
-    assert pack(host, (), [Q8]) == (16,)  # as any it costs a Q24 and the Q48, but no Q16
-    assert pack(host, (on(host, Q12, 0, 0),), [Q8]) == (16,)  # in the half that is broken already
-    assert pack(host, (on(host, Q12, 0, 0), on(host, Q8, 1, 16)), [Q8]) == (24,)
-    assert pack(host, (on(host, Q12, 0, 36),), [Q12]) == (24,)
+    assert pack_vgpus(host, (), [Q8]) == (16,)  # like every id it blocks a Q24 and the Q48, but no Q16
+    assert pack_vgpus(host, (on(host, Q12, 0, 0),), [Q8]) == (16,)  # in the half that is already fragmented
+    assert pack_vgpus(host, (on(host, Q12, 0, 0), on(host, Q8, 1, 16)), [Q8]) == (24,)
+    assert pack_vgpus(host, (on(host, Q12, 0, 36),), [Q12]) == (24,)
 
 
-def test_a_promise_counts_where_it_is_to_be_and_a_device_also_where_it_is():
+def test_a_record_counts_at_its_target_and_a_device_at_both():
     host = gpu()
-    moving = on(host, Q24, 0, 0, due_placement_id=24)
-    assert room(host, (moving,), Q24).free == 0
-    assert not is_free(host, (moving,), Q24, 0)
-    assert not is_free(host, (moving,), Q24, 24)
-    assert is_free(host, (on(host, Q24, 0, 24, present=False),), Q24, 0)
+    moving = on(host, Q24, 0, 0, target_placement_id=24)
+    assert compute_room(host, (moving,), Q24).free == 0
+    assert not is_placement_free(host, (moving,), Q24, 0)
+    assert not is_placement_free(host, (moving,), Q24, 24)
+    assert is_placement_free(host, (on(host, Q24, 0, 24, present=False),), Q24, 0)
 
 
 def test_a_device_is_not_on_its_way_to_a_place_that_its_driver_does_not_know_any_more():
     host = gpu()
-    renumbered = on(host, Q24, 0, 0, due_placement_id=22)
-    assert is_free(host, (renumbered,), Q24, 24)
-    assert room(host, (renumbered,), Q24).free == 1
+    renumbered = on(host, Q24, 0, 0, target_placement_id=22)
+    assert is_placement_free(host, (renumbered,), Q24, 24)
+    assert compute_room(host, (renumbered,), Q24).free == 1
 
 
 def test_what_is_at_an_unknown_place_is_taken_to_be_at_the_worst_and_the_driver_knows_better():
     host = gpu(backend=Backend.MDEV_VF)
-    assert left(host, (on(host, Q4, 0, None),), Q24).free == 1
+    assert compute_remaining(host, (on(host, Q4, 0, None),), Q24).free == 1
     two = (on(host, Q4, 0, None), on(host, Q4, 1, None))
-    assert left(host, two, Q24).free == 0
-    seen = room(host, two, Q24)  # it is offered, and both are made
-    assert (seen.free, seen.at_least, seen.sure) == (None, 1, 1)
+    assert compute_remaining(host, two, Q24).free == 0
+    seen = compute_room(host, two, Q24)  # it is available, and both are created
+    assert (seen.free, seen.at_least, seen.guaranteed) == (None, 1, 1)
     assert "at least 1: where on the GPU each vGPU of vdi-000, vdi-001 is, is not known" in seen.reasons
-    promises = tuple(replace(v, present=False) for v in two)
-    assert room(host, promises, Q24).free == 0
+    records = tuple(replace(v, present=False) for v in two)
+    assert compute_room(host, records, Q24).free == 0
 
 
 def test_the_count_is_exact_where_every_place_of_one_vgpu_costs_the_same():
     host = gpu()
     half = (on(host, Q24, 0, None),)
-    assert (room(host, half, Q24).free, room(host, half, Q4).free) == (1, 4)
+    assert (compute_room(host, half, Q24).free, compute_room(host, half, Q4).free) == (1, 4)
     quarter = (on(host, Q4, 0, None),)
-    seen = room(host, quarter, next(t for t in host.types if t.profile == "A40-16Q"))
+    seen = compute_room(host, quarter, next(t for t in host.types if t.profile == "A40-16Q"))
     assert (seen.free, seen.at_least) == (None, 1)
 
 
 def test_several_vgpus_of_one_vm_never_collide_and_are_placed_for_each_other():
     host = gpu()
-    slots = place(snapshot(host), [("A40-8Q", 1), ("A40-16Q", 1), ("A40-24Q", 1)], None)
-    spans = [Span(s.placement_id, s.type.placement_size) for s in slots]
+    slots = place_vgpus(snapshot(host), [("A40-8Q", 1), ("A40-16Q", 1), ("A40-24Q", 1)], None)
+    spans = [PlacementSpan(s.placement_id, s.vgpu_type.placement_size) for s in slots]
     assert not any(a.overlaps(b) for a, b in itertools.combinations(spans, 2))
     assert len({s.function for s in slots}) == 3
-    assert [s.type.profile for s in slots] == ["A40-8Q", "A40-16Q", "A40-24Q"]
+    assert [s.vgpu_type.profile for s in slots] == ["A40-8Q", "A40-16Q", "A40-24Q"]
 
 
 def test_as_many_as_fit_are_placed_in_one_vm_and_one_more_is_refused():
     host = gpu()
-    assert sorted(s.placement_id for s in place(snapshot(host), [("A40-12Q", 4)], None)) == [0, 12, 24, 36]
+    assert sorted(s.placement_id for s in place_vgpus(snapshot(host), [("A40-12Q", 4)], None)) == [0, 12, 24, 36]
     with pytest.raises(NoCapacity):
-        place(snapshot(host), [("A40-12Q", 4), ("A40-4Q", 1)], None)
+        place_vgpus(snapshot(host), [("A40-12Q", 4), ("A40-4Q", 1)], None)
 
 
-def test_places_that_only_fit_together_are_found():
-    """The cheapest place of the first would leave none for the second."""
+def test_placements_fit_together():
+    """The cheapest placement of the first would leave none for the second."""
     wide, narrow, tiny = kind("X-4Q", 4, (0, 6)), kind("X-3Q", 3, (0,)), kind("X-1Q", 1, (6, 7, 8, 9))
     host = gpu(wide, narrow, tiny)
-    assert pack(host, (), [wide]) == (0,)
-    assert pack(host, (), [narrow, wide]) == (0, 6)
-    slots = place(snapshot(host), [("X-3Q", 1), ("X-4Q", 1)], None)
+    assert pack_vgpus(host, (), [wide]) == (0,)
+    assert pack_vgpus(host, (), [narrow, wide]) == (0, 6)
+    slots = place_vgpus(snapshot(host), [("X-3Q", 1), ("X-4Q", 1)], None)
     assert [s.placement_id for s in slots] == [0, 6]
 
 
 def test_the_next_gpu_is_taken_where_the_sizes_do_not_fit_on_one():
     first, second = gpu(), replace(gpu(), address="0000:86:00.0", functions=a100("0000:86:00.0", A40).functions)
-    slots = place(snapshot(first, second), [("A40-48Q", 1), ("A40-4Q", 1)], None)
+    slots = place_vgpus(snapshot(first, second), [("A40-48Q", 1), ("A40-4Q", 1)], None)
     assert {s.gpu.address for s in slots} == {first.address, second.address}
 
 
-def test_what_a_stopped_vm_was_promised_keeps_its_place():
+def test_a_stopped_vm_keeps_its_placement_id():
     host = gpu()
-    away = vm(1, promised(host, Q24, 3, placement_id=24))
+    away = vm(1, assigned(host, Q24, 3, placement_id=24))
     look = snapshot(host, vms=[away])
     assert look.vgpus[0].placement_id == 24
-    (slot,) = place(look, [("A40-24Q", 1)], None)
+    (slot,) = place_vgpus(look, [("A40-24Q", 1)], None)
     assert slot.placement_id == 0
 
 
 @pytest.mark.parametrize("backend", [Backend.MDEV_VF, Backend.VENDOR_VF])
 def test_vgpus_go_where_the_driver_puts_them_where_it_has_no_file_for_it(backend):
     host = gpu(backend=backend)
-    assert [s.placement_id for s in place(snapshot(host), [("A40-12Q", 2)], None)] == [0, 12]
-    host = gpu(backend=backend, fixed_places=True)
-    assert [s.placement_id for s in place(snapshot(host), [("A40-12Q", 2)], None)] == [None, None]
+    assert [s.placement_id for s in place_vgpus(snapshot(host), [("A40-12Q", 2)], None)] == [0, 12]
+    host = gpu(backend=backend, has_fixed_placements=True)
+    assert [s.placement_id for s in place_vgpus(snapshot(host), [("A40-12Q", 2)], None)] == [None, None]
 
 
 ids = st.sets(st.integers(0, 11), min_size=1, max_size=5).map(lambda s: tuple(sorted(s)))
@@ -179,12 +179,12 @@ kinds = st.lists(st.tuples(st.integers(1, 5), ids), min_size=1, max_size=4).map(
 )
 
 
-def fitting(kind_: VgpuType, spans_: list[Span]) -> list[Span]:
-    places = [Span(start, kind_.placement_size or 0) for start in kind_.placement_ids or ()]
+def fitting(kind_: VgpuType, spans_: list[PlacementSpan]) -> list[PlacementSpan]:
+    places = [PlacementSpan(start, kind_.placement_size or 0) for start in kind_.placement_ids or ()]
     return [p for p in places if not any(p.overlaps(s) for s in spans_)]
 
 
-def brute_most(kind_: VgpuType, spans_: list[Span]) -> int:
+def brute_most(kind_: VgpuType, spans_: list[PlacementSpan]) -> int:
     free = fitting(kind_, spans_)
     for number in range(len(free), 0, -1):
         for some in itertools.combinations(free, number):
@@ -193,8 +193,8 @@ def brute_most(kind_: VgpuType, spans_: list[Span]) -> int:
     return 0
 
 
-def arrangements(kinds_: list[VgpuType], spans_: list[Span]) -> list[list[Span]]:
-    """Return every way to place these vGPUs beside the spans."""
+def arrangements(kinds_: list[VgpuType], spans_: list[PlacementSpan]) -> list[list[PlacementSpan]]:
+    """Return every way to place these vGPUs with these spans occupied."""
     if not kinds_:
         return [[]]
     ways = []
@@ -203,8 +203,8 @@ def arrangements(kinds_: list[VgpuType], spans_: list[Span]) -> list[list[Span]]
     return ways
 
 
-def made(host: Gpu, data) -> tuple[list, list[Span]]:
-    """Draw what is on a GPU, none overlapping."""
+def made(host: Gpu, data) -> tuple[list, list[PlacementSpan]]:
+    """Draw vGPUs of a GPU that do not overlap."""
     there, covered = [], []
     for _ in range(data.draw(st.integers(0, 3))):
         one = data.draw(st.sampled_from(host.types))
@@ -222,7 +222,7 @@ def test_the_count_is_the_largest_set_of_places_that_brute_force_finds(types, da
     host = gpu(*types)
     there, covered = made(host, data)
     for wanted in types:
-        assert left(host, there, wanted).free == brute_most(wanted, covered)
+        assert compute_remaining(host, there, wanted).free == brute_most(wanted, covered)
 
 
 @settings(max_examples=300, deadline=None)
@@ -234,9 +234,9 @@ def test_what_is_at_unknown_places_is_never_counted_too_small(types, data):
     hidden = [on(host, one, 8 + n, None) for n, one in enumerate(unknown)]
     ways = arrangements(unknown, covered)
     for wanted in types:
-        found = left(host, [*there, *hidden], wanted).free
+        result = compute_remaining(host, [*there, *hidden], wanted).free
         worst = min((brute_most(wanted, [*covered, *way]) for way in ways), default=0)
-        assert not ways or found <= worst
+        assert not ways or result <= worst
 
 
 @settings(max_examples=300, deadline=None)
@@ -245,9 +245,9 @@ def test_all_are_placed_exactly_when_brute_force_places_them_and_none_overlaps(t
     host = gpu(*types)
     there, covered = made(host, data)
     wanted = [data.draw(st.sampled_from(types)) for _ in range(data.draw(st.integers(1, 4)))]
-    found = pack(host, there, wanted)
-    assert (found is not None) == bool(arrangements(wanted, covered))
-    if found is not None:
-        placed = [Span(at, one.placement_size or 0) for at, one in zip(found, wanted, strict=True)]
+    result = pack_vgpus(host, there, wanted)
+    assert (result is not None) == bool(arrangements(wanted, covered))
+    if result is not None:
+        placed = [PlacementSpan(at, one.placement_size or 0) for at, one in zip(result, wanted, strict=True)]
         assert not any(a.overlaps(b) for a, b in itertools.combinations([*covered, *placed], 2))
-        assert all(at in (one.placement_ids or ()) for at, one in zip(found, wanted, strict=True))
+        assert all(at in (one.placement_ids or ()) for at, one in zip(result, wanted, strict=True))

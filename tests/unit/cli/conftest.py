@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running the program: in this process for its answers, in a child for signals, pipes and imports."""
+"""Runs the program: in this process for its results, in a child for signals, pipes and imports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from vgpuctl.cli import answer_check, entry, schemas
+from vgpuctl.cli import entry, schemas, shape_check
 from vgpuctl.cli.shapes import KINDS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass
 class Ran:
-    """What one command line did."""
+    """The result of one command line."""
 
     status: int
     out: str
@@ -59,7 +59,7 @@ def vgpuctl(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
 
 @pytest.fixture
 def sim(vgpuctl: Callable[..., Ran]) -> Callable[..., Ran]:
-    """Run a line on a simulated host, that with one A100 when none is named, and check the document if there is one."""
+    """Run a line on a simulated host (default: one A100), and check the document if there is one."""
 
     def run(line: str, host: str = "a100-40") -> Ran:
         words = shlex.split(line)
@@ -67,7 +67,7 @@ def sim(vgpuctl: Callable[..., Ran]) -> Callable[..., Ran]:
         if "--json" in words:
             jsonschema.validate(ran.document, schemas.document_schema(ran.document["kind"]))
             if ran.document["ok"]:
-                assert answer_check.misfit(ran.document["data"], KINDS[ran.document["kind"]]) is None
+                assert shape_check.find_mismatch(ran.document["data"], KINDS[ran.document["kind"]]) is None
             assert "-v" in words or ran.err == ""
             assert ran.document["ok"] is (ran.status == 0)
         return ran

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""However a host.yaml comes to be short or empty, apply takes nothing away unasked, and there is a way back."""
+"""If a host.yaml is short or empty, apply removes nothing without confirmation, and --undo restores it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GONE = [f"gpus.{A16}: cordoned true, reserved_for [vdi-*]", "gpus.H100: mode sri
 
 
 class Host:
-    """A simulated host as a user has it: words, standard input, and its /etc/vgpuctl."""
+    """A simulated host as a user sees it: arguments, standard input, and its /etc/vgpuctl."""
 
     def __init__(self, run: Callable[..., Ran], etc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.run, self.etc, self.monkeypatch = run, etc, monkeypatch
@@ -76,7 +76,7 @@ EMPTIED: dict[str, str | bytes] = {
 
 @pytest.mark.parametrize("kind", EMPTIED)
 @pytest.mark.parametrize("command", ["apply --yes -f -", "apply --yes --dry-run -f -", "diff -f -", "assert -f -"])
-def test_a_document_without_version_1_is_refused_whoever_reads_it(host: Host, kind: str, command: str) -> None:
+def test_every_command_refuses_a_document_without_version_1(host: Host, kind: str, command: str) -> None:
     ran = host(command, EMPTIED[kind])
     assert (ran.status, "standard input" in ran.err) == (2, True)
     assert host.etc_now == {"host.yaml": SAID}
@@ -98,10 +98,10 @@ SHORTER = {"version alone": "version: 1\n", "older": "version: 1\ngpus: {A16: {m
 
 
 @pytest.mark.parametrize("kind", SHORTER)
-def test_what_goes_is_listed_and_asked_about(host: Host, kind: str) -> None:
+def test_removals_are_listed_and_need_yes(host: Host, kind: str) -> None:
     text = SHORTER[kind]
-    found = host("diff -f -", text)
-    assert (found.status, [line.strip() for line in found.out.splitlines()][-3:]) == (
+    result = host("diff -f -", text)
+    assert (result.status, [line.strip() for line in result.out.splitlines()][-3:]) == (
         7,
         [_page(one) for one in GONE],
     )
@@ -111,8 +111,8 @@ def test_what_goes_is_listed_and_asked_about(host: Host, kind: str) -> None:
     for words in ("apply -f -", "apply -f - --json"):
         ran = host(words, text)
         assert ran.status == 2
-        told = ran.document["error"]["facts"]["lines"] if "--json" in words else ran.err
-        assert [one in told for one in GONE] == [True] * 3
+        reported = ran.document["error"]["facts"]["lines"] if "--json" in words else ran.err
+        assert [one in reported for one in GONE] == [True] * 3
         assert "[needs-confirmation]" in ran.err or ran.document["error"]["code"] == "needs-confirmation"
     assert host.etc_now == {"host.yaml": SAID}
     ran = host("apply --yes -f -", text)
@@ -120,7 +120,7 @@ def test_what_goes_is_listed_and_asked_about(host: Host, kind: str) -> None:
     assert host.etc_now == {"host.yaml": text, "host.yaml.1": SAID}
 
 
-def test_a_list_that_was_cut_short_is_asked_about(host: Host) -> None:
+def test_a_shortened_list_needs_yes(host: Host) -> None:
     whole = f'version: 1\ngpus:\n  "{A16}":\n    reserved_for:\n    - vdi-*\n    - lab-*\n'
     assert host("apply --yes -f -", whole).status == 0
     before = host.etc_now
@@ -131,11 +131,11 @@ def test_a_list_that_was_cut_short_is_asked_about(host: Host) -> None:
 
 
 def _page(line: str) -> str:
-    """Return a removal as a page has it, where a list has no brackets."""
+    """Return a removal in the form of a page, where a list has no brackets."""
     return line.replace("[", "").replace("]", "")
 
 
-def test_a_person_is_asked_and_may_say_no(host: Host, tmp_path: Path) -> None:
+def test_a_person_may_decline_the_prompt(host: Host, tmp_path: Path) -> None:
     (tmp_path / "short.yaml").write_text("version: 1\n")
     for answer, status in (("n\n", 2), ("y\n", 0)):
         host.monkeypatch.setattr("sys.stdin", Terminal(answer))
@@ -145,7 +145,7 @@ def test_a_person_is_asked_and_may_say_no(host: Host, tmp_path: Path) -> None:
         assert (host.file.read_text() == SAID) is (status == 2)
 
 
-def test_nobody_is_asked_where_nothing_goes(host: Host) -> None:
+def test_no_prompt_when_nothing_is_removed(host: Host) -> None:
     assert host("apply -f -", f"{SAID}boot: {{deadline_seconds: 60}}\n").status == 0
     assert host(f"apply --set gpus[{A16}].reserved_for=null").status == 0
     assert host("apply -f -", host("export").out).status == 0
@@ -192,7 +192,7 @@ def test_a_broken_host_yaml_can_be_replaced(host: Host, broken: str | bytes, wor
     assert host("apply").out == "the host is as host.yaml says; nothing to do\n"
 
 
-def test_a_refusal_comes_before_a_broken_file_is_replaced(host: Host) -> None:
+def test_an_error_keeps_the_broken_file(host: Host) -> None:
     assert child("--host", "sim:mixed", "create-vgpu", "lab", "--profile", "T4-4Q").returncode == 0
     host.file.write_text("broken")
     before = host.etc_now
@@ -256,7 +256,7 @@ STANDS_THERE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", STANDS_THERE)
-def test_what_stands_in_the_place_of_host_yaml_is_named_at_once(host: Host, kind: str) -> None:
+def test_a_host_yaml_that_is_no_regular_file_is_reported(host: Host, kind: str) -> None:
     host.file.unlink()
     STANDS_THERE[kind](host.file)
     for line in ("diff", "apply", "apply -f -", "cordon A16", "export", "create-vm vm --profile A100-4C"):
@@ -268,8 +268,8 @@ def test_what_stands_in_the_place_of_host_yaml_is_named_at_once(host: Host, kind
 
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("kind", STANDS_THERE)
-def test_the_hint_for_what_stands_in_the_place_of_host_yaml_works(host: Host, kind: str, kept: bool) -> None:
-    """It is moved away, never replaced: a link may lead to a device."""
+def test_the_hint_for_a_host_yaml_that_is_no_regular_file_works(host: Host, kind: str, kept: bool) -> None:
+    """The hint moves it away and never replaces it: a link may lead to a device."""
     assert not kept or host("uncordon A16").status == 0
     host.file.unlink()
     STANDS_THERE[kind](host.file)
@@ -283,15 +283,15 @@ def test_the_hint_for_what_stands_in_the_place_of_host_yaml_works(host: Host, ki
     assert host.file.read_text() == SAID
 
 
-def test_a_pipe_among_the_definitions_of_mdevctl_is_not_waited_for(host: Host, tmp_path: Path) -> None:
+def test_a_fifo_among_mdevctl_definitions_does_not_block(host: Host, tmp_path: Path) -> None:
     (parent := tmp_path / "mdevctl.d" / "0000:5e:00.0").mkdir(parents=True)
     os.mkfifo(parent / "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001")
     ran = host(f"import {parent.parent}")
     assert (ran.status, "it is a pipe, not a regular file" in ran.err) == (2, True)
 
 
-def test_a_host_by_ssh_gets_the_words_and_the_answer(host: Host) -> None:
-    """The vgpuctl there runs with --json and never asks; `apply --undo N` are words like any other."""
+def test_an_ssh_host_gets_arguments_and_answer(host: Host) -> None:
+    """The remote vgpuctl runs with --json and never prompts; `apply --undo N` is forwarded like any other arguments."""
     assert host("uncordon A16").status == 0
     assert host("--json apply --undo --yes").document["changed"] is True
     ran = host("--json apply --undo")

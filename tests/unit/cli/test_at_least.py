@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a vGPU is at an unknown place, every command gives the same answer: a number, or the least that fits."""
+"""If the placement of a vGPU is unknown, every command shows the same result: a number, or the minimum that fits."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def host(sim, tmp_path):
     return with_one
 
 
-def test_a_small_one_at_an_unknown_place_leaves_at_least_so_many_for_every_command(host):
+def test_a_small_vgpu_at_an_unknown_placement_gives_a_minimum(host):
     run = host("DC-8Q")
     (row,) = (p for p in run("list-profiles --json").document["data"] if p["profile"] == "DC-12Q")
     assert (row["free"], row["free_at_least"], row["gpus"]) == (
         None, 6, [{"address": GPU, "free": None, "free_at_least": 6}],
     )  # fmt: skip
     assert f"at least 6  {GPU}: at least 6" in run("list-profiles").out
-    told = run("explain DC-12Q --json").document["data"]
-    assert (told["free"], told["free_at_least"], told["gpus"][0]["free_at_least"]) == (None, 6, 6)
+    reported = run("explain DC-12Q --json").document["data"]
+    assert (reported["free"], reported["free_at_least"], reported["gpus"][0]["free_at_least"]) == (None, 6, 6)
     assert "DC-12Q: at least 6 more on this host" in run("explain DC-12Q").out
     (kind,) = (t for t in run(f"show-gpu {GPU} --json").document["data"]["types"] if t["profile"] == "DC-12Q")
     assert (kind["free"], kind["free_at_least"]) == (None, 6)
@@ -46,7 +46,7 @@ def test_a_small_one_at_an_unknown_place_leaves_at_least_so_many_for_every_comma
     assert run("create-vm vm --profile DC-12Q:6 --dry-run").status == 0
 
 
-def test_a_large_one_leaves_the_same_wherever_it_is_and_every_command_counts_exactly(host):
+def test_a_large_vgpu_at_an_unknown_placement_gives_an_exact_count(host):
     run = host("DC-48Q")
     (row,) = (p for p in run("list-profiles --json").document["data"] if p["profile"] == "DC-8Q")
     assert (row["free"], row["free_at_least"]) == (6, 6)

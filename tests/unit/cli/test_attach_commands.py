@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attach, detach and set-profile from the typed line to the printed result, with every option."""
+"""attach, detach and set-profile from the command line to the printed result, with every option."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.cli.conftest import Ran
 Run = Callable[..., Ran]
 
 
-def test_a_running_vm_gets_a_vgpu_and_gives_it_back(sim: Run) -> None:
+def test_attach_and_detach_of_a_running_vm(sim: Run) -> None:
     assert sim("create-vm vdi-001 --profile A100-4C").status == 0
     assert "attach" in sim("attach vdi-001 --profile A100-4C --gpu 0000:3b:00.0 --dry-run").out
     data = sim("attach vdi-001 --profile A100-4C --gpu A100 --json").document["data"]
@@ -40,11 +40,11 @@ def test_a_stopped_vm_gets_another_profile(sim: Run) -> None:
 
 
 @pytest.mark.parametrize("command", ["attach nothing --profile A100-4C", "detach nothing", "attach nothing"])
-def test_what_cannot_be_meant_is_exit_2(sim: Run, command: str) -> None:
+def test_invalid_arguments_exit_with_2(sim: Run, command: str) -> None:
     assert sim(command).status == 2
 
 
-def test_a_count_that_is_too_large_and_a_name_that_is_empty_are_told_as_what_they_are(sim: Run) -> None:
+def test_a_count_that_is_too_large_and_an_empty_name_are_reported_as_such(sim: Run) -> None:
     assert "the count after ':' in 'A100-4C:99999' is too large" in sim("attach vm --profile A100-4C:99999").err
     assert "there is no VM ''" in sim("attach '' --profile A100-4C").err
 
@@ -72,7 +72,7 @@ gpus:
         ("false", "set-profile 'old desktop' --profile T4-8Q", "virsh edit 'old desktop'; "),
     ],
 )
-def test_what_is_said_of_a_vm_of_virsh_can_be_done(
+def test_hints_for_an_unmanaged_vm_work(
     vgpuctl: Callable[..., Ran], tmp_path: Path, running: str, line: str, hint: str
 ) -> None:
     (tmp_path / "host.yaml").write_text(UNMANAGED.replace("RUNNING", running))

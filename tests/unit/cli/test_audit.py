@@ -14,7 +14,7 @@ import pytest
 from tests.unit.cli.conftest import Ran
 from vgpuctl.cli import audit
 from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.simulated import open_simulated
+from vgpuctl.cli.simulated_host import open_selected_host
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.value import replace
 
@@ -24,7 +24,7 @@ Vgpuctl = Callable[..., Ran]
 
 @pytest.fixture
 def entries(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
-    """What the simulated host's audit journal holds."""
+    """The entries of the simulated host's audit journal."""
     path = tmp_path / "state" / "vgpuctl" / "a100-40" / "audit.jsonl"
     return lambda: [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -42,7 +42,7 @@ def test_a_change_is_noted_with_who_what_and_how_it_ended(
     assert entry["duration_seconds"] >= 0
 
 
-def test_every_changing_command_leaves_one_entry_and_looking_leaves_none(vgpuctl: Vgpuctl, entries: Any) -> None:
+def test_only_changing_commands_write_an_audit_entry(vgpuctl: Vgpuctl, entries: Any) -> None:
     lines = (
         ("create-vm", "vdi-001", "--profile", "A100-4C"),
         ("stop-vm", "vdi-001"),
@@ -99,28 +99,28 @@ def test_a_reset_forgets_the_entries(vgpuctl: Vgpuctl, entries: Any) -> None:
 
 
 class _Broken:
-    def record(self, entry: object) -> None:
+    def write_entry(self, entry: object) -> None:
         raise RuntimeError("the journal is on fire")
 
 
-def note(journal: object | None = None) -> audit.Note:
+def note(journal: object | None = None) -> audit.CommandAudit:
     settings = Settings(host="sim:a100-40")
-    world = open_simulated(settings)
-    made = audit.Note(settings, "create-vm")
-    made.world = world if journal is None else replace(world, audit=journal)
+    ports = open_selected_host(settings)
+    made = audit.CommandAudit(settings, "create-vm")
+    made.host = ports if journal is None else replace(ports, audit_log=journal)
     made.outcome = Outcome(True, {}, tuple(f"step {n}" for n in range(8)))
     return made
 
 
 def test_a_journal_that_fails_fails_no_command() -> None:
-    note(_Broken()).write(0)
+    note(_Broken()).write_entry(0)
 
 
 def test_an_entry_costs_less_than_a_millisecond(entries: Any) -> None:
     made = note()
-    made.write(0)
+    made.write_entry(0)
     begun = time.process_time()
     for _ in range(100):
-        made.write(0)
+        made.write_entry(0)
     assert (time.process_time() - begun) / 100 < 0.001
     assert len(entries()) == 101

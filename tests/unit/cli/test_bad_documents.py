@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents that no person writes: each is refused with a place and a documented code, never a traceback."""
+"""Malformed documents: each is refused with a location and a documented code, never a traceback."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from tests.worlds import create, open_host, wish
+from tests.hosts import create, open_sim_host, request
 from vgpuctl.capacity.ownership import carrier_uuid
-from vgpuctl.engine.observe.vms import read_vm
-from vgpuctl.sim.world import open_world
+from vgpuctl.observe.vms import read_vm
+from vgpuctl.sim.host import open_host
 from vgpuctl.value import replace
 
 BOMB = "a: &a [x, x]\n" + "".join(f"b{n}: &b{n} [*{'a' if n == 0 else f'b{n - 1}'}, *a]\n" for n in range(30))
@@ -49,7 +49,7 @@ def test_every_reader_refuses_it_and_says_where(vgpuctl, tmp_path, name, where):
     path = tmp_path / "file.yaml"
     path.write_text(TEXTS[name])
     ran = vgpuctl("--json", *shlex.split(COMMANDS[where].format(path=path)))
-    if (where, name) == ("scenario", "octal"):  # YAML 1.2 knows no octal numbers of that form
+    if (where, name) == ("scenario", "octal"):  # YAML 1.2 has no octal numbers of this form
         assert ran.status in (0, 2)
         return
     assert ran.status == 2, ran.out
@@ -93,10 +93,10 @@ ON_THE_OTHERS = (
 
 @pytest.fixture(params=RECORDS)
 def damaged(request, sim):
-    """A host on which the record of one of two VMs keeps something else than what was asked for."""
+    """A host on which the record of one of two VMs has a damaged request."""
     for name in ("vdi-1", "vdi-2"):
         assert sim(f"create-vm {name} --profile A100-4C").status == 0
-    hypervisor = open_world("a100-40", lock_held=lambda: False).hypervisor
+    hypervisor = open_host("a100-40", lock_held=lambda: False).hypervisor
     record = hypervisor.find_domain("vdi-1")
     before, _, rest = record.xml.partition("<spec>")
     hypervisor.redefine(
@@ -141,13 +141,13 @@ def test_a_template_that_cannot_be_is_refused(sim, tmp_path, name):
 
 
 def test_a_domain_whose_uuid_is_none_is_shown_and_ends_no_command(tmp_path):
-    """Libvirt never says so, and a file of the hook may."""
-    host = open_host(tmp_path)
-    create(host.world, wish("A100-4C"))
+    """Libvirt never sends this, but a file of the hook may contain it."""
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C"))
     for bad in ("", "none", "9" * 40, "11111111-2222-3333-4444-55555555555g"):
-        record = host.world.hypervisor.domains()[0]
+        record = host.ports.hypervisor.domains()[0]
         xml = record.xml.replace(record.uuid, bad)
-        vm = read_vm(host.world, replace(record, uuid=bad, xml=xml))
+        vm = read_vm(host.ports, replace(record, uuid=bad, xml=xml))
         assert vm.uuid == bad.lower()
         assert carrier_uuid(vm.uuid, 0) != carrier_uuid(record.uuid, 0)
 
@@ -168,7 +168,7 @@ def test_gpus_on_neighbouring_buses_do_not_hide_each_other(vgpuctl, tmp_path):
     assert made.status == 0, made.out
 
 
-def test_gpus_of_which_a_function_would_hide_another_are_refused(vgpuctl, tmp_path):
+def test_gpus_with_conflicting_functions_are_refused(vgpuctl, tmp_path):
     path = tmp_path / "host.yaml"
     path.write_text(
         "version: 1\ngpus:\n  - {model: A100, address: '0000:3b:00.0'}\n  - {model: A100, address: '0000:3b:00.4'}\n"

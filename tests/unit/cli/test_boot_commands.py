@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""install-host, uninstall-host and restore-host, from the typed line to the printed result."""
+"""install-host, uninstall-host and restore-host, from the command line to the printed result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.unit.cli.conftest import Ran
 
 
-def test_installed_once_and_taken_away_again(sim: Callable[[str], Ran], tmp_path: Path) -> None:
+def test_install_and_uninstall(sim: Callable[[str], Ran], tmp_path: Path) -> None:
     assert "/etc/libvirt/hooks/qemu.d/vgpuctl" in sim("install-host --dry-run").out
     first = sim("install-host --restart-libvirt --json")
     assert first.status == 0, first.out
@@ -25,7 +25,7 @@ def test_installed_once_and_taken_away_again(sim: Callable[[str], Ran], tmp_path
     assert not sim("uninstall-host --json").document["changed"]
 
 
-def test_what_was_taken_away_stays_away(sim: Callable[[str], Ran], tmp_path: Path) -> None:
+def test_uninstall_twice(sim: Callable[[str], Ran], tmp_path: Path) -> None:
     assert sim("install-host").status == 0
     assert sim("uninstall-host --json").document["changed"]
     again = sim("uninstall-host --json").document
@@ -35,7 +35,7 @@ def test_what_was_taken_away_stays_away(sim: Callable[[str], Ran], tmp_path: Pat
     assert [path.name for path in tmp_path.rglob("etc/vgpuctl/*")] == ["host.yaml"]
 
 
-def test_after_a_reboot_restore_host_makes_the_vgpus_again(sim: Callable[[str], Ran]) -> None:
+def test_after_a_reboot_restore_host_creates_the_vgpus(sim: Callable[[str], Ran]) -> None:
     for name in ("one", "two"):
         assert sim(f"create-vm {name} --profile A100-4C").status == 0
     assert sim("sim reboot").status == 0

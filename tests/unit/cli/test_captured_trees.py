@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a captured tree may hold: one bad device never ends a command for the others, and no file is waited for."""
+"""What a captured tree may contain: one bad device never ends a command for the others, and no file blocks it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def path_in(tree, name):
 
 
 def instead(path):
-    """Take away what is there."""
+    """Remove the existing file."""
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
     return path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""create-vm --cloud-init and refresh-vm from the typed line to the printed result, with every option."""
+"""create-vm --cloud-init and refresh-vm from the command line to the printed result, with every option."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def user_data(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_vm_gets_a_seed_and_nothing_tells_what_is_in_it(sim: Run, user_data: Path) -> None:
+def test_a_vm_gets_a_seed_whose_content_is_never_shown(sim: Run, user_data: Path) -> None:
     line = f"create-vm vdi-001 --profile A100-4C --image {IMAGE} --cloud-init {user_data}"
     for ran in (sim(f"{line} --dry-run"), sim(f"{line} --print-xml"), sim(f"-v {line} --json")):
         assert (ran.status, SECRET in ran.out + ran.err) == (0, False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command on a simulated host, from the typed line to the printed result, with every option of it."""
+"""Every command on a simulated host, from the command line to the printed result, with all its options."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def test_reaching_a_vm(sim: Run) -> None:
     assert "ssh -L 59" in page.err
     known = sim("address vdi-001 --json").document["data"]
     assert known["source"] == "lease"
-    found = sim("address vdi-001")
-    assert found.out == f"{known['addresses'][0]['address']}\n"
-    assert found.err == "known from a DHCP lease\n"
+    result = sim("address vdi-001")
+    assert result.out == f"{known['addresses'][0]['address']}\n"
+    assert result.err == "known from a DHCP lease\n"
     assert sim("create-vm bare --profile A100-4C").status == 0
     assert sim("address bare").status == 75
     assert sim("stop-vm bare --force").status == 0
@@ -109,7 +109,7 @@ def test_a_desktop_with_windows_11(sim: Run) -> None:
 
 def test_names_that_are_not_there(sim: Run) -> None:
     assert sim("create-vm vdi-001 --profile A100-4C").status == 0
-    for line, said in (
+    for line, text in (
         ("show-vm vdi-01", "did you mean vdi-001?"),
         ("explain A100-4D", "A100-4"),
         ("show-gpu 0000:99:00.0", "0000:99:00.0"),
@@ -118,7 +118,7 @@ def test_names_that_are_not_there(sim: Run) -> None:
     ):
         ran = sim(line)
         assert ran.status == 2, line
-        assert said in ran.err
+        assert text in ran.err
 
 
 def test_life_of_a_vm(sim: Run) -> None:
@@ -254,7 +254,7 @@ def test_a_captured_tree_takes_no_change(vgpuctl: Run, tmp_path: Path) -> None:
 
 def example_lines() -> list[str]:
     """Return the examples that name a simulated host; the others need files or a real one."""
-    lines = [line for _, c in docs.commands() if isinstance(c, Command) for line, _ in c.examples]
+    lines = [line for _, c in docs.walk_commands() if isinstance(c, Command) for line, _ in c.examples]
     return [line for line in lines if "--host sim:" in line]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""doctor as it is typed, and what it adds to the failures of other commands."""
+"""The doctor command, and what it adds to the failures of other commands."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import jsonschema
 import pytest
 
 from tests.unit.cli.conftest import Ran, child, child_environment
-from vgpuctl.cli import consult, failures, run, schemas
-from vgpuctl.cli.result import Result
+from vgpuctl.cli import attach_doctor, failures, run, schemas
+from vgpuctl.cli.result import CommandOutput
 from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.signals import Guard
+from vgpuctl.cli.signals import SignalGuard
 from vgpuctl.doctor.catalogue import CHECKS
 from vgpuctl.errors import HostCannot, InvalidInput, NoCapacity
 
@@ -44,12 +44,12 @@ def test_a_failed_check_is_status_6_with_the_result(vgpuctl: Run, bare: str) -> 
     assert ran.status == 6
     assert "fail     iommu" in ran.out
     assert "  fix: enable VT-d" in ran.out
-    told = vgpuctl("--host", bare, "doctor", "iommu", "--json")
-    jsonschema.validate(told.document, schemas.document_schema("doctor"))
-    assert (told.status, told.document["ok"], told.document["data"]["verdict"]) == (6, True, "fail")
+    reported = vgpuctl("--host", bare, "doctor", "iommu", "--json")
+    jsonschema.validate(reported.document, schemas.document_schema("doctor"))
+    assert (reported.status, reported.document["ok"], reported.document["data"]["verdict"]) == (6, True, "fail")
 
 
-def test_a_captured_tree_is_examined_and_never_mended(vgpuctl: Run, tmp_path: Path) -> None:
+def test_doctor_fix_refuses_a_captured_tree(vgpuctl: Run, tmp_path: Path) -> None:
     root = os.fspath(tmp_path)
     ran = vgpuctl("--root", root, "doctor", "--json")
     assert ran.document["data"]["checks"][0]["verdict"] == "unknown"
@@ -71,15 +71,15 @@ def test_fix_on_a_host_in_order_and_its_dry_run(vgpuctl: Run) -> None:
     assert (ran.document["changed"], len(ran.document["data"]["notes"])) == (False, 1)
 
 
-def test_a_failed_command_tells_what_the_doctor_saw(vgpuctl: Run, bare: str) -> None:
+def test_a_failed_command_has_doctor_results(vgpuctl: Run, bare: str) -> None:
     ran = vgpuctl("--host", bare, "create-vm", "--profile", "A100-4C")
     assert ran.status == 6
     assert "\n  doctor: iommu: /sys/kernel/iommu_groups is empty\n" in ran.err
-    told = vgpuctl("--host", bare, "create-vm", "--profile", "A100-4C", "--json").document
-    jsonschema.validate(told, schemas.document_schema("create-vm"))
-    found = told["error"]["facts"]["doctor"]
-    assert [(row["id"], row["verdict"]) for row in found] == [("iommu", "fail")]
-    assert found[0]["fix"]
+    reported = vgpuctl("--host", bare, "create-vm", "--profile", "A100-4C", "--json").document
+    jsonschema.validate(reported, schemas.document_schema("create-vm"))
+    result = reported["error"]["facts"]["doctor"]
+    assert [(row["id"], row["verdict"]) for row in result] == [("iommu", "fail")]
+    assert result[0]["fix"]
 
 
 def test_the_hosts_ids_complete(vgpuctl: Run) -> None:
@@ -98,13 +98,13 @@ def test_the_hosts_ids_complete(vgpuctl: Run) -> None:
         (NoCapacity("full"), Settings(host="sim:a100-40")),
     ],
 )
-def test_a_look_that_fails_or_finds_nothing_adds_nothing(exc: BaseException, settings: Settings) -> None:
-    consult.add_findings(exc, settings)
+def test_a_failed_or_empty_check_adds_nothing(exc: BaseException, settings: Settings) -> None:
+    attach_doctor.add_findings(exc, settings)
     assert failures.DOCTOR_FACT not in getattr(exc, "facts", {})
 
 
 class Signalled(HostCannot):
-    """A failure that meets a signal as soon as somebody looks at its facts, the first time."""
+    """A failure that raises a signal the first time its facts are read."""
 
     @property
     def facts(self) -> dict[str, object]:  # type: ignore[override]
@@ -118,8 +118,8 @@ class Signalled(HostCannot):
         self.seen, self.met = value, False
 
 
-def test_a_signal_while_looking_ends_the_looking_and_the_failure_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    def work(guard: Guard) -> Result:
+def test_a_signal_while_the_doctor_runs_still_reports_the_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(guard: SignalGuard) -> CommandOutput:
         raise Signalled("no IOMMU", check="iommu")
 
     assert run.perform(Settings(host="sim:a100-40", json=True), "create-vm", work) == 6
@@ -132,15 +132,17 @@ def test_people_see_the_worst_two() -> None:
         {"id": name, "verdict": verdict, "evidence": [f"{name} seen"], "fix": "mend it"}
         for name, verdict in (("a", "warn"), ("b", "fail"), ("c", "warn"))
     ]
-    assert list(consult.lines(rows, "it failed")) == [
+    assert list(attach_doctor.finding_lines(rows, "it failed")) == [
         "doctor: b: b seen",
         "doctor: a: a seen",
         "doctor: and 1 more: vgpuctl doctor b a c",
     ]
-    assert list(consult.lines("no list", "")) == []
+    assert list(attach_doctor.finding_lines("no list", "")) == []
 
 
-def test_people_see_what_to_do_where_the_message_has_the_value_already() -> None:
+def test_text_has_the_hint_if_the_message_has_the_value() -> None:
     row = {"id": "a", "verdict": "fail", "evidence": ["process 7 writes /sys/x (GPU y)"], "fix": "stop it"}
-    assert list(consult.lines([row], "process 7 waits in /sys/x")) == ["doctor: a: stop it"]
-    assert list(consult.lines([row], "the device is busy")) == ["doctor: a: process 7 writes /sys/x (GPU y)"]
+    assert list(attach_doctor.finding_lines([row], "process 7 waits in /sys/x")) == ["doctor: a: stop it"]
+    assert list(attach_doctor.finding_lines([row], "the device is busy")) == [
+        "doctor: a: process 7 writes /sys/x (GPU y)"
+    ]

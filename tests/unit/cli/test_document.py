@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents: only JSON's own types come out, whatever goes in."""
+"""Documents contain only JSON types, for any input."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpuctl.cli import document
-from vgpuctl.model.gpu import Owner
+from vgpuctl.model.gpu import Ownership
 from vgpuctl.value import Value
 
 
 class Thing(Value):
-    """Something that is no JSON type."""
+    """An object of a type that JSON does not have."""
 
     size: int
 
 
 def test_success() -> None:
-    data = {"owner": Owner.OURS, "names": {"b", "a"}, "thing": Thing(1), "pair": (1, None), 5: True}
-    assert json.loads(document.success("show-vm", data, changed=False, warnings=("w",))) == {
+    data = {"owner": Ownership.MANAGED, "names": {"b", "a"}, "thing": Thing(1), "pair": (1, None), 5: True}
+    assert json.loads(document.success_text("show-vm", data, changed=False, warnings=("w",))) == {
         "schema": "vgpuctl/1",
         "kind": "show-vm",
         "ok": True,
@@ -38,8 +38,8 @@ def test_success() -> None:
     )
 )
 def test_json_values_stay_as_they_are(value: object) -> None:
-    assert document.plain(value) == value
+    assert document.to_json_value(value) == value
 
 
 def test_half_characters_become_whole_ones() -> None:
-    assert document.plain("a\udcff") == "a\ufffd"
+    assert document.to_json_value("a\udcff") == "a\ufffd"

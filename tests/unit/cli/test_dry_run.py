@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dry run changes nothing: no VM, device, claim, note or file of the host, whatever killed commands left there."""
+"""A dry run changes no VM, device, claim, note or file of the host, even after killed commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.cli.conftest import Ran
 from vgpuctl.cli import docs
-from vgpuctl.host.claims import ClaimStore
+from vgpuctl.host.claim_store import ClaimStore
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.vm import Claim, DrainedVm, ProcessId
@@ -51,16 +51,16 @@ LINES = {**{name: ("mixed", line) for name, line in MIXED.items()}, **OTHERS}
 
 
 def files(state: Path) -> dict[str, bytes]:
-    """Return every file below; what locks are held with says nothing."""
+    """Return every file below, without lock files."""
     paths = (path for path in sorted(state.rglob("*")) if path.is_file() and path.name != "lock")
     return {str(path.relative_to(state)): path.read_bytes() for path in paths}
 
 
 def leave(state: Path, running: str, off: str) -> None:
-    """Leave what killed commands leave: a note for each VM, a claim, and a file that was being written."""
+    """Create what killed commands leave: a note for each VM, a claim, and an unfinished file."""
     store = ClaimStore(state / "run", HostProcesses(), "vgpuctl test")
     for uuid in (running, off):
-        store.note_drained(DrainedVm(uuid, GPU, DEAD))
+        store.add_drained_vm(DrainedVm(uuid, GPU, DEAD))
     stray = Claim(f"{GPU[:-1]}7", Backend.VENDOR_VF, GPU, f"{GPU[:-1]}7", "gone", DEAD_UUID, None, None, DEAD, "test")
     with store.lock(1):
         store.add(stray)
@@ -69,7 +69,7 @@ def leave(state: Path, running: str, off: str) -> None:
 
 
 def test_every_command_with_a_dry_run_is_here() -> None:
-    with_it = {words.split()[-1] for words, one in docs.commands() if any(p.name == "dry_run" for p in one.params)}
+    with_it = {words.split()[-1] for words, one in docs.walk_commands() if any(p.name == "dry_run" for p in one.params)}
     assert with_it == set(LINES)
 
 

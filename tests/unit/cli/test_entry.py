@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parsing: global options in both places, wrong words, and one JSON document whatever was typed."""
+"""Parsing: global options before and after the command, wrong words, and one JSON document for any command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vgpuctl.cli.command import Command
 from vgpuctl.cli.settings import Settings
 
 Run = Callable[..., Ran]
-TREE = dict(docs.commands())
+TREE = dict(docs.walk_commands())
 
 
 def parsed(*words: str) -> Settings:
@@ -117,7 +117,7 @@ def test_what_is_typed_after_the_command_wins(monkeypatch: pytest.MonkeyPatch) -
         ("completion tcsh", "SHELL: 'tcsh' is not one of"),
     ],
 )
-def test_wrong_words_say_what_was_meant(vgpuctl: Run, line: str, said: str) -> None:
+def test_wrong_words_get_a_suggestion(vgpuctl: Run, line: str, said: str) -> None:
     ran = vgpuctl(*line.split())
     assert ran.status == 2
     assert ran.out == ""
@@ -238,9 +238,7 @@ def test_a_variable_that_is_no_text_is_no_bug(name: str, tmp_path: Path) -> None
         ("sim reset --wait 5 --wait 6", "--wait is given twice: 5 and 6"),
     ],
 )
-def test_an_option_that_is_taken_once_is_not_silently_taken_last(
-    vgpuctl: Callable[..., Ran], line: str, said: str
-) -> None:
+def test_repeating_a_single_option_is_refused(vgpuctl: Callable[..., Ran], line: str, said: str) -> None:
     ran = vgpuctl(*line.split())
     assert (ran.status, f"vgpuctl: {said}" in ran.err, "[usage]" in ran.err) == (2, True, True)
 
@@ -250,5 +248,5 @@ def test_an_option_that_is_taken_once_is_not_silently_taken_last(
     ["--wait 5 list-gpus --wait 6", "list-gpus --wait 6 --wait=6", "fits --profile T4-1Q --profile T4-1B",
      "-v -v list-gpus", "create-vm --dry-run --profile T4-1Q -- --wait"],
 )  # fmt: skip
-def test_what_may_be_repeated_is_taken(vgpuctl: Callable[..., Ran], line: str) -> None:
+def test_repeatable_options_work(vgpuctl: Callable[..., Ran], line: str) -> None:
     assert "twice" not in vgpuctl("--host", "sim:t4", *line.split()).err

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every option of every command is typed by name in some test."""
+"""Some test uses each option of each command by name."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from vgpuctl.cli.app import cli
 
 
 def spellings() -> dict[str, list[str]]:
-    """Return every option's spellings with the commands that have it."""
-    found: dict[str, list[str]] = {}
-    for words, command in [("vgpuctl", cli), *docs.commands()]:
+    """Return the spellings of each option with the commands that have it."""
+    result: dict[str, list[str]] = {}
+    for words, command in [("vgpuctl", cli), *docs.walk_commands()]:
         for parameter in command.params:
             if isinstance(parameter, click.Option):
                 for spelling in [*parameter.opts, *parameter.secondary_opts]:
-                    found.setdefault(spelling, []).append(words)
-    return found
+                    result.setdefault(spelling, []).append(words)
+    return result
 
 
 TEXT = "\n".join(
@@ -33,6 +33,6 @@ TEXT = "\n".join(
 
 @pytest.mark.parametrize("spelling", sorted(spellings()))
 def test_the_option_is_exercised_by_name(spelling: str) -> None:
-    """As a word of a command line: quoted, or within a quoted line."""
+    """The option is a word of a command line: quoted, or inside a quoted line."""
     pattern = rf"""(?<=["' ]){re.escape(spelling)}(?=["' =])"""
     assert re.search(pattern, TEXT), f"no test types {spelling} of {', '.join(spellings()[spelling])}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error as text and as JSON, and no traceback unless asked for."""
+"""Every error as text and as JSON, with a traceback only on request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 import pytest
 
 from tests.faults import counted, failing, outcome
-from tests.worlds import create, delete, mend, open_host, wish
+from tests.hosts import create, delete, mend, open_sim_host, request
 from vgpuctl.cli import failures
 from vgpuctl.cli.settings import Settings
 from vgpuctl.errors import (
@@ -30,10 +30,10 @@ from vgpuctl.errors import (
     Temporary,
     VgpuctlError,
 )
-from vgpuctl.model.world import World
+from vgpuctl.ports.host import Host
 
 
-def told(exc: BaseException, capsys: pytest.CaptureFixture[str], **settings: bool) -> tuple[int, str, str]:
+def printed(exc: BaseException, capsys: pytest.CaptureFixture[str], **settings: bool) -> tuple[int, str, str]:
     status = failures.report(exc, Settings(**settings))  # type: ignore[arg-type]
     captured = capsys.readouterr()
     return status, captured.out, captured.err
@@ -48,7 +48,7 @@ def test_text_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
         used=10,
         nothing=None,
     )
-    status, out, err = told(exc, capsys)
+    status, out, err = printed(exc, capsys)
     assert status == 4
     assert out == ""
     assert err == (
@@ -66,15 +66,15 @@ def test_text_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_exit_status_says_what_to_do_next(
     kind: type[VgpuctlError], status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """docs/exit-codes.md: look at what was typed, at who has it, at what there is; or try again."""
-    assert told(kind("why"), capsys)[0] == status
-    assert json.loads(told(kind("why"), capsys, json=True)[1])["error"]["exit_status"] == status
+    """docs/exit-codes.md: check the arguments, who holds it, or what exists; or retry."""
+    assert printed(kind("why"), capsys)[0] == status
+    assert json.loads(printed(kind("why"), capsys, json=True)[1])["error"]["exit_status"] == status
 
 
 def test_json_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     exc = PartlyApplied("it failed", holders=frozenset({"b", "a"}), path=os.fspath("/x"))
     exc.undone, exc.left = ["define the VM"], ["the disk"]
-    status, out, err = told(exc, capsys, json=True)
+    status, out, err = printed(exc, capsys, json=True)
     assert (status, err) == (5, "")
     document = json.loads(out)
     assert document["changed"] is True
@@ -92,7 +92,7 @@ def test_json_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
 def test_lists_of_what_was_undone_and_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
     exc = PartlyApplied("it failed", hint="vgpuctl reconcile")
     exc.undone, exc.left = ["define the VM"], ["make vGPU: busy", "claim 0000:3b:00.4"]
-    assert told(exc, capsys)[2].splitlines() == [
+    assert printed(exc, capsys)[2].splitlines() == [
         "vgpuctl: it failed   [partly-applied]",
         "  undone only in part: 1 step taken back",
         "  left:",
@@ -105,20 +105,20 @@ def test_lists_of_what_was_undone_and_what_is_left(capsys: pytest.CaptureFixture
 def test_v_lists_what_was_undone_and_the_facts_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     exc = Refused("refused", errno=5)
     exc.undone = ["start", "define the VM"]
-    assert "  undone completely: 2 steps taken back\n" in told(exc, capsys)[2]
-    assert "errno" not in told(exc, capsys)[2]
-    said = told(exc, capsys, verbose=True)[2]
-    assert "  errno: 5\n  undone:\n    start\n    define the VM\n" in said
+    assert "  undone completely: 2 steps taken back\n" in printed(exc, capsys)[2]
+    assert "errno" not in printed(exc, capsys)[2]
+    text = printed(exc, capsys, verbose=True)[2]
+    assert "  errno: 5\n  undone:\n    start\n    define the VM\n" in text
 
 
 def test_a_message_of_several_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(Refused("two problems\nfirst\nsecond"), capsys)[2] == (
+    assert printed(Refused("two problems\nfirst\nsecond"), capsys)[2] == (
         "vgpuctl: two problems   [refused]\n  first\n  second\n"
     )
 
 
-def test_names_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    _, _, err = told(Refused("VM \x1b[31mred\x07", hint="a\x9bb", vm="x\x1b]0;t"), capsys)
+def test_names_are_escaped_in_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, err = printed(Refused("VM \x1b[31mred\x07", hint="a\x9bb", vm="x\x1b]0;t"), capsys)
     assert "\x1b" not in err
     assert "\x07" not in err
     assert "\x9b" not in err
@@ -128,12 +128,12 @@ def test_names_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> 
 def test_an_interrupted_command(number: int, status: int, capsys: pytest.CaptureFixture[str]) -> None:
     exc = Interrupted("stopped by a signal", signal_number=number)
     exc.left = ["the disk"]
-    got, _, err = told(exc, capsys)
+    got, _, err = printed(exc, capsys)
     assert got == status
     assert "hint: 'vgpuctl reconcile'" in err
 
 
-def test_a_second_signal_tells_what_the_first_left(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_signal_lists_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
     first = Interrupted("stopped by SIGTERM", signal_number=15)
     first.undone, first.left = ["start"], ["the device"]
     second = KeyboardInterrupt()
@@ -145,27 +145,27 @@ def test_a_second_signal_tells_what_the_first_left(capsys: pytest.CaptureFixture
     assert error["code"] == "interrupted"
 
 
-def test_an_interruption_that_was_taken_for_something_else(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interruption_reported_as_another_error(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = Refused("the template is at fault: stopped by SIGINT")
     wrong.__cause__ = Interrupted("stopped by SIGINT", signal_number=2)
     wrong.undone = ["define"]
-    status, _, err = told(wrong, capsys)
+    status, _, err = printed(wrong, capsys)
     assert status == 130
     assert err.startswith("vgpuctl: stopped by SIGINT   [interrupted]\n  undone completely: 1 step")
     partly = PartlyApplied("it failed")
     partly.__cause__ = Interrupted("stopped by SIGINT", signal_number=2)
-    assert told(partly, capsys)[0] == 5
+    assert printed(partly, capsys)[0] == 5
 
 
-def test_an_error_that_was_raised_from_itself_is_told_and_not_looked_into_for_ever(
+def test_an_error_that_is_its_own_cause_is_reported_without_a_loop(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     own = Refused("no")
     own.__cause__ = own
-    assert told(own, capsys)[0] == own.status
+    assert printed(own, capsys)[0] == own.status
     stop = KeyboardInterrupt()
     stop.__cause__ = own
-    assert told(stop, capsys)[0] == 130
+    assert printed(stop, capsys)[0] == 130
 
 
 def raised(exc: Exception) -> Exception:
@@ -179,7 +179,7 @@ def test_a_bug_is_one_line_and_a_private_file(
     capsys: pytest.CaptureFixture[str], tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", os.fspath(tmp_path))
-    status, out, err = told(raised(KeyError("vgpus")), capsys)
+    status, out, err = printed(raised(KeyError("vgpus")), capsys)
     assert (status, out) == (1, "")
     assert err.startswith("vgpuctl: unexpected KeyError: 'vgpus'   [bug]\n")
     assert "Traceback" not in err
@@ -191,17 +191,17 @@ def test_a_bug_is_one_line_and_a_private_file(
 
 
 def test_a_bug_with_v_shows_where(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = told(raised(KeyError("vgpus")), capsys, verbose=True, json=True)
+    status, out, err = printed(raised(KeyError("vgpus")), capsys, verbose=True, json=True)
     assert status == 1
     assert json.loads(out)["error"]["code"] == "bug"
     assert "Traceback" in err
 
 
-def test_v_shows_what_an_error_was_made_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_v_shows_the_cause_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     exc = Refused("refused")
     exc.__cause__ = raised(OSError(5, "Input/output error"))
-    assert "Input/output error" not in told(exc, capsys)[2]
-    assert "Input/output error" in told(exc, capsys, verbose=True)[2]
+    assert "Input/output error" not in printed(exc, capsys)[2]
+    assert "Input/output error" in printed(exc, capsys, verbose=True)[2]
 
 
 @pytest.mark.parametrize(
@@ -215,73 +215,75 @@ def test_v_shows_what_an_error_was_made_of(capsys: pytest.CaptureFixture[str]) -
         (errno.ELOOP, "ls -ld /proc/vgpuctl/claims/x"),
     ],
 )
-def test_what_the_system_refuses_is_no_bug(number: int, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_oserror_is_no_bug(number: int, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = "/proc/vgpuctl/claims/x"
     for name in (path, path.encode()):
-        failure = failures.explain(OSError(number, os.strerror(number), name), Settings())
+        failure = failures.failure_from_exception(OSError(number, os.strerror(number), name), Settings())
         assert (failure.status, failure.code) == (1, "os-error")
         assert failure.message == f"{os.strerror(number)}: {path}"
         assert hint in str(failure.hint)
         assert failure.facts == {"errno": number, "path": path, "file_system": "/proc"}
-    status, _, err = told(OSError(number, os.strerror(number), path), capsys)
+    status, _, err = printed(OSError(number, os.strerror(number), path), capsys)
     assert status == 1
     assert err.startswith(f"vgpuctl: {os.strerror(number)}: {path}   [os-error]\n")
 
 
-def test_what_the_system_refuses_without_a_path(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = told(OSError(errno.ENOSPC, "No space left on device"), capsys, json=True)
+def test_an_oserror_without_a_path(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = printed(OSError(errno.ENOSPC, "No space left on device"), capsys, json=True)
     error = json.loads(out)["error"]
     assert (status, error["code"], error["facts"]["path"]) == (1, "os-error", None)
     assert "df -h" in error["hint"]
-    assert failures.explain(OSError(errno.EBADF, "Bad file descriptor"), Settings()).code == "bug"
+    assert failures.failure_from_exception(OSError(errno.EBADF, "Bad file descriptor"), Settings()).code == "bug"
 
 
-def test_a_full_run_directory_has_the_code_of_a_full_disk_wherever_it_is_met(tmp_path: Path) -> None:
-    def make(world: World, **how: object) -> object:
-        return create(world, wish("A100-4C", name="vm", **how), start=False)
+def test_a_full_run_directory_has_the_code_of_a_full_disk(tmp_path: Path) -> None:
+    def make(ports: Host, **how: object) -> object:
+        return create(ports, request("A100-4C", name="vm", **how), start=False)
 
     for number, how in enumerate(({}, {"reserve": "running"})):
-        calls = counted(open_host(tmp_path / f"{number}").world, lambda w, how=how: make(w, **how))
-        writes = [n for n, call in enumerate(calls, 1) if call in ("claims.add", "claims.note_working")]
+        calls = counted(open_sim_host(tmp_path / f"{number}").ports, lambda w, how=how: make(w, **how))
+        writes = [n for n, call in enumerate(calls, 1) if call in ("claims.add", "claims.add_vm_in_progress")]
         assert writes
         for at in writes:
-            world = open_host(tmp_path / f"{number}-{at}").world
-            error = outcome(lambda world=world, at=at, how=how: make(failing(world, at), **how))
+            ports = open_sim_host(tmp_path / f"{number}-{at}").ports
+            error = outcome(lambda ports=ports, at=at, how=how: make(failing(ports, at), **how))
             assert error is not None
-            failure = failures.explain(error, Settings())
+            failure = failures.failure_from_exception(error, Settings())
             assert (failure.status, failure.code, failure.facts["errno"]) == (1, "os-error", errno.ENOSPC)
             assert "/run" in str(failure.hint)
     full = FileFailed("the claim cannot be written", errno=errno.ENOSPC, path="/proc/vgpuctl/claims/x")
-    assert failures.explain(full, Settings()).facts["file_system"] == "/proc"
+    assert failures.failure_from_exception(full, Settings()).facts["file_system"] == "/proc"
 
 
-@pytest.mark.parametrize("call", ["claims.all", "claims.read", "claims.stuck", "claims.drained", "claims.working"])
-def test_a_run_directory_that_cannot_be_read_is_told_with_its_path(tmp_path: Path, call: str) -> None:
-    def work(world: World) -> None:
-        create(world, wish("A100-4C", name="vm", reserve="running"))
-        mend(world)
-        delete(world, "vm")
+@pytest.mark.parametrize(
+    "call", ["claims.all", "claims.read", "claims.stuck_writes", "claims.drained_vms", "claims.vms_in_progress"]
+)
+def test_an_unreadable_run_directory_is_reported_with_its_path(tmp_path: Path, call: str) -> None:
+    def work(ports: Host) -> None:
+        create(ports, request("A100-4C", name="vm", reserve="running"))
+        mend(ports)
+        delete(ports, "vm")
 
-    calls = counted(open_host(tmp_path / "dry").world, work)
+    calls = counted(open_sim_host(tmp_path / "dry").ports, work)
     reads = [number for number, one in enumerate(calls, 1) if one == call]
     assert reads
-    told = set()
+    reported = set()
     for at in reads:
-        error = outcome(lambda at=at: work(failing(open_host(tmp_path / f"{at}").world, at)))
+        error = outcome(lambda at=at: work(failing(open_sim_host(tmp_path / f"{at}").ports, at)))
         if error is not None:
-            failure = failures.explain(error, Settings())
-            told.add((failure.code, failure.facts["path"]))
+            failure = failures.failure_from_exception(error, Settings())
+            reported.add((failure.code, failure.facts["path"]))
             assert "cannot be read" in failure.message
             assert "ls -la" in str(failure.hint)
-    assert told <= {("os-error", call), ("partly-applied", call)}
-    assert told
+    assert reported <= {("os-error", call), ("partly-applied", call)}
+    assert reported
 
 
 def test_exit_in_library_code_is_a_bug(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(SystemExit(3), capsys)[0] == 1
+    assert printed(SystemExit(3), capsys)[0] == 1
 
 
-def test_clicks_errors_are_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(click.UsageError("Something is wrong."), capsys)[2] == (
+def test_click_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(click.UsageError("Something is wrong."), capsys)[2] == (
         "vgpuctl: something is wrong   [usage]\n  hint: 'vgpuctl --help' shows how it is used\n"
     )

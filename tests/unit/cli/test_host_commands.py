@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apply, diff, assert, export and import as they are typed, with every option, and their documents."""
+"""The commands apply, diff, assert, export and import, with every option and their documents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WANTED = f'version: 1\ngpus: {{"{A16}": {{mode: vgpu}}, "{FLEX}": {{mode: sriov,
 
 @pytest.fixture
 def mixed(vgpuctl: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a line on the simulated host with every backend, and check the document when there is one."""
+    """Run a line on the simulated host with every backend, and check the document if there is one."""
 
     def run(line: str, text: str = "") -> Ran:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
@@ -71,7 +71,7 @@ def test_set_is_typed_and_its_errors_name_it(mixed: Run) -> None:
     assert (ran.status, "--set gpus[A16].vfs=x: vfs: 'x' is" in ran.err) == (2, True)
 
 
-def test_running_vms_stand_in_the_way_until_they_are_drained(mixed: Run) -> None:
+def test_running_vms_block_apply_until_they_are_drained(mixed: Run) -> None:
     assert mixed(f"create-vm one --mode sriov --gpu {FLEX}").status == 0
     sets = f"--set gpus[{FLEX}].mode=sriov --set gpus[{FLEX}].vfs=4"
     ran = mixed(f"diff {sets}")

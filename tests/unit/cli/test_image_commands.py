@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images, disks and sizes from the typed line to the printed refusal."""
+"""Images, disks and sizes, from the command line to the printed error."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def test_more_memory_than_the_host_has_is_refused(run: Run, tmp_path: Path, memo
 
 
 @pytest.mark.parametrize(("disk", "pool"), [("900TiB", "default"), ("501GiB", "default"), ("11GiB", "small")])
-def test_a_disk_that_its_file_system_could_never_hold_is_refused(run: Run, disk: str, pool: str) -> None:
+def test_a_disk_larger_than_its_file_system_is_refused(run: Run, disk: str, pool: str) -> None:
     line = f"create-vm --profile A100-4C --disk {disk} --storage-pool {pool}"
     refused(run, line, 4, "no-space", f"of the storage pool '{pool}' has", "--storage-pool")
 
 
-def test_where_the_pool_is_to_be_made_its_file_system_counts_too(sim: Run) -> None:
+def test_the_file_system_of_a_new_pool_counts_too(sim: Run) -> None:
     error = sim("create-vm --profile A100-4C --disk 900TiB").err
     assert "a disk of 921600 GiB does not fit: the file system of the storage pool 'default' has 1000 GiB" in error
 
@@ -101,7 +101,7 @@ def test_the_disk_of_a_vm_without_a_name_does_not_name_it_twice(run: Run) -> Non
 
 
 @pytest.mark.parametrize("option", ["--image", "--disk", "--cdrom"])
-def test_a_path_without_an_image_names_the_nearest_one_and_where_all_are(run: Run, option: str) -> None:
+def test_a_path_without_an_image_gets_a_suggestion(run: Run, option: str) -> None:
     line = f"create-vm --profile A100-4C {option}"
     hint = "hint: did you mean /srv/images/ubuntu-24.04.qcow2? vgpuctl list-images shows"
     refused(run, f"{line} /srv/images/ubuntu-2404.qcow2", 2, "not-found", "there is no file", hint)
@@ -113,7 +113,7 @@ def test_a_path_without_an_image_names_the_nearest_one_and_where_all_are(run: Ru
     refused(run, f"{line} /srv/images/nothing-like-it", 2, "not-found", "hint: vgpuctl list-images")
 
 
-def test_a_new_base_image_of_a_vm_is_looked_for_in_the_same_way(run: Run) -> None:
+def test_a_missing_new_base_image_gets_a_suggestion(run: Run) -> None:
     assert run("create-vm v1 --profile A100-4C --image /srv/images/ubuntu-24.04.qcow2 --no-start").status == 0
     ran = run("refresh-vm v1 --image /srv/images/ubuntu-24.4.qcow2 --yes")
     assert (ran.status, "did you mean /srv/images/ubuntu-24.04.qcow2?" in ran.err) == (2, True)
@@ -122,7 +122,7 @@ def test_a_new_base_image_of_a_vm_is_looked_for_in_the_same_way(run: Run) -> Non
 @pytest.mark.parametrize(
     "line", ["ensure-vm -f {}", "create-vm --profile A100-4C --image /srv/images/ubuntu-24.04.qcow2 --cloud-init {}"]
 )
-def test_a_spec_or_user_data_that_is_not_there_names_the_nearest_file(run: Run, tmp_path: Path, line: str) -> None:
+def test_a_missing_spec_or_user_data_gets_a_suggestion(run: Run, tmp_path: Path, line: str) -> None:
     (tmp_path / "desktops.yaml").write_text("")
     missing = run(line.format(tmp_path / "desktop.yaml"))
     assert (missing.status, f"did you mean {tmp_path}/desktops.yaml?" in missing.err) == (2, True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""set-mode, cordon and uncordon as they are typed, with every option, and their documents."""
+"""The commands set-mode, cordon and uncordon, with every option and their documents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLEX = "0000:86:00.0"
 
 @pytest.fixture
 def mixed(vgpuctl: Run) -> Run:
-    """Run a line on the simulated host with every backend, and check the document when there is one."""
+    """Run a line on the simulated host with every backend, and check the document if there is one."""
 
     def run(line: str) -> Ran:
         ran = vgpuctl("--host", "sim:mixed", *shlex.split(line))
@@ -42,7 +42,7 @@ def test_a_dry_run_says_what_would_be_done(mixed: Run) -> None:
     assert (document["changed"], document["data"]["dry_run"], document["data"]["vfs"]["enabled"]) == (True, True, 8)
 
 
-def test_running_vms_are_named_and_drained_when_asked(mixed: Run) -> None:
+def test_running_vms_are_named_and_drained(mixed: Run) -> None:
     assert mixed(f"create-vm one --mode sriov --gpu {FLEX}").status == 0
     ran = mixed(f"set-mode {FLEX} sriov --vfs 4 --json")
     assert (ran.status, ran.document["error"]["code"]) == (3, "in-use")
@@ -72,8 +72,8 @@ def test_a_cordoned_gpu_is_shown_as_such_until_it_is_not(mixed: Run) -> None:
     assert mixed("create-vm --profile A100-4C").status == 0
 
 
-def told(vgpuctl: Run, host: str, line: str) -> dict[str, dict[str, object]]:
-    """Run a command that changes a GPU, and return how that was and is to be."""
+def before_and_after(vgpuctl: Run, host: str, line: str) -> dict[str, dict[str, object]]:
+    """Run a command that changes a GPU, and return its state before and after."""
     ran = vgpuctl("--host", f"sim:{host}", "--json", *shlex.split(line))
     jsonschema.validate(ran.document, schemas.document_schema(ran.document["kind"]))
     assert ran.status == 0, ran.document
@@ -95,21 +95,21 @@ def told(vgpuctl: Run, host: str, line: str) -> dict[str, dict[str, object]]:
         ("rtx-pro-6000", "set-mixed-size 0000:3b:00.0 on", {"mixed_size": (None, True)}),
     ],
 )
-def test_a_gpu_is_told_before_and_after_as_apply_tells_it(
+def test_a_gpu_has_before_and_after_values_as_in_apply(
     vgpuctl: Run, host: str, line: str, changes: dict[str, tuple[object, object]]
 ) -> None:
-    planned = told(vgpuctl, host, f"{line} --dry-run")
+    planned = before_and_after(vgpuctl, host, f"{line} --dry-run")
     before, after = planned["before"], planned["after"]
     assert {key: (before[key], after[key]) for key in before if before[key] != after[key]} == changes
-    assert told(vgpuctl, host, line) == planned
-    assert told(vgpuctl, host, line) == {"before": after, "after": after}, "what was said to be is so"
+    assert before_and_after(vgpuctl, host, line) == planned
+    assert before_and_after(vgpuctl, host, line) == {"before": after, "after": after}, "what was said to be is so"
 
 
-def test_what_is_set_along_with_a_mode_is_told_too(vgpuctl: Run) -> None:
+def test_settings_changed_by_a_mode_are_shown(vgpuctl: Run) -> None:
     asked = {"policy": "fixed_share"}
     lines = ["set-scheduler A100 --policy fixed_share", "set-mode A100 passthrough", "set-mode A100 vgpu"]
-    found = [told(vgpuctl, "a100-40", line) for line in lines]
-    schedulers = [(one["before"]["scheduler"], one["after"]["scheduler"]) for one in found]
+    result = [before_and_after(vgpuctl, "a100-40", line) for line in lines]
+    schedulers = [(one["before"]["scheduler"], one["after"]["scheduler"]) for one in result]
     assert schedulers == [(None, asked), (asked, None), (None, asked)]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Python library that is missing is named with its packages, whichever command needs it, and nothing is begun."""
+"""Every command names a missing Python library with its packages before it changes anything."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def test_the_package_to_install_is_named(tmp_path: Path, library: str, line: str
     assert "systemctl" not in text
 
 
-def test_libvirt_that_is_missing_is_named_by_a_list_and_by_the_doctor() -> None:
+def test_lists_and_doctor_report_missing_libvirt() -> None:
     for line in ("list-vms", "doctor libvirt"):
         ran = child("libvirt", *line.split(), code=WITHOUT)
         assert "the Python library libvirt cannot be loaded" in ran.stdout + ran.stderr
         assert "systemctl start" not in ran.stdout + ran.stderr
 
 
-def test_a_seed_that_cannot_be_made_is_told_before_anything_is_made(tmp_path: Path) -> None:
+def test_a_missing_seed_library_is_reported_before_any_change(tmp_path: Path) -> None:
     (tmp_path / "user-data").write_text("#cloud-config\nhostname: a\n")
     line = f"{SIM} create-vm a --profile A100-4C --image /srv/images/ubuntu-24.04.qcow2"
     words = [*line.split(), "--cloud-init", f"{tmp_path}/user-data"]
@@ -62,7 +62,7 @@ def test_a_seed_that_cannot_be_made_is_told_before_anything_is_made(tmp_path: Pa
 
 
 def test_a_page_is_plain_where_rich_is_missing() -> None:
-    """A change that was made has to be told, whatever is missing to draw its table."""
+    """A change must be reported even if the library that draws its table is missing."""
     import pty
 
     main, terminal = pty.openpty()

@@ -79,7 +79,7 @@ def test_a_dry_run_shows_the_plan_for_all(vgpuctl: Vgpuctl) -> None:
         (("ensure-vm", "-f", "x.yaml", "--count", "2", "--state", "absent"), "--state absent"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(vgpuctl: Vgpuctl, words: tuple[str, ...], says: str) -> None:
+def test_invalid_option_values_are_refused(vgpuctl: Vgpuctl, words: tuple[str, ...], says: str) -> None:
     ran = vgpuctl(*HOST, *words)
     assert ran.status == 2
     assert says in ran.err
@@ -118,7 +118,7 @@ MANY = ("create-vm", "vdi-{:03}", "--count", "150", "--profile", "A16-1Q")
 def test_a_signal_in_the_middle_leaves_whole_vms_and_the_same_command_goes_on(
     vgpuctl: Vgpuctl, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
-    """There are so many that the signal, sent after the first, comes long before the last."""
+    """There are enough VMs that the signal, sent after the first, arrives long before the last."""
     (tmp_path / "roomy.yaml").write_text(ROOMY)
     host = ("--host", f"sim:{tmp_path / 'roomy.yaml'}")
     command = [sys.executable, "-m", "vgpuctl", *host, "-v", "--json", *MANY, "--parallel", "1"]

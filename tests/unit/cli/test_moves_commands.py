@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fits and plan-moves as they are typed, with every option, their pages and their documents."""
+"""The commands fits and plan-moves, with every option, their pages and documents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def l40s(vgpuctl: Run) -> Run:
 
 
 def scatter(l40s: Run) -> None:
-    """Put one small vGPU on each of two GPUs, where both had room on one."""
+    """Put one small vGPU on each of two GPUs, although both fit on one."""
     for name in ("a", "b", "c"):
         assert l40s(f"create-vm {name} --profile L40S-24Q").status == 0
     assert l40s("--yes delete-vm a").status == 0
@@ -38,7 +38,7 @@ def test_what_fits_is_shown_with_its_gpus(l40s: Run) -> None:
     assert one.out == "yes: 12 x L40S-4Q\n  0000:3b:00.0: 12 x L40S-4Q\n"
 
 
-def test_what_does_not_fit_ends_with_4_and_the_fewest_that_are_too_many(l40s: Run) -> None:
+def test_no_fit_exits_with_4_and_the_smallest_excess(l40s: Run) -> None:
     ran = l40s("fits --profile L40S-48Q:4 --profile L40S-4Q")
     assert ran.status == 4
     assert "4 x L40S-48Q, 1 x L40S-4Q are too many together" in ran.out
@@ -47,7 +47,7 @@ def test_what_does_not_fit_ends_with_4_and_the_fewest_that_are_too_many(l40s: Ru
     assert document["data"]["too_many"] == [{"profile": "L40S-48Q", "count": 5}]
 
 
-def test_a_count_that_is_none_is_refused(l40s: Run) -> None:
+def test_an_invalid_count_is_refused(l40s: Run) -> None:
     assert l40s("fits --profile L40S-4Q:none").status == 2
 
 
@@ -72,7 +72,7 @@ def test_defragmenting_is_planned_too(l40s: Run) -> None:
     assert l40s("plan-moves --defragment").out == "nothing to move: no move wins room\n"
 
 
-def test_either_profiles_or_defragment_is_due(l40s: Run) -> None:
+def test_profiles_or_defragment_required(l40s: Run) -> None:
     assert l40s("plan-moves").status == 2
     assert l40s("plan-moves --defragment --profile L40S-4Q").status == 2
 
@@ -87,7 +87,7 @@ def test_explain_ends_with_the_moves_that_would_help(l40s: Run) -> None:
     assert "one more fits after 1 move (vgpuctl plan-moves --profile L40S-48Q):\n  stop, move and start VM " in out
 
 
-def test_profiles_that_exclude_each_other_are_told(l40s: Run) -> None:
+def test_profile_exclusions_are_shown(l40s: Run) -> None:
     ran = l40s("list-profiles")
     assert "FREE counts each profile alone" in ran.err
     rows = {row["profile"]: row["excludes"] for row in l40s("list-profiles --json").document["data"]}
@@ -103,7 +103,7 @@ gpus: [{model: GVT-g, units: UNITS, vgpus: [{profile: i915-GVTg_V5_8, count: MAD
 @pytest.mark.parametrize(
     ("units", "made", "fours", "eights", "answer"),
     [
-        (2048, 3, 1, 1, None),  # 896 are left: the driver tells 1 and 2, which may be 768 to 1023
+        (2048, 3, 1, 1, None),  # 896 are left: the driver reports 1 and 2, which allows 768 to 1023
         (4992, 3, 3, 6, True),
         (2048, 3, 1, 2, False),
         (2048, 3, 0, 2, True),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of two GPU models with one profile name, and types whose names end in no profile: nothing wrong is taken."""
+"""Types of two GPU models with one profile name, and types whose names end in no profile: no wrong match."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(vgpuctl: Run, tmp_path: Path) -> Run:
 
 
 def gpus(ran: Ran) -> list[str]:
-    """Return the GPUs of a VM that was made."""
+    """Return the GPUs of a created VM."""
     return [v["gpu"] for v in ran.document["data"]["vgpus"]]
 
 

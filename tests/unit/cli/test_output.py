@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A result that cannot be written: what was changed is told on stderr, with a status and a code of its own."""
+"""If a result cannot be written, stderr shows what changed, with a separate status and code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIM = ("--host", "sim:mixed")
 
 
 def lost(line: str, how: str) -> subprocess.CompletedProcess[str]:
-    """Run a line with a stdout that is full, or whose reader is gone."""
+    """Run a line with a full stdout, or one whose reader is gone."""
     command = [sys.executable, "-m", "vgpuctl", *SIM, *shlex.split(line)]
     options = {"env": child_environment(), "stderr": subprocess.PIPE, "text": True, "check": False, "timeout": 60}
     if how == "full":
@@ -32,7 +32,7 @@ def lost(line: str, how: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("how", ["full", "gone"])
 @pytest.mark.parametrize("more", ["", "--json"])
-def test_a_vm_that_was_made_is_told(how: str, more: str) -> None:
+def test_a_created_vm_is_shown(how: str, more: str) -> None:
     ran = lost(f"create-vm vdi-1 --profile A100-4C {more}", how)
     why = {"full": "No space left on device", "gone": "Broken pipe"}[how]
     assert ran.returncode == 5
@@ -63,7 +63,7 @@ def test_every_change_names_the_command_that_shows_it(line: str, look: str) -> N
 
 @pytest.mark.parametrize("line", ["list-gpus", "create-vm vdi-1 --profile A100-4C --dry-run", "diff", "export"])
 @pytest.mark.parametrize("more", ["", "--json"])
-def test_who_changed_nothing_is_told_of_a_full_disk_alone(line: str, more: str) -> None:
+def test_without_a_change_only_a_full_disk_is_reported(line: str, more: str) -> None:
     full = lost(f"{line} {more}", "full")
     assert full.returncode == 1
     assert full.stderr.splitlines()[-1].endswith("No space left on device   [output]")
@@ -72,28 +72,28 @@ def test_who_changed_nothing_is_told_of_a_full_disk_alone(line: str, more: str) 
 
 
 @pytest.mark.parametrize("how", ["full", "gone"])
-def test_a_failure_whose_document_is_lost_is_told_as_text(how: str) -> None:
+def test_a_failure_with_a_lost_document_is_text(how: str) -> None:
     ran = lost("create-vm vdi-1 --profile A100-40C:2 --json", how)
     assert (ran.returncode, "[no-capacity]" in ran.stderr) == (4, True)
 
 
 _REMOTE = """
 import sys
-from vgpuctl.cli import afar_result, failures
+from vgpuctl.cli import failures, remote_result
 from vgpuctl.cli.settings import Settings
-from vgpuctl.remote.answer import Answer
-from vgpuctl.remote.crowd import Reply
+from vgpuctl.remote.reply import Reply
+from vgpuctl.remote.fanout import HostReply
 from vgpuctl.remote.target import Target
 done = {"steps": ["cordon it"], "notes": [], "dry_run": False, "findings": [
     {"kind": "leaked", "what": "a claim", "action": "removed"}]}
 error = {"code": "busy", "message": "it works", "hint": None, "facts": {}, "exit_status": 75, "undone": [], "left": []}
 body = {"schema": "vgpuctl/1", "kind": "reconcile", "warnings": []}
-good = Answer({**body, "ok": True, "changed": True, "data": done}, 0)
-bad = Answer({**body, "ok": False, "changed": False, "error": error}, 75)
-replies = [Reply(Target(name, name), 0.1, answer) for name, answer in (("gpu-1", good), ("gpu-2", bad))]
+good = Reply({**body, "ok": True, "changed": True, "data": done}, 0)
+bad = Reply({**body, "ok": False, "changed": False, "error": error}, 75)
+replies = [HostReply(Target(name, name), 0.1, answer) for name, answer in (("gpu-1", good), ("gpu-2", bad))]
 settings = Settings(json="--json" in sys.argv)
 settings.kind = "reconcile"
-publish = (afar_result.publish_one, replies[0]) if "one" in sys.argv else (afar_result.publish, replies)
+publish = (remote_result.print_reply, replies[0]) if "one" in sys.argv else (remote_result.print_replies, replies)
 try:
     sys.exit(publish[0](settings, publish[1], 0))
 except Exception as exc:
@@ -102,7 +102,7 @@ except Exception as exc:
 
 
 @pytest.mark.parametrize("words", [["one"], ["one", "--json"], ["all"], ["all", "--json"]])
-def test_what_other_hosts_did_is_told_too(words: list[str]) -> None:
+def test_results_of_other_hosts_are_shown(words: list[str]) -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
         command = [sys.executable, "-c", _REMOTE, *words]
         ran = subprocess.run(

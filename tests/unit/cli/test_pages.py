@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages people read: unknown is `?`, nothing is `-`, and what is beside the result is not on stdout."""
+"""Pages: unknown is `?`, nothing is `-`, and everything but the result goes to stderr."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from vgpuctl.cli import pages
-from vgpuctl.cli.tables import plain
+from vgpuctl.cli.tables import render_plain
 
 
 def vgpu(**more: Any) -> dict[str, Any]:
@@ -33,21 +33,21 @@ VM: dict[str, Any] = {
 
 
 def text(kind: str, data: Any) -> str:
-    return plain(pages.page(kind, data).blocks)
+    return render_plain(pages.page(kind, data).blocks)
 
 
 def test_gpus() -> None:
     bare = {**GPU, "address": "mtty", "backend": None, "driver": None, "framebuffer_mib": None,
             "vfs": {"total": 0, "enabled": 0, "used": 0}, "vgpus": [], "problems": []}  # fmt: skip
     page = pages.page("list-gpus", [GPU, bare])
-    assert plain(page.blocks) == (
+    assert render_plain(page.blocks) == (
         "ADDRESS       MODEL                  BACKEND    MODE  DRIVER  MEMORY  NUMA  IOMMU"
         "  VFS            VGPUS\n"
         "0000:3b:00.0  NVIDIA A100-PCIE-40GB  vendor-vf  vgpu  nvidia  40 GiB     0      -"
         "  16/16, 2 used  2 (1 foreign)\n"
         "mtty          NVIDIA A100-PCIE-40GB  -          vgpu  -            ?     0      -  -              0\n"
     )
-    assert page.asides == ["0000:3b:00.0: a fan is loud"]
+    assert page.stderr_lines == ["0000:3b:00.0: a fan is loud"]
 
 
 def test_a_gpu_with_mixed_sizes_or_mig_says_so_and_where_each_vgpu_is() -> None:
@@ -136,9 +136,9 @@ def test_vms() -> None:
     )
 
 
-def test_the_same_twice_is_said_once() -> None:
+def test_duplicates_are_counted() -> None:
     assert pages.vgpus_text([vgpu(), vgpu()]) == "2 x A100-4C on 0000:3b:00.0"
-    assert pages.shortened(["a", "b", "a"]) == "a (2), b"
+    assert pages.shorten_names(["a", "b", "a"]) == "a (2), b"
 
 
 def test_one_vm() -> None:
@@ -177,18 +177,18 @@ def test_passthrough_names_the_gpu_once() -> None:
 
 
 def test_reconcile() -> None:
-    found = {"kind": "leaked", "what": "A100-4C on x: its VM is gone", "action": "remove it"}
-    data = {"findings": [found], "steps": ["remove it"], "notes": [], "dry_run": False}
+    result = {"kind": "leaked", "what": "A100-4C on x: its VM is gone", "action": "remove it"}
+    data = {"findings": [result], "steps": ["remove it"], "notes": [], "dry_run": False}
     assert text("reconcile", data) == "A100-4C on x: its VM is gone\n  remove it\n"
     assert text("reconcile", {**data, "dry_run": True}).endswith("\nwould do:\n  1  remove it\n")
     assert text("reconcile", {**data, "findings": [], "steps": []}) == "nothing to do\n"
 
 
 @pytest.mark.parametrize("kind", ["list-gpus", "list-profiles", "list-vms"])
-def test_an_empty_list_is_said_beside(kind: str) -> None:
+def test_an_empty_list_is_on_stderr(kind: str) -> None:
     page = pages.page(kind, [])
     assert not page.blocks
-    assert page.asides[0].startswith("no ")
+    assert page.stderr_lines[0].startswith("no ")
 
 
 @pytest.mark.parametrize(("value", "shown"), [(None, "?"), (0, "0 MiB"), (1536, "1536 MiB"), (2048, "2 GiB")])
@@ -205,13 +205,13 @@ def test_images() -> None:
     lost = {"path": "/d/x.qcow2", "pool": "default", "volume": "x.qcow2", "format": "qcow2", "size_bytes": 1 << 30,
             "role": "orphan", "base": "/d/base.qcow2", "vms": [], "children": []}  # fmt: skip
     page = pages.page("list-images", [base, lost])
-    assert plain(page.blocks) == (
+    assert render_plain(page.blocks) == (
         "PATH           ROLE    POOL      SIZE  VMS  CLONES                  BASE\n"
         "/d/base.qcow2  base    -            ?  -    2: vdi-001, /d/x.qcow2  -\n"
         "/d/x.qcow2     orphan  default  1 GiB  -    -                       /d/base.qcow2\n"
     )
-    assert page.asides == ["1 named like disks of vgpuctl, and no VM refers to them"]
-    assert pages.page("list-images", []).asides
+    assert page.stderr_lines == ["1 named like disks of vgpuctl, and no VM refers to them"]
+    assert pages.page("list-images", []).stderr_lines
 
 
 def test_a_console() -> None:
@@ -223,11 +223,11 @@ def test_a_console() -> None:
     ]
     serial = [{"target": "serial", "terminal": None, "command": ["virsh", "console", "a b"]}]
     page = pages.page("console", {"name": "a b", "state": "running", "graphics": screens, "serial": serial})
-    assert plain(page.blocks) == (
+    assert render_plain(page.blocks) == (
         "name:   a b\nstate:  running\nvnc:    127.0.0.1:5901, no password\n"
         "spice:  [::]:5902 and [::]:5903 (TLS), asks for a password\n"
         "vnc:    /run/s, password not known\nvnc:    no port yet, password not known\n"
         "serial: virsh console 'a b'\n"
     )
-    assert len(page.asides) == 1
-    assert pages.page("console", {"name": "x", "state": "running", "graphics": [], "serial": []}).asides
+    assert len(page.stderr_lines) == 1
+    assert pages.page("console", {"name": "x", "state": "running", "graphics": [], "serial": []}).stderr_lines

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""set-mig and set-mixed-size as they are typed, with every option, their documents, and host.yaml through apply."""
+"""The commands set-mig and set-mixed-size, with every option, their documents, and host.yaml through apply."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_a_boot_turns_mig_off_on_hopper_and_restore_host_turns_it_on_with_its_in
         return vgpuctl("--host", f"sim:{file}", *shlex.split(line))
 
     def mig() -> tuple[bool, list[str]]:
-        told = run(f"show-gpu {A} --json").document["data"]["mig"]
-        return told["enabled"], [instance["profile"] for instance in told["instances"]]
+        reported = run(f"show-gpu {A} --json").document["data"]["mig"]
+        return reported["enabled"], [instance["profile"] for instance in reported["instances"]]
 
     small = {"A100": "1g.5gb", "H100": "1g.10gb"}[model]
     assert run(f"set-mig {A} {small}:2").status == 0
@@ -81,7 +81,7 @@ def test_a_dry_run_says_what_would_be_done(h100: Run) -> None:
         ("--for 1g.10gb:2", "is a GPU instance profile: those come as a list"),
     ],
 )
-def test_what_cannot_be_meant_is_a_typing_error(h100: Run, words: str, told: str) -> None:
+def test_invalid_set_mig_arguments_exit_with_2(h100: Run, words: str, told: str) -> None:
     ran = h100(f"set-mig {A} {words}")
     assert (ran.status, told in ran.err) == (2, True), ran.err
 
@@ -122,7 +122,7 @@ def test_apply_partitions_and_diff_and_export_agree_with_it(h100: Run) -> None:
 
 @pytest.fixture
 def faulty(vgpuctl: Run, tmp_path: Path) -> Callable[[str, str], Run]:
-    """Return what runs lines on a simulated host of two GPUs of a model, with one fault."""
+    """Return a function that runs lines on a simulated host of two GPUs of a model, with one fault."""
 
     def made(model: str, fault: str) -> Run:
         scenario = tmp_path / "faulty.yaml"
@@ -143,10 +143,10 @@ def faulty(vgpuctl: Run, tmp_path: Path) -> Callable[[str, str], Run]:
         ("nvml-set-scheduler", f"set-scheduler {A} --policy equal_share"),
     ],
 )
-def test_an_answer_of_nvml_that_nobody_knows_is_told_with_what_was_asked_for(
+def test_an_unknown_nvml_error_is_reported_with_the_request(
     faulty: Callable[[str, str], Run], call: str, line: str
 ) -> None:
-    """An error that was raised from itself was looked into for ever."""
+    """An error that was its own cause once led to an endless loop."""
     ran = faulty("H100", f"{{on: {call}, match: '*', message: something new}}")(line)
     assert (ran.status, ": something new   [nvml-failed]" in ran.err, A in ran.err.splitlines()[-3]) == (1, True, True)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU with big BARs goes to a guest that has room for them; what may not be enough is said before."""
+"""A GPU with big BARs needs a guest with room for them; vgpuctl notes in advance what may be too small."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ gpus: [{model: H100, driver: vfio-pci}, {model: T4, driver: vfio-pci}]
 
 @pytest.fixture
 def run(vgpuctl: Run, tmp_path: Path) -> Run:
-    """Run a command on a host with an H100 and a T4 to pass through, of a libvirt of this version."""
+    """Run a command on a host with this libvirt version and an H100 and a T4 for passthrough."""
 
     def run(*words: str, libvirt: str = "10.0.0") -> Ran:
         file = tmp_path / f"host-{libvirt}.yaml"
@@ -34,7 +34,7 @@ def run(vgpuctl: Run, tmp_path: Path) -> Run:
 
 
 def made(ran: Ran) -> tuple[str | None, bool]:
-    """Return the window in KiB and whether the guest has the host's address width, by the domain's XML."""
+    """Return the window in KiB and whether the guest has the host's address width, from the domain XML."""
     root = etree.fromstring(ran.out)
     return root.findtext("devices/controller/pcihole64"), root.find("cpu/maxphysaddr") is not None
 
@@ -68,7 +68,7 @@ def test_the_window_is_as_large_as_the_bars_need(run: Run, gpu, options, libvirt
         ("--pci-window 512GiB", "10.0.0", None),
     ],
 )
-def test_what_may_not_be_enough_is_told_before_anything_is_made(run: Run, options, libvirt, told) -> None:
+def test_a_small_pci_window_is_noted_in_a_dry_run(run: Run, options, libvirt, told) -> None:
     words = ("create-vm", "vm", "--mode", "passthrough", "--gpu", BIG, *options.split(), "--dry-run", "--json")
     notes = [note for note in run(*words, libvirt=libvirt).document["data"]["notes"] if "BARs" in note]
     assert len(notes) == (told is not None)
@@ -76,14 +76,14 @@ def test_what_may_not_be_enough_is_told_before_anything_is_made(run: Run, option
 
 
 @pytest.mark.parametrize("size", ["63KiB", "512MiB", "65TiB", "wide", "off"])
-def test_what_is_no_window_is_refused(run: Run, size: str) -> None:
+def test_an_invalid_window_is_refused(run: Run, size: str) -> None:
     ran = run("create-vm", "vm", "--mode", "passthrough", "--gpu", BIG, "--pci-window", size, "--json")
     assert (ran.status, ran.document["error"]["code"]) == (2, "invalid-input")
     assert "--pci-window" in ran.document["error"]["message"]
 
 
 @pytest.mark.parametrize(("first", "other"), [("512GiB", "none"), ("auto", "1TiB"), ("none", "auto")])
-def test_the_window_of_a_vm_is_kept_with_it_and_compared(run: Run, tmp_path: Path, first: str, other: str) -> None:
+def test_the_pci_window_of_a_vm_is_stored_and_compared(run: Run, tmp_path: Path, first: str, other: str) -> None:
     def ensure(window: str) -> Ran:
         spec = tmp_path / "vm.yaml"
         spec.write_text(f"name: vm\nmode: passthrough\ngpu: '{BIG}'\npci_window: {window}\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a vGPU goes, from the typed line to the printed result: each option, each command, and host.yaml."""
+"""Where vgpuctl places a vGPU, from the command line to the result: each option, each command, and host.yaml."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_create_vm_takes_the_policy_that_is_typed(sim: Run) -> None:
     assert (refused.status, "'least-waste', 'depth', 'breadth', 'first-fit'" in refused.err) == (2, True)
 
 
-def test_host_yaml_says_what_is_not_typed_and_a_dry_run_from_where_it_came(sim: Run, tmp_path: Path) -> None:
+def test_host_yaml_fills_unset_options_and_a_dry_run_has_the_source(sim: Run, tmp_path: Path) -> None:
     line = "create-vm vm --profile L40S-4Q --dry-run --json"
     assert sim(line, FOUR).document["data"]["sources"]["placement"] == {"value": "least-waste", "source": "built in"}
     assert gpus(sim(f"create-vm a --profile L40S-4Q --gpu {THIRD} --no-start --json", FOUR)) == [THIRD]
@@ -48,17 +48,19 @@ def test_host_yaml_says_what_is_not_typed_and_a_dry_run_from_where_it_came(sim: 
     assert "placement.policy: 'deep' is not least-waste, depth" in sim(line.replace(" --json", ""), FOUR).err
 
 
-def test_a_profile_of_the_demand_that_no_gpu_offers_is_told(sim: Run, tmp_path: Path) -> None:
+def test_an_unoffered_profile_of_the_demand_is_reported(sim: Run, tmp_path: Path) -> None:
     host_file(tmp_path, "version: 1\nplacement:\n  demand:\n    L40S-4Q: 1\n    L40S-4X: 2\n    A16-2Q: 1\n")
     line = "create-vm vm --profile L40S-4Q --dry-run --json"
-    (told,) = sim(line, FOUR).document["warnings"]
-    assert "host.yaml:5: placement.demand: no GPU here offers 'L40S-4X', it counts for nothing (did you mean" in told
-    assert "L40S-4Q" in told
+    (reported,) = sim(line, FOUR).document["warnings"]
+    assert (
+        "host.yaml:5: placement.demand: no GPU here offers 'L40S-4X', it counts for nothing (did you mean" in reported
+    )
+    assert "L40S-4Q" in reported
     (again,) = sim("create-vm 'vm-{}' --count 2 --profile L40S-4Q --dry-run --json", FOUR).document["warnings"]
-    assert again == told
+    assert again == reported
     assert sim(f"{line} --placement depth", FOUR).document["warnings"] == []
     seen = sim("diff", FOUR)
-    assert told in seen.err + seen.out
+    assert reported in seen.err + seen.out
     assert "host.yaml:6: placement.demand: no GPU here offers 'A16-2Q'" in seen.err + seen.out
 
 
@@ -75,7 +77,7 @@ def test_several_gpus_and_none_of_some(sim: Run) -> None:
     assert sim("create-vm vm --profile L40S-4Q --gpu A40 --dry-run", FOUR).status == 2
 
 
-def test_a_group_is_spread_kept_and_shown(sim: Run) -> None:
+def test_a_spread_group_is_saved_and_shown(sim: Run) -> None:
     made = sim("create-vm 'e-{}' --count 3 --profile L40S-4Q --spread-group exam --no-start --json", FOUR)
     assert [v["vgpus"][0]["gpu"] for v in made.document["data"]["vms"]] == [FIRST, SECOND, THIRD]
     assert sim("show-vm e-1 --json", FOUR).document["data"]["spread_group"] == "exam"
@@ -88,7 +90,7 @@ def test_a_group_is_spread_kept_and_shown(sim: Run) -> None:
     assert (moved.status, "it has f-1 of the group" in moved.err) == (4, True)
 
 
-def test_the_other_commands_that_place_take_the_words_too(sim: Run, tmp_path: Path) -> None:
+def test_other_placing_commands_have_the_options(sim: Run, tmp_path: Path) -> None:
     assert gpus(sim(f"create-vm a --profile L40S-4Q --gpu {THIRD} --no-start --json", FOUR)) == [THIRD]
     words = f"--placement breadth --not-gpu {FIRST} --numa-node 0 --scheduler best_effort"
     assert sorted(gpus(sim(f"attach a --profile L40S-4Q {words} --dry-run --json", FOUR))) == [THIRD]
@@ -106,9 +108,7 @@ def test_the_other_commands_that_place_take_the_words_too(sim: Run, tmp_path: Pa
     assert sim(f"ensure-vm -f {spec} --state stopped", FOUR).status == 3
 
 
-def test_a_profile_of_any_model_makes_a_vm_with_the_one_it_got_and_means_that_from_then_on(
-    sim: Run, tmp_path: Path
-) -> None:
+def test_a_profile_of_any_model_is_resolved_once(sim: Run, tmp_path: Path) -> None:
     two = tmp_path / "two.yaml"
     two.write_text("version: 1\ngpus:\n  - {model: L40S}\n  - {model: A16}\n")
     made = sim("create-vm vm-1 --profile 2B --no-start --json", str(two))

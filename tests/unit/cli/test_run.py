@@ -11,14 +11,14 @@ import pytest
 from tests.unit.cli.test_confirm import Terminal
 from tests.unit.cli.test_pages import GPU
 from vgpuctl.cli import run
-from vgpuctl.cli.result import Result
+from vgpuctl.cli.result import CommandOutput
 from vgpuctl.cli.settings import Settings
-from vgpuctl.cli.signals import Guard
+from vgpuctl.cli.signals import SignalGuard
 from vgpuctl.errors import NoCapacity
 
 
-def test_text_on_stdout_and_the_rest_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
-    result = Result([GPU], warnings=("libvirt was not asked",), notes=("no system is on its disk",))
+def test_text_on_stdout_and_the_rest_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    result = CommandOutput([GPU], warnings=("libvirt was not asked",), notes=("no system is on its disk",))
     assert run.perform(Settings(), "list-gpus", lambda guard: result) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("ADDRESS")
@@ -27,8 +27,8 @@ def test_text_on_stdout_and_the_rest_beside_it(capsys: pytest.CaptureFixture[str
     )
 
 
-def test_a_document_and_nothing_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
-    result = Result([GPU], warnings=("libvirt was not asked",), notes=("a note",))
+def test_json_output_has_no_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    result = CommandOutput([GPU], warnings=("libvirt was not asked",), notes=("a note",))
     assert run.perform(Settings(json=True), "list-gpus", lambda guard: result) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
@@ -36,7 +36,7 @@ def test_a_document_and_nothing_beside_it(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_an_error_is_a_status(capsys: pytest.CaptureFixture[str]) -> None:
-    def work(guard: Guard) -> Result:
+    def work(guard: SignalGuard) -> CommandOutput:
         raise NoCapacity("full")
 
     assert run.perform(Settings(json=True), "create-vm", work) == 4
@@ -48,19 +48,19 @@ def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", screen)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
-    assert run.perform(Settings(), "list-gpus", lambda guard: Result([GPU])) == 0
+    assert run.perform(Settings(), "list-gpus", lambda guard: CommandOutput([GPU])) == 0
     assert "NVIDIA A100-PCIE-40GB" in screen.getvalue()
 
 
 def test_a_page_that_cannot_be_made_is_a_bug_not_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.perform(Settings(), "list-gpus", lambda guard: Result([{}])) == 1
+    assert run.perform(Settings(), "list-gpus", lambda guard: CommandOutput([{}])) == 1
     assert "[bug]" in capsys.readouterr().err
 
 
 def test_another_thread_has_no_signals_to_handle(capsys: pytest.CaptureFixture[str]) -> None:
     statuses: list[int] = []
     thread = threading.Thread(
-        target=lambda: statuses.append(run.perform(Settings(), "list-vms", lambda guard: Result([])))
+        target=lambda: statuses.append(run.perform(Settings(), "list-vms", lambda guard: CommandOutput([])))
     )
     thread.start()
     thread.join()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""set-scheduler as it is typed, with every option; what show-gpu, list-gpus and doctor say of it."""
+"""The command set-scheduler, with every option; what show-gpu, list-gpus and doctor show of it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Ran
-from vgpuctl.cli.commands.set_scheduler import POLICIES, WAYS
-from vgpuctl.plan import scheduler as plan
-from vgpuctl.spec import scheduler as spec
+from vgpuctl.cli.commands.set_scheduler import METHODS, POLICIES
+from vgpuctl.config import scheduler_spec as spec
+from vgpuctl.plan import scheduler_plan as plan
 
 Run = Callable[..., Ran]
 GPU = "0000:3b:00.0"
 
 
-def test_the_words_on_the_command_line_are_those_of_the_program() -> None:
+def test_command_line_values_match_the_program() -> None:
     assert POLICIES == spec.POLICIES
-    assert sorted(WAYS) == sorted(plan.WAYS)
+    assert sorted(METHODS) == sorted(plan.METHODS)
 
 
 def test_it_is_set_and_shown(sim: Run) -> None:
@@ -44,7 +44,7 @@ def test_adaptive_round_robin_and_a_dry_run(sim: Run) -> None:
     assert "slices of 2 ms on the average, averaging factor 20" in shown
 
 
-def test_vms_are_named_and_drained_when_asked_and_each_has_its_share(sim: Run) -> None:
+def test_vms_are_named_and_drained_and_each_has_its_time_share(sim: Run) -> None:
     for name in ("one", "two"):
         assert sim(f"create-vm {name} --profile A100-10C").status == 0
     line = f"set-scheduler {GPU} --policy fixed_share"
@@ -75,7 +75,7 @@ gpus: [{model: A40}]
         ("595.45.04", "RmPVMRL=0x9", 50.0),
     ],
 )
-def test_an_equal_share_is_a_number_only_where_the_driver_has_no_weights(
+def test_equal_share_is_a_number_only_without_driver_weights(
     sim: Run, tmp_path: Path, driver: str, word: str, percent: float | None
 ) -> None:
     file = tmp_path / "host.yaml"
@@ -95,21 +95,21 @@ def test_an_equal_share_is_a_number_only_where_the_driver_has_no_weights(
     assert ("not known: this driver weights vGPUs" in " ".join(shown.split())) is (percent is None)
 
 
-def test_the_file_way_says_when_it_counts(sim: Run) -> None:
+def test_modprobe_says_when_it_applies(sim: Run) -> None:
     ran = sim(f"set-scheduler {GPU} --policy equal_share --via modprobe")
     assert ran.out == f"{GPU}: equal_share when its driver is loaded next\n"
     assert "takes effect when the driver nvidia is loaded again or the host is rebooted" in ran.err
     shown = sim(f"show-gpu {GPU}").out
     assert "best_effort; asked for: equal_share" in shown
     assert "next load:" in shown
-    told = sim("doctor scheduler registry-word registry-lines --json").document["data"]["checks"]
-    assert [check["verdict"] for check in told] == ["warn", "ok", "ok"]
+    reported = sim("doctor scheduler registry-word registry-lines --json").document["data"]["checks"]
+    assert [check["verdict"] for check in reported] == ["warn", "ok", "ok"]
     sim("sim reboot")
     assert "driver loaded with" in sim(f"show-gpu {GPU}").out
     assert sim("doctor scheduler --json").document["data"]["checks"][0]["verdict"] == "ok"
 
 
-def test_a_second_line_is_found_by_doctor(sim: Run, tmp_path: Path) -> None:
+def test_doctor_reports_a_second_line(sim: Run, tmp_path: Path) -> None:
     sim(f"set-scheduler {GPU} --policy equal_share --via modprobe")
     (folder,) = tmp_path.rglob("modprobe.d")
     (folder / "zz.conf").write_text('options nvidia NVreg_RegistryDwordsPerDevice="pci=16:00;A=1"\n')
@@ -130,7 +130,7 @@ def test_a_second_line_is_found_by_doctor(sim: Run, tmp_path: Path) -> None:
         ("--policy equal_share --time-slice 31", 6, "the driver takes 1 to 30 ms"),
     ],
 )
-def test_what_cannot_be_meant(sim: Run, words: str, status: int, text: str) -> None:
+def test_invalid_values(sim: Run, words: str, status: int, text: str) -> None:
     ran = sim(f"set-scheduler {GPU} {words}")
     assert ran.status == status
     assert text in ran.err

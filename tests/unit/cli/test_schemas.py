@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schemas are schemas, and take the documents that the program prints."""
+"""The schemas are valid, and accept the documents that the program prints."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def test_a_schema_is_valid_and_takes_a_failure(kind: str) -> None:
     error = {
         "code": "failed", "message": "m", "hint": None, "facts": {}, "exit_status": 1, "undone": [], "left": [],
     }  # fmt: skip
-    jsonschema.validate(json.loads(document.failure(kind, error, changed=False)), schema)
+    jsonschema.validate(json.loads(document.failure_text(kind, error, changed=False)), schema)
 
 
 def test_every_command_has_a_kind() -> None:
     commands = {
-        words.removeprefix("vgpuctl ").replace(" ", "-") for words, c in docs.commands() if isinstance(c, Command)
+        words.removeprefix("vgpuctl ").replace(" ", "-") for words, c in docs.walk_commands() if isinstance(c, Command)
     }
     assert {*commands, "hosts"} == set(KINDS)
 
@@ -37,10 +37,12 @@ def test_unknown_is_null_and_a_missing_field_is_refused() -> None:
         "max_per_gpu": None, "free": None, "free_at_least": 0, "excludes": None,
         "gpus": [{"address": "0000:3b:00.0", "free": None, "free_at_least": 0}], "new": 1,
     }  # fmt: skip
-    jsonschema.validate(json.loads(document.success("list-profiles", [row], changed=False, warnings=[])), schema)
+    jsonschema.validate(json.loads(document.success_text("list-profiles", [row], changed=False, warnings=[])), schema)
     del row["free"]
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(json.loads(document.success("list-profiles", [row], changed=False, warnings=[])), schema)
+        jsonschema.validate(
+            json.loads(document.success_text("list-profiles", [row], changed=False, warnings=[])), schema
+        )
 
 
 def test_a_type_that_json_does_not_have_is_refused() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completion, asked as the shells ask, and once in a real bash."""
+"""Completion with the input of the shells, and once in a real bash."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Run = Callable[..., Ran]
 
 
 def completed(line: str) -> list[str]:
-    """Return what bash is told about a line."""
+    """Return the completions for bash."""
     ran = child(env=child_environment(_VGPUCTL_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD="0"))
     assert ran.returncode == 0
     assert ran.stderr == ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals: the first undoes, the second stops the undo, and the document stays one."""
+"""Signals: the first undoes, the second stops the undo, and there is exactly one document."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def work(guard):
     thing = Thing()
     reference = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGTERM))
     del thing
-    shown = progress.choose(Settings(json=True), guard)
-    shown.started(1, "define")
+    shown = progress.choose_progress(Settings(json=True), guard)
+    shown.on_step_start(1, "define")
     raise AssertionError("it went on")
 
 sys.exit(run.perform(Settings(json=True), "create-vm", work))
@@ -104,9 +104,9 @@ def test_a_signal_that_python_loses_stops_the_next_step() -> None:
 
 def test_handlers_are_put_back() -> None:
     before = [signal.getsignal(number) for number in signals.SIGNALS]
-    with signals.handled() as guard:
+    with signals.handle_signals() as guard:
         assert signal.getsignal(signal.SIGTERM) == guard.handle
-        with signals.handled() as inner:
+        with signals.handle_signals() as inner:
             assert inner is guard
         guard.close()
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
@@ -116,7 +116,7 @@ def test_handlers_are_put_back() -> None:
 def test_an_ignored_signal_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with signals.handled():
+        with signals.handle_signals():
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
@@ -137,7 +137,7 @@ sys.exit(main())
 """
 
 
-def test_ctrl_c_while_click_is_imported_is_told_as_one_document() -> None:
+def test_ctrl_c_while_click_is_imported_prints_one_document() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", _IMPORTING], env=child_environment(), capture_output=True, text=True, check=False
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""simulate as it is typed: every option, what is printed, the files that it makes and the input that it refuses."""
+"""The command simulate: every option, its output, the files it creates and the input it refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Ran, child, child_environment
-from vgpuctl.spec.fields import PLACEMENTS
+from vgpuctl.config.vm_fields import PLACEMENT_POLICIES
 
 Sim = Callable[..., Ran]
 CSV = "arrival_seconds,departure_seconds,profile\n0,60,L40S-2B\n30,,8Q\n30,,8Q\n"
@@ -43,7 +43,7 @@ def test_the_document_fits_its_schema_and_names_the_files(sim: Sim, tmp_path: Pa
     assert (ran.status, data["written"], data["plot"]) == (0, str(csv), str(picture))
     assert ran.document["changed"] is False
     (policy,) = data["policies"]
-    assert policy["policy"] == PLACEMENTS[0]
+    assert policy["policy"] == PLACEMENT_POLICIES[0]
     assert len(policy["timeline"]) == 240
     assert ET.parse(picture).getroot().tag.endswith("svg")
     again = sim(f"simulate --requests {csv} --json", "l40s-x4").document["data"]
@@ -55,7 +55,7 @@ def test_compare_has_one_line_for_each_policy(sim: Sim, tmp_path: Path) -> None:
     ran = sim(
         f"simulate --generate churn --days 2 --load 90 --seed 3 --host-count 2 --compare --plot {picture}", "l40s-x4"
     )
-    assert [line.split()[0] for line in ran.out.splitlines()[4:]] == list(PLACEMENTS)
+    assert [line.split()[0] for line in ran.out.splitlines()[4:]] == list(PLACEMENT_POLICIES)
     assert picture.read_bytes().startswith(b"\x89PNG\r\n")
     assert ran.err == f"picture: {picture}\n"
 
@@ -66,7 +66,7 @@ def test_the_same_data_is_the_same_picture(sim: Sim, tmp_path: Path, requests: s
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
-def test_what_is_there_is_kept(sim: Sim) -> None:
+def test_keep_counts_vgpus(sim: Sim) -> None:
     ran = sim("simulate --generate churn --count 20 --mix 4Q:1 --keep --json", "mixed")
     assert ran.document["data"]["kept_mib"] == 4096
     assert ran.document["data"]["requests"] == 20
@@ -109,7 +109,7 @@ def test_mig_on_demand(sim: Sim) -> None:
         ("--generate ai --plot FIFO", 3, "it is there already"),
     ],
 )
-def test_what_does_not_go_is_refused_before_anything_is_written(
+def test_invalid_input_is_refused_before_anything_is_written(
     sim: Sim, requests: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, status: int, says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -128,7 +128,7 @@ def test_what_does_not_go_is_refused_before_anything_is_written(
     assert Path(requests).read_text() == CSV
 
 
-def test_a_picture_that_cannot_be_written_whole_is_not_left(tmp_path: Path, requests: str) -> None:
+def test_a_partly_written_picture_is_removed(tmp_path: Path, requests: str) -> None:
     picture = tmp_path / "day.png"
     limits = (4096, 4096)
     ran = child(
@@ -148,7 +148,7 @@ def test_a_picture_that_cannot_be_written_whole_is_not_left(tmp_path: Path, requ
     assert not picture.exists()
 
 
-def test_without_matplotlib_it_is_said_what_to_install_before_the_work(tmp_path: Path) -> None:
+def test_missing_matplotlib_is_reported_before_the_work(tmp_path: Path) -> None:
     broken = tmp_path / "broken" / "matplotlib"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise ImportError('No module named matplotlib')\n")

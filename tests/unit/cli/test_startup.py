@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What command lines import: --version, --help and completion of names click alone, and others what they use.
+"""What command lines import: --version, --help and name completion only click, others only what they use.
 
-tests/bench times them, test_startup.py beside click, test_remote.py on ten hosts.
+tests/bench times them: test_startup.py compared with click, test_remote.py on ten hosts.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ LIGHT_LINES = [
 ]
 NOT_TO_LOOK = HEAVY - {"json"} | {
     "concurrent.futures", "decimal", "difflib", "email", "fractions", "importlib.resources", "pickle", "shutil",
-    "vgpuctl.domain.edit", "vgpuctl.domain.render",
+    "vgpuctl.domain.domain_edit", "vgpuctl.domain.render",
 }  # fmt: skip
 """What a command that only looks at a host without VMs and without host.yaml does without."""
 LOOKING = ("list-gpus", "list-profiles", "list-vms", "list-vgpus", "show-gpu 0000:3b:00.0")
-NOT_TO_START = NOT_TO_LOOK - {"lxml", "vgpuctl.domain.edit"}
+NOT_TO_START = NOT_TO_LOOK - {"lxml", "vgpuctl.domain.domain_edit"}
 """What a command does without that makes no XML and reads no YAML."""
 OF_A_VM = ("show-vm vdi-1", "console vdi-1", "stop-vm vdi-1 --force", "start-vm vdi-1", "delete-vm vdi-1 --yes")
 _LIST = "import sys\nfrom vgpuctl.cli.entry import main\nmain(sys.argv[1:])\nprint(*sys.modules, file=sys.stderr)"
@@ -57,13 +57,13 @@ def test_listing_commands_imports_no_command() -> None:
 
 
 @pytest.mark.parametrize("line", LOOKING)
-def test_who_only_looks_imports_nothing_of_what_makes(line: str) -> None:
-    _done("list-gpus")  # the first look reads the simulated host's scenario, which is YAML
+def test_reading_commands_import_no_changing_code(line: str) -> None:
+    _done("list-gpus")  # the first snapshot reads the simulated host's scenario, which is YAML
     assert sorted(_done(line) & NOT_TO_LOOK) == []
 
 
 @pytest.mark.parametrize("line", OF_A_VM)
-def test_a_command_for_a_vm_that_is_there_imports_neither_templates_nor_yaml(line: str) -> None:
+def test_a_command_for_an_existing_vm_imports_no_templates_and_no_yaml(line: str) -> None:
     _done("create-vm vdi-1 --profile A100-4C")
     assert sorted(_done(line) & NOT_TO_START) == []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers that go away, full disks, odd encodings."""
+"""Closed pipes, full disks, odd encodings."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import ROOT, Ran, child, child_environment
-from vgpuctl.cli.streams import clean
+from vgpuctl.cli.streams import sanitize
 
 _PRINT = (
-    "import sys\nfrom vgpuctl.cli import run\nfrom vgpuctl.cli.result import Result\n"
+    "import sys\nfrom vgpuctl.cli import run\nfrom vgpuctl.cli.result import CommandOutput\n"
     "from vgpuctl.cli.settings import Settings\n"
     "sys.exit(run.perform(Settings(json='--json' in sys.argv), 'completion',"
-    " lambda guard: Result({'shell': 'bash', 'script': 'é\\udcff' * 100000}, raw='é\\udcff' * 100000)))"
+    " lambda guard: CommandOutput({'shell': 'bash', 'script': 'é\\udcff' * 100000}, raw='é\\udcff' * 100000)))"
 )
 
 
 def test_clean_keeps_text_and_replaces_controls() -> None:
-    assert clean("Größe\tx\ny") == "Größe\tx\ny"
-    assert clean("a\x1b[2Jb\u202ec") == "a\ufffd[2Jb\ufffdc"
+    assert sanitize("Größe\tx\ny") == "Größe\tx\ny"
+    assert sanitize("a\x1b[2Jb\u202ec") == "a\ufffd[2Jb\ufffdc"
 
 
 HIDDEN = "\u200e\u200f\u061c\u202e\u2066\u200b\ufeff\xad\x9b\U000e0041\u3164"
@@ -49,10 +49,8 @@ LINES = (
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_no_name_from_outside_or_typed_steers_the_terminal(
-    tmp_path: Path, vgpuctl: Callable[..., Ran], line: str
-) -> None:
-    """A VM that virsh made may have any name; tables, errors, hints, warnings and JSON tell it."""
+def test_no_name_can_send_control_characters(tmp_path: Path, vgpuctl: Callable[..., Ran], line: str) -> None:
+    """A VM that virsh created may have any name; tables, errors, hints, warnings and JSON show it."""
     name = f"vdi-{HIDDEN}001"
     path = tmp_path / "host.yaml"
     path.write_text(SCENARIO.replace("NAME", "".join(f"\\U{ord(c):08x}" for c in name)), encoding="utf-8")
@@ -64,7 +62,7 @@ def test_no_name_from_outside_or_typed_steers_the_terminal(
             assert ran.document["data"][0]["name"] == name
 
 
-def test_a_reader_that_goes_away_is_quiet() -> None:
+def test_a_closed_pipe_is_no_error() -> None:
     for words in ([], ["--json"]):
         with subprocess.Popen(
             [sys.executable, "-c", _PRINT, *words],
@@ -111,7 +109,7 @@ def test_an_encoding_without_the_letters_loses_only_those() -> None:
         ({"LC_ALL": "C.UTF-8"}, "11 × A100-4C".encode()),
     ],
 )
-def test_our_own_signs_are_asciis_only_where_the_encoding_lacks_them(
+def test_symbols_become_ascii_only_if_the_encoding_lacks_them(
     environment: dict[str, str], shown: bytes, tmp_path: Path
 ) -> None:
     words = ("--host", "sim:a100-40", "create-vm", "--profile", "A100-4C:11")
@@ -124,15 +122,15 @@ def test_our_own_signs_are_asciis_only_where_the_encoding_lacks_them(
     assert error["message"].startswith("no room for 11 × A100-4C")
 
 
-def test_every_sign_that_the_program_prints_has_its_form_in_ascii() -> None:
-    """`letters.py` has the letters that are never printed."""
+def test_every_printed_symbol_has_an_ascii_form() -> None:
+    """`visible_characters.py` lists the characters that are never printed."""
     signs: set[str] = set()
-    for path in set((ROOT / "vgpuctl").rglob("*.py")) - {ROOT / "vgpuctl" / "letters.py"}:
+    for path in set((ROOT / "vgpuctl").rglob("*.py")) - {ROOT / "vgpuctl" / "visible_characters.py"}:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
-                signs.update(sign for sign in clean(node.value) if not sign.isascii())
+                signs.update(sign for sign in sanitize(node.value) if not sign.isascii())
     assert {"×", "…"} <= signs
     assert {sign for sign in signs if sign.encode("ascii", "vgpuctl-ascii") == b"?"} == {"\N{REPLACEMENT CHARACTER}"}
 

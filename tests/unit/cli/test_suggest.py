@@ -7,18 +7,18 @@ import pytest
 
 from tests.unit.cli.test_every_option import spellings
 from vgpuctl.cli import suggest
-from vgpuctl.cli.table import COMMANDS, OPTION_SYNONYMS, SYNONYMS
+from vgpuctl.cli.command_table import COMMANDS, OPTION_SYNONYMS, SYNONYMS
 
 
 def test_every_synonym_leads_somewhere() -> None:
     assert set(SYNONYMS.values()) <= set(COMMANDS)
     assert not set(SYNONYMS) & set(COMMANDS)
     assert set(OPTION_SYNONYMS.values()) <= set(spellings())
-    own = {"--vcpu", "--vgpu", "--pool"}  # --vgpu is an option of detach alone, --pool of list-images
+    own = {"--vcpu", "--vgpu", "--pool"}  # --vgpu is only an option of detach, --pool of list-images
     assert not set(OPTION_SYNONYMS) - own & set(spellings())
 
 
 @pytest.mark.parametrize("word", ["frobnicate", "x", "zzz"])
 def test_nothing_is_better_than_something_far_fetched(word: str) -> None:
-    assert suggest.meant_command([word], list(COMMANDS)) is None
-    assert suggest.meant_option(f"--{word}", spellings()) is None
+    assert suggest.suggest_command([word], list(COMMANDS)) is None
+    assert suggest.suggest_option(f"--{word}", spellings()) is None

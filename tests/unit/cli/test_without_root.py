@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is not root is told so in one line by every command that changes this host, before it looks at anything."""
+"""Without root, every command that changes this host fails with one line before it reads anything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _AS_NOBODY = """
 import contextlib, io, importlib, json, os, pkgutil, sys
 import vgpuctl
 for module in pkgutil.walk_packages(vgpuctl.__path__, "vgpuctl."):  # nobody may not read a checkout below /root
-    if not module.name.endswith("__main__") and "remote.on_host" not in module.name:
+    if not module.name.endswith("__main__") and "remote.bootstrap_script" not in module.name:
         with contextlib.suppress(ImportError):
             importlib.import_module(module.name)
 from vgpuctl.cli.entry import main
@@ -51,7 +51,7 @@ LINES = (
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_root_is_asked_for_first(line: str) -> None:
+def test_root_is_required_first(line: str) -> None:
     ran = child(json.dumps(shlex.split(line)), code=_AS_NOBODY)
     first, hint = ran.stderr.splitlines()
     assert (ran.returncode, ran.stdout) == (1, "")
@@ -61,7 +61,7 @@ def test_root_is_asked_for_first(line: str) -> None:
     assert hint == f"  hint: {'run the same command with sudo in front' if quoted else f'sudo vgpuctl {line}'}"
 
 
-def test_root_is_asked_for_in_json_and_not_by_a_dry_run() -> None:
+def test_root_is_required_in_json_and_not_by_a_dry_run() -> None:
     ran = child(json.dumps(["install-host", "--json"]), code=_AS_NOBODY)
     error = json.loads(ran.stdout)["error"]
     assert (ran.returncode, error["code"], error["exit_status"], error["undone"]) == (1, "os-error", 1, [])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at hosts as plain values: what a test says is there, and nothing else is."""
+"""Snapshots of hosts as plain values: they contain only what a test puts in."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vgpuctl.doctor.catalogue import CHECKS
-from vgpuctl.doctor.check import Check, Finding, Folder, Look, Text
+from vgpuctl.doctor.check import Check, CheckContext, FileContent, Finding, FolderListing
 from vgpuctl.model.snapshot import Snapshot
 
 
@@ -19,30 +19,30 @@ def check_of(name: str) -> Check:
 def judge(
     name: str,
     snapshot: Snapshot | None = None,
-    files: Mapping[str, str | Text] | None = None,
-    folders: Mapping[str, Sequence[str] | Folder] | None = None,
+    files: Mapping[str, str | FileContent] | None = None,
+    folders: Mapping[str, Sequence[str] | FolderListing] | None = None,
     **more: Any,
 ) -> Finding:
-    """Let a check judge a host on which only these files and directories are there."""
+    """Run a check on a host that has only these files and directories."""
     check = check_of(name)
-    asked = [check.needs]
-    if snapshot is not None and check.needs_of is not None:
-        asked.append(check.needs_of(snapshot))
-    texts = {path: Text() for needs in asked for path in needs.files}
-    lists = {path: Folder() for needs in asked for path in (*needs.folders, *needs.configs)}
+    asked = [check.paths]
+    if snapshot is not None and check.find_paths is not None:
+        asked.append(check.find_paths(snapshot))
+    texts = {path: FileContent() for needs in asked for path in needs.files}
+    lists = {path: FolderListing() for needs in asked for path in (*needs.folders, *needs.configs)}
     configs = tuple(f"{path}/" for needs in asked for path in needs.configs)
     for path, text in (files or {}).items():
         assert path in texts or path.startswith(configs), f"{name} does not ask for {path}"
         if path not in texts:
             at, _, file = path.rpartition("/")
-            lists[at] = Folder(tuple(sorted([*(lists[at].names or ()), file])))
-        texts[path] = text if isinstance(text, Text) else Text(text)
+            lists[at] = FolderListing(tuple(sorted([*(lists[at].names or ()), file])))
+        texts[path] = text if isinstance(text, FileContent) else FileContent(text)
     for path, names in (folders or {}).items():
         assert path in lists, f"{name} does not ask for {path}"
-        lists[path] = names if isinstance(names, Folder) else Folder(tuple(names))
-    return check.judge(Look(snapshot=snapshot, files=texts, folders=lists, **more))
+        lists[path] = names if isinstance(names, FolderListing) else FolderListing(tuple(names))
+    return check.run(CheckContext(snapshot=snapshot, files=texts, folders=lists, **more))
 
 
 def said(finding: Finding) -> str:
-    """Return everything that a finding tells, in one text."""
+    """Return the whole text of a finding."""
     return "\n".join((finding.verdict, *finding.evidence, finding.fix or ""))

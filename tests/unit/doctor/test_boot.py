@@ -6,48 +6,63 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.doctor.looks import judge, said
-from tests.values import A4C, a100, promised, snapshot, t4, vm
-from vgpuctl.doctor.boot import GUESTS, GUESTS_UNIT, HOOK, HOOKS, OWN_HOOK, UNIT, WANTS
-from vgpuctl.doctor.check import Text, Verdict
+from tests.values import A4C, a100, assigned, snapshot, t4, vm
+from vgpuctl.doctor.boot import (
+    HOOK_DIRECTORY,
+    LIBVIRT_GUESTS_CONFIGS,
+    LIBVIRT_GUESTS_UNIT,
+    LIBVIRT_HOOK,
+    RESTORE_UNIT,
+    VGPUCTL_HOOK,
+    WANTS_DIRECTORY,
+)
+from vgpuctl.doctor.check import FileContent, Verdict
 from vgpuctl.model.gpu import Backend
-from vgpuctl.model.records import FilePermissions
+from vgpuctl.model.port_values import FilePermissions
 
 GPU = a100()
 RUNS = FilePermissions(0o755, 0, 0)
-HOST = snapshot(GPU, vms=(vm(1, promised(GPU, A4C)),))
+HOST = snapshot(GPU, vms=(vm(1, assigned(GPU, A4C)),))
 
 
-def test_a_hook_of_its_own_or_in_libvirts_file():
-    own = judge("start-hook", HOST, folders={HOOKS: ("vgpuctl",)}, permissions={OWN_HOOK: RUNS})
-    line = judge("start-hook", HOST, files={HOOK: "#!/bin/sh\nexec vgpuctl hook\n"}, permissions={HOOK: RUNS})
+def test_a_hook_in_qemu_d_or_libvirts_file():
+    own = judge("start-hook", HOST, folders={HOOK_DIRECTORY: ("vgpuctl",)}, permissions={VGPUCTL_HOOK: RUNS})
+    line = judge(
+        "start-hook", HOST, files={LIBVIRT_HOOK: "#!/bin/sh\nexec vgpuctl hook\n"}, permissions={LIBVIRT_HOOK: RUNS}
+    )
     assert (own.verdict, line.verdict) == (Verdict.OK, Verdict.OK)
 
 
 def test_no_hook_is_a_warning():
-    found = judge("start-hook", HOST, files={HOOK: "#!/bin/sh\n"}, folders={HOOKS: ("other",)})
+    found = judge("start-hook", HOST, files={LIBVIRT_HOOK: "#!/bin/sh\n"}, folders={HOOK_DIRECTORY: ("other",)})
     assert found.verdict is Verdict.WARN
     assert "vgpuctl install-host" in said(found)
 
 
 def test_a_hook_that_libvirt_may_not_run_fails():
     held = FilePermissions(0o644, 0, 0)
-    found = judge("start-hook", HOST, folders={HOOKS: ("vgpuctl",)}, permissions={OWN_HOOK: held})
-    assert (found.verdict, found.fix) == (Verdict.FAIL, f"chmod 755 {OWN_HOOK}")
+    found = judge("start-hook", HOST, folders={HOOK_DIRECTORY: ("vgpuctl",)}, permissions={VGPUCTL_HOOK: held})
+    assert (found.verdict, found.fix) == (Verdict.FAIL, f"chmod 755 {VGPUCTL_HOOK}")
 
 
 def test_hooks_that_cannot_be_read_are_unknown():
-    closed = Text(problem=f"{HOOK}: Permission denied")
-    assert judge("start-hook", HOST, files={HOOK: closed}).verdict is Verdict.UNKNOWN
+    closed = FileContent(problem=f"{LIBVIRT_HOOK}: Permission denied")
+    assert judge("start-hook", HOST, files={LIBVIRT_HOOK: closed}).verdict is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize("folder", ["/etc/systemd/system", "/usr/lib/systemd/system"])
 def test_the_unit_may_be_in_any_of_systemds_places(folder):
-    assert judge("restore-unit", HOST, folders={folder: (UNIT,), WANTS: (UNIT,)}).verdict is Verdict.OK
+    assert (
+        judge("restore-unit", HOST, folders={folder: (RESTORE_UNIT,), WANTS_DIRECTORY: (RESTORE_UNIT,)}).verdict
+        is Verdict.OK
+    )
 
 
 def test_a_unit_that_is_not_enabled_is_a_warning():
-    found = judge("restore-unit", HOST, folders={"/etc/systemd/system": (UNIT,), WANTS: (GUESTS_UNIT,)})
-    assert (found.verdict, found.fix) == (Verdict.WARN, f"systemctl enable {UNIT}")
+    found = judge(
+        "restore-unit", HOST, folders={"/etc/systemd/system": (RESTORE_UNIT,), WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,)}
+    )
+    assert (found.verdict, found.fix) == (Verdict.WARN, f"systemctl enable {RESTORE_UNIT}")
 
 
 def test_no_unit_is_a_warning():
@@ -55,7 +70,7 @@ def test_no_unit_is_a_warning():
     assert (found.verdict, found.fix) == (Verdict.WARN, "vgpuctl install-host")
 
 
-def test_what_a_reboot_leaves_needs_neither():
+def test_passthrough_gpus_need_neither():
     whole = snapshot(t4(backend=Backend.PASSTHROUGH))
     for name in ("start-hook", "restore-unit"):
         assert judge(name, whole).verdict is Verdict.NOT_APPLICABLE
@@ -70,15 +85,17 @@ def test_what_a_reboot_leaves_needs_neither():
         ("#ON_SHUTDOWN=shutdown\n", Verdict.WARN),
     ],
 )
-@pytest.mark.parametrize("path", GUESTS)
+@pytest.mark.parametrize("path", LIBVIRT_GUESTS_CONFIGS)
 def test_what_libvirt_guests_does_at_shutdown(path, line, verdict):
-    found = judge("libvirt-guests", HOST, files={path: line}, folders={WANTS: (GUESTS_UNIT,)})
+    found = judge("libvirt-guests", HOST, files={path: line}, folders={WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,)})
     assert found.verdict is verdict
     assert path in said(found)
 
 
-def test_libvirt_guests_that_is_off_or_has_nothing_to_stop_does_not_matter():
-    assert judge("libvirt-guests", HOST, files={GUESTS[0]: "ON_SHUTDOWN=suspend\n"}).verdict is Verdict.OK
-    idle = judge("libvirt-guests", snapshot(GPU, vms=(vm(1),)), folders={WANTS: (GUESTS_UNIT,)})
+def test_libvirt_guests_without_effect_does_not_matter():
+    assert (
+        judge("libvirt-guests", HOST, files={LIBVIRT_GUESTS_CONFIGS[0]: "ON_SHUTDOWN=suspend\n"}).verdict is Verdict.OK
+    )
+    idle = judge("libvirt-guests", snapshot(GPU, vms=(vm(1),)), folders={WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,)})
     assert idle.verdict is Verdict.NOT_APPLICABLE
-    assert judge("libvirt-guests", HOST, folders={WANTS: (GUESTS_UNIT,)}).verdict is Verdict.UNKNOWN
+    assert judge("libvirt-guests", HOST, folders={WANTS_DIRECTORY: (LIBVIRT_GUESTS_UNIT,)}).verdict is Verdict.UNKNOWN

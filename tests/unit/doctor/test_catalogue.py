@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of checks: ids, who explains what, and the document that lists them."""
+"""The list of checks: ids, the errors that each explains, and the document that lists them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpuctl.doctor.catalogue import CHECKS, chosen, explaining, worst
+from vgpuctl.doctor.catalogue import CHECKS, find_explaining_checks, select_checks, worst_verdict
 from vgpuctl.doctor.check import Finding, Verdict
 from vgpuctl.errors import NotFound, VgpuctlError
 
@@ -42,7 +42,7 @@ def test_ids_are_short_words_and_each_is_there_once():
     assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", name) for name in ids)
 
 
-def test_what_a_check_explains_is_an_error_that_exists():
+def test_a_check_explains_existing_error_codes():
     kinds: list[type[VgpuctlError]] = [VgpuctlError]
     for kind in kinds:
         kinds += kind.__subclasses__()
@@ -53,8 +53,8 @@ def test_what_a_check_explains_is_an_error_that_exists():
 
 
 def test_the_checks_are_chosen_by_id_in_the_order_of_the_list():
-    assert [check.id for check in chosen(("libvirt", "iommu"))] == ["iommu", "libvirt"]
-    assert chosen(()) == CHECKS
+    assert [check.id for check in select_checks(("libvirt", "iommu"))] == ["iommu", "libvirt"]
+    assert select_checks(()) == CHECKS
 
 
 @pytest.mark.parametrize(
@@ -62,19 +62,19 @@ def test_the_checks_are_chosen_by_id_in_the_order_of_the_list():
 )
 def test_an_unknown_check_is_refused_with_the_nearest(typed, hint):
     with pytest.raises(NotFound) as caught:
-        chosen((typed,))
+        select_checks((typed,))
     assert caught.value.hint == hint
 
 
 def test_an_error_is_explained_by_its_code_or_by_what_is_lacking():
-    assert [check.id for check in explaining("host-cannot", "iommu")] == ["iommu"]
-    assert "stuck-writes" in [check.id for check in explaining("stuck", None)]
-    assert explaining("usage", None) == ()
+    assert [check.id for check in find_explaining_checks("host-cannot", "iommu")] == ["iommu"]
+    assert "stuck-writes" in [check.id for check in find_explaining_checks("stuck", None)]
+    assert find_explaining_checks("usage", None) == ()
 
 
-def test_a_host_is_as_its_worst_finding():
+def test_a_host_has_its_worst_verdict():
     found = [Finding(verdict) for verdict in Verdict]
-    assert worst(tuple(found)) is Verdict.FAIL
-    assert worst((Finding(Verdict.OK), Finding(Verdict.UNKNOWN))) is Verdict.UNKNOWN
-    assert worst((Finding(Verdict.OK), Finding(Verdict.NOT_APPLICABLE))) is Verdict.OK
-    assert worst(()) is Verdict.NOT_APPLICABLE
+    assert worst_verdict(tuple(found)) is Verdict.FAIL
+    assert worst_verdict((Finding(Verdict.OK), Finding(Verdict.UNKNOWN))) is Verdict.UNKNOWN
+    assert worst_verdict((Finding(Verdict.OK), Finding(Verdict.NOT_APPLICABLE))) is Verdict.OK
+    assert worst_verdict(()) is Verdict.NOT_APPLICABLE

@@ -8,9 +8,9 @@ import pytest
 from tests.unit.doctor.looks import judge, said
 from tests.values import A4C, a100, changed, snapshot, t4, taken
 from vgpuctl.doctor.check import Verdict
-from vgpuctl.doctor.gpus import shortened
-from vgpuctl.model.gpu import Backend, Mode
-from vgpuctl.model.records import NvmlStatus
+from vgpuctl.doctor.gpus import shorten
+from vgpuctl.model.gpu import Backend, GpuMode
+from vgpuctl.model.port_values import NvmlStatus
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_the_driver_of_a_gpu(driver, verdict):
         assert t4().address not in said(found), "only what is wrong is told"
 
 
-def test_a_host_without_a_gpu_has_no_driver_to_miss():
+def test_a_host_without_a_gpu_needs_no_driver():
     for name in ("gpu-driver", "vgpu-driver", "vfs", "functions", "vgpu-types", "nvml"):
         assert judge(name, snapshot()).verdict is Verdict.NOT_APPLICABLE
 
@@ -57,14 +57,15 @@ def test_vfs_that_are_off_fail_with_the_command_that_turns_them_on():
     assert other.fix.startswith("vgpuctl set-mode 0000:3b:00.0 sriov; ")
 
 
-@pytest.mark.parametrize("mode", [Mode.PASSTHROUGH, Mode.UNMANAGED])
-def test_what_host_yaml_keeps_from_vgpus_is_no_fault(mode):
-    off = a100(backend=None, vfs_enabled=0, functions=(), types=(), desired=mode)
+@pytest.mark.parametrize("mode", [GpuMode.PASSTHROUGH, GpuMode.UNMANAGED])
+def test_gpus_not_configured_for_vgpus_are_ok(mode):
+    off = a100(backend=None, vfs_enabled=0, functions=(), types=(), desired_mode=mode)
     assert judge("vfs", snapshot(off)).verdict is Verdict.OK
     assert f"host.yaml: mode {mode}" in said(judge("vfs", snapshot(off)))
-    assert judge("gpu-driver", snapshot(a100(driver=None, desired=mode))).verdict is Verdict.OK
+    assert judge("gpu-driver", snapshot(a100(driver=None, desired_mode=mode))).verdict is Verdict.OK
     assert (
-        judge("vgpu-driver", snapshot(t4(backend=Backend.PASSTHROUGH, desired=mode))).verdict is Verdict.NOT_APPLICABLE
+        judge("vgpu-driver", snapshot(t4(backend=Backend.PASSTHROUGH, desired_mode=mode))).verdict
+        is Verdict.NOT_APPLICABLE
     )
 
 
@@ -76,7 +77,7 @@ def test_functions_without_a_problem():
     "gpu",
     [
         changed(a100(), 3, problem="its vGPU types cannot be read: Input/output error"),
-        changed(a100(), 3, vfio_dev=False),
+        changed(a100(), 3, has_vfio_dev=False),
         a100(problems=("virtfn3 is left out: Input/output error",)),
     ],
 )
@@ -112,6 +113,6 @@ def test_nvml(status, verdict):
 
 
 def test_many_lines_are_shortened():
-    assert shortened([]) == ()
-    assert shortened(["1", "2", "3", "4"]) == ("1", "2", "3", "4")
-    assert shortened(["1", "2", "3", "4", "5"]) == ("1", "2", "3", "and 2 more")
+    assert shorten([]) == ()
+    assert shorten(["1", "2", "3", "4"]) == ("1", "2", "3", "4")
+    assert shorten(["1", "2", "3", "4", "5"]) == ("1", "2", "3", "and 2 more")

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which drivers in guests the host's serves, and how those are told that it does not."""
+"""Which guest drivers the host's driver supports, and the report of the others."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.hosts import create, open_sim_host, request
 from tests.unit.doctor.looks import judge, said
 from tests.values import a100, snapshot, vm, vm_uuid
-from tests.worlds import create, open_host, wish
 from vgpuctl.doctor.check import Verdict
-from vgpuctl.doctor.guests import release_of, served
+from vgpuctl.doctor.guests import rate_guest_driver, vgpu_release
 from vgpuctl.engine.diagnose import diagnose
 from vgpuctl.model.gpu import Backend
-from vgpuctl.model.records import NvmlGuest, NvmlStatus
+from vgpuctl.model.port_values import NvmlGuest, NvmlStatus
 
 GPU = a100()
 SCENARIO = """version: 1
@@ -33,7 +33,7 @@ def guests(*versions: str | None, host: str = "550.90.05"):
      ("595.45.04", 20), ("600.1", None), ("Not Available", None)],
 )  # fmt: skip
 def test_the_release_is_that_of_the_branch(version, release):
-    assert release_of(version) == release
+    assert vgpu_release(version) == release
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_release_is_that_of_the_branch(version, release):
     ],
 )
 def test_a_host_serves_its_own_release_the_one_before_and_the_long_term_one_before(host, guest, verdict):
-    assert served(host, guest) is verdict
+    assert rate_guest_driver(host, guest) is verdict
 
 
 def test_a_guest_newer_than_the_host_fails_with_its_vm_and_what_to_do():
@@ -67,14 +67,14 @@ def test_a_guest_newer_than_the_host_fails_with_its_vm_and_what_to_do():
     assert "or update the host" in str(found.fix)
 
 
-def test_guests_that_the_host_serves_are_in_order():
+def test_supported_guests_are_ok():
     found = guests("550.54.14", "535.183.01")
     assert (found.verdict, found.fix) == (Verdict.OK, None)
     assert f"{vm_uuid(1)} on 0000:3b:00.0: 535.183.01 (vGPU 16)" in said(found)
     assert guests().evidence == ("host: 550.90.05", "no VM runs with a vGPU")
 
 
-def test_what_nvml_does_not_tell_is_unknown():
+def test_without_nvml_data_it_is_unknown():
     assert judge("guest-drivers", snapshot(GPU)).verdict is Verdict.UNKNOWN
     silent = snapshot(GPU, nvml=NvmlStatus(available=True))
     assert judge("guest-drivers", silent, guests={GPU.address: ()}).verdict is Verdict.UNKNOWN
@@ -85,9 +85,9 @@ def test_what_nvml_does_not_tell_is_unknown():
 @pytest.mark.parametrize(
     ("guest", "verdict"), [("573.07", "ok"), ("539.28", "ok"), ("550.90.07", "warn"), ("596.36", "fail")]
 )
-def test_a_vm_that_runs_with_such_a_driver_is_told(tmp_path, guest, verdict):
-    world = open_host(tmp_path, text=SCENARIO % guest).world
-    create(world, wish("H100-10C", name="desk"))
-    (row,) = diagnose(world, ("guest-drivers",))["checks"]
+def test_a_vm_with_such_a_driver_is_named(tmp_path, guest, verdict):
+    ports = open_sim_host(tmp_path, text=SCENARIO % guest).ports
+    create(ports, request("H100-10C", name="desk"))
+    (row,) = diagnose(ports, ("guest-drivers",))["checks"]
     assert row["verdict"] == verdict
     assert any(line.startswith("desk on ") and guest in line for line in row["evidence"])

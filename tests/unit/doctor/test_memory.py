@@ -6,15 +6,15 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.doctor.looks import judge, said
-from tests.values import A4C, a100, promised, snapshot, vm
+from tests.values import A4C, a100, assigned, snapshot, vm
 from vgpuctl.doctor.check import Verdict
 from vgpuctl.doctor.memory import MEMINFO
-from vgpuctl.model.records import HypervisorStatus
-from vgpuctl.model.sizes import mib_text
+from vgpuctl.model.port_values import HypervisorStatus
+from vgpuctl.model.sizes import format_mib
 from vgpuctl.model.vm import VmState
 
 GPU = a100()
-OWN = promised(GPU, A4C)
+OWN = assigned(GPU, A4C)
 
 
 def meminfo(total_mib: int, free_mib: int) -> dict[str, str]:
@@ -34,10 +34,10 @@ def test_the_memory_that_is_locked_must_be_there(state, total, free, verdict):
     host = snapshot(GPU, vms=(vm(1, OWN, memory_mib=4096, state=state),))
     found = judge("locked-memory", host, files=meminfo(total, free))
     assert found.verdict is verdict
-    assert f"MemTotal {mib_text(total)}" in said(found)
+    assert f"MemTotal {format_mib(total)}" in said(found)
 
 
-def test_without_devices_or_without_figures_nothing_is_judged():
+def test_without_devices_or_figures_it_is_not_checked():
     assert judge("locked-memory", snapshot(GPU, vms=(vm(1),))).verdict is Verdict.NOT_APPLICABLE
     assert judge("locked-memory", snapshot(GPU, vms=(vm(1, OWN),))).verdict is Verdict.UNKNOWN
     off = HypervisorStatus(available=False, uri="qemu:///system", reason="refused")

@@ -26,10 +26,10 @@ BACKTRACE = "error: vmiop_log: vgpu(+0xeb43) [0x5652bb60eb43]"
 
 
 def found_in(kernel=(), service=(), gpus=(GPU,)):
-    return judge("driver-messages", snapshot(*gpus), kernel=kernel, services={"nvidia-vgpu-mgr": service})
+    return judge("driver-messages", snapshot(*gpus), kernel_log=kernel, service_logs={"nvidia-vgpu-mgr": service})
 
 
-def test_drivers_without_a_complaint_are_in_order():
+def test_drivers_without_errors_are_ok():
     found = found_in(("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.90.05",), MANAGER)
     assert found.verdict is Verdict.OK
     assert found.evidence[0].startswith("1 lines of NVIDIA's modules and 2 of nvidia-vgpu-mgr since the boot")
@@ -53,7 +53,7 @@ def test_drivers_without_a_complaint_are_in_order():
         (TIMEOUT, Verdict.WARN, "did not start a vGPU"),
     ],
 )
-def test_a_line_of_the_kernels_log_is_told_with_its_gpu_and_what_it_means(line, verdict, words):
+def test_a_kernel_log_line_is_shown_with_gpu_and_explanation(line, verdict, words):
     found = found_in(("something else", line))
     assert found.verdict is verdict
     assert words in said(found)
@@ -65,17 +65,17 @@ def test_a_line_of_the_kernels_log_is_told_with_its_gpu_and_what_it_means(line, 
     ("line", "verdict"),
     [(NOT_VGX, Verdict.FAIL), (RM_CLIENT, Verdict.WARN), (NO_UUID, Verdict.WARN), (INIT, Verdict.WARN)],
 )
-def test_a_line_of_the_service_is_told_with_what_it_means(line, verdict):
+def test_a_service_log_line_is_explained(line, verdict):
     found = found_in(service=(*MANAGER, line, BACKTRACE))
     assert (found.verdict, len(found.evidence)) == (verdict, 1)
     assert found.evidence[0].endswith(f": {line}")
 
 
-def test_what_a_guests_program_causes_is_no_fault_of_the_host():
+def test_errors_of_guest_programs_are_not_host_errors():
     assert found_in((XID.format(13), XID.format(31), XID.format(43))).verdict is Verdict.OK
 
 
-def test_many_lines_of_one_kind_are_told_once_with_their_number_and_the_worst_first():
+def test_repeated_lines_are_shown_once_with_a_count_and_the_worst_first():
     found = found_in([XID.format(94)] * 900 + [XID.format(79)], [INIT] * 7)
     assert len(found.evidence) == 3
     assert "Xid 79" in found.evidence[0]
@@ -92,7 +92,7 @@ def test_a_long_line_is_cut():
     assert len(found_in((XID.format(79) + "x" * 500,)).evidence[0]) < 300
 
 
-def test_logs_that_cannot_be_read_are_unknown_unless_the_other_complains():
+def test_unreadable_logs_are_unknown_unless_the_other_has_errors():
     assert found_in(None, None).verdict is Verdict.UNKNOWN
     assert found_in(None, MANAGER).verdict is Verdict.UNKNOWN
     assert found_in((), None).verdict is Verdict.UNKNOWN

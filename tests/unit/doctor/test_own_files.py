@@ -7,10 +7,10 @@ import pytest
 
 from tests.unit.doctor.looks import judge, said
 from tests.values import MACHINE, a100, snapshot, t4
-from vgpuctl.doctor.check import Text, Verdict
-from vgpuctl.doctor.own_files import HOST_FILE, MACHINE_ID, RUN
-from vgpuctl.model.records import FilePermissions
-from vgpuctl.model.wish import PlacementSpec
+from vgpuctl.doctor.check import FileContent, Verdict
+from vgpuctl.doctor.own_files import HOST_FILE, MACHINE_ID, RUN_DIRECTORY
+from vgpuctl.model.port_values import FilePermissions
+from vgpuctl.model.request import PlacementSpec
 
 
 @pytest.mark.parametrize(
@@ -24,27 +24,29 @@ from vgpuctl.model.wish import PlacementSpec
     ],
 )
 def test_nobody_else_writes_claims(seen, verdict):
-    found = judge("run-directory", permissions={RUN: seen})
+    found = judge("run-directory", permissions={RUN_DIRECTORY: seen})
     assert found.verdict is verdict
     assert f"mode {seen.mode:04o}, owner {seen.owner}" in said(found)
 
 
-def test_a_run_directory_that_is_not_there_is_no_fault():
+def test_a_missing_run_directory_is_ok():
     assert judge("run-directory").verdict is Verdict.OK
-    found = judge("run-directory", permissions={RUN: FilePermissions(0o700, 0, 0)}, closed="Permission denied")
+    found = judge(
+        "run-directory", permissions={RUN_DIRECTORY: FilePermissions(0o700, 0, 0)}, claims_problem="Permission denied"
+    )
     assert found.verdict is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize(
     ("text", "mode", "verdict"),
     [
-        (Text(), 0o644, Verdict.OK),
+        (FileContent(), 0o644, Verdict.OK),
         ("version: 1\n", 0o644, Verdict.OK),
         ("version: 1\n", 0o666, Verdict.WARN),
         ("# version: 1\n", 0o644, Verdict.FAIL),
         ("version: 1\ngpu: {}\n", 0o644, Verdict.FAIL),
-        (Text(problem=f"{HOST_FILE}: Permission denied"), 0o600, Verdict.UNKNOWN),
-        (Text(problem=f"{HOST_FILE}: Is a directory"), 0o755, Verdict.FAIL),
+        (FileContent(problem=f"{HOST_FILE}: Permission denied"), 0o600, Verdict.UNKNOWN),
+        (FileContent(problem=f"{HOST_FILE}: Is a directory"), 0o755, Verdict.FAIL),
     ],
 )
 def test_the_host_file(text, mode, verdict):
@@ -52,7 +54,7 @@ def test_the_host_file(text, mode, verdict):
     assert found.verdict is verdict
 
 
-def test_a_host_file_that_is_wrong_is_told_with_its_line():
+def test_an_invalid_host_file_has_its_line():
     found = judge("host-file", files={HOST_FILE: "version: 1\ngpu: {}\n"})
     assert f"{HOST_FILE}:2" in said(found)
 
@@ -63,8 +65,8 @@ def test_a_host_file_that_is_wrong_is_told_with_its_line():
         (f"{MACHINE}\n", Verdict.OK),
         ("uninitialized\n", Verdict.FAIL),
         ("", Verdict.FAIL),
-        (Text(), Verdict.FAIL),
-        (Text(problem="Permission denied"), Verdict.UNKNOWN),
+        (FileContent(), Verdict.FAIL),
+        (FileContent(problem="Permission denied"), Verdict.UNKNOWN),
     ],
 )
 def test_the_machine_id(text, verdict):
@@ -81,16 +83,16 @@ def test_the_machine_id(text, verdict):
         ("A16-2Q", Verdict.OK, ("no GPU here offers 'A16-2Q'",)),
     ],
 )
-def test_a_demand_that_no_gpu_offers_is_told_and_is_a_fault_where_it_was_hardly_meant_for_others(demand, verdict, told):
+def test_an_unoffered_demand_is_named_and_fails_when_a_typo_is_likely(demand, verdict, told):
     text = f"version: 1\nplacement:\n  demand: {{A100-4C: 2, {demand}: 1}}\n"
-    look = snapshot(a100(), placement=PlacementSpec(demand={"A100-4C": 2, demand: 1}))
+    look = snapshot(a100(), placement_spec=PlacementSpec(demand={"A100-4C": 2, demand: 1}))
     found = judge("demand", look, files={HOST_FILE: text})
     assert found.verdict is verdict
     assert all(part in said(found) for part in told)
 
 
-def test_nothing_is_said_of_the_demand_while_vfs_are_off_or_where_there_is_none():
+def test_demand_is_not_checked_without_vfs_or_demand():
     text = "version: 1\nplacement: {demand: {A100-5D: 1}}\n"
-    off = snapshot(a100(), t4(backend=None, vfs_total=16), placement=PlacementSpec(demand={"A100-5D": 1}))
+    off = snapshot(a100(), t4(backend=None, vfs_total=16), placement_spec=PlacementSpec(demand={"A100-5D": 1}))
     assert judge("demand", off, files={HOST_FILE: text}).verdict is Verdict.OK
     assert judge("demand", snapshot(a100()), files={HOST_FILE: "version: 1\n"}).verdict is Verdict.NOT_APPLICABLE

@@ -7,8 +7,8 @@ import pytest
 
 from tests.unit.doctor.looks import judge, said
 from tests.values import a100, changed, snapshot, t4
-from vgpuctl.doctor.check import Text, Verdict
-from vgpuctl.model.gpu import Backend, GroupMember
+from vgpuctl.doctor.check import FileContent, Verdict
+from vgpuctl.model.gpu import Backend, IommuGroupMember
 
 RESOURCE = "/sys/bus/pci/devices/0000:3b:00.0/resource"
 NONE = "0x0000000000000000 0x0000000000000000 0x0000000000000000\n"
@@ -32,19 +32,19 @@ def test_vfs_that_share_a_group_fail():
 @pytest.mark.parametrize(
     ("member", "verdict"),
     [
-        (GroupMember("0000:3c:00.0", "e1000e", same_slot=False), Verdict.WARN),
-        (GroupMember("0000:3c:00.0", "vfio-pci", same_slot=False), Verdict.OK),
-        (GroupMember("0000:5e:00.1", "snd_hda_intel", same_slot=True), Verdict.OK),
+        (IommuGroupMember("0000:3c:00.0", "e1000e", same_slot=False), Verdict.WARN),
+        (IommuGroupMember("0000:3c:00.0", "vfio-pci", same_slot=False), Verdict.OK),
+        (IommuGroupMember("0000:5e:00.1", "snd_hda_intel", same_slot=True), Verdict.OK),
     ],
 )
-def test_a_stranger_in_the_group_of_a_gpu_is_told(member, verdict):
+def test_another_device_in_the_group_is_named(member, verdict):
     gpu = t4(backend=Backend.PASSTHROUGH, iommu_group=3, group_members=(member,))
     found = judge("iommu-groups", snapshot(gpu))
     assert found.verdict is verdict
     assert (member.address in said(found)) is (verdict is Verdict.WARN)
 
 
-def test_without_an_iommu_there_is_no_group_to_judge():
+def test_without_an_iommu_there_is_no_group():
     bare = a100(vfs=0)
     assert judge("iommu-groups", snapshot(bare)).verdict is Verdict.NOT_APPLICABLE
 
@@ -66,6 +66,6 @@ def test_a_bar_without_an_address_fails_with_its_size(text, name):
 
 def test_resources_that_are_not_there_are_unknown():
     assert judge("bars", snapshot(a100())).verdict is Verdict.UNKNOWN
-    closed = Text(problem=f"{RESOURCE}: Permission denied")
+    closed = FileContent(problem=f"{RESOURCE}: Permission denied")
     assert judge("bars", snapshot(a100()), files={RESOURCE: closed}).evidence == (closed.problem,)
     assert judge("bars", snapshot()).verdict is Verdict.NOT_APPLICABLE

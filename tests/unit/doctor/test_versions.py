@@ -8,7 +8,7 @@ import pytest
 from tests.unit.doctor.looks import judge, said
 from tests.values import a100, snapshot, t4
 from vgpuctl.doctor.check import Verdict
-from vgpuctl.model.records import HypervisorStatus
+from vgpuctl.model.port_values import HypervisorStatus
 
 RELEASE = "/proc/sys/kernel/osrelease"
 
@@ -26,13 +26,13 @@ def libvirt(version: int | None = 10_000_000, qemu: int | None = 8_002_002, **mo
         (t4(), "5.15.0-100-generic\n", Verdict.OK),
     ],
 )
-def test_the_kernel_is_judged_by_what_the_gpus_need(gpu, release, verdict):
+def test_the_kernel_is_checked_by_the_gpus_needs(gpu, release, verdict):
     found = judge("kernel", snapshot(gpu), files={RELEASE: release})
     assert found.verdict is verdict
     assert release.strip() in said(found)
 
 
-def test_a_kernel_that_does_not_tell_is_unknown():
+def test_an_unreported_kernel_is_unknown():
     assert judge("kernel", snapshot(a100())).verdict is Verdict.UNKNOWN
 
 
@@ -46,7 +46,7 @@ def test_a_kernel_that_does_not_tell_is_unknown():
         (t4(), None, Verdict.UNKNOWN),
     ],
 )
-def test_libvirt_is_judged_by_what_the_gpus_need(gpu, version, verdict):
+def test_libvirt_is_checked_by_the_gpus_needs(gpu, version, verdict):
     assert judge("libvirt", snapshot(gpu, hypervisor=libvirt(version))).verdict is verdict
 
 
@@ -57,7 +57,7 @@ def test_a_libvirt_that_does_not_answer_fails_with_its_own_reason():
     assert found.evidence == ("libvirt does not answer at qemu:///system: Connection refused",)
 
 
-def test_a_libvirt_that_nobody_asks_is_unknown():
+def test_an_unqueried_libvirt_is_unknown():
     off = libvirt(None, available=False, uri="", reason="libvirt is not asked: --root")
     assert judge("libvirt", snapshot(hypervisor=off)).verdict is Verdict.UNKNOWN
 
@@ -76,5 +76,5 @@ def test_a_libvirt_without_the_hosts_vms_fails(uri):
         (10_000_000, None, Verdict.UNKNOWN),
     ],
 )
-def test_qemu_is_judged_by_what_libvirt_starts(version, qemu, verdict):
+def test_qemu_is_checked_as_libvirt_starts_it(version, qemu, verdict):
     assert judge("qemu", snapshot(hypervisor=libvirt(version, qemu))).verdict is verdict

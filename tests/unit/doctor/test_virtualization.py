@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from tests.unit.doctor.looks import judge, said
 from tests.values import a100, snapshot, t4
-from vgpuctl.doctor.check import Folder, Verdict
+from vgpuctl.doctor.check import FolderListing, Verdict
 from vgpuctl.model.gpu import Backend
-from vgpuctl.model.records import HypervisorCapabilities
+from vgpuctl.model.port_values import HypervisorCapabilities
 
 CAPABLE = HypervisorCapabilities(kvm=True, uefi=True, emulator="/usr/bin/qemu-system-x86_64")
 PLAIN = HypervisorCapabilities(kvm=False, uefi=False, emulator="/usr/bin/qemu-system-x86_64")
@@ -20,7 +20,7 @@ def test_iommu_groups_mean_that_it_is_on():
     assert found.evidence == (f"{GROUPS}: 2 groups", f"{CMDLINE}: intel_iommu=on iommu=pt")
 
 
-def test_no_iommu_group_fails_whatever_the_command_line_says():
+def test_no_iommu_group_fails_with_any_command_line():
     found = judge("iommu", files={CMDLINE: "ro intel_iommu=on\n"}, folders={GROUPS: ()})
     assert found.verdict is Verdict.FAIL
     assert "intel_iommu=on" in said(found)
@@ -31,7 +31,7 @@ def test_no_iommu_group_fails_whatever_the_command_line_says():
 
 
 def test_iommu_groups_that_cannot_be_listed_are_unknown():
-    closed = Folder(problem=f"{GROUPS}: Permission denied")
+    closed = FolderListing(problem=f"{GROUPS}: Permission denied")
     assert judge("iommu", files={CMDLINE: "ro"}, folders={GROUPS: closed}).verdict is Verdict.UNKNOWN
     assert judge("iommu").verdict is Verdict.UNKNOWN, "an empty tree is no host without an IOMMU"
 

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VMs that would take a VF from the driver that serves it."""
+"""VMs that would unbind a VF from the driver that it needs."""
 
 from __future__ import annotations
 
 from tests.unit.doctor.looks import judge
-from tests.values import A4C, a100, promised, snapshot, t4, vm
+from tests.values import A4C, a100, assigned, snapshot, t4, vm
 from vgpuctl.doctor.check import Verdict
-from vgpuctl.model.gpu import Owner, Vgpu
-from vgpuctl.model.records import HypervisorStatus
+from vgpuctl.model.gpu import Ownership, Vgpu
+from vgpuctl.model.port_values import HypervisorStatus
 from vgpuctl.model.vm import HostdevRef, VmState
 from vgpuctl.value import replace
 
 GPU = a100()
-OWN = promised(GPU, A4C)
+OWN = assigned(GPU, A4C)
 
 
 def test_vms_that_leave_the_driver_alone():
@@ -27,7 +27,7 @@ def test_a_managed_vf_of_nvidias_driver_fails_with_the_vms_name():
     assert found.evidence == (f"VM vdi-001: {OWN.carrier} with managed='yes'",)
 
 
-def test_without_such_vfs_or_without_libvirt_nothing_is_judged():
+def test_without_such_vfs_or_libvirt_it_is_not_checked():
     off = HypervisorStatus(available=False, uri="qemu:///system", reason="refused")
     assert judge("managed-vfs", snapshot(t4())).verdict is Verdict.NOT_APPLICABLE
     assert judge("managed-vfs", snapshot(GPU, hypervisor=off)).verdict is Verdict.UNKNOWN
@@ -36,7 +36,14 @@ def test_without_such_vfs_or_without_libvirt_nothing_is_judged():
 def carried(number, *, present):
     name = vm(number, OWN)
     return Vgpu(
-        OWN.carrier, OWN.gpu, OWN.function, Owner.OURS, present, profile="A100-4C", vm=name.name, vm_uuid=name.uuid
+        OWN.carrier,
+        OWN.gpu,
+        OWN.function,
+        Ownership.MANAGED,
+        present,
+        profile="A100-4C",
+        vm=name.name,
+        vm_uuid=name.uuid,
     )
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from vgpuctl.model.gpu import Backend
-from vgpuctl.model.vm import DiskRole, Exchange, MadeDisk, Promise, PromisedVgpu, PromiseState
-from vgpuctl.model.wish import DesignDisk, DesignHostdev, DomainDesign
+from vgpuctl.model.request import DesignDisk, DesignHostdev, DomainDesign
+from vgpuctl.model.vm import AssignedVgpu, DiskRole, Exchange, ManagedDisk, RecordState, VmRecord
 from vgpuctl.value import replace
 
 MACHINE = "5f0d6b5ae3d94b7e8c2f4a1b9d7e6c30"
@@ -18,10 +18,10 @@ SPEC = '{"profile":["A100-4C"]}'
 
 
 def vendor_vf() -> DomainDesign:
-    vgpu = PromisedVgpu(
+    vgpu = AssignedVgpu(
         0, Backend.VENDOR_VF, "0000:3b:00.0", "0000:3b:00.4", "0000:3b:00.4", "A100-4C", 4096, "frame_rate_limiter=0"
     )
-    disk = MadeDisk("default", "vdi-1-4b20d080.qcow2", "/var/lib/libvirt/images/vdi-1-4b20d080.qcow2", 40 << 30)
+    disk = ManagedDisk("default", "vdi-1-4b20d080.qcow2", "/var/lib/libvirt/images/vdi-1-4b20d080.qcow2", 40 << 30)
     return DomainDesign(
         name="vdi-1",
         uuid=UUID,
@@ -35,13 +35,13 @@ def vendor_vf() -> DomainDesign:
         hostdevs=(DesignHostdev("pci", "0000:3b:00.4", False, "ua-vgpuctl-0"),),
         hotplug_slots=4,
         boot=("hd",),
-        promise=Promise(PromiseState.MAKING, UUID, MACHINE, (vgpu,), (disk,), SPEC),
+        record=VmRecord(RecordState.CREATING, UUID, MACHINE, (vgpu,), (disk,), SPEC),
         numa_node=0,
     )
 
 
 def mdev() -> DomainDesign:
-    vgpu = PromisedVgpu(0, Backend.MDEV_PF, "0000:41:00.0", "0000:41:00.0", MDEV, "T4-4Q", 4096)
+    vgpu = AssignedVgpu(0, Backend.MDEV_PF, "0000:41:00.0", "0000:41:00.0", MDEV, "T4-4Q", 4096)
     return DomainDesign(
         name="vdi-2",
         uuid=UUID,
@@ -58,13 +58,13 @@ def mdev() -> DomainDesign:
         hostdevs=(DesignHostdev("mdev", MDEV, False, "ua-vgpuctl-0"),),
         hotplug_slots=0,
         boot=("cdrom", "hd", "network"),
-        promise=Promise(PromiseState.MAKING, UUID, MACHINE, (vgpu,), (), '{"profile":["T4-4Q"]}'),
+        record=VmRecord(RecordState.CREATING, UUID, MACHINE, (vgpu,), (), '{"profile":["T4-4Q"]}'),
     )
 
 
 def passthrough() -> DomainDesign:
     gpu, audio = "0000:65:00.0", "0000:65:00.1"
-    vgpu = PromisedVgpu(0, Backend.PASSTHROUGH, gpu, gpu, gpu, None)
+    vgpu = AssignedVgpu(0, Backend.PASSTHROUGH, gpu, gpu, gpu, None)
     return DomainDesign(
         name="render.1",
         uuid=UUID,
@@ -84,7 +84,7 @@ def passthrough() -> DomainDesign:
         ),
         hotplug_slots=2,
         boot=("hd", "network"),
-        promise=Promise(PromiseState.READY, UUID, MACHINE, (vgpu,), (), '{"mode":"passthrough"}'),
+        record=VmRecord(RecordState.READY, UUID, MACHINE, (vgpu,), (), '{"mode":"passthrough"}'),
         pci_window_mib=256 << 10,
         host_width=True,
     )
@@ -107,8 +107,8 @@ addresses = st.builds(
 )  # fmt: skip
 paths = text.map(lambda rest: "/" + rest.strip() + "x")
 
-promised = st.builds(
-    PromisedVgpu,
+assigned = st.builds(
+    AssignedVgpu,
     index=st.integers(0, 15),
     backend=st.sampled_from(Backend),
     gpu=text,
@@ -120,7 +120,7 @@ promised = st.builds(
     placement_id=st.none() | st.integers(0, 95),
 )
 made = st.builds(
-    MadeDisk,
+    ManagedDisk,
     pool=text,
     volume=text,
     path=text,
@@ -129,16 +129,16 @@ made = st.builds(
     base_format=st.none() | text,
     role=st.sampled_from(DiskRole),
 )
-promises = st.builds(
-    Promise,
-    state=st.sampled_from(PromiseState),
+records = st.builds(
+    VmRecord,
+    state=st.sampled_from(RecordState),
     vm_uuid=text,
     machine_id=text,
-    vgpus=st.lists(promised, max_size=3).map(tuple),
+    vgpus=st.lists(assigned, max_size=3).map(tuple),
     disks=st.lists(made, max_size=3).map(tuple),
-    spec=text,
+    request_json=text,
     reserve=text,
-    exchange=st.none() | st.builds(Exchange, carrier=text, vgpu=promised, with_vm=text, with_carrier=text),
+    exchange=st.none() | st.builds(Exchange, carrier=text, vgpu=assigned, with_vm=text, with_carrier=text),
 )
 
 
@@ -154,7 +154,7 @@ def designs(draw: st.DrawFn) -> DomainDesign:
         else DesignHostdev("mdev", carrier, False, f"ua-vgpuctl-{number}")
         for number, carrier in enumerate(carriers)
     )
-    vgpus = tuple(draw(st.lists(promised, max_size=2)))
+    vgpus = tuple(draw(st.lists(assigned, max_size=2)))
     return DomainDesign(
         name=draw(names),
         uuid=uuid,
@@ -171,7 +171,7 @@ def designs(draw: st.DrawFn) -> DomainDesign:
         hostdevs=hostdevs,
         hotplug_slots=draw(st.integers(0, 16)),
         boot=draw(st.sampled_from((("hd",), ("cdrom", "hd"), ("network",), ("hd", "cdrom", "network")))),
-        promise=Promise(draw(st.sampled_from(PromiseState)), uuid, MACHINE, vgpus, (), draw(text)),
+        record=VmRecord(draw(st.sampled_from(RecordState)), uuid, MACHINE, vgpus, (), draw(text)),
         numa_node=draw(st.none() | st.integers(-1, 7)),
         os=draw(st.sampled_from(("linux", "generic"))),
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The second look: each thing that a libvirt might drop or change is noticed, with a sentence."""
+"""Comparing after define: everything that libvirt drops or changes is reported in a sentence."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.unit.domain.designs import GOLDEN, MDEV
-from vgpuctl.domain.compare import missing
+from vgpuctl.domain.compare import find_differences
 
 FILES = Path(__file__).parents[2] / "golden" / "domain" / "libvirt-9.0"
 VF_ADDRESS = r"<address domain='0x0000' bus='0x3b' slot='0x00' function='0x4'/>"
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_as_meant_is_nothing(name: str) -> None:
-    assert missing(GOLDEN[name](), (FILES / f"{name}.xml").read_text(encoding="utf-8")) == ()
+def test_no_difference(name: str) -> None:
+    assert find_differences(GOLDEN[name](), (FILES / f"{name}.xml").read_text(encoding="utf-8")) == ()
 
 
 CHANGES = [
@@ -46,16 +46,16 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("name", "pattern", "instead", "sentences"), CHANGES)
-def test_each_loss_is_told(name: str, pattern: str, instead: str, sentences: tuple[str, ...]) -> None:
+def test_losses_are_named(name: str, pattern: str, instead: str, sentences: tuple[str, ...]) -> None:
     xml = (FILES / f"{name}.xml").read_text(encoding="utf-8")
     changed = re.sub(pattern, instead, xml)
     assert changed != xml
-    assert missing(GOLDEN[name](), changed) == sentences
+    assert find_differences(GOLDEN[name](), changed) == sentences
 
 
-def test_another_uuid_is_told_and_makes_the_record_a_copy() -> None:
+def test_another_uuid_makes_the_record_a_copy() -> None:
     xml = (FILES / "vendor-vf.xml").read_text(encoding="utf-8").replace("<uuid>4b20", "<uuid>5b20")
-    assert missing(GOLDEN["vendor-vf"](), xml) == (
+    assert find_differences(GOLDEN["vendor-vf"](), xml) == (
         "uuid is 5b20d080-1b54-4048-85b3-a6a62d165c01 instead of 4b20d080-1b54-4048-85b3-a6a62d165c01",
         "vgpuctl's record is not there",
     )

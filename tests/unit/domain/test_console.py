@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from vgpuctl.domain.console import Console, Screen, console_of
+from vgpuctl.domain.console import ConsoleDevices, GraphicsDevice, parse_consoles
 
 
 def devices(inner: str) -> str:
@@ -18,36 +18,36 @@ def devices(inner: str) -> str:
         (
             "<graphics type='vnc' port='5901' autoport='yes' listen='0.0.0.0'>"
             "<listen type='address' address='0.0.0.0'/></graphics>",
-            Screen("vnc", 5901, None, "0.0.0.0"),
+            GraphicsDevice("vnc", 5901, None, "0.0.0.0"),
         ),
         (
             "<graphics type='spice' port='5902' tlsPort='5903'><listen type='network' network='n' address='10.0.0.1'/>"
             "</graphics>",
-            Screen("spice", 5902, 5903, "10.0.0.1"),
+            GraphicsDevice("spice", 5902, 5903, "10.0.0.1"),
         ),
-        ("<graphics type='vnc' port='-1' autoport='yes'/>", Screen("vnc")),
+        ("<graphics type='vnc' port='-1' autoport='yes'/>", GraphicsDevice("vnc")),
         (
             "<graphics type='vnc'><listen type='socket' socket='/run/vnc.sock'/></graphics>",
-            Screen("vnc", socket="/run/vnc.sock"),
+            GraphicsDevice("vnc", socket="/run/vnc.sock"),
         ),
-        ("<graphics type='spice'><listen type='none'/></graphics>", Screen("spice")),
-        ("<graphics type='vnc' port='5900' listen='::1'/>", Screen("vnc", 5900, None, "::1")),
+        ("<graphics type='spice'><listen type='none'/></graphics>", GraphicsDevice("spice")),
+        ("<graphics type='vnc' port='5900' listen='::1'/>", GraphicsDevice("vnc", 5900, None, "::1")),
     ],
 )
-def test_a_screen_is_read_as_it_is_written(xml: str, screen: Screen):
-    assert console_of(devices(xml)).screens == (screen,)
+def test_a_screen_is_read_as_it_is_written(xml: str, screen: GraphicsDevice):
+    assert parse_consoles(devices(xml)).graphics == (screen,)
 
 
 def test_only_a_console_on_a_terminal_can_be_opened():
-    found = console_of(
+    found = parse_consoles(
         devices(
             "<console type='pty' tty='/dev/pts/3'><target type='serial' port='0'/></console>"
             "<console type='pty'><source path='/dev/pts/4'/><target type='virtio' port='1'/></console>"
             "<console type='tcp'><target type='virtio' port='2'/></console>"
         )
     )
-    assert found.terminals == (("serial", "/dev/pts/3"), ("virtio", "/dev/pts/4"))
+    assert found.serial_consoles == (("serial", "/dev/pts/3"), ("virtio", "/dev/pts/4"))
 
 
 def test_a_domain_without_devices_has_none():
-    assert console_of("<domain/>") == Console()
+    assert parse_consoles("<domain/>") == ConsoleDevices()

@@ -7,67 +7,67 @@ import pytest
 from hypothesis import given
 from lxml import etree
 
-from tests.unit.domain.designs import mdev, passthrough, promises, vendor_vf
-from vgpuctl.domain.metadata import promise_from_xml, promise_to_xml
+from tests.unit.domain.designs import mdev, passthrough, records, vendor_vf
+from vgpuctl.domain.metadata import record_from_xml, record_to_xml
 from vgpuctl.errors import InvalidInput
-from vgpuctl.model.vm import Promise, PromisedVgpu
+from vgpuctl.model.vm import AssignedVgpu, VmRecord
 from vgpuctl.value import field_names, replace
 
-GOOD = promise_to_xml(vendor_vf().promise)
+GOOD = record_to_xml(vendor_vf().record)
 
 
-@given(promises)
-def test_it_reads_back(promise: Promise) -> None:
-    assert promise_from_xml(promise_to_xml(promise)) == promise
+@given(records)
+def test_it_reads_back(record: VmRecord) -> None:
+    assert record_from_xml(record_to_xml(record)) == record
 
 
-@given(promises)
-def test_it_reads_back_inside_a_document_and_from_libvirts_form_without_namespace(promise: Promise) -> None:
-    text = promise_to_xml(promise)
+@given(records)
+def test_it_reads_back_inside_a_document_and_from_libvirts_form_without_namespace(record: VmRecord) -> None:
+    text = record_to_xml(record)
     outer = etree.fromstring(f"<domain><metadata>\n    {text}\n  </metadata></domain>")
     again = etree.tostring(outer[0][0], encoding="unicode", with_tail=False)
-    assert promise_from_xml(again) == promise
-    assert promise_from_xml(text.replace(' xmlns="urn:vgpuctl:1"', "", 1)) == promise
+    assert record_from_xml(again) == record
+    assert record_from_xml(text.replace(' xmlns="urn:vgpuctl:1"', "", 1)) == record
 
 
-def test_the_element_stands_alone_without_a_prefix() -> None:
+def test_the_element_has_no_prefix() -> None:
     root = etree.fromstring(GOOD)
     assert root.tag == "{urn:vgpuctl:1}vm"
     assert root.nsmap == {None: "urn:vgpuctl:1"}
     assert root.get("state") == "making"
 
 
-def test_a_record_says_when_somebody_else_made_the_vm_and_one_that_says_nothing_is_ours() -> None:
+def test_a_record_marks_an_adopted_vm_and_the_default_is_created_by_vgpuctl() -> None:
     assert "made-vm" not in GOOD
-    assert promise_from_xml(GOOD).made_vm
-    adopted = replace(vendor_vf().promise, made_vm=False)
-    assert promise_from_xml(promise_to_xml(adopted)) == adopted
-    assert set(field_names(Promise)) == {
-        "state", "vm_uuid", "machine_id", "vgpus", "disks", "spec", "reserve", "made_vm", "exchange",
+    assert record_from_xml(GOOD).created_vm
+    adopted = replace(vendor_vf().record, created_vm=False)
+    assert record_from_xml(record_to_xml(adopted)) == adopted
+    assert set(field_names(VmRecord)) == {
+        "state", "vm_uuid", "machine_id", "vgpus", "disks", "request_json", "reserve", "created_vm", "exchange",
     }, "a new field must be written and read too"  # fmt: skip
 
 
 def test_none_and_empty_differ() -> None:
-    (vgpu,) = vendor_vf().promise.vgpus
+    (vgpu,) = vendor_vf().record.vgpus
     for profile in (None, ""):
-        changed = replace(vendor_vf().promise, vgpus=(replace(vgpu, profile=profile),))
-        assert promise_from_xml(promise_to_xml(changed)).vgpus[0].profile == profile
+        changed = replace(vendor_vf().record, vgpus=(replace(vgpu, profile=profile),))
+        assert record_from_xml(record_to_xml(changed)).vgpus[0].profile == profile
 
 
-def test_what_a_later_version_adds_is_passed_over() -> None:
+def test_fields_of_later_versions_are_ignored() -> None:
     later = GOOD.replace(' state="making"', ' state="making" color="red"').replace(
         "</vm>", "<shape x='1'>y</shape><x:z xmlns:x='urn:x'/></vm>"
     )
-    assert promise_from_xml(later) == vendor_vf().promise
+    assert record_from_xml(later) == vendor_vf().record
 
 
 @pytest.mark.parametrize("bad", ["\x00", "\x01", "\n", "\r", "\t", "\x1f", "\ud800", "\ufffe", "\uffff"])
 def test_control_characters_are_refused(bad: str) -> None:
-    plain = vendor_vf().promise
+    plain = vendor_vf().record
     with pytest.raises(InvalidInput, match="cannot keep"):
-        promise_to_xml(replace(plain, spec=f"a{bad}"))
+        record_to_xml(replace(plain, request_json=f"a{bad}"))
     with pytest.raises(InvalidInput, match="profile") as caught:
-        promise_to_xml(replace(plain, vgpus=(replace(plain.vgpus[0], profile=bad),)))
+        record_to_xml(replace(plain, vgpus=(replace(plain.vgpus[0], profile=bad),)))
     assert caught.value.message.isprintable()
 
 
@@ -92,18 +92,18 @@ def test_control_characters_are_refused(bad: str) -> None:
 )
 def test_a_garbled_record_is_lost(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        promise_from_xml(text)
+        record_from_xml(text)
 
 
 def test_entities_are_not_expanded() -> None:
     text = '<!DOCTYPE vm [<!ENTITY a SYSTEM "file:///etc/hostname">]>' + GOOD.replace("{", "&a;{", 1)
-    assert promise_from_xml(text).spec in ("", '{"profile":["A100-4C"]}')
+    assert record_from_xml(text).request_json in ("", '{"profile":["A100-4C"]}')
 
 
 def test_each_backend_and_missing_values_read_back() -> None:
     for design in (mdev(), passthrough()):
-        assert promise_from_xml(promise_to_xml(design.promise)) == design.promise
-    assert set(field_names(PromisedVgpu)) == {
+        assert record_from_xml(record_to_xml(design.record)) == design.record
+    assert set(field_names(AssignedVgpu)) == {
         "index", "backend", "gpu", "function", "carrier", "profile", "framebuffer_mib", "params",
         "placement_id",
     }, "a new field must be written and read too"  # fmt: skip

@@ -8,30 +8,30 @@ from xml.etree import ElementTree
 import pytest
 from lxml import etree
 
-from tests.values import MACHINE, T2Q, promised, t4, vm_uuid
-from vgpuctl.domain.metadata import promise_to_xml
-from vgpuctl.domain.record import promise_of
-from vgpuctl.model.vm import MadeDisk, Promise, PromiseState
+from tests.values import MACHINE, T2Q, assigned, t4, vm_uuid
+from vgpuctl.domain.metadata import record_to_xml
+from vgpuctl.domain.record import parse_record
+from vgpuctl.model.vm import ManagedDisk, RecordState, VmRecord
 
-PROMISE = Promise(
-    PromiseState.READY,
+RECORD = VmRecord(
+    RecordState.READY,
     vm_uuid(1),
     MACHINE,
-    (promised(t4(), T2Q, params="frame_rate_limiter=0"),),
-    (MadeDisk("default", "vm.qcow2", "/images/vm.qcow2", 1024),),
+    (assigned(t4(), T2Q, params="frame_rate_limiter=0"),),
+    (ManagedDisk("default", "vm.qcow2", "/images/vm.qcow2", 1024),),
     '{"profile": ["T4-2Q"]}',
 )
 
 
 @pytest.mark.parametrize("parse", [etree.fromstring, ElementTree.fromstring])
 def test_both_parsers_read_what_was_written(parse):
-    assert promise_of(parse(promise_to_xml(PROMISE))) == PROMISE
+    assert parse_record(parse(record_to_xml(RECORD))) == RECORD
 
 
 @pytest.mark.parametrize("parse", [etree.fromstring, ElementTree.fromstring])
 def test_a_record_that_lacks_something_says_what(parse):
-    text = promise_to_xml(PROMISE).replace('index="0"', 'index="x"')
+    text = record_to_xml(RECORD).replace('index="0"', 'index="x"')
     with pytest.raises(ValueError, match="index 'x' is not a number"):
-        promise_of(parse(text))
+        parse_record(parse(text))
     with pytest.raises(ValueError, match="vgpu has no gpu"):
-        promise_of(parse(promise_to_xml(PROMISE).replace(' gpu="', ' other="')))
+        parse_record(parse(record_to_xml(RECORD).replace(' gpu="', ' other="')))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rendering: golden files, libvirt's own schema, injection, and what a broken template is told.
+"""Rendering: golden files, libvirt's own schema, injection, and errors of broken templates.
 
-VGPUCTL_REGENERATE=1 writes the golden files anew. Those in `libvirt-9.0/` are what a real libvirt 9.0.0 (QEMU 7.2)
+VGPUCTL_REGENERATE=1 writes the golden files again. Those in `libvirt-9.0/` are what a real libvirt 9.0.0 (QEMU 7.2)
 gave back for them after virDomainDefineXMLFlags with VALIDATE; the lab asks a newer one.
 """
 
@@ -18,18 +18,18 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from lxml import etree
 
 from tests.unit.domain.designs import GOLDEN, designs, vendor_vf
-from vgpuctl.domain.compare import missing
-from vgpuctl.domain.parse import parse
-from vgpuctl.domain.render import compile_template, disk_name, pci, render
-from vgpuctl.domain.templates import builtin_template
+from vgpuctl.domain.builtin_templates import read_builtin_template
+from vgpuctl.domain.compare import find_differences
+from vgpuctl.domain.domain_xml import parse_domain
+from vgpuctl.domain.render import compile_template, disk_name, format_pci_address, render_domain
 from vgpuctl.errors import InvalidInput
+from vgpuctl.model.request import DesignDisk, DesignHostdev, DomainDesign
 from vgpuctl.model.vm import VmState
-from vgpuctl.model.wish import DesignDisk, DesignHostdev, DomainDesign
 from vgpuctl.value import field_names, replace
 
 FILES = Path(__file__).parents[2] / "golden" / "domain"
 SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
-TEMPLATE = builtin_template("vm") or ""
+TEMPLATE = read_builtin_template("vm") or ""
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +39,11 @@ def schema() -> etree.RelaxNG:
 
 
 def made(design: DomainDesign) -> str:
-    return render(design, compile_template(TEMPLATE))
+    return render_domain(design, compile_template(TEMPLATE))
 
 
 def free_ports(xml: str) -> int:
-    """Count the root ports of a domain, as libvirt gave it back, that no device stands on."""
+    """Count the root ports without a device in a domain that libvirt returned."""
     root = etree.fromstring(xml)
     ports = {c.get("index") for c in root.iterfind("devices/controller[@model='pcie-root-port']")}
     addresses = root.iterfind("devices/*/address[@type='pci']")
@@ -59,9 +59,9 @@ def test_the_golden_files(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_a_real_libvirt_kept_all_of_it(name: str) -> None:
+def test_a_real_libvirt_loses_nothing(name: str) -> None:
     design, xml = GOLDEN[name](), (FILES / "libvirt-9.0" / f"{name}.xml").read_text(encoding="utf-8")
-    assert missing(design, xml) == ()
+    assert find_differences(design, xml) == ()
     assert free_ports(xml) == design.hotplug_slots
 
 
@@ -69,11 +69,11 @@ def test_a_real_libvirt_kept_all_of_it(name: str) -> None:
 def test_what_is_rendered_is_valid_and_reads_back(schema: etree.RelaxNG, design: DomainDesign) -> None:
     xml = made(design)
     assert schema.validate(etree.fromstring(xml)), str(schema.error_log)
-    assert missing(design, xml) == ()
-    vm = parse(xml, VmState.STOPPED, design.promise.machine_id)
+    assert find_differences(design, xml) == ()
+    vm = parse_domain(xml, VmState.STOPPED, design.record.machine_id)
     assert (vm.name, vm.uuid, vm.memory_mib, vm.vcpus) == (design.name, design.uuid, design.memory_mib, design.vcpus)
-    assert vm.promise == design.promise
-    assert vm.copied_promise is None
+    assert vm.record == design.record
+    assert vm.copied_record is None
     assert vm.networks == (design.network,)
     assert [(d.kind, d.carrier, d.managed, d.alias) for d in vm.hostdevs] == [
         (d.kind, d.carrier, d.managed, d.alias) for d in design.hostdevs
@@ -129,7 +129,7 @@ def test_no_value_becomes_markup(hostile: str) -> None:
         emulator="/" + hostile,
         disks=(DesignDisk("disk", "/" + hostile, "qcow2"),),
         hostdevs=(DesignHostdev("mdev", "0d9a1a3e-52c4-5c8e-9b6f-0f3c5d7e9a11", False, hostile),),
-        promise=replace(plain.promise, spec=hostile),
+        record=replace(plain.record, request_json=hostile),
     )
     xml = made(design)
     tags = [element.tag for element in etree.fromstring(xml).iter()]
@@ -140,10 +140,10 @@ def test_no_value_becomes_markup(hostile: str) -> None:
         emulator="/a",
         disks=(DesignDisk("disk", "/a", "qcow2"),),
         hostdevs=(replace(design.hostdevs[0], alias="a"),),
-        promise=replace(plain.promise, spec="a"),
+        record=replace(plain.record, request_json="a"),
     )
     assert tags == [element.tag for element in etree.fromstring(made(harmless)).iter()]
-    assert missing(design, xml) == ()
+    assert find_differences(design, xml) == ()
 
 
 @pytest.mark.parametrize("bad", ["a\x00", "a\x1b", "\ud800", "\uffff"])
@@ -155,7 +155,7 @@ def test_a_character_that_xml_cannot_hold_is_refused(bad: str) -> None:
 @pytest.mark.parametrize("address", ["0000:3b:00", "x' y='", "", "0000:3B:00.0"])
 def test_only_a_pci_address_becomes_attributes(address: str) -> None:
     with pytest.raises(ValueError, match="is not a PCI address"):
-        pci(address)
+        format_pci_address(address)
     with pytest.raises(InvalidInput, match=r"vm\.xml\.j2:[0-9]+ is at fault: .* is not a PCI address"):
         made(replace(vendor_vf(), hostdevs=(DesignHostdev("pci", address, False, "ua-a"),)))
 
@@ -178,7 +178,7 @@ def test_only_a_pci_address_becomes_attributes(address: str) -> None:
 )
 def test_a_broken_template_is_named_with_its_line(text: str, where: str, what: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        render(vendor_vf(), compile_template(text, "mine.xml.j2"))
+        render_domain(vendor_vf(), compile_template(text, "mine.xml.j2"))
     assert caught.value.message.startswith(f"the domain template {where}is at fault")
     assert what in caught.value.message
 
@@ -193,14 +193,14 @@ def test_the_template_documents_every_variable() -> None:
     text = (Path(__file__).parents[3] / "docs" / "templates.md").read_text(encoding="utf-8")
     header = TEMPLATE[: TEMPLATE.index("#}")]
     for field in field_names(DomainDesign):
-        if field != "promise":
+        if field != "record":
             assert f"vm.{field}" in header
             assert f"`vm.{field}`" in text
     assert "/etc/vgpuctl/templates" in header
 
 
 class Scratch:
-    """Bytes by name, as the host would keep them."""
+    """Cached bytes by name, like the host's cache."""
 
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}
@@ -208,15 +208,17 @@ class Scratch:
     def read(self, name: str) -> bytes | None:
         return self.kept.get(name)
 
-    def keep(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes) -> None:
         self.kept[name] = data
 
 
 def test_a_compiled_template_is_taken_from_the_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = Scratch()
-    first = render(vendor_vf(), compile_template(TEMPLATE, "vm.xml.j2", scratch))
+    first = render_domain(vendor_vf(), compile_template(TEMPLATE, "vm.xml.j2", scratch))
     monkeypatch.setattr(ImmutableSandboxedEnvironment, "compile", None)
-    assert render(vendor_vf(), compile_template(TEMPLATE, "vm.xml.j2", scratch)) == first == made_without(scratch)
+    assert (
+        render_domain(vendor_vf(), compile_template(TEMPLATE, "vm.xml.j2", scratch)) == first == made_without(scratch)
+    )
 
 
 def made_without(scratch: Scratch) -> str:
@@ -226,17 +228,17 @@ def made_without(scratch: Scratch) -> str:
 
 
 @pytest.mark.parametrize("spoil", [lambda d: b"", lambda d: d[:30], lambda d: d[:-20], lambda d: b"junk" + d])
-def test_a_spoilt_scratch_is_made_anew(spoil: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_cache_is_replaced(spoil: Callable[[bytes], bytes]) -> None:
     scratch = Scratch()
     compile_template(TEMPLATE, "vm.xml.j2", scratch)
     ((name, good),) = scratch.kept.items()
     scratch.kept[name] = spoil(good)
-    assert render(vendor_vf(), compile_template(TEMPLATE, "vm.xml.j2", scratch)) == made(vendor_vf())
+    assert render_domain(vendor_vf(), compile_template(TEMPLATE, "vm.xml.j2", scratch)) == made(vendor_vf())
     assert scratch.kept[name] == good
 
 
-def test_another_text_under_the_same_name_is_compiled_anew() -> None:
+def test_another_text_of_that_name_is_compiled_again() -> None:
     scratch = Scratch()
     compile_template(TEMPLATE, "vm.xml.j2", scratch)
     other = compile_template("<domain>other</domain>", "vm.xml.j2", scratch)
-    assert render(vendor_vf(), other) == "<domain>other</domain>"
+    assert render_domain(vendor_vf(), other) == "<domain>other</domain>"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The domain of a Windows 11: its golden file, libvirt's schema, and what may not be lost from it."""
+"""The domain of Windows 11: its golden file, libvirt's schema, and the parts that libvirt must not drop."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from lxml import etree
 
 from tests.unit.domain.designs import designs, windows11
 from tests.unit.domain.test_render import FILES, SCHEMA, made
-from vgpuctl.domain.compare import missing
-from vgpuctl.model.wish import DomainDesign
+from vgpuctl.domain.compare import find_differences
+from vgpuctl.model.request import DomainDesign
 from vgpuctl.value import replace
 
 
@@ -28,7 +28,7 @@ def test_the_golden_file() -> None:
     assert xml + "\n" == path.read_text(encoding="utf-8")
 
 
-def test_secure_boot_a_tpm_and_local_time_and_nothing_that_needs_a_virtio_driver_to_boot() -> None:
+def test_secure_boot_tpm_local_time_and_no_virtio_driver_to_boot() -> None:
     root = etree.fromstring(made(windows11()))
     assert root.find("os[@firmware='efi']/firmware/feature[@name='secure-boot'][@enabled='yes']") is not None
     assert root.find("os/firmware/feature[@name='enrolled-keys'][@enabled='yes']") is not None
@@ -58,7 +58,7 @@ def test_any_design_of_windows_is_valid_and_reads_back(schema: etree.RelaxNG, de
     design = replace(design, os="windows11", firmware="uefi")
     xml = made(design)
     assert schema.validate(etree.fromstring(xml)), str(schema.error_log)
-    assert missing(design, xml) == ()
+    assert find_differences(design, xml) == ()
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_any_design_of_windows_is_valid_and_reads_back(schema: etree.RelaxNG, de
         ("type='emulator'", "type='passthrough'", "the TPM is not there"),
     ],
 )
-def test_each_loss_is_told(text: str, instead: str, sentence: str) -> None:
+def test_a_loss_is_named(text: str, instead: str, sentence: str) -> None:
     design = windows11()
-    assert missing(design, made(design).replace(text, instead)) == (sentence,)
+    assert find_differences(design, made(design).replace(text, instead)) == (sentence,)
 
 
 def test_a_secure_loader_that_libvirt_chose_is_secure_boot() -> None:
     design = windows11()
     chosen = made(design).replace("<firmware>", "<loader secure='yes' type='pflash'>/f.fd</loader><firmware>")
-    assert missing(design, chosen.replace("enabled='yes' name='secure-boot'", "enabled='no' name='x'")) == ()
+    assert find_differences(design, chosen.replace("enabled='yes' name='secure-boot'", "enabled='no' name='x'")) == ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attach and detach: on and off, ours and somebody else's, and what a guest that does not answer leaves."""
+"""attach and detach: VM on or off, managed or unmanaged, and what a guest that does not answer leaves behind."""
 
 from __future__ import annotations
 
@@ -7,12 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds import WAIT_SECONDS, Host, Silent, create, delete, mend, open_host, picture, start, stop, wish
-from vgpuctl.domain.edit import ports
-from vgpuctl.domain.metadata import promise_to_xml
-from vgpuctl.domain.parse import parse
+from tests.hosts import (
+    WAIT_SECONDS,
+    Silent,
+    SimulatedHost,
+    create,
+    delete,
+    mend,
+    open_sim_host,
+    picture,
+    request,
+    start,
+    stop,
+)
+from vgpuctl.domain.domain_edit import count_root_ports
+from vgpuctl.domain.domain_xml import parse_domain
+from vgpuctl.domain.metadata import record_to_xml
 from vgpuctl.engine.attach import attach, detach
-from vgpuctl.errors import Busy, Foreign, NoCapacity, NotFound, Refused
+from vgpuctl.errors import Busy, NoCapacity, NotFound, Refused, Unmanaged
 from vgpuctl.model.outcome import Outcome
 
 HOSTS = {"a100-40": "A100-4C", "t4": "T4-2Q", "a16": "A16-2Q"}
@@ -28,20 +40,20 @@ faults:
 """
 
 
-def plug(host: Host, profile: str, name: str = "vm", *, dry_run: bool = False, count: int = 1) -> Outcome:
+def plug(host: SimulatedHost, profile: str, name: str = "vm", *, dry_run: bool = False, count: int = 1) -> Outcome:
     """Attach."""
-    wanted = wish(profile, count, name=name)
-    return attach(host.world, wanted, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
+    wanted = request(profile, count, name=name)
+    return attach(host.ports, wanted, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
 
 
-def unplug(host: Host, name: str = "vm", *carriers: str, dry_run: bool = False) -> Outcome:
+def unplug(host: SimulatedHost, name: str = "vm", *carriers: str, dry_run: bool = False) -> Outcome:
     """Detach."""
-    return detach(host.world, name, carriers, dry_run=dry_run, wait_seconds=5, progress=Silent())
+    return detach(host.ports, name, carriers, dry_run=dry_run, wait_seconds=5, progress=Silent())
 
 
-def live_xml(host: Host, name: str = "vm") -> str:
+def live_xml(host: SimulatedHost, name: str = "vm") -> str:
     """Return the running VM's XML."""
-    record = host.world.hypervisor.find_domain(name)
+    record = host.ports.hypervisor.find_domain(name)
     assert record is not None
     return record.live_xml or ""
 
@@ -49,8 +61,8 @@ def live_xml(host: Host, name: str = "vm") -> str:
 @pytest.mark.parametrize("scenario", HOSTS)
 @pytest.mark.parametrize("running", [True, False])
 def test_a_vgpu_comes_and_goes_and_nothing_is_left(tmp_path: Path, scenario: str, running: bool) -> None:
-    host = open_host(tmp_path, scenario)
-    create(host.world, wish(HOSTS[scenario], name="vm"), start=running)
+    host = open_sim_host(tmp_path, scenario)
+    create(host.ports, request(HOSTS[scenario], name="vm"), start=running)
     before = picture(host)
     outcome = plug(host, HOSTS[scenario])
     vgpus = outcome.data["vgpus"]
@@ -64,55 +76,55 @@ def test_a_vgpu_comes_and_goes_and_nothing_is_left(tmp_path: Path, scenario: str
     new = carriers - set(before.claims)
     unplug(host, "vm", *new)
     assert picture(host) == before
-    assert not mend(host.again().world, dry_run=True).data["findings"]
+    assert not mend(host.again().ports, dry_run=True).data["findings"]
 
 
 def test_a_vm_that_somebody_else_made_gets_one_and_is_never_deleted(tmp_path: Path) -> None:
-    host = open_host(tmp_path)
-    host.world.hypervisor.define(FOREIGN)
-    host.world.hypervisor.start("11111111-2222-4333-8444-555555555555")
+    host = open_sim_host(tmp_path)
+    host.ports.hypervisor.define(FOREIGN)
+    host.ports.hypervisor.start("11111111-2222-4333-8444-555555555555")
     before = picture(host)
     data = plug(host, "A100-4C", "desk").data
     assert (data["owner"], data["record"]) == ("foreign", "ready")
-    with pytest.raises(Foreign, match="only gave it 1"):
-        delete(host.world, "desk")
-    stop(host.world, "desk")
-    start(host.world, "desk")
+    with pytest.raises(Unmanaged, match="only gave it 1"):
+        delete(host.ports, "desk")
+    stop(host.ports, "desk")
+    start(host.ports, "desk")
     unplug(host, "desk")
     assert picture(host) == before
 
 
-def test_its_record_is_rebuilt_as_one_that_is_not_ours_to_delete(tmp_path: Path) -> None:
-    host = open_host(tmp_path, "t4")
-    uuid = host.world.hypervisor.define(FOREIGN).uuid
+def test_its_rebuilt_record_does_not_permit_deletion(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path, "t4")
+    uuid = host.ports.hypervisor.define(FOREIGN).uuid
     plug(host, "T4-2Q", "desk")
-    host.world.hypervisor.set_promise(uuid, None)
-    assert [f["kind"] for f in mend(host.world).data["findings"]] == ["record-lost"]
-    with pytest.raises(Foreign):
-        delete(host.world, "desk")
+    host.ports.hypervisor.set_record(uuid, None)
+    assert [f["kind"] for f in mend(host.ports).data["findings"]] == ["record-lost"]
+    with pytest.raises(Unmanaged):
+        delete(host.ports, "desk")
 
 
 @pytest.mark.parametrize("scenario", HOSTS)
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_over_a_record_that_cannot_be_read_nothing_is_written(tmp_path: Path, scenario: str, dry_run: bool) -> None:
-    host = open_host(tmp_path, scenario)
-    uuid = create(host.world, wish(HOSTS[scenario], name="vm"), start=False).data["uuid"]
-    record = host.world.hypervisor.find_domain(str(uuid))
+    host = open_sim_host(tmp_path, scenario)
+    uuid = create(host.ports, request(HOSTS[scenario], name="vm"), start=False).data["uuid"]
+    domain = host.ports.hypervisor.find_domain(str(uuid))
+    assert domain is not None
+    record = parse_domain(domain.xml, domain.state, host.ports.machine_id).record
     assert record is not None
-    promise = parse(record.xml, record.state, host.world.machine_id).promise
-    assert promise is not None
-    newer = promise_to_xml(promise).replace('state="ready"', 'state="parked"')
-    host.world.hypervisor.set_promise(str(uuid), newer)
+    newer = record_to_xml(record).replace('state="ready"', 'state="parked"')
+    host.ports.hypervisor.set_record(str(uuid), newer)
     before = picture(host)
-    with pytest.raises(Foreign, match="a newer one may have written it"):
+    with pytest.raises(Unmanaged, match="a newer one may have written it"):
         plug(host, HOSTS[scenario], dry_run=dry_run)
     assert picture(host) == before
 
 
 def test_without_a_free_port_it_is_refused_with_their_number_and_off_it_works(tmp_path: Path) -> None:
-    host = open_host(tmp_path)
-    create(host.world, wish("A100-4C", name="vm", hotplug_slots=1))
-    assert ports(live_xml(host)).free == 1
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm", hotplug_slots=1))
+    assert count_root_ports(live_xml(host)).free == 1
     plug(host, "A100-4C")
     before = picture(host)
     with pytest.raises(Refused, match=r"0 of \d+ PCI ports free") as caught:
@@ -120,13 +132,13 @@ def test_without_a_free_port_it_is_refused_with_their_number_and_off_it_works(tm
     assert caught.value.facts["ports_free"] == 0
     assert "stop-vm" in str(caught.value.hint)
     assert picture(host) == before
-    stop(host.world, "vm")
+    stop(host.ports, "vm")
     plug(host, "A100-4C")
 
 
 def test_a_guest_that_does_not_let_go_keeps_it_until_it_does(tmp_path: Path) -> None:
-    host = open_host(tmp_path, text=DEAF % "lost")
-    create(host.world, wish("A100-4C", name="vm"))
+    host = open_sim_host(tmp_path, text=DEAF % "lost")
+    create(host.ports, request("A100-4C", name="vm"))
     plug(host, "A100-4C")
     before = picture(host)
     (carrier,) = set(before.claims) - {c for c in before.claims if c.endswith(".4")}
@@ -135,27 +147,27 @@ def test_a_guest_that_does_not_let_go_keeps_it_until_it_does(tmp_path: Path) -> 
     assert caught.value.status == 75
     now = picture(host)
     assert (now.claims, now.types, now.running) == (before.claims, before.types, before.running)
-    assert not mend(host.again().world, dry_run=True).data["findings"]
+    assert not mend(host.again().ports, dry_run=True).data["findings"]
     unplug(host.again(), "vm", carrier)
     assert carrier not in picture(host).claims
 
 
 def test_what_a_guest_let_go_later_reconcile_finishes(tmp_path: Path) -> None:
-    host = open_host(tmp_path, text=DEAF % "lost")
-    create(host.world, wish("A100-4C", name="vm"))
+    host = open_sim_host(tmp_path, text=DEAF % "lost")
+    create(host.ports, request("A100-4C", name="vm"))
     with pytest.raises(Busy):
         unplug(host)
-    stop(host.world, "vm")
+    stop(host.ports, "vm")
     later = host.again()
-    assert [f["kind"] for f in mend(later.world).data["findings"]] == ["half-attached"]
+    assert [f["kind"] for f in mend(later.ports).data["findings"]] == ["half-attached"]
     now = picture(later)
     assert (now.claims, now.types) == ({}, {})
-    delete(later.world, "vm")
+    delete(later.ports, "vm")
 
 
 def test_a_guest_that_refuses_keeps_config_and_device(tmp_path: Path) -> None:
-    host = open_host(tmp_path, text=DEAF % "error")
-    create(host.world, wish("A100-4C", name="vm"))
+    host = open_sim_host(tmp_path, text=DEAF % "error")
+    create(host.ports, request("A100-4C", name="vm"))
     before = picture(host)
     with pytest.raises(Busy, match="refuses"):
         unplug(host)
@@ -164,8 +176,8 @@ def test_a_guest_that_refuses_keeps_config_and_device(tmp_path: Path) -> None:
 
 def test_a_guest_that_refuses_later_is_not_waited_for_any_longer(tmp_path: Path) -> None:
     text = DEAF % "lost" + "  - {on: removal, kind: error, nth: 1}\n"
-    host = open_host(tmp_path, text=text)
-    create(host.world, wish("A100-4C", name="vm"))
+    host = open_sim_host(tmp_path, text=text)
+    create(host.ports, request("A100-4C", name="vm"))
     before = picture(host)
     with pytest.raises(Busy, match="refuses to let"):
         unplug(host)
@@ -176,24 +188,24 @@ def test_a_guest_that_refuses_later_is_not_waited_for_any_longer(tmp_path: Path)
 
 
 def test_no_room_changes_nothing(tmp_path: Path) -> None:
-    host = open_host(tmp_path)
-    create(host.world, wish("A100-4C", name="vm"), start=False)
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"), start=False)
     before = picture(host)
     with pytest.raises(NoCapacity):
         plug(host, "A100-4C", count=10)
     assert picture(host) == before
 
 
-def test_a_carrier_that_it_does_not_have_is_not_found(tmp_path: Path) -> None:
-    host = open_host(tmp_path)
-    create(host.world, wish("A100-4C", name="vm"))
+def test_an_unknown_carrier_is_not_found(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"))
     with pytest.raises(NotFound, match=r"no vGPU 0000:ff:00\.0"):
         unplug(host, "vm", "0000:ff:00.0")
 
 
 def test_a_dry_run_says_the_steps_and_changes_nothing(tmp_path: Path) -> None:
-    host = open_host(tmp_path)
-    create(host.world, wish("A100-4C", name="vm"))
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"))
     before = picture(host)
     assert [s.split()[0] for s in plug(host, "A100-4C", dry_run=True).steps] == ["claim", "record", "make", "attach"]
     steps = unplug(host, dry_run=True).steps
@@ -202,7 +214,7 @@ def test_a_dry_run_says_the_steps_and_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_detaching_twice_does_nothing_the_second_time(tmp_path: Path) -> None:
-    host = open_host(tmp_path)
-    create(host.world, wish("A100-4C", name="vm"), start=False)
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"), start=False)
     assert unplug(host).changed
     assert not unplug(host).changed

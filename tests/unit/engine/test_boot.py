@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The boot unit lets libvirt go when GPUs are not ready in time, and starts the VMs that libvirt could not."""
+"""The boot unit lets libvirt start when GPUs are not ready in time, and starts the VMs that libvirt could not."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from functools import partial
 
 import pytest
 
-from tests.worlds import EagerClock, Host, Silent, create, open_host, wish
+from tests.hosts import EagerClock, Silent, SimulatedHost, create, open_sim_host, request
+from vgpuctl.config.host_spec import BootSpec, GpuSpec, HostSpec
 from vgpuctl.engine.restore import restore_host
 from vgpuctl.errors import Failed, LibvirtFailed
 from vgpuctl.host.virt.absent import AbsentHypervisor
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.vm import VmState
-from vgpuctl.spec.host import BootSpec, GpuSpec, HostSpec
 from vgpuctl.value import replace
 
 GPU, LATE_VF = "0000:3b:00.0", "0000:3b:00.5"
@@ -25,7 +25,7 @@ AUTOSTART = "/etc/libvirt/qemu/autostart"
 
 
 class Scheduled(EagerClock):
-    """Time in which things happen when it comes to their second, whoever waits: as timers of another thread."""
+    """A clock that runs each action at its second, whichever code waits: like timers of another thread."""
 
     def __init__(self, after: float) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Scheduled(EagerClock):
         self.act = lambda: None
         self.due = [(after, lambda: self.act())]
 
-    def pause(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         end = self.seconds + seconds
         while coming := sorted((at, number) for number, (at, _) in enumerate(self.due) if self.begun + at <= end):
             at, number = coming[0]
@@ -44,7 +44,7 @@ class Scheduled(EagerClock):
 
 @dataclass
 class ClockTimer:
-    """A timer on that clock; one of no seconds is due at once."""
+    """A timer on that clock; one of zero seconds fires at once."""
 
     clock: Scheduled
     seconds: float
@@ -52,23 +52,25 @@ class ClockTimer:
 
     def start(self) -> None:
         self.clock.due.append((self.seconds, self.function))
-        self.clock.pause(0)
+        self.clock.sleep(0)
 
     def cancel(self) -> None:
         self.clock.due = [one for one in self.clock.due if one[1] != self.function]
 
 
 class Boot:
-    """A host after a boot, as the unit meets it: libvirt answers when systemd was told READY, and starts its VMs."""
+    """A host after a boot, as the unit sees it: libvirt answers once systemd gets READY, and starts its VMs."""
 
-    def __init__(self, host: Host, clock: Scheduled, autostart: tuple[str, ...], *, waits: bool = True) -> None:
+    def __init__(
+        self, host: SimulatedHost, clock: Scheduled, autostart: tuple[str, ...], *, waits: bool = True
+    ) -> None:
         self.host, self.clock, self.autostart, self.waits = host, clock, autostart, waits
         self.ready_after: list[float] = []
         self.hypervisor = AbsentHypervisor("it has not started yet")
 
     def notify_ready(self, status: str) -> bool:
         self.ready_after.append(self.clock.seconds - self.clock.begun)
-        self.hypervisor = self.host.world.hypervisor
+        self.hypervisor = self.host.ports.hypervisor
         for name in self.autostart:
             record = self.hypervisor.find_domain(name)
             if record.state is VmState.STOPPED and all(v.present for v in self.vgpus(name)):
@@ -76,42 +78,42 @@ class Boot:
         return self.waits
 
     def vgpus(self, name: str):
-        from vgpuctl.engine.observe import Want, observe
+        from vgpuctl.observe import ReadScope, observe
 
-        snapshot = observe(self.host.world, Want(models=False))
+        snapshot = observe(self.host.ports, ReadScope(models=False))
         return [v for v in snapshot.vgpus if v.vm == name]
 
     def listdir(self, path: str) -> list[str]:
-        return [f"{name}.xml" for name in self.autostart] if path == AUTOSTART else self.host.world.sysfs.listdir(path)
+        return [f"{name}.xml" for name in self.autostart] if path == AUTOSTART else self.host.ports.sysfs.listdir(path)
 
     def state(self, name: str) -> VmState:
-        return self.host.world.hypervisor.find_domain(name).state
+        return self.host.ports.hypervisor.find_domain(name).state
 
     def restore(self, spec: HostSpec) -> Outcome:
-        outer, world = self, self.host.world
+        outer, ports = self, self.host.ports
 
         class Sysfs:
             def __getattr__(self, name: str) -> object:
-                return outer.listdir if name == "listdir" else getattr(world.sysfs, name)
+                return outer.listdir if name == "listdir" else getattr(ports.sysfs, name)
 
         class Hypervisor:
             def __getattr__(self, name: str) -> object:
                 return getattr(outer.hypervisor, name)
 
-        seen = replace(world, sysfs=Sysfs(), hypervisor=Hypervisor(), system=self)
+        seen = replace(ports, sysfs=Sysfs(), hypervisor=Hypervisor(), system=self)
         timer = partial(ClockTimer, self.clock)
-        return restore_host(seen, spec, dry_run=False, wait_seconds=5.0, progress=Silent(), timer=timer)
+        return restore_host(seen, spec, dry_run=False, wait_seconds=5.0, progress=Silent(), make_timer=timer)
 
 
 def booted(tmp_path, *, ready_after: float, autostart: tuple[str, ...] = ("early", "late"), waits: bool = True) -> Boot:
     """Two VMs on one GPU; the driver takes the second one's VF only after a while."""
     clock = Scheduled(ready_after)
-    host = open_host(tmp_path, clock=clock)
+    host = open_sim_host(tmp_path, clock=clock)
     for name in ("early", "late"):
-        create(host.world, wish("A100-4C", name=name), start=False)
+        create(host.ports, request("A100-4C", name=name), start=False)
     host.sim.reboot()
-    host.world.sysfs.write_parked(f"{DRIVER}/unbind", f"{LATE_VF}\n", gpu=GPU, deadline_seconds=5)
-    clock.act = lambda: host.world.sysfs.write(f"{DRIVER}/bind", f"{LATE_VF}\n")
+    host.ports.sysfs.write_uninterruptible(f"{DRIVER}/unbind", f"{LATE_VF}\n", gpu=GPU, deadline_seconds=5)
+    clock.act = lambda: host.ports.sysfs.write(f"{DRIVER}/bind", f"{LATE_VF}\n")
     return Boot(host, clock, autostart, waits=waits)
 
 
@@ -148,7 +150,7 @@ def test_one_that_its_user_shut_down_again_is_left_off(tmp_path):
 
     def act() -> None:
         bind()
-        boot.host.world.hypervisor.destroy(boot.host.world.hypervisor.find_domain("early").uuid)
+        boot.host.ports.hypervisor.destroy(boot.host.ports.hypervisor.find_domain("early").uuid)
 
     boot.clock.act = act
     assert boot.restore(BRIEF).data["started"] == ["late"]
@@ -174,7 +176,7 @@ def test_a_gpu_that_never_gets_ready_fails_at_the_deadline_and_the_others_were_n
 
 def test_a_vm_that_cannot_be_started_then_is_named(tmp_path):
     boot = booted(tmp_path, ready_after=6)
-    bind, real = boot.clock.act, boot.host.world.hypervisor
+    bind, real = boot.clock.act, boot.host.ports.hypervisor
 
     class Refuses:
         def start(self, uuid: str) -> None:
@@ -208,20 +210,20 @@ PLAIN = "<domain type='kvm'><name>plain</name><memory>1048576</memory><os><type>
 @pytest.mark.parametrize("hold", [0, 3])
 def test_a_vm_that_vgpuctl_did_not_make_is_libvirts_to_start(tmp_path, hold):
     boot = booted(tmp_path, ready_after=6, autostart=("early", "late", "plain"))
-    boot.host.world.hypervisor.define(PLAIN)
+    boot.host.ports.hypervisor.define(PLAIN)
     done = boot.restore(HostSpec(1, boot=BootSpec(hold_libvirt_seconds=hold)))
     assert "plain" not in done.data["started"]
     assert boot.state("late") is VmState.RUNNING
 
 
 def test_a_step_that_takes_long_does_not_hold_libvirt_longer(tmp_path):
-    """Virtual functions that never come up are waited for in one step, for a minute."""
+    """The unit waits for virtual functions that never come up in one step, for a minute."""
     clock = Scheduled(10_000)
     text = """version: 1
 gpus: [{model: A100, vfs: {total: 16, enabled: 0}}]
 faults: [{on: sriov-manage, kind: lost}]
 """
-    host = open_host(tmp_path, text=text, clock=clock)
+    host = open_sim_host(tmp_path, text=text, clock=clock)
     boot = Boot(host, clock, ())
     with pytest.raises(Failed):
         boot.restore(HostSpec(1, gpus={GPU: GpuSpec(mode="vgpu")}, boot=BootSpec(5, 3)))

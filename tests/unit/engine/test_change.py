@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""set-profile and ensure-vm change a stopped VM in place, that and nothing else; when they fail it is as it was."""
+"""set-profile and ensure-vm change a stopped VM in place and nothing else; when they fail, the VM is unchanged."""
 
 from __future__ import annotations
 
@@ -9,12 +9,25 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from tests.worlds import WAIT_SECONDS, Host, Silent, create, delete, mend, open_host, picture, start, stop, wish, yes
+from tests.hosts import (
+    WAIT_SECONDS,
+    Silent,
+    SimulatedHost,
+    create,
+    delete,
+    mend,
+    open_sim_host,
+    picture,
+    request,
+    start,
+    stop,
+    yes,
+)
 from vgpuctl.engine.change import set_profile
-from vgpuctl.engine.ensure import ensure_vm
+from vgpuctl.engine.ensure_vm import ensure_vm
 from vgpuctl.errors import InUse, InvalidInput, NoCapacity, NotFound, Refused, SpecDiffers
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.wish import VmWish
+from vgpuctl.model.request import VmRequest
 from vgpuctl.value import replace
 
 HOSTS = {"a100-40": ("A100-4C", "A100-5C"), "t4": ("T4-2Q", "T4-4Q"), "a16": ("A16-2Q", "A16-4Q")}
@@ -24,16 +37,16 @@ gpus:
 """
 
 
-def reprofile(host: Host, profile: str, *, dry_run: bool = False, count: int = 1) -> Outcome:
+def reprofile(host: SimulatedHost, profile: str, *, dry_run: bool = False, count: int = 1) -> Outcome:
     """set-profile."""
-    wanted = wish(profile, count, name="vm")
-    return set_profile(host.world, wanted, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
+    wanted = request(profile, count, name="vm")
+    return set_profile(host.ports, wanted, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
 
 
-def ensure(host: Host, wanted: VmWish, state: str = "present", *, dry_run: bool = False) -> Outcome:
+def ensure(host: SimulatedHost, wanted: VmRequest, state: str = "present", *, dry_run: bool = False) -> Outcome:
     """ensure-vm."""
     return ensure_vm(
-        host.world,
+        host.ports,
         wanted,
         state=state,
         dry_run=dry_run,
@@ -43,14 +56,14 @@ def ensure(host: Host, wanted: VmWish, state: str = "present", *, dry_run: bool 
     )
 
 
-def xml_of(host: Host) -> str:
+def xml_of(host: SimulatedHost) -> str:
     """Return the VM's config."""
-    record = host.world.hypervisor.find_domain("vm")
+    record = host.ports.hypervisor.find_domain("vm")
     assert record is not None
     return record.xml
 
 
-def by_hand(host: Host) -> None:
+def by_hand(host: SimulatedHost) -> None:
     """Change the VM as an admin would with virsh edit."""
     root = etree.fromstring(xml_of(host))
     etree.SubElement(root, "title").text = "of the drawing office"
@@ -60,7 +73,7 @@ def by_hand(host: Host) -> None:
     graphics = root.find("devices/graphics")
     assert graphics is not None
     graphics.set("passwd", "secret")
-    host.world.hypervisor.redefine(str(root.findtext("uuid")), etree.tostring(root, encoding="unicode"))
+    host.ports.hypervisor.redefine(str(root.findtext("uuid")), etree.tostring(root, encoding="unicode"))
 
 
 def lines(xml: str) -> list[str]:
@@ -76,9 +89,9 @@ def lines(xml: str) -> list[str]:
 
 @pytest.mark.parametrize("scenario", HOSTS)
 def test_another_profile_takes_the_place_of_the_first_and_nothing_else_changes(tmp_path: Path, scenario: str) -> None:
-    host = open_host(tmp_path, scenario)
+    host = open_sim_host(tmp_path, scenario)
     first, second = HOSTS[scenario]
-    create(host.world, wish(first, name="vm"), start=False)
+    create(host.ports, request(first, name="vm"), start=False)
     by_hand(host)
     before, was = picture(host), lines(xml_of(host))
     data = reprofile(host, second).data
@@ -86,21 +99,21 @@ def test_another_profile_takes_the_place_of_the_first_and_nothing_else_changes(t
     assert [(v["profile"], v["present"]) for v in data["vgpus"]] == [(second, True)]
     assert lines(xml_of(host)) == was
     assert "secret" not in xml_of(host)
-    assert "passwd='secret'" in host.world.hypervisor.definition(str(data["uuid"]))
+    assert "passwd='secret'" in host.ports.hypervisor.definition(str(data["uuid"]))
     assert any('<rom bar="off"' in line for line in was)
     now = picture(host)
     assert (len(now.types) + len(now.mdevs), len(now.claims)) == (1, 1)
     assert (now.files, now.running) == (before.files, {})
     assert not reprofile(host, second).changed
-    start(host.world, "vm")
-    assert not mend(host.again().world, dry_run=True).data["findings"]
-    delete(host.world, "vm")
+    start(host.ports, "vm")
+    assert not mend(host.again().ports, dry_run=True).data["findings"]
+    delete(host.ports, "vm")
     assert (picture(host).types, picture(host).mdevs, picture(host).claims) == ({}, {}, {})
 
 
 def test_its_record_keeps_what_was_typed(tmp_path: Path) -> None:
-    host = open_host(tmp_path)
-    create(host.world, wish("A100-4C", name="vm"), start=False)
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"), start=False)
     reprofile(host, "GRID A100-5C")
     assert json.loads(etree.fromstring(xml_of(host)).findtext(".//{urn:vgpuctl:1}spec") or "")["profile"] == [
         "GRID A100-5C"
@@ -109,8 +122,8 @@ def test_its_record_keeps_what_was_typed(tmp_path: Path) -> None:
 
 
 def test_a_running_vm_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    host = open_host(tmp_path)
-    create(host.world, wish("A100-4C", name="vm"))
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"))
     before = picture(host)
     with pytest.raises(InUse) as caught:
         reprofile(host, "A100-5C")
@@ -119,9 +132,9 @@ def test_a_running_vm_is_refused_with_what_to_do(tmp_path: Path) -> None:
 
 
 def test_no_room_for_the_new_profile_leaves_it_exactly_as_it_was(tmp_path: Path) -> None:
-    host = open_host(tmp_path, text=FULL)
-    create(host.world, wish("A100-4C", name="other"))
-    create(host.world, wish("A100-4C", name="vm"), start=False)
+    host = open_sim_host(tmp_path, text=FULL)
+    create(host.ports, request("A100-4C", name="other"))
+    create(host.ports, request("A100-4C", name="vm"), start=False)
     before = picture(host)
     with pytest.raises(NoCapacity):
         reprofile(host, "A100-20C")
@@ -130,8 +143,8 @@ def test_no_room_for_the_new_profile_leaves_it_exactly_as_it_was(tmp_path: Path)
 
 def test_a_driver_that_refuses_the_new_one_gets_the_old_one_back(tmp_path: Path) -> None:
     fault = 'faults:\n  - {on: sysfs-write, match: "*/current_vgpu_type", kind: error, errno: EIO, nth: 3}\n'
-    host = open_host(tmp_path, text=FULL + fault)
-    create(host.world, wish("A100-4C", name="vm"), start=False)
+    host = open_sim_host(tmp_path, text=FULL + fault)
+    create(host.ports, request("A100-4C", name="vm"), start=False)
     before = picture(host)
     with pytest.raises(NoCapacity):
         reprofile(host, "A100-20C")
@@ -141,10 +154,10 @@ def test_a_driver_that_refuses_the_new_one_gets_the_old_one_back(tmp_path: Path)
 def test_a_driver_that_refuses_is_left_out_and_the_next_gpu_tried(tmp_path: Path) -> None:
     second = FULL + '  - {model: A100, address: "0000:5e:00.0", vfs: {total: 4, enabled: 4}}\n'
     fault = 'faults:\n  - {on: sysfs-write, match: "*/current_vgpu_type", kind: error, errno: EIO, nth: 3}\n'
-    host = open_host(
+    host = open_sim_host(
         tmp_path, text=second.replace("{model: A100, vfs", '{model: A100, address: "0000:3b:00.0", vfs') + fault
     )
-    create(host.world, wish("A100-4C", name="vm"), start=False)
+    create(host.ports, request("A100-4C", name="vm"), start=False)
     vgpus = reprofile(host, "A100-20C").data["vgpus"]
     assert isinstance(vgpus, list)
     assert [v["profile"] for v in vgpus] == ["A100-20C"]
@@ -152,8 +165,8 @@ def test_a_driver_that_refuses_is_left_out_and_the_next_gpu_tried(tmp_path: Path
 
 
 def test_more_and_fewer_of_the_same_profile(tmp_path: Path) -> None:
-    host = open_host(tmp_path)
-    create(host.world, wish("A100-4C", name="vm"), start=False)
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"), start=False)
     first = set(picture(host).claims)
     assert len(reprofile(host, "A100-4C", count=3).data["vgpus"]) == 3  # type: ignore[arg-type]
     assert first < set(picture(host).claims)
@@ -162,15 +175,15 @@ def test_more_and_fewer_of_the_same_profile(tmp_path: Path) -> None:
 
 
 def test_a_whole_gpu_has_no_profile_to_change(tmp_path: Path) -> None:
-    host = open_host(tmp_path, "mixed")
-    create(host.world, wish(name="vm", mode="passthrough"), start=False)
+    host = open_sim_host(tmp_path, "mixed")
+    create(host.ports, request(name="vm", mode="passthrough"), start=False)
     with pytest.raises(Refused, match="no profile"):
         reprofile(host, "A100-4C")
 
 
 def test_a_dry_run_shows_what_would_be_and_changes_nothing(tmp_path: Path) -> None:
-    host = open_host(tmp_path)
-    create(host.world, wish("A100-4C", name="vm"), start=False)
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"), start=False)
     before = picture(host)
     planned = reprofile(host, "A100-5C", dry_run=True)
     assert [s.split()[0] for s in planned.steps] == ["claim", "remove", "make", "change", "release"]
@@ -187,8 +200,8 @@ gpus:
 
 
 def test_ensure_changes_a_stopped_vm_in_place_and_the_second_time_nothing(tmp_path: Path) -> None:
-    host = open_host(tmp_path, text=TWO_NETWORKS)
-    first = wish("A100-4C", name="vm", sources=TYPED)
+    host = open_sim_host(tmp_path, text=TWO_NETWORKS)
+    first = request("A100-4C", name="vm", sources=TYPED)
     ensure(host, first, "stopped")
     by_hand(host)
     wanted = replace(first, profiles=(("A100-5C", 1),), memory_mib=2048, vcpus=3, network="lab")
@@ -206,8 +219,8 @@ def test_ensure_changes_a_stopped_vm_in_place_and_the_second_time_nothing(tmp_pa
 
 
 def test_ensure_started_changes_it_and_then_starts_it(tmp_path: Path) -> None:
-    host = open_host(tmp_path)
-    first = wish("A100-4C", name="vm", sources=TYPED)
+    host = open_sim_host(tmp_path)
+    first = request("A100-4C", name="vm", sources=TYPED)
     ensure(host, first, "stopped")
     wanted = replace(first, vcpus=2)
     assert ensure(host, wanted, "started", dry_run=True).steps[-1] == "start VM vm"
@@ -217,8 +230,8 @@ def test_ensure_started_changes_it_and_then_starts_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("network", "error"), [("nothing", NotFound), ("down", InvalidInput)])
 def test_a_network_that_cannot_be_used_is_refused(tmp_path: Path, network: str, error: type[Exception]) -> None:
-    host = open_host(tmp_path, text=TWO_NETWORKS)
-    first = wish("A100-4C", name="vm", sources=TYPED)
+    host = open_sim_host(tmp_path, text=TWO_NETWORKS)
+    first = request("A100-4C", name="vm", sources=TYPED)
     ensure(host, first, "stopped")
     before = picture(host)
     with pytest.raises(error):
@@ -227,13 +240,13 @@ def test_a_network_that_cannot_be_used_is_refused(tmp_path: Path, network: str, 
 
 
 def test_ensure_refuses_a_running_vm_and_what_cannot_be_changed_in_place(tmp_path: Path) -> None:
-    host = open_host(tmp_path)
-    first = wish("A100-4C", name="vm", sources={**TYPED, "hotplug_slots": "typed"})
+    host = open_sim_host(tmp_path)
+    first = request("A100-4C", name="vm", sources={**TYPED, "hotplug_slots": "typed"})
     ensure(host, first, "started")
     with pytest.raises(SpecDiffers) as caught:
         ensure(host, replace(first, vcpus=2))
     assert "stop-vm vm" in str(caught.value.hint)
-    stop(host.world, "vm")
+    stop(host.ports, "vm")
     before = picture(host)
     with pytest.raises(SpecDiffers) as caught:
         ensure(host, replace(first, vcpus=2, hotplug_slots=1))
@@ -241,9 +254,9 @@ def test_ensure_refuses_a_running_vm_and_what_cannot_be_changed_in_place(tmp_pat
     assert picture(host) == before
 
 
-def test_a_gpu_that_is_not_there_is_told_also_when_nothing_is_to_be_changed(tmp_path: Path) -> None:
-    host = open_host(tmp_path, "a100-40")
-    create(host.world, wish("A100-4C", name="vm"), start=False)
-    same = wish("A100-4C", name="vm", gpu="T4")
+def test_a_missing_gpu_is_refused_even_if_nothing_would_change(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path, "a100-40")
+    create(host.ports, request("A100-4C", name="vm"), start=False)
+    same = request("A100-4C", name="vm", gpu="T4")
     with pytest.raises(NotFound, match="T4"):
-        set_profile(host.world, same, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+        set_profile(host.ports, same, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())

@@ -9,43 +9,54 @@ from pathlib import Path
 import pytest
 
 from tests.faults import CHANGING, Trial
+from tests.hosts import (
+    WAIT_SECONDS,
+    Silent,
+    SimulatedHost,
+    create,
+    mend,
+    open_sim_host,
+    picture,
+    request,
+    start,
+    stop,
+)
 from tests.unit.engine.test_faults import HOSTS, spawn
-from tests.worlds import WAIT_SECONDS, Host, Silent, create, mend, open_host, picture, start, stop, wish
 from vgpuctl.engine.attach import attach, detach
 from vgpuctl.engine.change import set_profile
-from vgpuctl.model.world import World
+from vgpuctl.ports.host import Host
 
 __all__ = ["spawn"]
 OTHER = {"vendor-vf": "A100-5C", "mdev-pf": "T4-4Q", "mdev-vf": "A16-4Q"}
 ACTS = ["attach", "attach-off", "detach", "detach-off", "set-profile"]
 
 
-def prepared(directory: Path, kind: str, act: str) -> Host:
-    """Return a host with the VM on which the act is due, running or off."""
+def prepared(directory: Path, kind: str, act: str) -> SimulatedHost:
+    """Return a host with the VM that the act needs, running or off."""
     text, profile = HOSTS[kind]
-    host = open_host(directory, text=text)
+    host = open_sim_host(directory, text=text)
     off = act in ("attach-off", "detach-off", "set-profile")
-    create(host.world, wish(profile, name="vm"), start=not off)
+    create(host.ports, request(profile, name="vm"), start=not off)
     return host.again()
 
 
-def do(world: World, kind: str, act: str) -> object:
-    """Do it."""
+def do(ports: Host, kind: str, act: str) -> object:
+    """Run the act."""
     if act.startswith("detach"):
-        return detach(world, "vm", dry_run=False, wait_seconds=5, progress=Silent())
-    wanted = wish(OTHER[kind] if act == "set-profile" else HOSTS[kind][1], name="vm")
+        return detach(ports, "vm", dry_run=False, wait_seconds=5, progress=Silent())
+    wanted = request(OTHER[kind] if act == "set-profile" else HOSTS[kind][1], name="vm")
     change = set_profile if act == "set-profile" else attach
-    return change(world, wanted, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    return change(ports, wanted, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
 
 
-def whole(host: Host, where: str) -> None:
-    """See that record, devices, definition and claims tell the same, and that the VM is one that starts."""
-    assert not mend(host.world, dry_run=True).data["findings"], where
+def whole(host: SimulatedHost, where: str) -> None:
+    """Check that record, devices, definition and claims agree, and that the VM starts."""
+    assert not mend(host.ports, dry_run=True).data["findings"], where
     now = picture(host)
     devices = set(now.types) | set(now.mdevs)
     assert devices <= set(now.claims), where
     if not now.running:
-        start(host.world, "vm")
+        start(host.ports, "vm")
         now = picture(host)
     (held,) = now.running.values()
     assert set(held) == set(now.claims) == set(now.types) | set(now.mdevs), where
@@ -73,8 +84,8 @@ def test_whatever_call_a_process_dies_in_reconcile_makes_it_whole(tmp_path: Path
 
 def test_stopping_and_starting_after_a_detach_makes_nothing_again(tmp_path: Path) -> None:
     host = prepared(tmp_path, "vendor-vf", "detach")
-    do(host.world, "vendor-vf", "detach")
-    stop(host.world, "vm")
+    do(host.ports, "vendor-vf", "detach")
+    stop(host.ports, "vm")
     host.sim.reboot()
-    start(host.world, "vm")
+    start(host.ports, "vm")
     assert picture(host).types == {}

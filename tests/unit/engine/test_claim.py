@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The act under the lock: look again, choose, claim; and taking a VM's claims over."""
+"""What happens under the lock: observe again, choose, claim; and how a VM's claims are taken over."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.faults import CHANGING, Watch, counted, failing
+from tests.hosts import create, open_sim_host, request
 from tests.lent import small
-from tests.unit.engine.test_many import ensure, names
-from tests.values import A4C, a100, claim, promised, snapshot, vm
-from tests.worlds import create, open_host, wish
-from vgpuctl.engine.claim import narrow, reclaim
-from vgpuctl.engine.observe import Want, observe
+from tests.unit.engine.test_ensure_vms import ensure, names
+from tests.values import A4C, a100, assigned, claim, snapshot, vm
+from vgpuctl.engine.claim import recheck_scope, take_over_claims
 from vgpuctl.errors import Busy, Failed, NoCapacity
 from vgpuctl.model.vm import ProcessId
+from vgpuctl.observe import ReadScope, observe
 from vgpuctl.value import replace
 
 DEAD = ProcessId(1, 1)
@@ -21,14 +21,14 @@ DEAD = ProcessId(1, 1)
 
 def test_under_the_lock_only_the_chosen_gpus_and_types_are_read_again():
     one, two = a100("0000:05:00.0"), a100("0000:86:00.0")
-    want = narrow(snapshot(one, two), (promised(two, A4C),))
-    assert (want.only, want.type_ids, want.models) == (frozenset({two.address}), frozenset({"468"}), False)
-    assert want.known == (two,)
+    want = recheck_scope(snapshot(one, two), (assigned(two, A4C),))
+    assert (want.gpu_addresses, want.type_ids, want.models) == (frozenset({two.address}), frozenset({"468"}), False)
+    assert want.cached_gpus == (two,)
 
 
-def test_a_gpu_that_filled_up_between_the_look_and_the_lock_gives_no_capacity(tmp_path):
-    host = open_host(tmp_path)
-    other = open_host(tmp_path)
+def test_a_gpu_that_filled_up_before_the_lock_gives_no_capacity(tmp_path):
+    host = open_sim_host(tmp_path)
+    other = open_sim_host(tmp_path)
 
     class Filling:
         filled = False
@@ -36,19 +36,19 @@ def test_a_gpu_that_filled_up_between_the_look_and_the_lock_gives_no_capacity(tm
         def lock(self, wait_seconds):
             if not Filling.filled:
                 Filling.filled = True
-                create(other.world, wish("A100-8C", 5))
-            return host.world.claims.lock(wait_seconds)
+                create(other.ports, request("A100-8C", 5))
+            return host.ports.claims.lock(wait_seconds)
 
         def __getattr__(self, name):
-            return getattr(host.world.claims, name)
+            return getattr(host.ports.claims, name)
 
     with pytest.raises(NoCapacity):
-        create(replace(host.world, claims=Filling()), wish("A100-8C"))
-    assert len(host.world.claims.all()) == 5
+        create(replace(host.ports, claims=Filling()), request("A100-8C"))
+    assert len(host.ports.claims.all()) == 5
 
 
-def before_the_lock(world, act):
-    """Return the world with something done by another between the first look and the lock, once."""
+def before_the_lock(ports, act):
+    """Return ports where another process acts once, between the first snapshot and the lock."""
     done = []
 
     def before(number, call, args):
@@ -56,84 +56,84 @@ def before_the_lock(world, act):
             done.append(number)
             act()
 
-    return Watch(before=before).watch(world)
+    return Watch(before=before).watch(ports)
 
 
 def test_of_two_who_want_a_whole_gpu_of_a_model_at_once_each_gets_one(tmp_path):
-    host = open_host(tmp_path, text="version: 1\ngpus:\n  - {model: RTX 4090}\n  - {model: RTX 4090}\n")
-    other = open_host(tmp_path, host.scenario).world
-    whole = wish(mode="passthrough", gpu="10de:2684")
-    world = before_the_lock(host.world, lambda: create(other, replace(whole, name="other")))
-    create(world, whole)
-    assert len({v.gpu for v in observe(host.world, Want()).vgpus}) == 2
+    host = open_sim_host(tmp_path, text="version: 1\ngpus:\n  - {model: RTX 4090}\n  - {model: RTX 4090}\n")
+    other = open_sim_host(tmp_path, host.scenario).ports
+    whole = request(mode="passthrough", gpu="10de:2684")
+    ports = before_the_lock(host.ports, lambda: create(other, replace(whole, name="other")))
+    create(ports, whole)
+    assert len({v.gpu for v in observe(host.ports, ReadScope()).vgpus}) == 2
 
 
 @pytest.mark.parametrize("many", [False, True])
 def test_a_gpu_that_host_yaml_closed_between_the_look_and_the_lock_is_not_used(tmp_path, many):
     host, profile = small(tmp_path, "vendor-vf", 2)
-    first, second = (g.address for g in observe(host.world, Want()).gpus)
+    first, second = (g.address for g in observe(host.ports, ReadScope()).gpus)
     closed = f'version: 1\ngpus:\n  "{first}": {{cordoned: true}}\n'
-    world = before_the_lock(host.world, lambda: host.sim.host_file.write_text(closed))
+    ports = before_the_lock(host.ports, lambda: host.sim.host_file.write_text(closed))
     if many:
-        ensure(world, wish(profile), names(2))
+        ensure(ports, request(profile), names(2))
     else:
-        create(world, wish(profile))
-    assert {v.gpu for v in observe(host.world, Want()).vgpus} == {second}
+        create(ports, request(profile))
+    assert {v.gpu for v in observe(host.ports, ReadScope()).vgpus} == {second}
 
 
-def test_claims_of_a_dead_process_are_taken_over_and_lost_ones_written_anew(tmp_path):
-    world = open_host(tmp_path).world
-    one, two = (claim(promised(a100(), A4C, n), 1, world.processes.this()) for n in range(2))
-    world.claims.add(replace(one, process=DEAD))
-    assert [step.claim for step in reclaim(world, (one, two), 0)] == [two]
-    assert world.claims.all() == (one, two)
+def test_claims_of_a_dead_process_are_taken_over_and_lost_ones_rewritten(tmp_path):
+    ports = open_sim_host(tmp_path).ports
+    one, two = (claim(assigned(a100(), A4C, n), 1, ports.processes.current_process()) for n in range(2))
+    ports.claims.add(replace(one, process=DEAD))
+    assert [step.claim for step in take_over_claims(ports, (one, two), 0)] == [two]
+    assert ports.claims.all() == (one, two)
 
 
-def test_a_lost_claim_stays_lost_when_that_is_wanted(tmp_path):
-    world = open_host(tmp_path).world
-    assert reclaim(world, (claim(promised(a100(), A4C), 1),), 0, lost=False) == ()
-    assert world.claims.all() == ()
+def test_a_lost_claim_stays_lost_on_request(tmp_path):
+    ports = open_sim_host(tmp_path).ports
+    assert take_over_claims(ports, (claim(assigned(a100(), A4C), 1),), 0, include_missing=False) == ()
+    assert ports.claims.all() == ()
 
 
 def test_claims_of_a_live_process_are_refused_with_its_pid_and_command(tmp_path):
-    host = open_host(tmp_path)
-    mine = claim(promised(a100(), A4C), 1, host.world.processes.this())
-    host.world.claims.add(mine)
+    host = open_sim_host(tmp_path)
+    mine = claim(assigned(a100(), A4C), 1, host.ports.processes.current_process())
+    host.ports.claims.add(mine)
     with pytest.raises(Busy) as raised:
-        reclaim(host.world, (replace(mine, process=DEAD),), 0)
+        take_over_claims(host.ports, (replace(mine, process=DEAD),), 0)
     assert raised.value.facts["pid"] == mine.process.pid
     assert mine.command in str(raised.value)
 
 
 def test_a_claim_of_another_vm_is_refused_with_its_name(tmp_path):
-    world = open_host(tmp_path).world
-    world.claims.add(claim(promised(a100(), A4C), 2, DEAD))
+    ports = open_sim_host(tmp_path).ports
+    ports.claims.add(claim(assigned(a100(), A4C), 2, DEAD))
     with pytest.raises(Busy) as raised:
-        reclaim(world, (claim(promised(a100(), A4C), 1),), 0)
+        take_over_claims(ports, (claim(assigned(a100(), A4C), 1),), 0)
     assert "vdi-002" in str(raised.value)
 
 
 def test_when_one_claim_cannot_be_taken_over_all_are_as_before(tmp_path):
     gpu = a100()
-    both = tuple(claim(promised(gpu, A4C, n), 1) for n in range(2))
+    both = tuple(claim(assigned(gpu, A4C, n), 1) for n in range(2))
 
     def prepared(name):
-        world = open_host(tmp_path / name).world
+        ports = open_sim_host(tmp_path / name).ports
         for one in both:
-            world.claims.add(replace(one, process=DEAD))
-        return world
+            ports.claims.add(replace(one, process=DEAD))
+        return ports
 
-    calls = counted(prepared("dry"), lambda w: reclaim(w, both, 0))
+    calls = counted(prepared("dry"), lambda w: take_over_claims(w, both, 0))
     numbers = [n for n, call in enumerate(calls, 1) if call in CHANGING]
     assert len(numbers) == 2
     for number in numbers:
-        world = prepared(str(number))
-        before = world.claims.all()
+        ports = prepared(str(number))
+        before = ports.claims.all()
         with pytest.raises(Failed) as raised:
-            reclaim(failing(world, number), both, 0)
+            take_over_claims(failing(ports, number), both, 0)
         assert raised.value.facts["errno"]
-        assert world.claims.all() == before
+        assert ports.claims.all() == before
 
 
 def test_a_vm_without_vgpus_needs_no_lock():
-    assert narrow(snapshot(a100(), vms=[vm(1)]), ()).only == frozenset()
+    assert recheck_scope(snapshot(a100(), vms=[vm(1)]), ()).gpu_addresses == frozenset()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many processes at once, all released at a barrier: never more VMs than slots, and every loser says why."""
+"""Many processes at once, all released at a barrier: never more VMs than slots, and every failure has its reason."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 
 from tests.faults import Watch
+from tests.hosts import Silent, SimulatedHost, create, delete, mend, open_sim_host, picture, request, start
 from tests.processes import clean
 from tests.unit.engine.test_attach import FOREIGN
 from tests.vgpus import drop, make
-from tests.worlds import Host, Silent, create, delete, mend, open_host, picture, start, wish
 from vgpuctl.engine.attach import attach
 from vgpuctl.engine.change import set_profile
 from vgpuctl.engine.claim import claim_carriers
 from vgpuctl.engine.create import create_vm
-from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.observe.host_file import read_host_spec
 from vgpuctl.errors import Locked, VgpuctlError
 from vgpuctl.host.clock import HostClock
-from vgpuctl.model.vm import Claim, PromisedVgpu
-from vgpuctl.model.world import World
-from vgpuctl.plan.choose import choose
+from vgpuctl.model.vm import AssignedVgpu, Claim
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.observe.host_file import read_host_spec
+from vgpuctl.plan.choose import choose_vgpus
+from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
 CALLERS = 20
@@ -39,52 +39,52 @@ def processes():
 
 
 def _run(directory: str, act: str, argument: str, ready: Any, answers: Any) -> None:
-    host = open_host(Path(directory), str(Path(directory) / "scenario.yaml"), clock=HostClock())
+    host = open_sim_host(Path(directory), str(Path(directory) / "scenario.yaml"), clock=HostClock())
     ready.wait(WAIT_SECONDS)
     try:
-        answers.put((argument, _ACTS[act](host.world, argument)))
+        answers.put((argument, _ACTS[act](host.ports, argument)))
     except VgpuctlError as error:
         answers.put((argument, f"{error.code}: {error} {error.left}"))
-    except Exception as error:  # noqa: BLE001 - the parent must hear of it, or it waits in vain
+    except Exception as error:  # noqa: BLE001 - the parent needs the error, or it waits forever
         answers.put((argument, f"bug: {error!r}"))
 
 
-def _create(world: World, name: str) -> str:
-    create(world, wish("A100-4C", name=name))
+def _create(ports: Host, name: str) -> str:
+    create(ports, request("A100-4C", name=name))
     return "made"
 
 
-def _delete(world: World, name: str) -> str:
-    delete(world, name)
+def _delete(ports: Host, name: str) -> str:
+    delete(ports, name)
     return "gone"
 
 
-def _start(world: World, name: str) -> str:
-    return "started" if start(world, name).changed else "runs already"
+def _start(ports: Host, name: str) -> str:
+    return "started" if start(ports, name).changed else "runs already"
 
 
-def _reconcile(world: World, _: str) -> str:
-    return f"mended {len(mend(world).data['findings'])}"
+def _reconcile(ports: Host, _: str) -> str:
+    return f"mended {len(mend(ports).data['findings'])}"
 
 
-def _attach(world: World, name: str) -> str:
-    attach(world, wish("A100-4C", name=name), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+def _attach(ports: Host, name: str) -> str:
+    attach(ports, request("A100-4C", name=name), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
     return "attached"
 
 
-def _reprofile(world: World, name: str) -> str:
-    wanted = wish("A100-5C", name=name)
-    changed = set_profile(world, wanted, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent()).changed
+def _reprofile(ports: Host, name: str) -> str:
+    wanted = request("A100-5C", name=name)
+    changed = set_profile(ports, wanted, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent()).changed
     return "changed" if changed else "has it already"
 
 
-def _vgpu(world: World, name: str) -> str:
-    make(world, "A100-4C", name)
+def _vgpu(ports: Host, name: str) -> str:
+    make(ports, "A100-4C", name)
     return "made"
 
 
-def _drop(world: World, name: str) -> str:
-    drop(world, name)
+def _drop(ports: Host, name: str) -> str:
+    drop(ports, name)
     return "gone"
 
 
@@ -100,8 +100,8 @@ _ACTS = {
 }
 
 
-def at_once(context: Any, host: Host, *work: tuple[str, str]) -> list[tuple[str, str]]:
-    """Run each (act, argument) in a process of its own, all released together, and return their answers."""
+def at_once(context: Any, host: SimulatedHost, *work: tuple[str, str]) -> list[tuple[str, str]]:
+    """Run each (act, argument) in its own process, all released together, and return their results."""
     ready, answers = context.Barrier(len(work)), context.Queue()
     children = [
         context.Process(target=_run, args=(str(host.directory), act, argument, ready, answers))
@@ -117,7 +117,7 @@ def at_once(context: Any, host: Host, *work: tuple[str, str]) -> list[tuple[str,
 
 @pytest.mark.parametrize("nvml", ["present", "absent"])
 def test_twenty_callers_for_ten_slots_give_ten_vms_and_ten_no_capacity(tmp_path, processes, nvml):
-    host = open_host(tmp_path, text=TEN_SLOTS % nvml)
+    host = open_sim_host(tmp_path, text=TEN_SLOTS % nvml)
     answers = at_once(processes, host, *(("create", f"vm-{n}") for n in range(CALLERS)))
     kinds = Counter(text.partition(":")[0] for _, text in answers)
     assert kinds == {"made": 10, "no-capacity": 10}, answers
@@ -128,21 +128,21 @@ def test_twenty_callers_for_ten_slots_give_ten_vms_and_ten_no_capacity(tmp_path,
 
 
 def test_twenty_create_vgpu_for_ten_slots_give_ten_entries_and_ten_no_capacity(tmp_path, processes):
-    host = open_host(tmp_path, text=TEN_SLOTS % "present")
+    host = open_sim_host(tmp_path, text=TEN_SLOTS % "present")
     answers = at_once(processes, host, *(("create-vgpu", f"vgpu-{n}") for n in range(CALLERS)))
     kinds = Counter(text.partition(":")[0] for _, text in answers)
     assert kinds == {"made": 10, "no-capacity": 10}, answers
-    kept = read_host_spec(host.world).vgpus
+    kept = read_host_spec(host.ports).vgpus
     assert sorted(kept) == sorted(name for name, text in answers if text == "made")
     seen = picture(host)
     assert {v.carrier for v in kept.values()} == set(seen.types) == set(seen.claims)
     gone = at_once(processes, host, *(("delete-vgpu", name) for name in kept for _ in range(2)))
     assert Counter(text for _, text in gone)["gone"] == 10, gone
-    assert (picture(host).types, picture(host).claims, read_host_spec(host.world).vgpus) == ({}, {}, {})
+    assert (picture(host).types, picture(host).claims, read_host_spec(host.ports).vgpus) == ({}, {}, {})
 
 
 def test_of_several_create_vgpu_of_one_name_exactly_one_wins(tmp_path, processes):
-    host = open_host(tmp_path, text=TEN_SLOTS % "present")
+    host = open_sim_host(tmp_path, text=TEN_SLOTS % "present")
     answers = at_once(processes, host, *[("create-vgpu", "spare")] * 6)
     kinds = Counter(text.partition(":")[0] for _, text in answers)
     assert kinds["made"] == 1
@@ -151,7 +151,7 @@ def test_of_several_create_vgpu_of_one_name_exactly_one_wins(tmp_path, processes
 
 
 def test_of_several_terminals_that_make_the_same_name_exactly_one_wins(tmp_path, processes):
-    host = open_host(tmp_path, text=TEN_SLOTS % "present")
+    host = open_sim_host(tmp_path, text=TEN_SLOTS % "present")
     answers = at_once(processes, host, *(("create", "same") for _ in range(4)))
     kinds = Counter(text.partition(":")[0] for _, text in answers)
     assert kinds == {"made": 1, "exists": 3}, answers
@@ -160,9 +160,9 @@ def test_of_several_terminals_that_make_the_same_name_exactly_one_wins(tmp_path,
 
 
 def test_of_several_terminals_that_delete_the_same_vm_one_wins_and_nothing_is_left(tmp_path, processes):
-    host = open_host(tmp_path, text=TEN_SLOTS % "present", later=1)
+    host = open_sim_host(tmp_path, text=TEN_SLOTS % "present", later=1)
     before = picture(host)
-    create(host.world, wish("A100-4C", name="same"))
+    create(host.ports, request("A100-4C", name="same"))
     answers = at_once(processes, host, *(("delete", "same") for _ in range(4)))
     kinds = Counter(text.partition(":")[0] for _, text in answers)
     assert kinds["gone"] == 1, answers
@@ -171,8 +171,8 @@ def test_of_several_terminals_that_delete_the_same_vm_one_wins_and_nothing_is_le
 
 
 def test_of_several_terminals_that_start_the_same_vm_none_stops_it_again(tmp_path, processes):
-    host = open_host(tmp_path, text=TEN_SLOTS % "present", later=1)
-    create(host.world, wish("A100-4C", name="same"), start=False)
+    host = open_sim_host(tmp_path, text=TEN_SLOTS % "present", later=1)
+    create(host.ports, request("A100-4C", name="same"), start=False)
     answers = at_once(processes, host, *(("start", "same") for _ in range(4)))
     kinds = Counter(text.partition(":")[0] for _, text in answers)
     assert kinds["started"] == 1, answers
@@ -182,24 +182,24 @@ def test_of_several_terminals_that_start_the_same_vm_none_stops_it_again(tmp_pat
 
 @pytest.mark.parametrize("made", [True, False])
 def test_of_several_terminals_that_attach_to_the_same_vm_no_vgpu_is_lost(tmp_path, processes, made):
-    host = open_host(tmp_path, text=TEN_SLOTS % "present", later=1)
+    host = open_sim_host(tmp_path, text=TEN_SLOTS % "present", later=1)
     if made:
-        create(host.world, wish("A100-4C", name="same"), start=False)
+        create(host.ports, request("A100-4C", name="same"), start=False)
     else:
-        host.world.hypervisor.define(FOREIGN.replace("desk", "same"))
+        host.ports.hypervisor.define(FOREIGN.replace("desk", "same"))
     answers = at_once(processes, host, *(("attach", "same") for _ in range(4)))
     kinds = Counter(text.partition(":")[0] for _, text in answers)
     assert kinds["attached"] >= 1, answers
     assert set(kinds) <= {"attached", "busy"}, answers
     seen = picture(host)
     assert len(seen.types) == len(seen.claims) == kinds["attached"] + made
-    assert not mend(host.again().world, dry_run=True).data["findings"]
-    assert len(host.world.hypervisor.domains()[0].xml.split("<hostdev")) - 1 == len(seen.claims)
+    assert not mend(host.again().ports, dry_run=True).data["findings"]
+    assert len(host.ports.hypervisor.domains()[0].xml.split("<hostdev")) - 1 == len(seen.claims)
 
 
 def test_a_start_and_a_change_at_once_leave_a_vm_that_has_what_its_record_says(tmp_path, processes):
-    host = open_host(tmp_path, text=TEN_SLOTS % "present", later=1)
-    create(host.world, wish("A100-4C", name="same"), start=False)
+    host = open_sim_host(tmp_path, text=TEN_SLOTS % "present", later=1)
+    create(host.ports, request("A100-4C", name="same"), start=False)
     answers = at_once(processes, host, ("start", "same"), ("set-profile", "same"), ("set-profile", "same"))
     kinds = Counter(text.partition(":")[0] for _, text in answers)
     assert set(kinds) <= {"started", "changed", "has it already", "busy", "in-use"}, answers
@@ -207,31 +207,31 @@ def test_a_start_and_a_change_at_once_leave_a_vm_that_has_what_its_record_says(t
     seen = picture(host)
     assert set(seen.types) == set(seen.claims)
     assert len(seen.types) == 1
-    assert not mend(host.again().world, dry_run=True).data["findings"]
+    assert not mend(host.again().ports, dry_run=True).data["findings"]
 
 
-def test_two_reconciles_at_once_mend_everything_and_do_no_harm(tmp_path, processes):
-    host = open_host(tmp_path, text=TEN_SLOTS % "present", later=1)
-    create(host.world, wish("A100-4C", name="kept"))
+def test_concurrent_reconciles_fix_everything_safely(tmp_path, processes):
+    host = open_sim_host(tmp_path, text=TEN_SLOTS % "present", later=1)
+    create(host.ports, request("A100-4C", name="kept"))
     before = picture(host)
     for number in range(3):
         _leave_half_made(host, f"half-{number}")
-    assert len(mend(host.again().world, dry_run=True).data["findings"]) == 3
+    assert len(mend(host.again().ports, dry_run=True).data["findings"]) == 3
     answers = at_once(processes, host, *(("reconcile", str(n)) for n in range(2)))
     assert {text.partition(" ")[0] for _, text in answers} <= {"mended", "busy:"}, answers
-    mend(host.again().world)
+    mend(host.again().ports)
     assert picture(host) == before
 
 
 def test_reconcile_leaves_alone_what_others_are_making_and_removing(tmp_path, processes):
-    host = open_host(tmp_path, text=TEN_SLOTS % "present", later=1)
+    host = open_sim_host(tmp_path, text=TEN_SLOTS % "present", later=1)
     for number in range(3):
-        create(host.world, wish("A100-4C", name=f"old-{number}"))
+        create(host.ports, request("A100-4C", name=f"old-{number}"))
     work = [("reconcile", "1"), ("reconcile", "2")]
     work += [("create", f"new-{n}") for n in range(4)] + [("delete", f"old-{n}") for n in range(3)]
     answers = dict(at_once(processes, host, *work))
     assert [answers[f"new-{n}"] for n in range(4)] == ["made"] * 4, answers
-    mend(host.again().world)
+    mend(host.again().ports)
     names = sorted(name for name, _ in picture(host).domains.values())
     kept = sorted(f"old-{n}" for n in range(3) if answers[f"old-{n}"] != "gone")
     assert names == sorted([*(f"new-{n}" for n in range(4)), *kept]), answers
@@ -239,9 +239,9 @@ def test_reconcile_leaves_alone_what_others_are_making_and_removing(tmp_path, pr
 
 
 def test_a_delete_while_another_vm_is_made_disturbs_neither(tmp_path, processes):
-    host = open_host(tmp_path, text=TEN_SLOTS % "present", later=1)
+    host = open_sim_host(tmp_path, text=TEN_SLOTS % "present", later=1)
     for number in range(10):
-        create(host.world, wish("A100-4C", name=f"old-{number}"))
+        create(host.ports, request("A100-4C", name=f"old-{number}"))
     answers = dict(at_once(processes, host, ("delete", "old-3"), ("create", "new-1"), ("create", "new-2")))
     assert answers["old-3"] == "gone"
     made = [n for n in ("new-1", "new-2") if answers[n] == "made"]
@@ -251,34 +251,34 @@ def test_a_delete_while_another_vm_is_made_disturbs_neither(tmp_path, processes)
 
 
 def test_no_one_takes_a_vm_that_a_live_process_is_still_making(tmp_path):
-    host = open_host(tmp_path, text=TEN_SLOTS % "present")
+    host = open_sim_host(tmp_path, text=TEN_SLOTS % "present")
     codes = []
 
     def meanwhile(number: int, call: str, _: tuple[Any, ...]) -> None:
         if call == "hypervisor.start":
-            other = replace(host.world, processes=_Other(host.world.processes))
+            other = replace(host.ports, processes=_Other(host.ports.processes))
             with pytest.raises(VgpuctlError) as raised:
                 delete(other, "vm")
             codes.append(raised.value.code)
             assert not mend(other).data["findings"]
 
-    create(Watch(before=meanwhile).watch(host.world), wish("A100-4C", name="vm"))
+    create(Watch(before=meanwhile).watch(host.ports), request("A100-4C", name="vm"))
     assert codes == ["busy"]
     assert len(picture(host).running) == 1
 
 
 class _Other:
-    """Another process of the same host, to which the first one is alive."""
+    """Another process of the same host, which sees the first one as alive."""
 
     def __init__(self, first: Any) -> None:
         self._first = first
 
-    def this(self) -> Any:
-        me = self._first.this()
+    def current_process(self) -> Any:
+        me = self._first.current_process()
         return replace(me, start_ticks=me.start_ticks + 77)
 
-    def alive(self, process: Any) -> bool:
-        return process in (self._first.this(), self.this())
+    def is_alive(self, process: Any) -> bool:
+        return process in (self._first.current_process(), self.current_process())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._first, name)
@@ -298,7 +298,7 @@ class _Unlocked:
 
 
 class _Between:
-    """Lets a second caller in between the look and the claim of the first."""
+    """Lets a second caller run between the snapshot and the claim of the first."""
 
     def __init__(self, inner: Any, second: Any) -> None:
         self._inner, self._second = inner, second
@@ -313,51 +313,53 @@ class _Between:
         return getattr(self._inner, name)
 
 
-def _claims_of_two_callers(host: Host, *, locked: bool) -> int:
-    """Let two callers ask for the last slot of a PF, the second between the first's look and its claim."""
+def _claims_of_two_callers(host: SimulatedHost, *, locked: bool) -> int:
+    """Let two callers request the last slot of a PF, the second between the first's snapshot and its claim."""
 
-    def ask(world: World, claims: Any) -> None:
-        world = replace(world, claims=claims)
-        wanted, uuid = wish("T4-16Q"), world.new_uuid()
+    def ask(ports: Host, claims: Any) -> None:
+        ports = replace(ports, claims=claims)
+        wanted, uuid = request("T4-16Q"), ports.new_uuid()
 
-        def claims_of(vgpus: tuple[PromisedVgpu, ...]) -> tuple[Claim, ...]:
-            me = world.processes.this()
+        def claims_of(vgpus: tuple[AssignedVgpu, ...]) -> tuple[Claim, ...]:
+            me = ports.processes.current_process()
             return tuple(
                 Claim(v.carrier, v.backend, v.gpu, v.function, "vm", uuid, v.profile, v.framebuffer_mib, me, "test")
                 for v in vgpus
             )
 
-        look = lambda: observe(world, Want(types=True, models=False))  # noqa: E731
-        claim_carriers(world, look, lambda seen: choose(seen, wanted, uuid), claims_of, 0)
+        look = lambda: observe(ports, ReadScope(types=True, models=False))  # noqa: E731
+        claim_carriers(ports, look, lambda seen: choose_vgpus(seen, wanted, uuid), claims_of, 0)
 
     def second() -> None:
-        other = open_host(host.directory, host.scenario).world
+        other = open_sim_host(host.directory, host.scenario).ports
         with pytest.raises(Locked) if locked else nullcontext():
             ask(other, other.claims if locked else _Unlocked(other.claims))
 
-    between = _Between(host.world.claims, second)
-    ask(host.world, between if locked else _Unlocked(between))
-    return len(host.world.claims.all())
+    between = _Between(host.ports.claims, second)
+    ask(host.ports, between if locked else _Unlocked(between))
+    return len(host.ports.claims.all())
 
 
 def test_without_the_lock_one_slot_is_given_twice_and_with_it_once(tmp_path):
     one_slot = "version: 1\ngpus:\n  - {model: T4, profiles: [T4-16Q]}\n"
-    assert _claims_of_two_callers(open_host(tmp_path / "locked", text=one_slot), locked=True) == 1
-    assert _claims_of_two_callers(open_host(tmp_path / "unlocked", text=one_slot), locked=False) == 2
+    assert _claims_of_two_callers(open_sim_host(tmp_path / "locked", text=one_slot), locked=True) == 1
+    assert _claims_of_two_callers(open_sim_host(tmp_path / "unlocked", text=one_slot), locked=False) == 2
 
 
-def _leave_half_made(host: Host, name: str) -> None:
+def _leave_half_made(host: SimulatedHost, name: str) -> None:
     """Stop in the middle of a creation, as a killed process would."""
 
     class Stopped:
-        def planned(self, steps: tuple[str, ...]) -> None: ...
-        def finished(self, number: int, text: str) -> None: ...
-        def undoing(self, text: str) -> None:
+        def on_plan(self, steps: tuple[str, ...]) -> None: ...
+        def on_step_finish(self, number: int, text: str) -> None: ...
+        def on_step_undo(self, text: str) -> None:
             raise KeyboardInterrupt
 
-        def started(self, number: int, text: str) -> None:
+        def on_step_start(self, number: int, text: str) -> None:
             if text.startswith("record"):
                 raise KeyboardInterrupt
 
     with pytest.raises(VgpuctlError):
-        create_vm(host.world, wish("A100-4C", name=name), start=True, dry_run=False, wait_seconds=1, progress=Stopped())
+        create_vm(
+            host.ports, request("A100-4C", name=name), start=True, dry_run=False, wait_seconds=1, progress=Stopped()
+        )

@@ -9,19 +9,31 @@ import pytest
 
 from tests.exchanges import SOFTWARE, crowded, gpu_of, stood
 from tests.faults import CHANGING, Trial, Watch, counted, failing, outcome
+from tests.hosts import (
+    WAIT_SECONDS,
+    Silent,
+    SimulatedHost,
+    create,
+    delete,
+    mend,
+    open_sim_host,
+    picture,
+    request,
+    start,
+    stop,
+)
 from tests.layouts import Signals
 from tests.lent import carriers, vm_of
 from tests.mixed_sizes import overlapping, placed
 from tests.unit.engine.test_faults import spawn
-from tests.worlds import WAIT_SECONDS, Host, Silent, create, delete, mend, open_host, picture, start, stop, wish
-from vgpuctl.engine.devices import missing_devices
-from vgpuctl.engine.moves import move_all
-from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.devices import has_missing_devices
+from vgpuctl.engine.moves import move_in_rounds
 from vgpuctl.errors import Busy, Interrupted, NoCapacity, NotFound, PartlyApplied
-from vgpuctl.model.records import DomainRecord
+from vgpuctl.model.port_values import DomainInfo
 from vgpuctl.model.vm import VmState
-from vgpuctl.model.world import World
+from vgpuctl.observe import ReadScope, observe
 from vgpuctl.plan.rounds import VmMove
+from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
 __all__ = ["spawn"]
@@ -38,30 +50,30 @@ TWO = {
 NAMES = ("first", "second", "third")
 
 
-def opposite(directory: Path, kind: str, *, running: bool, more: str = "") -> Host:
+def opposite(directory: Path, kind: str, *, running: bool, more: str = "") -> SimulatedHost:
     """Return a host with two GPUs that lock each other out: two small vGPUs on one, a large one on the other."""
     gpu, small, large = TWO[kind]
-    host = open_host(directory, text=f"version: 1\n{SOFTWARE.get(kind, '')}{more}gpus:\n  - {gpu}\n  - {gpu}\n")
+    host = open_sim_host(directory, text=f"version: 1\n{SOFTWARE.get(kind, '')}{more}gpus:\n  - {gpu}\n  - {gpu}\n")
     for name, profile in zip(NAMES, (small, large, small), strict=True):
-        create(host.world, wish(profile, name=name), start=running)
+        create(host.ports, request(profile, name=name), start=running)
     return host.again()
 
 
-def swap(world: World, first: str) -> tuple[VmMove, ...]:
+def swap(ports: Host, first: str) -> tuple[VmMove, ...]:
     """Return the moves of each VM to the other GPU; `first` leads."""
-    snapshot = observe(world, Want(types=True))
+    snapshot = observe(ports, ReadScope(types=True))
     one, other = (gpu.address for gpu in snapshot.gpus)
     moves = []
     for vm in sorted((vm for vm in snapshot.vms if vm.name in NAMES), key=lambda vm: (vm.name != first, vm.name)):
-        assert vm.promise is not None
-        (vgpu,) = vm.promise.vgpus
+        assert vm.record is not None
+        (vgpu,) = vm.record.vgpus
         moves.append(VmMove(vm, vgpu, other if vgpu.gpu == one else one))
     return tuple(moves)
 
 
-def turned(world: World, first: str = "first") -> None:
+def turned(ports: Host, first: str = "first") -> None:
     """Put each VM on the other GPU, all at once."""
-    move_all(world, [swap(world, first)], WAIT_SECONDS, Silent())
+    move_in_rounds(ports, [swap(ports, first)], WAIT_SECONDS, Silent())
 
 
 @pytest.mark.parametrize("leader", NAMES[:2])
@@ -71,7 +83,7 @@ def test_each_vm_is_as_it_was_at_the_others_place(tmp_path: Path, kind: str, run
     host = opposite(tmp_path, kind, running=running)
     before = {name: gpu_of(host, name) for name in NAMES}
     assert before["first"] == before["third"] != before["second"]
-    turned(host.world, leader)
+    turned(host.ports, leader)
     assert gpu_of(host, "first") == gpu_of(host, "third") == before["second"]
     assert gpu_of(host, "second") == before["first"]
     for name in NAMES:
@@ -79,14 +91,14 @@ def test_each_vm_is_as_it_was_at_the_others_place(tmp_path: Path, kind: str, run
     whole(host, "done")
 
 
-def whole(host: Host, where: str) -> None:
+def whole(host: SimulatedHost, where: str) -> None:
     """See that each VM is there and starts, that no two are in each other's way, and that nothing is left over."""
-    assert not mend(host.world, dry_run=True).data["findings"], where
+    assert not mend(host.ports, dry_run=True).data["findings"], where
     now = picture(host)
     assert {*now.types, *now.mdevs} <= set(now.claims), where
     assert (gpu_of(host, "first") == gpu_of(host, "third")) != (gpu_of(host, "first") == gpu_of(host, "second")), where
     for name in NAMES:
-        start(host.world, name)
+        start(host.ports, name)
     now = picture(host)
     held = sorted(carrier for running in now.running.values() for carrier in running)
     assert len(held) == 3, where
@@ -132,43 +144,43 @@ def test_whenever_ctrl_c_comes_all_is_as_it_was_or_it_says_what_is_left_and_reco
             if at == number:
                 signals.come()
 
-        world = Watch(before=come).watch(host.world)
+        ports = Watch(before=come).watch(host.ports)
         with pytest.raises((Interrupted, PartlyApplied)) as told:
-            move_all(world, [swap(world, "first")], WAIT_SECONDS, signals)
+            move_in_rounds(ports, [swap(ports, "first")], WAIT_SECONDS, signals)
         assert picture(host) == before or told.value.left, where
         undone, left = undone + (picture(host) == before), left + (picture(host) != before)
         later = host.again()
-        mend(later.world)
+        mend(later.ports)
         whole(later, where)
     assert undone >= 10
     assert left >= 5
 
 
-def two_off(directory: Path) -> Host:
+def two_off(directory: Path) -> SimulatedHost:
     """Return a host with a mixed-size GPU and two VMs on it that are off."""
     host = crowded(directory, "ad")
     for name in "ad":
-        stop(host.world, name)
+        stop(host.ports, name)
     return host.again()
 
 
-def overlapped(world: World) -> None:
+def overlapped(ports: Host) -> None:
     """Put each of the two where the other one is in its way."""
-    snapshot = observe(world, Want(types=True))
+    snapshot = observe(ports, ReadScope(types=True))
     moves = []
     for name, place in (("a", 48), ("d", 36)):
         vm = next(vm for vm in snapshot.vms if vm.name == name)
-        assert vm.promise is not None
-        (vgpu,) = vm.promise.vgpus
+        assert vm.record is not None
+        (vgpu,) = vm.record.vgpus
         moves.append(VmMove(vm, vgpu, vgpu.gpu, place))
-    move_all(world, [tuple(moves)], WAIT_SECONDS, Silent())
+    move_in_rounds(ports, [tuple(moves)], WAIT_SECONDS, Silent())
 
 
-def apart(host: Host, where: str) -> None:
+def apart(host: SimulatedHost, where: str) -> None:
     """See that both VMs start, each at its place, and that nothing is left over."""
-    assert not mend(host.world, dry_run=True).data["findings"], where
+    assert not mend(host.ports, dry_run=True).data["findings"], where
     for name in "ad":
-        start(host.world, name)
+        start(host.ports, name)
     assert placed(host) in ({"a": 24, "d": 60}, {"a": 48, "d": 36}), where
     assert overlapping(host) == [], where
     now = picture(host)
@@ -186,27 +198,27 @@ PAIR = {"a": ("H100-1-10C", 0), "b": ("H100-1-10C", 1)}
 """Where a GPU instance takes one vGPU its profile is all that counts: no plan has vGPUs change places there."""
 
 
-def crossed(world: World) -> None:
+def crossed(ports: Host) -> None:
     """Put each of the two into the GPU instance of the other."""
-    snapshot = observe(world, Want(types=True))
+    snapshot = observe(ports, ReadScope(types=True))
     one, other = (gpu.address for gpu in snapshot.gpus)
-    owned = [(vm, vm.promise.vgpus[0]) for vm in snapshot.vms if vm.promise is not None]
+    owned = [(vm, vm.record.vgpus[0]) for vm in snapshot.vms if vm.record is not None]
     moves = tuple(VmMove(vm, vgpu, other if vgpu.gpu == one else one) for vm, vgpu in owned)
-    move_all(world, [moves], WAIT_SECONDS, Silent())
+    move_in_rounds(ports, [moves], WAIT_SECONDS, Silent())
 
 
-def each_in_one(host: Host, where: str) -> None:
+def each_in_one(host: SimulatedHost, where: str) -> None:
     """See that both VMs start, on different GPUs, and that nothing is left over."""
-    assert not mend(host.world, dry_run=True).data["findings"], where
+    assert not mend(host.ports, dry_run=True).data["findings"], where
     for name in PAIR:
-        start(host.world, name)
+        start(host.ports, name)
     assert gpu_of(host, "a") != gpu_of(host, "b"), where
     now = picture(host)
     assert sorted(now.claims) == sorted(now.types), where
     assert len(now.claims) == 2, where
 
 
-def pair(directory: Path, *, on: bool) -> Host:
+def pair(directory: Path, *, on: bool) -> SimulatedHost:
     return stood(directory, H100 * 2, PAIR, on=on)
 
 
@@ -214,7 +226,7 @@ def pair(directory: Path, *, on: bool) -> Host:
 def test_two_vms_change_gpu_instances(tmp_path: Path, on: bool) -> None:
     host = pair(tmp_path, on=on)
     before = [gpu_of(host, name) for name in PAIR]
-    crossed(host.world)
+    crossed(host.ports)
     assert [gpu_of(host, name) for name in PAIR] == before[::-1]
     assert vm_of(host, "a").state is vm_of(host, "b").state is (VmState.RUNNING if on else VmState.STOPPED)
     each_in_one(host, "done")
@@ -231,48 +243,48 @@ def test_where_one_guest_does_not_shut_down_all_run_again_where_they_were(tmp_pa
     host = opposite(tmp_path, "vendor-vf", running=True, more="faults: [{on: shutdown, match: third, kind: lost}]\n")
     before = picture(host)
     with pytest.raises(Busy, match="third did not shut down within"):
-        turned(host.world)
+        turned(host.ports)
     assert picture(host) == before
 
 
-def test_a_vm_that_may_not_be_moved_any_more_is_told_before_any_is_shut_down(tmp_path: Path) -> None:
+def test_a_vm_that_cannot_move_any_more_is_refused_before_any_shutdown(tmp_path: Path) -> None:
     host = opposite(tmp_path, "vendor-vf", running=True)
-    moves = swap(host.world, "first")
-    delete(host.world, "second")
+    moves = swap(host.ports, "first")
+    delete(host.ports, "second")
     before = picture(host)
     with pytest.raises(NotFound, match="second"):
-        move_all(host.world, [moves], WAIT_SECONDS, Silent())
-    create(host.world, wish("A100-40C", name="other"))
+        move_in_rounds(host.ports, [moves], WAIT_SECONDS, Silent())
+    create(host.ports, request("A100-40C", name="other"))
     assert len(picture(host).running) == len(before.running) + 1
 
 
-def interrupted(directory: Path, *, decided: bool) -> Host:
+def interrupted(directory: Path, *, decided: bool) -> SimulatedHost:
     """Return a host on which an exchange was broken off after VMs were switched over, or before any was."""
-    calls = counted(opposite(directory / "dry", "vendor-vf", running=False).world, turned)
+    calls = counted(opposite(directory / "dry", "vendor-vf", running=False).ports, turned)
     redefined = [n for n, call in enumerate(calls, 1) if call == "hypervisor.redefine"]
     at = redefined[-1] if decided else redefined[0]
     host = opposite(directory, "vendor-vf", running=False)
-    error = outcome(partial(turned, failing(host.world, at, done=not decided, for_good=True)))
+    error = outcome(partial(turned, failing(host.ports, at, done=not decided, for_good=True)))
     assert error is not None
     assert error.code == "partly-applied"
     return host.again()
 
 
-def half(host: Host) -> list[str]:
-    promises = {name: vm_of(host, name).promise for name in NAMES}
-    return [name for name, promise in promises.items() if promise is not None and promise.exchange is not None]
+def half(host: SimulatedHost) -> list[str]:
+    records = {name: vm_of(host, name).record for name in NAMES}
+    return [name for name, record in records.items() if record is not None and record.exchange is not None]
 
 
 def test_until_reconcile_has_run_a_vm_whose_exchange_was_interrupted_is_left_alone(tmp_path: Path) -> None:
     host = interrupted(tmp_path, decided=True)
     assert half(host) == ["third"]
-    for refused in (partial(start, host.world, "third"), partial(turned, host.world)):
+    for refused in (partial(start, host.ports, "third"), partial(turned, host.ports)):
         with pytest.raises(Busy, match="its place is being exchanged"):
             refused()
     vm = vm_of(host, "third")
     with pytest.raises(Busy, match="its place is being exchanged"):
-        missing_devices(host.world, vm, vm.promise)
-    assert "half-exchanged" in {finding["kind"] for finding in mend(host.world).data["findings"]}
+        has_missing_devices(host.ports, vm, vm.record)
+    assert "half-exchanged" in {finding["kind"] for finding in mend(host.ports).data["findings"]}
     whole(host, "mended")
 
 
@@ -282,7 +294,7 @@ def test_an_exchange_is_finished_after_a_boot_too(tmp_path: Path) -> None:
     assert before["third"] != before["first"]
     host.sim.reboot()
     host = host.again()
-    mend(host.world)
+    mend(host.ports)
     assert gpu_of(host, "third") == gpu_of(host, "first") == before["first"]
     whole(host.again(), "booted")
 
@@ -292,36 +304,36 @@ def test_nobody_gets_the_place_that_a_vm_goes_to_before_it_is_there(tmp_path: Pa
     host.sim.reboot()
     host = host.again()
     with pytest.raises(NoCapacity):
-        create(host.world, wish("A100-40C", name="faster"))
+        create(host.ports, request("A100-40C", name="faster"))
 
 
 def test_where_the_deciding_vm_was_not_put_back_the_exchange_counts(tmp_path: Path) -> None:
     host = interrupted(tmp_path, decided=False)
     assert half(host) == ["second", "third"]
-    mend(host.world)
+    mend(host.ports)
     assert half(host) == []
     whole(host, "mended")
 
 
 def test_a_vm_that_another_program_starts_meanwhile_loses_nothing_to_reconcile(tmp_path: Path) -> None:
     made = interrupted(tmp_path / "made", decided=True)
-    leader = vm_of(made, "first").promise
+    leader = vm_of(made, "first").record
     assert leader is not None
     profile = picture(made).types[leader.vgpus[0].carrier]
-    delete(made.world, "second")  # which has the whole GPU now
-    promise = vm_of(made, "third").promise
-    assert promise is not None
-    (old,) = promise.vgpus
-    made.world.sysfs.write(f"/sys/bus/pci/devices/{old.function}/nvidia/current_vgpu_type", f"{profile}\n")
+    delete(made.ports, "second")  # which has the whole GPU now
+    record = vm_of(made, "third").record
+    assert record is not None
+    (old,) = record.vgpus
+    made.ports.sysfs.write(f"/sys/bus/pci/devices/{old.function}/nvidia/current_vgpu_type", f"{profile}\n")
     made = made.again()
     looked = []
 
     def begin(number: int, call: str, args: object) -> None:
         looked.extend([call] if call == "hypervisor.find_domain" else [])
         if looked == [call]:  # it was off when reconcile looked last; libvirt has no hook of vgpuctl's here
-            made.sim.hypervisor.start(made.sim._core.look().names["third"])
+            made.sim.hypervisor.start(made.sim._core.read_state().uuids_by_name["third"])
 
-    error = outcome(partial(mend, Watch(after=begin).watch(made.world)))
+    error = outcome(partial(mend, Watch(after=begin).watch(made.ports)))
     assert vm_of(made, "third").state is VmState.RUNNING
     assert error is not None
     assert error.message.startswith("VM third is running")
@@ -336,14 +348,14 @@ def test_a_vm_that_runs_where_it_was_keeps_that_place(tmp_path: Path) -> None:
         """A hypervisor on which the VM was started behind vgpuctl's back."""
 
         def __getattr__(self, name: str) -> object:
-            return getattr(host.world.hypervisor, name)
+            return getattr(host.ports.hypervisor, name)
 
-        def domains(self) -> tuple[DomainRecord, ...]:
-            found = host.world.hypervisor.domains()
+        def domains(self) -> tuple[DomainInfo, ...]:
+            found = host.ports.hypervisor.domains()
             return tuple(replace(r, state=VmState.RUNNING) if r.name == "third" else r for r in found)
 
     before = picture(host)
-    seen = mend(replace(host.world, hypervisor=Runs()), dry_run=True).data["findings"]
+    seen = mend(replace(host.ports, hypervisor=Runs()), dry_run=True).data["findings"]
     assert [f["action"] for f in seen if f["kind"] == "half-exchanged"] == [
         "nothing while it runs where it was: virsh shutdown third first"
     ]

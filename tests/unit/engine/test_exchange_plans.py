@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from tests.exchanges import SOFTWARE, STANDS, crowded, gpu_of, stood
+from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, create, mend, picture, request, stop
 from tests.lent import vm_of
 from tests.mixed_sizes import overlapping, placed
-from tests.worlds import WAIT_SECONDS, Host, Silent, create, mend, picture, stop, wish
 from vgpuctl.engine.attach import attach
 from vgpuctl.engine.change import move_vgpu
 from vgpuctl.engine.moves import defragment, make_room
-from vgpuctl.engine.observe import Want, observe
 from vgpuctl.engine.queries import explain
 from vgpuctl.errors import NoCapacity
 from vgpuctl.model.outcome import Outcome
 from vgpuctl.model.vm import VmState
-from vgpuctl.model.world import World
-from vgpuctl.plan.in_place import Goal
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.plan.vm_update import MoveTarget
+from vgpuctl.ports.host import Host
 from vgpuctl.value import Value
 
 
@@ -40,7 +40,7 @@ STOOD = {
 }
 
 
-def with_vfs(directory: Path, kind: str, vfs: tuple[int, ...], *, on: bool) -> Host:
+def with_vfs(directory: Path, kind: str, vfs: tuple[int, ...], *, on: bool) -> SimulatedHost:
     """Return a host with GPUs of so many VFs: a small vGPU on the first, a large one on the second, a twin on a third.
 
     The third one does not offer the small profile.
@@ -56,9 +56,9 @@ def with_vfs(directory: Path, kind: str, vfs: tuple[int, ...], *, on: bool) -> H
     return stood(directory, gpus, on_them, software=SOFTWARE.get(kind, ""), on=on)
 
 
-def room(world: World, profile: str, number: int, *, yes: bool) -> Outcome:
+def room(ports: Host, profile: str, number: int, *, yes: bool) -> Outcome:
     """plan-moves --profile."""
-    return make_room(world, [(profile, number)], most=None, yes=yes, wait_seconds=WAIT_SECONDS, progress=Silent())
+    return make_room(ports, [(profile, number)], max_moves=None, yes=yes, wait_seconds=WAIT_SECONDS, progress=Silent())
 
 
 @pytest.mark.parametrize("on", [True, False], ids=["running", "off"])
@@ -72,26 +72,26 @@ def test_what_lacks_a_function_is_refused_when_it_is_shown_as_when_it_is_done(
     said = []
     for yes in (False, True):
         with pytest.raises(NoCapacity, match=r"for b at once: each needs .*, 1 in all, and 0 of 1 are free") as no:
-            room(host.world, STOOD[kind].twin, 2, yes=yes)
+            room(host.ports, STOOD[kind].twin, 2, yes=yes)
         said.append((str(no.value), no.value.hint, no.value.facts))
     assert said[0] == said[1]
     assert picture(host) == before
-    assert explain(host.world, STOOD[kind].twin).data["moves"] is None
+    assert explain(host.ports, STOOD[kind].twin).data["moves"] is None
 
 
 @pytest.mark.parametrize("kind", STOOD)
 def test_of_two_exchanges_the_one_that_finds_its_functions_is_shown_and_done(tmp_path: Path, kind: str) -> None:
     host = with_vfs(tmp_path, kind, (1, 4, 3), on=True)
-    gpus = [gpu.address for gpu in observe(host.world, Want()).gpus]
-    shown = room(host.world, STOOD[kind].twin, 3, yes=False)
+    gpus = [gpu.address for gpu in observe(host.ports, ReadScope()).gpus]
+    shown = room(host.ports, STOOD[kind].twin, 3, yes=False)
     assert {(m["vm"], m["to_gpu"], m["round"]) for m in shown.data["moves"]} == {("b", gpus[2], 1), ("c", gpus[1], 1)}
     assert not shown.data["fewest"]
-    done = room(host.world, STOOD[kind].twin, 3, yes=True)
+    done = room(host.ports, STOOD[kind].twin, 3, yes=True)
     assert done.steps == shown.steps
     assert not done.warnings
     assert [gpu_of(host, name) for name in "abc"] == [gpus[0], gpus[2], gpus[1]]
     assert all(vm_of(host, name).state is VmState.RUNNING for name in "abc")
-    assert not mend(host.again().world, dry_run=True).data["findings"]
+    assert not mend(host.again().ports, dry_run=True).data["findings"]
 
 
 def test_what_lacks_a_function_brings_no_order(tmp_path: Path) -> None:
@@ -100,41 +100,43 @@ def test_what_lacks_a_function_brings_no_order(tmp_path: Path) -> None:
     gpus = "".join(f"  - {{{sizes.gpu}, vfs: {{total: {number}, enabled: {number}}}}}\n" for number in (1, 4))
     host = stood(tmp_path, gpus, {"a": (sizes.large, 0), "b": (sizes.small, 1)}, on=True)
     for yes in (False, True):
-        done = defragment(host.world, most=None, yes=yes, wait_seconds=WAIT_SECONDS, progress=Silent())
+        done = defragment(host.ports, max_moves=None, yes=yes, wait_seconds=WAIT_SECONDS, progress=Silent())
         assert (done.changed, done.data["moves"]) == (False, [])
 
 
 def test_what_fits_as_it_is_needs_no_round(tmp_path: Path) -> None:
-    shown = room(crowded(tmp_path, "a").world, "DC-24Q", 1, yes=False)
+    shown = room(crowded(tmp_path, "a").ports, "DC-24Q", 1, yes=False)
     assert (shown.steps, shown.data["moves"], shown.changed) == ((), [], False)
 
 
 def test_two_vgpus_of_one_vm_do_not_go_at_once(tmp_path: Path) -> None:
     """Two VMs could make that room, as the next test shows; one that has both vGPUs cannot."""
     host = crowded(tmp_path, "abc")
-    stop(host.world, "a")
-    attach(host.world, wish("DC-12Q", name="a"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
-    promise = vm_of(host, "a").promise
-    assert promise is not None
-    _, vgpu = promise.vgpus
+    stop(host.ports, "a")
+    attach(host.ports, request("DC-12Q", name="a"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    record = vm_of(host, "a").record
+    assert record is not None
+    _, vgpu = record.vgpus
     if vgpu.placement_id != 60:
-        goal = Goal(vgpu.gpu, 60)
-        move_vgpu(host.world, "a", vgpu.carrier, goal, wait_seconds=WAIT_SECONDS, progress=Silent())
+        goal = MoveTarget(vgpu.gpu, 60)
+        move_vgpu(host.ports, "a", vgpu.carrier, goal, wait_seconds=WAIT_SECONDS, progress=Silent())
     with pytest.raises(NoCapacity, match="moving the"):
-        make_room(host.world, [("DC-16Q", 1)], most=2, yes=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+        make_room(host.ports, [("DC-16Q", 1)], max_moves=2, yes=False, wait_seconds=WAIT_SECONDS, progress=Silent())
 
 
 def test_a_plan_says_who_goes_at_once_and_carries_it_out(tmp_path: Path) -> None:
     host = crowded(tmp_path)
     with pytest.raises(NoCapacity, match="with 1 moves or fewer"):
-        make_room(host.world, [("DC-16Q", 1)], most=1, yes=False, wait_seconds=WAIT_SECONDS, progress=Silent())
-    shown = make_room(host.world, [("DC-16Q", 1)], most=None, yes=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+        make_room(host.ports, [("DC-16Q", 1)], max_moves=1, yes=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    shown = make_room(
+        host.ports, [("DC-16Q", 1)], max_moves=None, yes=False, wait_seconds=WAIT_SECONDS, progress=Silent()
+    )
     assert [(m["vm"], m["round"]) for m in shown.data["moves"]] in ([("a", 1), ("d", 1)], [("d", 1), ("a", 1)])
     assert [step.partition(":")[0] for step in shown.steps] == ["2 at once, as each needs the place of another"]
-    make_room(host.world, [("DC-16Q", 1)], most=None, yes=True, wait_seconds=WAIT_SECONDS, progress=Silent())
+    make_room(host.ports, [("DC-16Q", 1)], max_moves=None, yes=True, wait_seconds=WAIT_SECONDS, progress=Silent())
     to = {m["vm"]: m["to_placement_id"] for m in shown.data["moves"]}
     assert placed(host) == {name: place for name, (_, place) in STANDS.items()} | to
     assert all(vm_of(host, name).state is VmState.RUNNING for name in STANDS)
-    create(host.world, wish("DC-16Q", name="large"))
+    create(host.ports, request("DC-16Q", name="large"))
     assert overlapping(host) == []
-    assert not mend(host.again().world, dry_run=True).data["findings"]
+    assert not mend(host.again().ports, dry_run=True).data["findings"]

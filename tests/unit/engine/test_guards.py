@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every command checks first, with words that say what to do."""
+"""What every command checks first, with errors that say what to do."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.hosts import open_sim_host
 from tests.values import a100, snapshot, vm
-from tests.worlds import open_host
 from vgpuctl.engine.guards import find_vm, require_libvirt, require_writable
 from vgpuctl.errors import HostCannot, InvalidInput, NotFound
-from vgpuctl.model.records import HypervisorStatus
+from vgpuctl.model.port_values import HypervisorStatus
 from vgpuctl.value import replace
 
 DOWN = replace(snapshot(a100()), hypervisor=HypervisorStatus(False, "qemu:///system", "no socket"))
 
 
-def test_a_host_that_is_only_to_be_looked_at_says_why(tmp_path):
-    world = open_host(tmp_path, "empty").world
-    require_writable(world)
+def test_a_read_only_host_gives_its_reason(tmp_path):
+    ports = open_sim_host(tmp_path, "empty").ports
+    require_writable(ports)
     with pytest.raises(InvalidInput) as raised:
-        require_writable(replace(world, read_only="it is a captured tree"))
+        require_writable(replace(ports, read_only_reason="it is a captured tree"))
     assert "it is a captured tree" in str(raised.value)
 
 

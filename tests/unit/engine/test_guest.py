@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""console and address: what is said of a VM that runs, is off, boots nothing, or is not there."""
+"""console and address: what they report for a VM that runs, is off, boots nothing, or does not exist."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.worlds import create, open_host, wish
-from vgpuctl.engine.guest import address, console, useful
+from tests.hosts import create, open_sim_host, request
+from vgpuctl.engine.guest import read_addresses, read_console, select_reachable
 from vgpuctl.errors import Busy, HostCannot, NotFound, Refused
-from vgpuctl.model.records import GuestAddress
+from vgpuctl.model.port_values import GuestAddress
 from vgpuctl.value import replace
 
 BASE = "/srv/images/ubuntu-24.04.qcow2"
@@ -16,7 +16,7 @@ MAC = "52:54:00:00:00:01"
 
 
 class Answering:
-    """A hypervisor on which the sources of addresses answer what a test says."""
+    """A hypervisor on which the address sources answer what the test sets."""
 
     def __init__(self, real, answers):
         self._real = real
@@ -36,9 +36,9 @@ def card(text, mac=MAC, interface="eth0"):
 
 
 def test_a_running_vm_has_a_port_on_this_host_and_a_console_line(tmp_path):
-    world = open_host(tmp_path).world
-    create(world, wish("A100-4C", name="vm"))
-    answer = console(world, "vm")
+    ports = open_sim_host(tmp_path).ports
+    create(ports, request("A100-4C", name="vm"))
+    answer = read_console(ports, "vm")
     (screen,), (serial,) = answer.data["graphics"], answer.data["serial"]
     assert (screen["type"], screen["listen"], screen["password"]) == ("vnc", "127.0.0.1", False)
     assert screen["port"] >= 5900
@@ -47,59 +47,59 @@ def test_a_running_vm_has_a_port_on_this_host_and_a_console_line(tmp_path):
 
 
 def test_two_running_vms_have_different_ports(tmp_path):
-    world = open_host(tmp_path).world
+    ports = open_sim_host(tmp_path).ports
     for name in ("a", "b"):
-        create(world, wish("A100-4C", name=name))
-    assert console(world, "a").data["graphics"] != console(world, "b").data["graphics"]
+        create(ports, request("A100-4C", name=name))
+    assert read_console(ports, "a").data["graphics"] != read_console(ports, "b").data["graphics"]
 
 
 def test_a_vm_that_is_off_has_no_port_and_a_warning(tmp_path):
-    world = open_host(tmp_path).world
-    create(world, wish("A100-4C", name="vm"), start=False)
-    answer = console(world, "vm")
+    ports = open_sim_host(tmp_path).ports
+    create(ports, request("A100-4C", name="vm"), start=False)
+    answer = read_console(ports, "vm")
     assert [s["port"] for s in answer.data["graphics"]] == [None]
     assert [s["terminal"] for s in answer.data["serial"]] == [None]
     assert answer.warnings == ("vm is stopped: ports and terminals are given when it starts",)
 
 
-@pytest.mark.parametrize("look", [console, address])
+@pytest.mark.parametrize("look", [read_console, read_addresses])
 def test_a_vm_that_is_not_there_is_answered_with_near_names(tmp_path, look):
-    world = open_host(tmp_path).world
-    create(world, wish("A100-4C", name="vdi-001"))
+    ports = open_sim_host(tmp_path).ports
+    create(ports, request("A100-4C", name="vdi-001"))
     with pytest.raises(NotFound, match="there is no VM vdi-01"):
-        look(world, "vdi-01")
+        look(ports, "vdi-01")
 
 
-@pytest.mark.parametrize("look", [console, address])
+@pytest.mark.parametrize("look", [read_console, read_addresses])
 def test_without_libvirt_the_host_cannot(tmp_path, look):
     text = "version: 1\nlibvirt: {running: false}\ngpus: [{model: A100}]\n"
     with pytest.raises(HostCannot):
-        look(open_host(tmp_path, text=text).world, "vm")
+        look(open_sim_host(tmp_path, text=text).ports, "vm")
 
 
 def test_a_guest_that_booted_a_system_has_a_lease(tmp_path):
-    world = open_host(tmp_path).world
-    create(world, wish("A100-4C", name="vm", image=BASE))
-    data = address(world, "vm").data
+    ports = open_sim_host(tmp_path).ports
+    create(ports, request("A100-4C", name="vm", image=BASE))
+    data = read_addresses(ports, "vm").data
     (known,) = data["addresses"]
     assert (data["source"], known["family"], known["prefix"]) == ("lease", "ipv4", 24)
     assert known["address"].startswith("192.168.122.")
 
 
 def test_a_guest_that_boots_nothing_has_no_address_yet(tmp_path):
-    world = open_host(tmp_path).world
-    create(world, wish("A100-4C", name="vm"))
+    ports = open_sim_host(tmp_path).ports
+    create(ports, request("A100-4C", name="vm"))
     with pytest.raises(Busy, match="the guest agent does not answer, DHCP knows none, ARP knows none") as caught:
-        address(world, "vm")
+        read_addresses(ports, "vm")
     assert caught.value.status == 75
     assert caught.value.facts["silent"] == ["agent"]
 
 
 def test_a_vm_that_is_off_is_refused(tmp_path):
-    world = open_host(tmp_path).world
-    create(world, wish("A100-4C", name="vm", image=BASE), start=False)
+    ports = open_sim_host(tmp_path).ports
+    create(ports, request("A100-4C", name="vm", image=BASE), start=False)
     with pytest.raises(Refused, match="vm is stopped"):
-        address(world, "vm")
+        read_addresses(ports, "vm")
 
 
 @pytest.mark.parametrize(
@@ -111,24 +111,24 @@ def test_a_vm_that_is_off_is_refused(tmp_path):
     ],
 )
 def test_the_first_source_that_knows_a_useful_address_answers(tmp_path, answers, source, asked):
-    world = open_host(tmp_path).world
-    create(world, wish("A100-4C", name="vm"))
-    hypervisor = Answering(world.hypervisor, answers)
-    assert address(replace(world, hypervisor=hypervisor), "vm").data["source"] == source
+    ports = open_sim_host(tmp_path).ports
+    create(ports, request("A100-4C", name="vm"))
+    hypervisor = Answering(ports.hypervisor, answers)
+    assert read_addresses(replace(ports, hypervisor=hypervisor), "vm").data["source"] == source
     assert hypervisor.asked == asked
 
 
 def test_ipv4_comes_first_and_a_bridge_inside_the_guest_is_left_out():
     docker = card("172.17.0.1", "02:42:00:00:00:01", "docker0")
     six, four = card("2001:db8::5"), card("10.0.0.5")
-    assert useful((docker, six, four), frozenset({MAC})) == (four, six)
+    assert select_reachable((docker, six, four), frozenset({MAC})) == (four, six)
 
 
 def test_a_card_that_nobody_gave_the_guest_is_better_than_none():
     passed_through = card("10.9.0.1", "aa:bb:cc:00:00:01", "ens9")
-    assert useful((passed_through,), frozenset({MAC})) == (passed_through,)
+    assert select_reachable((passed_through,), frozenset({MAC})) == (passed_through,)
 
 
 def test_what_a_guest_calls_its_address_and_is_none_is_left_out():
     four = card("10.0.0.5")
-    assert useful((card("not an address"), card(""), four), frozenset({MAC})) == (four,)
+    assert select_reachable((card("not an address"), card(""), four), frozenset({MAC})) == (four,)

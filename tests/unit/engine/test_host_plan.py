@@ -1,75 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every GPU of which something is said has its tasks in their order, or the reason why not; nothing else is planned."""
+"""Every configured GPU has its tasks in order, or the reason why not; nothing else is planned."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.hosts import open_sim_host
 from tests.layouts import A16, A100, FLEX, do
-from tests.worlds import open_host
-from vgpuctl.engine.host_plan import How, look_for, plan_host, refuse_all
-from vgpuctl.engine.host_wish import File, ask
-from vgpuctl.engine.layout import Job
-from vgpuctl.engine.scheduler import SchedulerJob
+from vgpuctl.engine.desired_state import HostFileText, read_desired_state
+from vgpuctl.engine.gpu_mode import ModeRequest
+from vgpuctl.engine.gpu_scheduler import SchedulerRequest
+from vgpuctl.engine.host_plan import ApplyOptions, observe_host, plan_host, raise_refusals
 from vgpuctl.errors import HostCannot, InUse, Refused
 
 H100 = "0000:3b:00.0"
 SCHEDULER = f"gpus[{A100}].scheduler.policy=fixed_share"
 
 
-def plan(world, *sets):
-    asked = ask(world, None, sets)
-    return plan_host(world, look_for(world, asked)[0], asked, How())
+def plan(ports, *sets):
+    asked = read_desired_state(ports, None, sets)
+    return plan_host(ports, observe_host(ports, asked)[0], asked, ApplyOptions())
 
 
-def test_gpus_come_in_the_order_of_their_addresses_and_those_of_which_nothing_is_said_not_at_all(tmp_path):
-    found = plan(open_host(tmp_path, "mixed").world, f"gpus[{FLEX}].mode=sriov", f"gpus[{A16}].mode=vgpu")
-    assert [(one.gpu.address, len(one.tasks)) for one in found] == [(A16, 1), (FLEX, 0)]
+def test_configured_gpus_are_planned_by_address_and_others_not_at_all(tmp_path):
+    found = plan(open_sim_host(tmp_path, "mixed").ports, f"gpus[{FLEX}].mode=sriov", f"gpus[{A16}].mode=vgpu")
+    assert [(one.gpu.address, len(one.transactions)) for one in found] == [(A16, 1), (FLEX, 0)]
 
 
 def test_a_scheduler_is_set_with_new_vfs_or_else_by_a_task_of_its_own(tmp_path):
-    host = open_host(tmp_path)
-    (one,) = plan(host.world, SCHEDULER)
-    assert [type(job) for job, _ in one.tasks] == [SchedulerJob]
-    do(host.world, A100, "passthrough")
-    (one,) = plan(host.world, SCHEDULER, f"gpus[{A100}].mode=vgpu")
-    assert [type(job) for job, _ in one.tasks] == [Job]
+    host = open_sim_host(tmp_path)
+    (one,) = plan(host.ports, SCHEDULER)
+    assert [type(job) for job, _ in one.transactions] == [SchedulerRequest]
+    do(host.ports, A100, "passthrough")
+    (one,) = plan(host.ports, SCHEDULER, f"gpus[{A100}].mode=vgpu")
+    assert [type(job) for job, _ in one.transactions] == [ModeRequest]
     assert any("scheduler" in line for line in one.lines)
-    assert plan(host.world, SCHEDULER)[0].lines == ()
+    assert plan(host.ports, SCHEDULER)[0].lines == ()
 
 
-def test_only_as_much_is_looked_at_as_is_named(tmp_path):
-    host = open_host(tmp_path, "mixed")
-    asked = ask(host.world, None, ("gpus[H100].mode=vgpu",))
-    snapshot, notes = look_for(host.world, asked)
-    assert all(gpu.display_class or gpu.address == "mtty" for gpu in snapshot.gpus)
+def test_only_the_named_gpus_are_read(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    asked = read_desired_state(host.ports, None, ("gpus[H100].mode=vgpu",))
+    snapshot, notes = observe_host(host.ports, asked)
+    assert all(gpu.is_display_class or gpu.address == "mtty" for gpu in snapshot.gpus)
     assert len(notes) == 1
 
 
-def test_a_gpu_that_is_named_no_more_is_planned_too(tmp_path):
-    host = open_host(tmp_path, "mixed")
+def test_a_gpu_no_longer_named_is_planned_too(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
     host.sim.host_file.write_text('version: 1\ngpus: {"0000:3b:00.0": {cordoned: true}}\n')
-    asked = ask(host.world, File("version: 1\n", "FILE"), ())
-    (one,) = plan_host(host.world, look_for(host.world, asked)[0], asked, How())
-    assert [(d.key, d.wanted, d.found) for d in one.differences] == [("cordoned", None, True)]
+    asked = read_desired_state(host.ports, HostFileText("version: 1\n", "FILE"), ())
+    (one,) = plan_host(host.ports, observe_host(host.ports, asked)[0], asked, ApplyOptions())
+    assert [(d.key, d.desired, d.current) for d in one.differences] == [("cordoned", None, True)]
 
 
-def test_one_refusal_is_told_as_it_is_and_several_together():
+def test_one_refusal_is_raised_unchanged_and_several_are_joined():
     first, other = InUse("a is in use", hint="stop it"), HostCannot("b cannot")
-    refuse_all([], [])
+    raise_refusals([], [])
     with pytest.raises(InUse, match=r"^a is in use$"):
-        refuse_all([first], [])
+        raise_refusals([first], [])
     with pytest.raises(InUse, match="2 GPUs"):
-        refuse_all([first, InUse("c is in use")], [])
+        raise_refusals([first, InUse("c is in use")], [])
     with pytest.raises(Refused, match="b cannot") as raised:
-        refuse_all([first], [other])
+        raise_refusals([first], [other])
     assert str(raised.value).startswith("1 GPU cannot be set up and 1 vGPU cannot be made, so nothing was changed:")
     assert [one["code"] for one in raised.value.facts["refused"]] == ["in-use", "host-cannot"]
 
 
 def test_what_a_wider_entry_says_of_mig_counts_for_gpus_of_the_mode_vgpu_alone(tmp_path):
-    world = open_host(tmp_path, "h100-mig").world
+    ports = open_sim_host(tmp_path, "h100-mig").ports
     wide = ("gpus[all].mode=vgpu", "gpus[all].mig={A100-1-5C: 4}")
-    apart, other = plan(world, *wide, f"gpus[{H100}].mode=passthrough")
-    assert (apart.gpu.address, apart.refusal, len(apart.tasks)) == (H100, None, 1)
-    assert "has no vGPU profile A100-1-5C" in str(other.refusal)
+    apart, other = plan(ports, *wide, f"gpus[{H100}].mode=passthrough")
+    assert (apart.gpu.address, apart.error, len(apart.transactions)) == (H100, None, 1)
+    assert "has no vGPU profile A100-1-5C" in str(other.error)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.faults import CHANGING, Trial
+from tests.hosts import SimulatedHost, mend, open_sim_host, picture
 from tests.unit.engine.test_apply import run
 from tests.unit.engine.test_faults import HOSTS, spawn
 from tests.vgpus import spec_of
-from tests.worlds import Host, mend, open_host, picture
-from vgpuctl.engine.observe import Want, observe
-from vgpuctl.model.world import World
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.ports.host import Host
 
 __all__ = ["spawn"]
 UUIDS = ("83b8f4f2-509f-382f-3c1e-e6bfe0fa1001", "83b8f4f2-509f-382f-3c1e-e6bfe0fa1002")
@@ -26,24 +26,24 @@ def text_of(kind: str, card: str, carriers: tuple[str, ...]) -> str:
     return f"version: 1\nvgpus:\n{''.join(lines)}"
 
 
-def prepared(directory: Path, kind: str, by_hand: str | None) -> Host:
-    """Return a host without vGPUs, or with an mdev that somebody made by hand where this says."""
-    host = open_host(directory, text=HOSTS[kind][0])
+def prepared(directory: Path, kind: str, by_hand: str | None) -> SimulatedHost:
+    """Return a host without vGPUs, or with a handmade mdev where the argument says."""
+    host = open_sim_host(directory, text=HOSTS[kind][0])
     if by_hand is not None:
-        host.world.sysfs.write(by_hand, UUIDS[0])
+        host.ports.sysfs.write(by_hand, UUIDS[0])
     return host.again()
 
 
-def do(world: World, text: str) -> object:
-    return run(world, file=text)
+def do(ports: Host, text: str) -> object:
+    return run(ports, file=text)
 
 
-def whole(host: Host, where: str, text: str, by_hand: str | None) -> None:
-    """See that nothing is without an owner, that nobody lost an mdev, and that the command again makes all of it.
+def whole(host: SimulatedHost, where: str, text: str, by_hand: str | None) -> None:
+    """Check that everything has an owner, that no mdev was lost, and that a second run of the command completes it.
 
-    Only where host.yaml could not be taken back either may it name a vGPU that is missing.
+    host.yaml may name a missing vGPU only where undoing the change of host.yaml failed too.
     """
-    findings = {f["kind"] for f in mend(host.world, dry_run=True).data["findings"]}
+    findings = {f["kind"] for f in mend(host.ports, dry_run=True).data["findings"]}
     now = picture(host)
     kept = {v.carrier for v in spec_of(host).vgpus.values()}
     others = {UUIDS[0]} - kept if by_hand is not None else set()
@@ -55,15 +55,15 @@ def whole(host: Host, where: str, text: str, by_hand: str | None) -> None:
     else:
         assert not findings, where
         assert devices - others == kept == set(now.claims), where
-    run(host.world, file=text)
+    run(host.ports, file=text)
     now = picture(host)
     assert len({*now.mdevs, *now.types}) == 2 == len(now.claims), where
-    assert not mend(host.world, dry_run=True).data["findings"], where
+    assert not mend(host.ports, dry_run=True).data["findings"], where
 
 
 def trial_of(directory: Path, case: str) -> Trial:
     kind = "mdev-pf" if case == "taken-over" else case
-    (gpu,) = observe(open_host(directory / "look", text=HOSTS[kind][0]).world, Want(types=True)).gpus
+    (gpu,) = observe(open_sim_host(directory / "look", text=HOSTS[kind][0]).ports, ReadScope(types=True)).gpus
     carriers = tuple(f.address for f in gpu.functions) if kind == "vendor-vf" else UUIDS
     text = text_of(kind, gpu.address, carriers)
     type_id = next(t.type_id for t in gpu.types if t.profile == HOSTS[kind][1])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that is killed at a random instant leaves nothing that reconcile does not finish or undo.
 
-`tests/unit/engine/test_faults.py` kills at every call of a seam; here a timer of the kernel kills in between as well.
+`tests/unit/engine/test_faults.py` kills at every call of a port; here a timer of the kernel kills in between as well.
 The seed is printed; VGPUCTL_SEED repeats a run.
 """
 
@@ -17,11 +17,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds import WAIT_SECONDS, Host, Silent, create, delete, mend, open_host, picture, start, stop, wish, yes
-from vgpuctl.domain.parse import parse
+from tests.hosts import (
+    WAIT_SECONDS,
+    Silent,
+    SimulatedHost,
+    create,
+    delete,
+    mend,
+    open_sim_host,
+    picture,
+    request,
+    start,
+    stop,
+    yes,
+)
+from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.engine.refresh import refresh_vm
-from vgpuctl.model.vm import PromiseState, VmState
-from vgpuctl.model.wish import UserData
+from vgpuctl.model.request import UserData
+from vgpuctl.model.vm import RecordState, VmState
 
 ROUNDS = 100
 HOSTS = {"vendor-vf": ("a100-40", "A100-4C"), "mdev-pf": ("t4", "T4-2Q")}
@@ -29,15 +42,17 @@ IMAGE = "/srv/images/ubuntu-24.04.qcow2"
 ACTS = ("create", "delete", "restart", "refresh", "refresh")
 
 
-def act(host: Host, what: str, profile: str) -> None:
+def act(host: SimulatedHost, what: str, profile: str) -> None:
     """Do one thing to the VM "vm"."""
     if what == "create":
-        create(host.world, wish(profile, name="vm", image=IMAGE, cloud_init=UserData("/ud", "#cloud-config\na: 1\n")))
+        create(
+            host.ports, request(profile, name="vm", image=IMAGE, cloud_init=UserData("/ud", "#cloud-config\na: 1\n"))
+        )
     elif what == "delete":
-        delete(host.world, "vm")
+        delete(host.ports, "vm")
     elif what == "refresh":
         refresh_vm(
-            host.world,
+            host.ports,
             "vm",
             IMAGE,
             drain=True,
@@ -47,12 +62,12 @@ def act(host: Host, what: str, profile: str) -> None:
             progress=Silent(),
         )
     else:
-        stop(host.world, "vm")
-        start(host.world, "vm")
+        stop(host.ports, "vm")
+        start(host.ports, "vm")
 
 
 def killed_after(seconds: float, work: Callable[[], None]) -> bool:
-    """Do the work in a child that dies after so many seconds of CPU; say whether it died before it was done."""
+    """Do the work in a child that dies after so many seconds of CPU; return whether it died before it finished."""
     child = os.fork()
     if not child:
         signal.signal(signal.SIGPROF, signal.SIG_DFL)  # its default ends the process at once, as SIGKILL does
@@ -68,17 +83,17 @@ def killed_after(seconds: float, work: Callable[[], None]) -> bool:
     return status == signal.SIGPROF
 
 
-def unowned(host: Host, images: frozenset[str]) -> list[str]:
-    """Return what has no owner: devices and claims without a VM, files and half-made VMs that nobody finishes."""
+def unowned(host: SimulatedHost, images: frozenset[str]) -> list[str]:
+    """Return what has no owner: devices and claims without a VM, files and half-made VMs that no command finishes."""
     now = picture(host)
-    vms = [parse(xml, VmState.STOPPED, host.world.machine_id) for _, xml in now.domains.values()]
-    promised = {v.carrier for vm in vms if vm.promise for v in vm.promise.vgpus}
+    vms = [parse_domain(xml, VmState.STOPPED, host.ports.machine_id) for _, xml in now.domains.values()]
+    assigned = {v.carrier for vm in vms if vm.record for v in vm.record.vgpus}
     disks = {str(disk.source) for vm in vms for disk in vm.disks}
-    found = [f"device {carrier}" for carrier in (*now.mdevs, *now.types) if carrier not in promised]
+    found = [f"device {carrier}" for carrier in (*now.mdevs, *now.types) if carrier not in assigned]
     found += [f"claim {carrier}" for carrier, uuid in now.claims.items() if uuid not in now.domains]
     found += [f"disk {path}" for path in now.files if path not in disks | images]
     found += [f"no disk {path}" for path in disks if path not in now.files]
-    found += [f"VM {vm.name}" for vm in vms if vm.promise is None or vm.promise.state is not PromiseState.READY]
+    found += [f"VM {vm.name}" for vm in vms if vm.record is None or vm.record.state is not RecordState.READY]
     return found
 
 
@@ -88,7 +103,7 @@ def test_whatever_the_instant_of_the_kill_reconcile_leaves_nothing_without_an_ow
     print(f"VGPUCTL_SEED={seed}")
     chance = random.Random(seed)
     scenario, profile = HOSTS[kind]
-    host = open_host(tmp_path, scenario)
+    host = open_sim_host(tmp_path, scenario)
     images = frozenset(picture(host).files)
     took: dict[str, float] = {}
     for what in ("create", "restart", "refresh", "delete") * 2:  # the first time imports and warms up
@@ -103,9 +118,9 @@ def test_whatever_the_instant_of_the_kill_reconcile_leaves_nothing_without_an_ow
         host.sim.close()
         host = host.again()
         left += died and unowned(host, images) != []
-        mend(host.world)
+        mend(host.ports)
         assert unowned(host, images) == [], f"seed {seed}: {what}"
-        assert mend(host.world, dry_run=True).data["findings"] == [], f"seed {seed}: {what}"
+        assert mend(host.ports, dry_run=True).data["findings"] == [], f"seed {seed}: {what}"
         killed += died
     assert killed > ROUNDS / 4, "the timer came too late to prove anything"
     assert left, "the kills left nothing to mend, so they prove nothing"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A VM that lends its places while it is off meets vGPUs without a VM, refreshes, drains and set claims."""
+"""VMs that reserve their places only while running, together with vGPUs without a VM, refreshes, drains and claims."""
 
 from __future__ import annotations
 
@@ -10,54 +10,54 @@ from typing import Any
 import pytest
 
 from tests.faults import Watch
+from tests.hosts import Silent, SimulatedHost, create, mend, open_sim_host, picture, request, start, stop
 from tests.layouts import FLEX, do
 from tests.lent import SMALL, carriers, lent, small, taken, vm_of
 from tests.unit.engine.test_refresh import prepared, refresh, the_vm
 from tests.vgpus import drop, found, make, spec_of
-from tests.worlds import Host, Silent, create, mend, open_host, picture, start, stop, wish
+from vgpuctl.config.host_spec import HostSpec
 from vgpuctl.engine.boot import read_domain_files
-from vgpuctl.engine.devices import free_devices, lacks_devices, look_for, make_anywhere
-from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.devices import lacks_devices, observe_carriers, place_and_make, release_devices
+from vgpuctl.engine.execute import execute_plan
+from vgpuctl.engine.gpu_scheduler import SchedulerRequest, set_scheduler
 from vgpuctl.engine.restore import restore_host
-from vgpuctl.engine.run import carry_out
-from vgpuctl.engine.scheduler import SchedulerJob, set_scheduler
 from vgpuctl.errors import Busy, InUse, NoCapacity
-from vgpuctl.model.gpu import Owner, Vgpu
-from vgpuctl.model.scheduler import Policy, SchedulerSpec
-from vgpuctl.model.seams import Processes
+from vgpuctl.model.gpu import Ownership, Vgpu
+from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.model.vm import DrainedVm, ProcessId, Vm, VmState
-from vgpuctl.plan.remove import removal_plan
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.plan.remove import vm_removal_plan
 from vgpuctl.plan.report import vm_row
-from vgpuctl.spec.host import HostSpec
-from vgpuctl.steps.plug import WriteRecord
+from vgpuctl.ports.processes import Processes
+from vgpuctl.steps.attach import WriteRecord
 from vgpuctl.value import replace
 
 
-def spare(host: Host) -> Vgpu:
-    """Return the vGPU without a VM as it is seen."""
-    return next(v for v in observe(host.world, Want()).vgpus if v.name == "spare")
+def spare(host: SimulatedHost) -> Vgpu:
+    """Return the observed vGPU without a VM."""
+    return next(v for v in observe(host.ports, ReadScope()).vgpus if v.name == "spare")
 
 
-def test_a_vgpu_without_a_vm_takes_a_lent_function_and_goes_again(tmp_path: Path) -> None:
+def test_a_vgpu_without_a_vm_uses_an_unreserved_function(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "vendor-vf")
-    create(host.world, lent(profile, "lent"), start=False)
+    create(host.ports, lent(profile, "lent"), start=False)
     own = carriers(host, "lent")
-    make(host.world, profile)
+    make(host.ports, profile)
     assert [spare(host).carrier] == own, "this test needs both on one function"
     assert (spare(host).vm, found(host)) == (None, [])
-    start(host.world, "lent")
+    start(host.ports, "lent")
     assert carriers(host, "lent") != own
     assert spare(host).present
-    stop(host.world, "lent")
-    drop(host.world)
+    stop(host.ports, "lent")
+    drop(host.ports)
     assert taken(host) == set()
 
 
 def test_deleting_it_is_not_refused_for_a_vm_that_only_had_its_function(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "vendor-vf")
-    create(host.world, lent(profile, "lent"), start=False)
-    make(host.world, profile)
-    drop(host.world)
+    create(host.ports, lent(profile, "lent"), start=False)
+    make(host.ports, profile)
+    drop(host.ports)
     assert taken(host) == set()
 
 
@@ -65,128 +65,128 @@ def test_a_vm_that_runs_on_the_function_of_a_vgpu_without_a_vm_is_its_user_and_s
     tmp_path: Path,
 ) -> None:
     host, profile = small(tmp_path, "vendor-vf")
-    create(host.world, lent(profile, "lent"), start=False)
-    make(host.world, profile)
-    host.world.hypervisor.start(vm_of(host, "lent").uuid)  # by virsh, without a hook
+    create(host.ports, lent(profile, "lent"), start=False)
+    make(host.ports, profile)
+    host.ports.hypervisor.start(vm_of(host, "lent").uuid)  # by virsh, without a hook
     assert spare(host).vm == "lent"
-    seen = observe(host.world, Want())
+    seen = observe(host.ports, ReadScope())
     (shown,) = vm_row(seen, vm_of(host, "lent"))["vgpus"]  # type: ignore[misc]
     assert shown["name"] == "spare"
     with pytest.raises(InUse, match="lent"):
-        drop(host.world)
-    stop(host.world, "lent")
+        drop(host.ports)
+    stop(host.ports, "lent")
     assert (spare(host).vm, spare(host).present) == (None, True)
     assert found(host) == []
 
 
 @pytest.mark.parametrize("kind", SMALL)
-def test_what_host_yaml_keeps_is_never_lent_also_not_after_a_boot(tmp_path: Path, kind: str) -> None:
+def test_a_starting_vm_never_takes_vgpus_of_host_yaml(tmp_path: Path, kind: str) -> None:
     host, profile = small(tmp_path, kind)
-    create(host.world, lent(profile, "lent"), start=False)
+    create(host.ports, lent(profile, "lent"), start=False)
     for name in ("spare", "other"):
-        make(host.world, profile, name)
+        make(host.ports, profile, name)
     with pytest.raises(NoCapacity):
-        start(host.world, "lent")
+        start(host.ports, "lent")
     spec = spec_of(host)
     host.sim.reboot()
     host = host.again()
     with pytest.raises(NoCapacity):
-        start(host.world, "lent")
-    restore_host(host.world, spec, dry_run=False, wait_seconds=5, progress=Silent())
+        start(host.ports, "lent")
+    restore_host(host.ports, spec, dry_run=False, wait_seconds=5, progress=Silent())
     assert spare(host).present
 
 
-def test_the_hook_gives_nothing_away_that_host_yaml_keeps_and_is_not_made_yet(tmp_path: Path) -> None:
+def test_the_hook_spares_missing_vgpus_of_host_yaml(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "mdev-pf")
-    create(host.world, lent(profile, "lent"), start=False)
+    create(host.ports, lent(profile, "lent"), start=False)
     for name in ("spare", "other"):
-        make(host.world, profile, name)
+        make(host.ports, profile, name)
     host.sim.reboot()
     host = host.again()
-    vms, _ = read_domain_files(host.world)
+    vms, _ = read_domain_files(host.ports)
     (vm,) = vms
-    assert vm.promise is not None
+    assert vm.record is not None
     with pytest.raises(NoCapacity):
-        make_anywhere(host.world, vm, vm.promise, vms, 5, Silent())
+        place_and_make(host.ports, vm, vm.record, vms, 5, Silent())
 
 
 @pytest.mark.parametrize("kind", SMALL)
 def test_the_claim_of_one_that_is_started_says_which_type_was_made(tmp_path: Path, kind: str) -> None:
     host, profile = small(tmp_path, kind)
-    create(host.world, lent(profile, "lent"), start=False)
-    start(host.world, "lent")
-    (claim,) = host.world.claims.all()
+    create(host.ports, lent(profile, "lent"), start=False)
+    start(host.ports, "lent")
+    (claim,) = host.ports.claims.all()
     assert claim.type_id is not None
     vm = vm_of(host, "lent")
-    assert vm.promise is not None
-    seen = look_for(host.world, (vm.promise,), (vm,))
-    assert not lacks_devices(seen, vm, vm.promise)
+    assert vm.record is not None
+    seen = observe_carriers(host.ports, (vm.record,), (vm,))
+    assert not lacks_devices(seen, vm, vm.record)
     other = replace(seen, claims=(replace(claim, type_id="1"),))
-    assert lacks_devices(other, vm, vm.promise), "one that was changed by hand is looked at closely"
+    assert lacks_devices(other, vm, vm.record), "one that was changed by hand is looked at closely"
 
 
-def test_one_that_is_elsewhere_than_its_record_says_lacks_nothing(tmp_path: Path) -> None:
+def test_one_placed_elsewhere_than_recorded_lacks_nothing(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "mdev-pf", gpus=2)
-    create(host.world, lent(profile, "lent"), start=False)
+    create(host.ports, lent(profile, "lent"), start=False)
     vm = vm_of(host, "lent")
-    assert vm.promise is not None
+    assert vm.record is not None
     for name in ("kept-1", "kept-2"):
-        create(host.world, wish(profile, name=name, gpu=vm.promise.vgpus[0].gpu))
-    vms, _ = read_domain_files(host.world)
-    make_anywhere(host.world, vm, vm.promise, vms, 5, Silent())
-    assert not lacks_devices(look_for(host.world, (vm.promise,), (vm,)), vm, vm.promise)
+        create(host.ports, request(profile, name=name, gpu=vm.record.vgpus[0].gpu))
+    vms, _ = read_domain_files(host.ports)
+    place_and_make(host.ports, vm, vm.record, vms, 5, Silent())
+    assert not lacks_devices(observe_carriers(host.ports, (vm.record,), (vm,)), vm, vm.record)
 
 
 def test_a_refresh_of_one_that_is_off_takes_no_place_and_leaves_that_of_another_alone(tmp_path: Path) -> None:
     host = prepared(tmp_path, reserve="running")
     assert taken(host) == set()
     for number in (1, 2, 3):
-        create(host.world, wish("A100-4C", name=f"other-{number}"))
+        create(host.ports, request("A100-4C", name=f"other-{number}"))
     before = taken(host)
     old = the_vm(host).disks[0].source
-    refresh(host.world)
+    refresh(host.ports)
     assert taken(host) == before
     assert the_vm(host).disks[0].source != old
-    assert mend(host.world).data["findings"] == []
+    assert mend(host.ports).data["findings"] == []
 
 
 def test_a_refresh_of_one_that_runs_starts_it_again(tmp_path: Path) -> None:
     host = prepared(tmp_path, "drain", reserve="running")
-    refresh(host.world, "drain")
+    refresh(host.ports, "drain")
     assert the_vm(host).state is VmState.RUNNING
-    assert len(host.world.claims.all()) == 1
+    assert len(host.ports.claims.all()) == 1
 
 
 def test_of_two_that_change_a_record_at_once_the_second_sees_the_first(tmp_path: Path) -> None:
     host = prepared(tmp_path, reserve="running")
     vm = the_vm(host)
-    assert vm.promise is not None
-    first = WriteRecord(vm.name, vm.uuid, replace(vm.promise, spec='{"os": "linux"}'), vm.promise)
-    second = WriteRecord(vm.name, vm.uuid, replace(vm.promise, spec="{}"), vm.promise)
-    first.perform(host.world)
+    assert vm.record is not None
+    first = WriteRecord(vm.name, vm.uuid, replace(vm.record, request_json='{"os": "linux"}'), vm.record)
+    second = WriteRecord(vm.name, vm.uuid, replace(vm.record, request_json="{}"), vm.record)
+    first.perform(host.ports)
     with pytest.raises(Busy, match="changed just now"):
-        second.perform(host.world)
-    second.undo(host.world)
-    assert the_vm(host).promise == first.promise
-    first.undo(host.world)
-    assert the_vm(host).promise == vm.promise
+        second.perform(host.ports)
+    second.undo(host.ports)
+    assert the_vm(host).record == first.record
+    first.undo(host.ports)
+    assert the_vm(host).record == vm.record
 
 
 def test_a_drained_one_is_started_again_and_its_note_goes(tmp_path: Path) -> None:
-    host = open_host(tmp_path, "mixed")
-    create(host.world, wish(mode="sriov", gpu=FLEX, name="lent", reserve="running"))
-    do(host.world, FLEX, "sriov", vfs=6, drain=True)
+    host = open_sim_host(tmp_path, "mixed")
+    create(host.ports, request(mode="sriov", gpu=FLEX, name="lent", reserve="running"))
+    do(host.ports, FLEX, "sriov", vfs=6, drain=True)
     assert vm_of(host, "lent").state is VmState.RUNNING
-    assert host.world.claims.drained() == ()
+    assert host.ports.claims.drained_vms() == ()
     assert found(host) == []
 
 
 class Hooked:
-    """A libvirt with vgpuctl's hook, another process: what it stops gives back its places before it counts as off."""
+    """A libvirt with vgpuctl's hook, another process: a VM that stops releases its places before it counts as off."""
 
-    def __init__(self, host: Host) -> None:
-        self.real = host.world.hypervisor
-        self.hook = replace(host.world, processes=Beside(host.world.processes))
+    def __init__(self, host: SimulatedHost) -> None:
+        self.real = host.ports.hypervisor
+        self.hook = replace(host.ports, processes=Beside(host.ports.processes))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
@@ -194,14 +194,14 @@ class Hooked:
     def wait_stopped(self, uuid: str, seconds: float) -> bool:
         stopped = self.real.wait_stopped(uuid, seconds)
         (vm,) = (vm for vm in read_domain_files(self.hook)[0] if vm.uuid == uuid)
-        assert vm.promise is not None
+        assert vm.record is not None
         with suppress(Busy):
-            free_devices(self.hook, vm, vm.promise, 5, Silent())
+            release_devices(self.hook, vm, vm.record, 5, Silent())
         return stopped
 
 
 class Beside:
-    """The same processes, seen by one that lives beside this one."""
+    """The same processes, as another live process sees them."""
 
     def __init__(self, real: Processes) -> None:
         self.real = real
@@ -209,8 +209,8 @@ class Beside:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
 
-    def this(self) -> ProcessId:
-        mine = self.real.this()
+    def current_process(self) -> ProcessId:
+        mine = self.real.current_process()
         return ProcessId(mine.pid, mine.start_ticks + 1)
 
 
@@ -219,65 +219,65 @@ def test_what_a_drained_one_has_stays_its_own_while_the_scheduler_is_set_also_wi
     tmp_path: Path, kind: str
 ) -> None:
     host, profile = small(tmp_path, kind)
-    create(host.world, lent(profile, "lent"))
-    for claim in host.world.claims.all():
-        host.world.claims.remove(claim.carrier, claim.vm_uuid)
-        host.world.claims.add(replace(claim, process=ProcessId(999999, 1)))
+    create(host.ports, lent(profile, "lent"))
+    for claim in host.ports.claims.all():
+        host.ports.claims.remove(claim.carrier, claim.vm_uuid)
+        host.ports.claims.add(replace(claim, process=ProcessId(999999, 1)))
     before = taken(host)
-    world = replace(host.world, hypervisor=Hooked(host))
-    job = SchedulerJob(claim.gpu, SchedulerSpec(Policy.FIXED_SHARE, 2), drain=True, wait_seconds=5)
-    set_scheduler(world, job, dry_run=False, progress=Silent())
+    ports = replace(host.ports, hypervisor=Hooked(host))
+    job = SchedulerRequest(claim.gpu, SchedulerSpec(SchedulerPolicy.FIXED_SHARE, 2), drain=True, wait_seconds=5)
+    set_scheduler(ports, job, dry_run=False, progress=Silent())
     assert taken(host) == before
     assert vm_of(host, "lent").state is VmState.RUNNING
-    assert {(v.vm, v.owner) for v in observe(host.world, Want()).vgpus} == {("lent", Owner.OURS)}
+    assert {(v.vm, v.owner) for v in observe(host.ports, ReadScope()).vgpus} == {("lent", Ownership.MANAGED)}
 
 
 def test_one_that_is_elsewhere_than_its_record_says_comes_back_where_it_was(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "mdev-pf", gpus=2)
-    create(host.world, lent(profile, "lent"), start=False)
+    create(host.ports, lent(profile, "lent"), start=False)
     vm = vm_of(host, "lent")
-    assert vm.promise is not None
+    assert vm.record is not None
     for name in ("kept-1", "kept-2"):
-        create(host.world, wish(profile, name=name, gpu=vm.promise.vgpus[0].gpu))
-    make_anywhere(host.world, vm, vm.promise, read_domain_files(host.world)[0], 5, Silent())
-    host.world.hypervisor.start(vm.uuid)  # by virsh
+        create(host.ports, request(profile, name=name, gpu=vm.record.vgpus[0].gpu))
+    place_and_make(host.ports, vm, vm.record, read_domain_files(host.ports)[0], 5, Silent())
+    host.ports.hypervisor.start(vm.uuid)  # by virsh
     before = picture(host)
-    (other,) = {c.gpu for c in host.world.claims.all()} - {vm.promise.vgpus[0].gpu}
-    job = SchedulerJob(other, SchedulerSpec(Policy.FIXED_SHARE, 2), drain=True, wait_seconds=5)
-    set_scheduler(host.world, job, dry_run=False, progress=Silent())
+    (other,) = {c.gpu for c in host.ports.claims.all()} - {vm.record.vgpus[0].gpu}
+    job = SchedulerRequest(other, SchedulerSpec(SchedulerPolicy.FIXED_SHARE, 2), drain=True, wait_seconds=5)
+    set_scheduler(host.ports, job, dry_run=False, progress=Silent())
     assert (picture(host).mdevs, vm_of(host, "lent").state) == (before.mdevs, VmState.RUNNING)
 
 
-def test_a_gpu_gives_up_the_functions_that_are_only_lent(tmp_path: Path) -> None:
-    host = open_host(tmp_path, "mixed")
+def test_vfs_of_stopped_vms_without_reservation_can_go(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path, "mixed")
     for name in ("one", "two"):
-        create(host.world, wish(mode="sriov", gpu=FLEX, name=name, reserve="running"))
+        create(host.ports, request(mode="sriov", gpu=FLEX, name=name, reserve="running"))
     with pytest.raises(InUse):
-        do(host.world, FLEX, "sriov", vfs=1, drain=True)
+        do(host.ports, FLEX, "sriov", vfs=1, drain=True)
     for name in ("one", "two"):
-        stop(host.world, name)
-    do(host.world, FLEX, "sriov", vfs=1)
-    host.world.claims.note_drained(DrainedVm(vm_of(host, "two").uuid, FLEX, ProcessId(999999, 1)))
+        stop(host.ports, name)
+    do(host.ports, FLEX, "sriov", vfs=1)
+    host.ports.claims.add_drained_vm(DrainedVm(vm_of(host, "two").uuid, FLEX, ProcessId(999999, 1)))
     assert found(host) == ["drained"]
-    mend(host.world)
+    mend(host.ports)
     assert vm_of(host, "two").state is VmState.RUNNING
-    assert host.world.claims.drained() == ()
+    assert host.ports.claims.drained_vms() == ()
 
 
-def test_a_restore_makes_nothing_for_it_and_is_not_kept_from_what_it_only_had(tmp_path: Path) -> None:
+def test_a_restore_ignores_the_former_vgpu_of_an_unreserved_vm(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "vendor-vf")
-    create(host.world, lent(profile, "lent"), start=False)
-    make(host.world, profile)
+    create(host.ports, lent(profile, "lent"), start=False)
+    make(host.ports, profile)
     assert [spare(host).carrier] == carriers(host, "lent"), "this test needs both on one function"
     spec: HostSpec = spec_of(host)
     host.sim.reboot()
     host = host.again()
-    restore_host(host.world, spec, dry_run=False, wait_seconds=5, progress=Silent())
+    restore_host(host.ports, spec, dry_run=False, wait_seconds=5, progress=Silent())
     assert (spare(host).present, taken(host)) == (True, {spare(host).carrier})
 
 
 class Struck:
-    """A storage where something happens after a volume was made."""
+    """A storage where something happens after a volume is created."""
 
     def __init__(self, real: Any, act: Any) -> None:
         self.real, self.act = real, act
@@ -291,52 +291,52 @@ class Struck:
         return made
 
 
-def test_a_vm_that_is_removed_while_it_is_made_is_not_told_as_made(tmp_path: Path) -> None:
+def test_a_vm_removed_during_creation_is_not_reported_created(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "vendor-vf")
 
     def removing() -> None:
         vm = vm_of(host, "lent")
-        assert vm.promise is not None
-        plan = removal_plan(vm, vm.promise, host.world.hypervisor.leftovers(vm.uuid), keep_disks=False)
-        plan.steps[0].perform(host.world)
+        assert vm.record is not None
+        plan = vm_removal_plan(vm, vm.record, host.ports.hypervisor.leftovers(vm.uuid), keep_disks=False)
+        plan.steps[0].perform(host.ports)
 
-    world = replace(host.world, storage=Struck(host.world.storage, removing))
+    ports = replace(host.ports, storage=Struck(host.ports.storage, removing))
     with pytest.raises(Busy, match="changed just now"):
-        create(world, lent(profile, "lent"), start=False)
-    assert host.world.hypervisor.find_domain("lent") is None
+        create(ports, lent(profile, "lent"), start=False)
+    assert host.ports.hypervisor.find_domain("lent") is None
     assert (picture(host).files, taken(host)) == ({}, set())
 
 
 def test_a_vm_that_was_made_just_now_is_not_removed_for_what_it_was_before(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "vendor-vf")
     half: list[Vm] = []
-    world = replace(host.world, storage=Struck(host.world.storage, lambda: half.append(vm_of(host, "lent"))))
-    create(world, lent(profile, "lent"), start=False)
+    ports = replace(host.ports, storage=Struck(host.ports.storage, lambda: half.append(vm_of(host, "lent"))))
+    create(ports, lent(profile, "lent"), start=False)
     (vm,) = half
-    assert vm.promise is not None
+    assert vm.record is not None
     before = picture(host)
-    plan = removal_plan(vm, vm.promise, host.world.hypervisor.leftovers(vm.uuid), keep_disks=False)
+    plan = vm_removal_plan(vm, vm.record, host.ports.hypervisor.leftovers(vm.uuid), keep_disks=False)
     with pytest.raises(Busy, match="changed just now"):
-        carry_out(host.world, plan, Silent())
+        execute_plan(host.ports, plan, Silent())
     assert picture(host) == before
 
 
-def test_a_gpu_that_is_reserved_for_it_gives_it_its_own_place_again(tmp_path: Path) -> None:
+def test_on_a_gpu_reserved_for_it_it_gets_its_old_place(tmp_path: Path) -> None:
     host, profile = small(tmp_path, "vendor-vf")
     host.sim.host_file.write_text("version: 1\ngpus:\n  all: {reserved_for: vdi-*}\n")
-    create(host.world, lent(profile, "vdi-1"), start=False)
+    create(host.ports, lent(profile, "vdi-1"), start=False)
     vm = vm_of(host, "vdi-1")
-    assert vm.promise is not None
-    make_anywhere(host.world, vm, vm.promise, read_domain_files(host.world)[0], 5, Silent())
+    assert vm.record is not None
+    place_and_make(host.ports, vm, vm.record, read_domain_files(host.ports)[0], 5, Silent())
     assert taken(host) == set(carriers(host, "vdi-1"))
 
 
 @pytest.mark.parametrize("kind", SMALL)
 @pytest.mark.parametrize("by", ["stop-vm", "reconcile"])
 def test_a_place_is_given_back_after_its_device_is_gone(tmp_path: Path, kind: str, by: str) -> None:
-    """Whoever claims it next would meet the former device."""
+    """The next owner of the claim would find the former device."""
     host, profile = small(tmp_path, kind)
-    uuid = create(host.world, lent(profile, "vm")).data["uuid"]
+    uuid = create(host.ports, lent(profile, "vm")).data["uuid"]
     (carrier,) = carriers(host, "vm")
     seen: list[bool] = []
 
@@ -346,9 +346,9 @@ def test_a_place_is_given_back_after_its_device_is_gone(tmp_path: Path, kind: st
             seen.append(carrier in now.types or carrier in now.mdevs)
 
     if by == "stop-vm":
-        stop(Watch(before=look).watch(host.world), "vm")
+        stop(Watch(before=look).watch(host.ports), "vm")
     else:
-        host.world.hypervisor.destroy(str(uuid))
-        mend(Watch(before=look).watch(host.again().world))
+        host.ports.hypervisor.destroy(str(uuid))
+        mend(Watch(before=look).watch(host.again().ports))
     assert seen == [False]
     assert taken(host) == set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A VM that reserves nothing while off: every call of its start, stop, change and end fails, or a kill comes in it."""
+"""A VM that reserves nothing while off: every call of its start, stop, change and end fails or is killed."""
 
 from __future__ import annotations
 
@@ -9,53 +9,53 @@ from pathlib import Path
 import pytest
 
 from tests.faults import CHANGING, Trial
+from tests.hosts import SimulatedHost, create, delete, mend, picture, request, start, stop
 from tests.lent import SMALL, lent, small
 from tests.unit.engine.test_change import ensure
 from tests.unit.engine.test_faults import spawn
-from tests.worlds import Host, create, delete, mend, picture, start, stop, wish
-from vgpuctl.domain.parse import parse
-from vgpuctl.model.world import World
+from vgpuctl.domain.domain_xml import parse_domain
+from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
 __all__ = ["spawn"]
 ACTS = ["start", "stop", "delete", "to-running", "to-always"]
 
 
-def prepared(directory: Path, kind: str, act: str) -> Host:
+def prepared(directory: Path, kind: str, act: str) -> SimulatedHost:
     """Return a host with the VM, and with another one in the place that its record names."""
     host, profile = small(directory, kind, gpus=2 if kind == "mdev-pf" else 1)
-    create(host.world, wish(profile, name="vm") if act == "to-running" else lent(profile, "vm"), start=False)
-    (record,) = host.world.hypervisor.domains()
-    promise = parse(record.xml, record.state, host.world.machine_id).promise
-    assert promise is not None
+    create(host.ports, request(profile, name="vm") if act == "to-running" else lent(profile, "vm"), start=False)
+    (domain,) = host.ports.hypervisor.domains()
+    record = parse_domain(domain.xml, domain.state, host.ports.machine_id).record
+    assert record is not None
     if act != "to-running":
-        create(host.world, wish(profile, name="kept", gpu=promise.vgpus[0].gpu))
+        create(host.ports, request(profile, name="kept", gpu=record.vgpus[0].gpu))
         if kind == "mdev-pf":
-            create(host.world, wish(profile, name="kept-2", gpu=promise.vgpus[0].gpu))
+            create(host.ports, request(profile, name="kept-2", gpu=record.vgpus[0].gpu))
     if act in ("stop", "delete"):
-        start(host.world, "vm")
+        start(host.ports, "vm")
     return host.again()
 
 
-def do(world: World, kind: str, act: str) -> object:
-    """Do it."""
+def do(ports: Host, kind: str, act: str) -> object:
+    """Run the act."""
     if act in ("start", "stop", "delete"):
-        return {"start": start, "stop": stop, "delete": delete}[act](world, "vm")
+        return {"start": start, "stop": stop, "delete": delete}[act](ports, "vm")
     reserve = act.removeprefix("to-")
-    wanted = replace(wish(SMALL[kind][1], name="vm", reserve=reserve), sources={"reserve": "typed"})
-    return ensure(Host(world, None, Path(), ""), wanted)  # type: ignore[arg-type]
+    wanted = replace(request(SMALL[kind][1], name="vm", reserve=reserve), sources={"reserve": "typed"})
+    return ensure(SimulatedHost(ports, None, Path(), ""), wanted)  # type: ignore[arg-type]
 
 
-def whole(host: Host, where: str) -> None:
-    """See that nothing is without an owner, that the others have what they had, and that the VM starts."""
-    assert not mend(host.world, dry_run=True).data["findings"], where
+def whole(host: SimulatedHost, where: str) -> None:
+    """Check that everything has an owner, that the other VMs are unchanged, and that the VM starts."""
+    assert not mend(host.ports, dry_run=True).data["findings"], where
     now = picture(host)
     devices = set(now.types) | set(now.mdevs)
     assert devices <= set(now.claims), where
     others = [uuid for uuid, (name, _) in now.domains.items() if name.startswith("kept")]
     assert all(set(now.running[uuid]) <= devices for uuid in others), where
     for name in [name for name, _ in now.domains.values() if name == "vm"]:
-        start(host.world, name)
+        start(host.ports, name)
         now = picture(host)
         held = [carrier for running in now.running.values() for carrier in running]
         assert sorted(held) == sorted(now.claims) == sorted({*now.types, *now.mdevs}), where

@@ -10,19 +10,30 @@ from typing import Any
 import pytest
 
 from tests.faults import CHANGING, Trial
+from tests.hosts import (
+    WAIT_SECONDS,
+    Silent,
+    SimulatedHost,
+    create,
+    delete,
+    mend,
+    open_sim_host,
+    picture,
+    request,
+    start,
+)
 from tests.lent import carriers, taken, vm_of
 from tests.mixed_sizes import FORMS, Q24, Q48, mixed, overlapping, placed
 from tests.unit.engine.test_faults import spawn
-from tests.worlds import WAIT_SECONDS, Host, Silent, create, delete, mend, open_host, picture, start, wish
 from vgpuctl.engine.change import move_vgpu, set_profile
-from vgpuctl.engine.moves import defragment, fits, make_room
+from vgpuctl.engine.moves import defragment, make_room, query_fit
 from vgpuctl.engine.queries import explain, list_profiles
 from vgpuctl.errors import Busy, InUse, LibvirtFailed, NoCapacity, NotFound
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.records import DomainLeftovers, DomainRecord
+from vgpuctl.model.port_values import DomainInfo, DomainLeftovers
 from vgpuctl.model.vm import VmState
-from vgpuctl.model.world import World
-from vgpuctl.plan.in_place import Goal
+from vgpuctl.plan.vm_update import MoveTarget
+from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
 __all__ = ["spawn"]
@@ -33,27 +44,27 @@ TWO = {
 }
 
 
-def scattered(directory: Path, kind: str, *, running: bool, more: str = "") -> Host:
+def scattered(directory: Path, kind: str, *, running: bool, more: str = "") -> SimulatedHost:
     """Return a host with two GPUs and one small vGPU on each, where both had room on one; `more` of its scenario."""
     gpu, small, _ = TWO[kind]
     kernel = 'kernel: "5.14.0"\n' if kind == "mdev-vf" else ""
-    host = open_host(directory, text=f"version: 1\n{kernel}{more}gpus:\n  - {gpu}\n  - {gpu}\n")
+    host = open_sim_host(directory, text=f"version: 1\n{kernel}{more}gpus:\n  - {gpu}\n  - {gpu}\n")
     for name in ("gone", "first", "second"):
-        create(host.world, wish(small, name=name), start=running)
-    delete(host.world, "gone")
+        create(host.ports, request(small, name=name), start=running)
+    delete(host.ports, "gone")
     return host.again()
 
 
-def gpus_of(host: Host, name: str) -> list[str]:
-    promise = vm_of(host, name).promise
-    assert promise is not None
-    return [v.gpu for v in promise.vgpus]
+def gpus_of(host: SimulatedHost, name: str) -> list[str]:
+    record = vm_of(host, name).record
+    assert record is not None
+    return [v.gpu for v in record.vgpus]
 
 
-def room(world: World, profile: str, number: int = 1, *, yes: bool = True, most: int | None = None) -> Outcome:
+def room(ports: Host, profile: str, number: int = 1, *, yes: bool = True, most: int | None = None) -> Outcome:
     """plan-moves --profile."""
     wanted = [(profile, number)]
-    return make_room(world, wanted, most=most, yes=yes, wait_seconds=WAIT_SECONDS, progress=Silent())
+    return make_room(ports, wanted, max_moves=most, yes=yes, wait_seconds=WAIT_SECONDS, progress=Silent())
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["running", "off"])
@@ -62,21 +73,21 @@ def test_one_move_makes_room_and_the_vm_is_as_it_was_elsewhere(tmp_path: Path, k
     host = scattered(tmp_path, kind, running=running)
     before = {name: gpus_of(host, name) for name in ("first", "second")}
     assert before["first"] != before["second"]
-    done = room(host.world, TWO[kind][2])
+    done = room(host.ports, TWO[kind][2])
     (move,) = done.data["moves"]
     other = "second" if move["vm"] == "first" else "first"
     assert gpus_of(host, "first") == gpus_of(host, "second") == before[other]
     assert vm_of(host, move["vm"]).state is (VmState.RUNNING if running else VmState.STOPPED)
-    assert not mend(host.world, dry_run=True).data["findings"]
+    assert not mend(host.ports, dry_run=True).data["findings"]
     assert len(taken(host)) == 2
-    create(host.world, wish(TWO[kind][2], name="large"))
+    create(host.ports, request(TWO[kind][2], name="large"))
     assert gpus_of(host, "large") == before[move["vm"]]
 
 
 def test_without_yes_nothing_is_moved_and_the_plan_is_shown(tmp_path: Path) -> None:
     host = scattered(tmp_path, "vendor-vf", running=True)
     before = picture(host)
-    shown = room(host.world, "A100-40C", yes=False)
+    shown = room(host.ports, "A100-40C", yes=False)
     assert shown.dry_run
     assert shown.steps[0].startswith("stop, move and start VM ")
     assert shown.data["places"][0]["profile"] == "A100-40C"
@@ -85,7 +96,7 @@ def test_without_yes_nothing_is_moved_and_the_plan_is_shown(tmp_path: Path) -> N
 
 def test_nothing_is_moved_for_what_fits_as_it_is(tmp_path: Path) -> None:
     host = scattered(tmp_path, "vendor-vf", running=True)
-    done = room(host.world, "A100-20C", 2)
+    done = room(host.ports, "A100-20C", 2)
     assert (done.changed, done.data["moves"]) == (False, [])
     assert len(done.data["places"]) == 2
 
@@ -93,15 +104,15 @@ def test_nothing_is_moved_for_what_fits_as_it_is(tmp_path: Path) -> None:
 def test_where_no_moves_help_the_refusal_says_who_stays_and_why(tmp_path: Path) -> None:
     host = scattered(tmp_path, "vendor-vf", running=True)
     with pytest.raises(NoCapacity, match="moving the 2 VMs"):
-        room(host.world, "A100-40C", 2)
+        room(host.ports, "A100-40C", 2)
     with pytest.raises(NoCapacity, match="with 0 moves or fewer"):
-        room(host.world, "A100-40C", most=0)
-    create(host.world, wish("A100-20C", name="bound", gpu=gpus_of(host, "second")[0]), start=False)
-    delete(host.world, "second")
-    delete(host.world, "first")
-    create(host.world, wish("A100-20C", name="lent", reserve="running"))
+        room(host.ports, "A100-40C", most=0)
+    create(host.ports, request("A100-20C", name="bound", gpu=gpus_of(host, "second")[0]), start=False)
+    delete(host.ports, "second")
+    delete(host.ports, "first")
+    create(host.ports, request("A100-20C", name="lent", reserve="running"))
     with pytest.raises(NoCapacity) as refused:
-        room(host.world, "A100-40C", 2)
+        room(host.ports, "A100-40C", 2)
     assert "bound stays: it is bound to a GPU" in str(refused.value.facts["details"])
     assert "lent stays: it has its places only while it runs" in str(refused.value.facts["details"])
 
@@ -111,7 +122,7 @@ def test_a_guest_that_does_not_shut_down_stays_where_it_is_and_the_rest_is_not_m
     host = scattered(tmp_path, "vendor-vf", running=True, more=lost)
     before = picture(host)
     with pytest.raises(Busy, match="did not shut down within") as failed:
-        room(host.world, "A100-40C")
+        room(host.ports, "A100-40C")
     assert "the same command again" in str(failed.value.hint)
     assert picture(host) == before
 
@@ -119,31 +130,31 @@ def test_a_guest_that_does_not_shut_down_stays_where_it_is_and_the_rest_is_not_m
 def test_a_failure_after_the_first_move_says_what_is_not_done_and_the_same_command_goes_on(tmp_path: Path) -> None:
     host, plan = two_moves(tmp_path)
     second = plan[1]["vm"]
-    record = host.world.hypervisor.find_domain(second)
+    record = host.ports.hypervisor.find_domain(second)
     assert record is not None
 
     class Gone:
         """A hypervisor on which the second VM cannot be shut down."""
 
         def __getattr__(self, name: str) -> object:
-            return getattr(host.world.hypervisor, name)
+            return getattr(host.ports.hypervisor, name)
 
         def shutdown(self, uuid: str) -> None:
             if uuid == record.uuid:
                 raise LibvirtFailed("cannot shut down", libvirt_code=1)
-            host.world.hypervisor.shutdown(uuid)
+            host.ports.hypervisor.shutdown(uuid)
 
     with pytest.raises(LibvirtFailed) as failed:
-        room(replace(host.world, hypervisor=Gone()), "A100-40C", 2)
+        room(replace(host.ports, hypervisor=Gone()), "A100-40C", 2)
     assert failed.value.changed
     assert gpus_of(host, plan[0]["vm"]) == [plan[0]["to_gpu"]]
-    rest = room(host.again().world, "A100-40C", 2).data["moves"]
+    rest = room(host.again().ports, "A100-40C", 2).data["moves"]
     assert len(rest) == 1
-    assert fits(host.world, [("A100-40C", 2)])[1] is True
+    assert query_fit(host.ports, [("A100-40C", 2)])[1] is True
 
 
 class Meanwhile:
-    """A hypervisor on which something happens before the first guest that is asked to shut down does so."""
+    """A hypervisor on which something happens before the first guest shutdown."""
 
     def __init__(self, inner: Any, happens: Callable[[], object]) -> None:
         self._inner, self._happens = inner, happens
@@ -157,70 +168,70 @@ class Meanwhile:
         self._inner.shutdown(uuid)
 
 
-def two_moves(directory: Path) -> tuple[Host, list[Any]]:
+def two_moves(directory: Path) -> tuple[SimulatedHost, list[Any]]:
     """Return a host on which two VMs have to move to make room for two large ones, and these moves."""
     gpu = "{model: A100, vfs: {total: 4, enabled: 4}, profiles: [A100-20C, A100-40C]}"
-    host = open_host(directory, text="version: 1\ngpus:\n" + f"  - {gpu}\n" * 4)
+    host = open_sim_host(directory, text="version: 1\ngpus:\n" + f"  - {gpu}\n" * 4)
     names = [f"vm-{n}" for n in range(8)]
     for name in names:
-        create(host.world, wish("A100-20C", name=name))
+        create(host.ports, request("A100-20C", name=name))
     on = {name: gpus_of(host, name)[0] for name in names}
     for address in set(on.values()):
-        delete(host.world, next(name for name in names if on[name] == address))
+        delete(host.ports, next(name for name in names if on[name] == address))
     host = host.again()
-    return host, room(host.world, "A100-40C", 2, yes=False).data["moves"]
+    return host, room(host.ports, "A100-40C", 2, yes=False).data["moves"]
 
 
-def test_a_vm_that_is_gone_when_its_turn_comes_is_told_and_no_other_is_touched(tmp_path: Path) -> None:
+def test_a_vm_deleted_before_its_move_is_reported_and_others_stay(tmp_path: Path) -> None:
     host, (first, second) = two_moves(tmp_path)
-    world = replace(host.world, hypervisor=Meanwhile(host.world.hypervisor, lambda: delete(host.world, second["vm"])))
+    ports = replace(host.ports, hypervisor=Meanwhile(host.ports.hypervisor, lambda: delete(host.ports, second["vm"])))
     with pytest.raises(NotFound, match="was deleted just now") as failed:
-        room(world, "A100-40C", 2)
+        room(ports, "A100-40C", 2)
     assert not any("not started again" in line for line in failed.value.left)
     assert gpus_of(host, first["vm"]) == [first["to_gpu"]]
-    assert host.world.claims.drained() == ()
+    assert host.ports.claims.drained_vms() == ()
 
 
 def test_a_vm_is_not_shut_down_for_a_place_that_is_gone_when_its_turn_comes(tmp_path: Path) -> None:
     host, (_, second) = two_moves(tmp_path)
-    taken = wish("A100-20C", name="faster", gpu=second["to_gpu"])
+    taken = request("A100-20C", name="faster", gpu=second["to_gpu"])
     stopped: list[str] = []
 
     class Seen(Meanwhile):
-        """Keeps who is shut down."""
+        """Logs which VM is shut down."""
 
         def shutdown(self, uuid: str) -> None:
             stopped.append(uuid)
             super().shutdown(uuid)
 
-    world = replace(host.world, hypervisor=Seen(host.world.hypervisor, lambda: create(host.world, taken)))
+    ports = replace(host.ports, hypervisor=Seen(host.ports.hypervisor, lambda: create(host.ports, taken)))
     with pytest.raises(NoCapacity):
-        room(world, "A100-40C", 2)
+        room(ports, "A100-40C", 2)
     assert second["uuid"] not in stopped
     assert vm_of(host, second["vm"]).state is VmState.RUNNING
 
 
-def test_a_vm_that_was_paused_meanwhile_is_not_asked_to_shut_down(tmp_path: Path) -> None:
+def test_a_vm_paused_after_the_plan_is_not_shut_down(tmp_path: Path) -> None:
     host = scattered(tmp_path, "vendor-vf", running=True)
-    (move,) = room(host.world, "A100-40C", yes=False).data["moves"]
+    (move,) = room(host.ports, "A100-40C", yes=False).data["moves"]
     looks = 0
 
     class Paused(Meanwhile):
-        """Says after the plan that the VM is paused."""
+        """Reports the VM as paused after the plan."""
 
-        def domains(self) -> tuple[DomainRecord, ...]:
+        def domains(self) -> tuple[DomainInfo, ...]:
             nonlocal looks
             looks += 1
             state = VmState.PAUSED if looks > 1 else VmState.RUNNING
             return tuple(
-                replace(r, state=state) if r.uuid == move["uuid"] else r for r in host.world.hypervisor.domains()
+                replace(r, state=state) if r.uuid == move["uuid"] else r for r in host.ports.hypervisor.domains()
             )
 
         def shutdown(self, uuid: str) -> None:
             raise AssertionError(uuid)
 
     with pytest.raises(Busy, match="it is paused now"):
-        room(replace(host.world, hypervisor=Paused(host.world.hypervisor, lambda: None)), "A100-40C")
+        room(replace(host.ports, hypervisor=Paused(host.ports.hypervisor, lambda: None)), "A100-40C")
 
 
 def test_what_is_saved_with_its_vgpu_keeps_it(tmp_path: Path) -> None:
@@ -232,14 +243,16 @@ def test_what_is_saved_with_its_vgpu_keeps_it(tmp_path: Path) -> None:
         """Has saved the memory of every VM that is off."""
 
         def leftovers(self, uuid: str) -> DomainLeftovers:
-            return replace(host.world.hypervisor.leftovers(uuid), managed_save=True)
+            return replace(host.ports.hypervisor.leftovers(uuid), managed_save=True)
 
-    world = replace(host.world, hypervisor=Saved(host.world.hypervisor, lambda: None))
-    goal = Goal(gpus_of(host, "second")[0])
+    ports = replace(host.ports, hypervisor=Saved(host.ports.hypervisor, lambda: None))
+    goal = MoveTarget(gpus_of(host, "second")[0])
     with pytest.raises(InUse, match="first has a managed save"):
-        move_vgpu(world, "first", carrier, goal, wait_seconds=WAIT_SECONDS, progress=Silent())
+        move_vgpu(ports, "first", carrier, goal, wait_seconds=WAIT_SECONDS, progress=Silent())
     with pytest.raises(InUse, match="first has a managed save"):
-        set_profile(world, wish("A100-40C", name="first"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+        set_profile(
+            ports, request("A100-40C", name="first"), dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent()
+        )
     assert picture(host) == before
 
 
@@ -247,43 +260,43 @@ def test_what_is_saved_with_its_vgpu_keeps_it(tmp_path: Path) -> None:
 def test_a_move_within_a_mixed_size_gpu_is_to_another_placement(tmp_path: Path, form: str) -> None:
     host = mixed(tmp_path, form)
     for name in ("a", "b", "c", "d"):
-        create(host.world, wish(Q24, name=name))
+        create(host.ports, request(Q24, name=name))
     at = {name: place for name, place in placed(host).items() if place is not None}
     in_order = sorted(at, key=lambda name: at[name])
     for name in (in_order[0], in_order[2]):
-        delete(host.world, name)
-    done = room(host.again().world, Q48)
+        delete(host.ports, name)
+    done = room(host.again().ports, Q48)
     (move,) = done.data["moves"]
     assert move["from_gpu"] == move["to_gpu"]
     assert placed(host)[move["vm"]] == move["to_placement_id"] != move["from_placement_id"]
     assert vm_of(host, move["vm"]).state is VmState.RUNNING
-    create(host.world, wish(Q48, name="large"))
+    create(host.ports, request(Q48, name="large"))
     assert overlapping(host) == []
-    assert not mend(host.again().world, dry_run=True).data["findings"]
+    assert not mend(host.again().ports, dry_run=True).data["findings"]
 
 
-def test_a_placement_that_somebody_took_meanwhile_is_told_and_the_vm_is_as_it_was(tmp_path: Path) -> None:
+def test_a_target_placement_taken_meanwhile_is_refused_and_the_vm_unchanged(tmp_path: Path) -> None:
     host = mixed(tmp_path)
     for name in ("a", "b"):
-        create(host.world, wish(Q24, name=name), start=False)
+        create(host.ports, request(Q24, name=name), start=False)
     host = host.again()
     at, gpu = placed(host), gpus_of(host, "a")[0]
     (carrier,) = carriers(host, "a")
     before = picture(host)
-    goal = Goal(gpu, at["b"])
+    goal = MoveTarget(gpu, at["b"])
     with pytest.raises(NoCapacity, match="is not free any more"):
-        move_vgpu(host.world, "a", carrier, goal, wait_seconds=WAIT_SECONDS, progress=Silent())
+        move_vgpu(host.ports, "a", carrier, goal, wait_seconds=WAIT_SECONDS, progress=Silent())
     with pytest.raises(Busy, match="does not have"):
-        move_vgpu(host.world, "a", "gone", goal, wait_seconds=WAIT_SECONDS, progress=Silent())
+        move_vgpu(host.ports, "a", "gone", goal, wait_seconds=WAIT_SECONDS, progress=Silent())
     assert picture(host) == before
 
 
 def test_several_profiles_fit_together_or_the_fewest_that_do_not_are_named(tmp_path: Path) -> None:
     host = scattered(tmp_path, "vendor-vf", running=False)
-    answer, fit = fits(host.world, [("A100-20C", 2)])
+    answer, fit = query_fit(host.ports, [("A100-20C", 2)])
     assert fit is True
     assert len({p["gpu"] for p in answer.data["places"]}) == 2
-    answer, fit = fits(host.world, [("A100-20C", 2), ("A100-40C", 1)])
+    answer, fit = query_fit(host.ports, [("A100-20C", 2), ("A100-40C", 1)])
     assert fit is False
     assert answer.data["too_many"] == [{"profile": "A100-40C", "count": 1}]
     assert all(gpu["free"] == 0 and gpu["reasons"] for gpu in answer.data["gpus"])
@@ -291,42 +304,42 @@ def test_several_profiles_fit_together_or_the_fewest_that_do_not_are_named(tmp_p
 
 def test_explain_names_the_rule_what_is_in_the_way_and_what_would_have_to_move(tmp_path: Path) -> None:
     host = scattered(tmp_path, "vendor-vf", running=False)
-    data = explain(host.world, "A100-40C").data
+    data = explain(host.ports, "A100-40C").data
     assert [len(gpu["in_the_way"]) for gpu in data["gpus"]] == [1, 1]
     assert {gpu["rule"] for gpu in data["gpus"]} == {"all vGPUs on it have the same framebuffer size"}
     assert len(data["moves"]) == 1
-    assert explain(host.world, "A100-20C").data["moves"] == []
+    assert explain(host.ports, "A100-20C").data["moves"] == []
 
 
-def test_profiles_of_which_none_is_left_beside_the_most_of_another_are_named(tmp_path: Path) -> None:
+def test_profiles_that_exclude_each_other_at_full_use_are_listed(tmp_path: Path) -> None:
     text = "version: 1\ngpus:\n  - {model: A100, profiles: [A100-20C, A100-40C]}\n  - {model: T4, profiles: [T4-8Q]}\n"
-    host = open_host(tmp_path, text=text)
-    rows = {row["profile"]: row["excludes"] for row in list_profiles(host.world).data}
+    host = open_sim_host(tmp_path, text=text)
+    rows = {row["profile"]: row["excludes"] for row in list_profiles(host.ports).data}
     assert rows == {"A100-20C": ["A100-40C"], "A100-40C": ["A100-20C"], "T4-8Q": []}
 
 
 def test_what_departures_have_scattered_is_put_together_again(tmp_path: Path) -> None:
     host = scattered(tmp_path, "mdev-pf", running=True)
-    done = defragment(host.world, most=None, yes=True, wait_seconds=WAIT_SECONDS, progress=Silent())
+    done = defragment(host.ports, max_moves=None, yes=True, wait_seconds=WAIT_SECONDS, progress=Silent())
     assert len(done.data["moves"]) == 1
     assert gpus_of(host, "first") == gpus_of(host, "second")
-    again = defragment(host.world, most=None, yes=True, wait_seconds=WAIT_SECONDS, progress=Silent())
+    again = defragment(host.ports, max_moves=None, yes=True, wait_seconds=WAIT_SECONDS, progress=Silent())
     assert not again.changed
 
 
-def do(world: World, kind: str) -> object:
-    """Move it."""
-    return room(world, TWO[kind][2])
+def do(ports: Host, kind: str) -> object:
+    """Move the VM."""
+    return room(ports, TWO[kind][2])
 
 
-def whole(host: Host, where: str) -> None:
-    """See that both VMs are there, that record, devices, definition and claims tell the same, and that both start."""
-    assert not mend(host.world, dry_run=True).data["findings"], where
+def whole(host: SimulatedHost, where: str) -> None:
+    """Check that both VMs exist, that record, devices, definition and claims agree, and that both start."""
+    assert not mend(host.ports, dry_run=True).data["findings"], where
     now = picture(host)
     devices = set(now.types) | set(now.mdevs)
     assert devices <= set(now.claims), where
     for name in ("first", "second"):
-        start(host.world, name)
+        start(host.ports, name)
     now = picture(host)
     held = sorted(carrier for running in now.running.values() for carrier in running)
     assert len(held) == 2, where

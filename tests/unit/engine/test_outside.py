@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another program starts, destroys or undefines a VM meanwhile: nothing of a VM that is not off is ever undone."""
+"""Another program starts, destroys or undefines a VM meanwhile: only what belongs to a VM that is off is undone."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.faults import Watch, error_of
+from tests.hosts import SimulatedHost, create, delete, mend, open_sim_host, picture
 from tests.outside.cases import HOSTS, all_cases, asked, empty, with_vm
 from tests.outside.trial import Trials, sampled
-from tests.worlds import Host, create, delete, mend, open_host, picture
-from vgpuctl.domain.parse import parse
+from vgpuctl.domain.domain_xml import parse_domain
 from vgpuctl.errors import InUse, PartlyApplied
-from vgpuctl.model.vm import PromiseState
-from vgpuctl.model.world import World
+from vgpuctl.model.vm import RecordState
+from vgpuctl.ports.host import Host
 
 SEED, EACH = 14, 60
 STARTED = "VM vm was started by another program"
@@ -32,48 +32,48 @@ def test_whatever_another_program_does_meanwhile_nothing_of_a_running_vm_goes(tm
     assert sum(r.effective for r in results) >= EACH / 2
 
 
-def started_before(host: Host, call: str, world: World | None = None) -> World:
-    """Return the world in which another program starts the VM before the first such call."""
-    beside, seen = open_host(host.directory, host.scenario), []
+def started_before(host: SimulatedHost, call: str, ports: Host | None = None) -> Host:
+    """Return ports where another program starts the VM before the first such call."""
+    other_host, seen = open_sim_host(host.directory, host.scenario), []
 
     def begin(number: int, name: str, args: tuple[Any, ...]) -> None:
         seen.extend([name] if name == call else [])
         if name == call and len(seen) == 1:
-            beside.sim.hypervisor.start(beside.sim._core.look().names["vm"])
+            other_host.sim.hypervisor.start(other_host.sim._core.read_state().uuids_by_name["vm"])
 
-    return Watch(before=begin).watch(world or host.world)
+    return Watch(before=begin).watch(ports or host.ports)
 
 
-def record(host: Host) -> Any:
-    """Return the VM's record, and see that every disk it names is there."""
-    found = host.world.hypervisor.find_domain("vm")
+def read_record(host: SimulatedHost) -> Any:
+    """Return the VM's record, and check that every disk it names exists."""
+    found = host.ports.hypervisor.find_domain("vm")
     assert found is not None
-    promise = parse(found.xml, found.state, host.world.machine_id).promise
-    assert promise is not None
-    assert {d.path for d in promise.disks} <= set(picture(host).files)
-    return promise
+    record = parse_domain(found.xml, found.state, host.ports.machine_id).record
+    assert record is not None
+    assert {d.path for d in record.disks} <= set(picture(host).files)
+    return record
 
 
 @pytest.mark.parametrize("kind", HOSTS)
-def test_a_new_vm_that_somebody_starts_first_is_made_all_the_same_and_the_command_says_so(tmp_path, kind):
+def test_a_new_vm_that_another_program_starts_first_is_created_and_reported(tmp_path, kind):
     host = empty(tmp_path, kind)
     done = create(started_before(host, "hypervisor.start"), asked(kind))
     assert (done.changed, done.data["state"]) == (True, "running")
     assert STARTED in done.warnings
-    assert record(host).state is PromiseState.READY
-    assert not mend(host.again().world, dry_run=True).data["findings"]
+    assert read_record(host).state is RecordState.READY
+    assert not mend(host.again().ports, dry_run=True).data["findings"]
 
 
-def half_made(directory: Path) -> tuple[Host, PartlyApplied]:
+def half_made(directory: Path) -> tuple[SimulatedHost, PartlyApplied]:
     """Return a host whose VM another program started before its record could be written as ready, which failed."""
     host = empty(directory, "sriov")
 
     def fail(number: int, call: str, args: tuple[Any, ...]) -> None:
-        if call == "hypervisor.set_promise":
+        if call == "hypervisor.set_record":
             raise error_of(call)
 
     with pytest.raises(PartlyApplied) as raised:
-        create(started_before(host, "hypervisor.set_promise", Watch(before=fail).watch(host.world)), asked("sriov"))
+        create(started_before(host, "hypervisor.set_record", Watch(before=fail).watch(host.ports)), asked("sriov"))
     return host.again(), raised.value
 
 
@@ -82,20 +82,20 @@ def test_of_a_vm_that_runs_nothing_is_undone_when_its_creation_fails(tmp_path):
     assert error.left[0] == "VM vm is running: nothing of it is undone"
     assert error.undone == []
     assert picture(host).running
-    mend(host.world)
-    assert record(host).state is PromiseState.READY
+    mend(host.ports)
+    assert read_record(host).state is RecordState.READY
 
 
 def test_reconcile_does_not_call_a_vm_ready_whose_disk_is_gone(tmp_path):
     host, _ = half_made(tmp_path)
-    disk = record(host).disks[0]
-    host.world.storage.remove_volume(disk.pool, disk.volume)
+    disk = read_record(host).disks[0]
+    host.ports.storage.remove_volume(disk.pool, disk.volume)
     for _ in range(2):
-        (found,) = mend(host.world).data["findings"]
+        (found,) = mend(host.ports).data["findings"]
         assert disk.path in found["action"]
         assert found["action"].startswith("nothing while it is not off")
     assert picture(host).running
-    delete(host.world, "vm")
+    delete(host.ports, "vm")
     assert not picture(host).domains
 
 
@@ -111,9 +111,9 @@ def test_a_start_ends_well_whenever_somebody_else_was_faster(tmp_path: Path, kin
     assert sum(r.effective for r in results) >= 10
 
 
-def test_who_starts_a_vm_that_was_to_give_back_its_device_is_told_how_to_stop_it(tmp_path: Path) -> None:
+def test_a_vm_started_before_its_device_is_released_is_refused_with_a_hint(tmp_path: Path) -> None:
     host = with_vm(tmp_path, "vendor-vf", on=True, reserve="running")
-    host.sim.hypervisor.shutdown(host.sim._core.look().names["vm"])
+    host.sim.hypervisor.shutdown(host.sim._core.read_state().uuids_by_name["vm"])
     host = host.again()
     had = picture(host).types
     looked: list[str] = []
@@ -121,9 +121,9 @@ def test_who_starts_a_vm_that_was_to_give_back_its_device_is_told_how_to_stop_it
     def begin(number: int, call: str, args: tuple[Any, ...]) -> None:
         looked.extend([call] if call == "hypervisor.find_domain" else [])
         if looked == [call]:
-            host.sim.hypervisor.start(host.sim._core.look().names["vm"])
+            host.sim.hypervisor.start(host.sim._core.read_state().uuids_by_name["vm"])
 
     with pytest.raises(InUse, match="VM vm is running") as raised:
-        mend(Watch(after=begin).watch(host.world))
+        mend(Watch(after=begin).watch(host.ports))
     assert raised.value.hint == "vgpuctl stop-vm vm, then run the command again"
     assert picture(host).types == had

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partitioning a GPU is killed, and reconcile and the same command again make it whole; or a call of it fails."""
+"""Partitioning a GPU is killed, or a call of it fails; reconcile and the same command again complete it."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from typing import NamedTuple
 import pytest
 
 from tests.faults import CHANGING, Trial, counted, failing, fault_points, outcome
-from tests.partitions import FIRST, OFF, SECOND, act, mig, stands
-from tests.unit.engine.test_drained import Deadly, killed
-from tests.unit.engine.test_faults import spawn
-from tests.worlds import (
+from tests.hosts import (
     WAIT_SECONDS,
-    Host,
     Silent,
+    SimulatedHost,
     copied,
     create,
     mend,
-    open_host,
+    open_sim_host,
     picture,
+    request,
     start,
     stop,
-    wish,
     yes,
 )
+from tests.partitions import FIRST, OFF, SECOND, act, mig, stands
+from tests.unit.engine.test_drained_vms import Deadly, killed
+from tests.unit.engine.test_faults import spawn
+from vgpuctl.config.host_spec import parse_host_spec
 from vgpuctl.engine.apply import apply_host, diff_host
+from vgpuctl.engine.desired_state import read_desired_state
 from vgpuctl.engine.diagnose import diagnose
-from vgpuctl.engine.host_plan import How
-from vgpuctl.engine.host_wish import ask
-from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.gpu_scheduler import SchedulerRequest, set_scheduler
+from vgpuctl.engine.host_plan import ApplyOptions
 from vgpuctl.engine.restore import restore_host
-from vgpuctl.engine.scheduler import SchedulerJob, set_scheduler
 from vgpuctl.engine.vgpus import create_vgpu
 from vgpuctl.errors import InUse
-from vgpuctl.layout.sriov import PCI, number_of, vfs_of
-from vgpuctl.model.partition import MigSpec
-from vgpuctl.model.scheduler import Policy, SchedulerSpec
-from vgpuctl.model.vm import SETTING_UP
-from vgpuctl.model.world import World
-from vgpuctl.spec.host import parse_host_spec
+from vgpuctl.layout.sriov import PCI_DEVICES, count_vfs, list_vfs
+from vgpuctl.model.mig import MigSpec
+from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
+from vgpuctl.model.vm import GPU_SETUP_CLAIM
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.ports.host import Host
 from vgpuctl.value import replace
 
 __all__ = ["spawn"]
@@ -54,8 +54,8 @@ class Case(NamedTuple):
     """What is done, on which host, and what is on it before. A VM's name says whether it is `on` or `off` then."""
 
     scenario: str
-    do: Callable[[World], object]
-    before: tuple[Callable[[World], object], ...] = ()
+    do: Callable[[Host], object]
+    before: tuple[Callable[[Host], object], ...] = ()
     vms: tuple[tuple[str, str, str], ...] = ()
     named: tuple[str, str] | None = None
 
@@ -64,14 +64,19 @@ def vm(name: str, profile: str, gpu: str = FIRST) -> tuple[str, str, str]:
     return name, profile, gpu
 
 
-def scheduled(world: World, policy: Policy) -> object:
-    job = SchedulerJob(FIRST, SchedulerSpec(policy), drain=True, wait_seconds=WAIT_SECONDS)
-    return set_scheduler(world, job, dry_run=False, progress=Silent())
+def scheduled(ports: Host, policy: SchedulerPolicy) -> object:
+    job = SchedulerRequest(FIRST, SchedulerSpec(policy), drain=True, wait_seconds=WAIT_SECONDS)
+    return set_scheduler(ports, job, dry_run=False, progress=Silent())
 
 
-def applied(world: World, sets: tuple[str, ...]) -> object:
+def applied(ports: Host, sets: tuple[str, ...]) -> object:
     return apply_host(
-        world, ask(world, None, sets), How(True, WAIT_SECONDS), dry_run=False, confirm=yes, progress=Silent()
+        ports,
+        read_desired_state(ports, None, sets),
+        ApplyOptions(True, WAIT_SECONDS),
+        dry_run=False,
+        confirm=yes,
+        progress=Silent(),
     )
 
 
@@ -105,7 +110,7 @@ CASES = {
     "mixed-on-lent": Case(
         H100,
         partition(SECOND, None, mixed=True),
-        (partial(create, wanted=wish("H100-10C", name="on", gpu=SECOND, reserve="running")),),
+        (partial(create, wanted=request("H100-10C", name="on", gpu=SECOND, reserve="running")),),
     ),
     "mixed-off": Case(
         H100,
@@ -124,7 +129,7 @@ CASES = {
     "gb-mig-on": Case(PRO, partition(FIRST, LARGE)),
     "gb-scheduler": Case(
         PRO,
-        partial(scheduled, policy=Policy.FIXED_SHARE),
+        partial(scheduled, policy=SchedulerPolicy.FIXED_SHARE),
         (partition(FIRST, LARGE),),
         (vm("on", "DC-2-24Q"), vm("off", "DC-2-24Q")),
     ),
@@ -132,85 +137,87 @@ CASES = {
 }
 
 
-def prepared(directory: Path, case: str) -> Host:
-    """Return the host on which it is due."""
+def prepared(directory: Path, case: str) -> SimulatedHost:
+    """Return the host for the case."""
     what = CASES[case]
-    host = open_host(directory, what.scenario)
+    host = open_sim_host(directory, what.scenario)
     for step in what.before:
-        step(host.world)
+        step(host.ports)
     for name, profile, gpu in what.vms:
-        create(host.world, wish(profile, name=name, gpu=gpu))
+        create(host.ports, request(profile, name=name, gpu=gpu))
         if name == "off":
-            stop(host.world, name)
+            stop(host.ports, name)
     if what.named is not None:
         profile, gpu = what.named
-        wanted = wish(profile, name="named", gpu=gpu)
-        create_vgpu(host.world, wanted, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+        wanted = request(profile, name="named", gpu=gpu)
+        create_vgpu(host.ports, wanted, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
     if any(name == "beside-on" for name, _, _ in what.vms):
         beside(host)
     return host.again()
 
 
-def beside(host: Host) -> None:
-    """Put somebody else's vGPU beside the VM that is on the other GPU."""
+def beside(host: SimulatedHost) -> None:
+    """Put an unmanaged vGPU on the other GPU, next to its VM."""
     (carrier,) = next(held for uuid, held in picture(host).running.items() if name_of(host, uuid) == "beside-on")
-    gpu = next(v.gpu for v in observe(host.world, Want(models=False)).vgpus if v.carrier == carrier)
-    last = vfs_of(host.world, gpu)[-1]
-    host.world.sysfs.write(f"{PCI}/{last}/nvidia/current_vgpu_type", f"{picture(host).types[carrier]}\n")
+    gpu = next(v.gpu for v in observe(host.ports, ReadScope(models=False)).vgpus if v.carrier == carrier)
+    last = list_vfs(host.ports, gpu)[-1]
+    host.ports.sysfs.write(f"{PCI_DEVICES}/{last}/nvidia/current_vgpu_type", f"{picture(host).types[carrier]}\n")
 
 
-def name_of(host: Host, uuid: str) -> str:
+def name_of(host: SimulatedHost, uuid: str) -> str:
     """Return the name of a VM; `named` for the owner of a vGPU without one."""
-    found = host.world.hypervisor.find_domain(uuid)
+    found = host.ports.hypervisor.find_domain(uuid)
     return found.name if found is not None else "named"
 
 
-def seen(host: Host) -> dict[str, object]:
+def seen(host: SimulatedHost) -> dict[str, object]:
     """Return all that the change of a partition could leave behind, with VMs by their names."""
     now = picture(host)
-    gpus = [gpu.address for gpu in observe(host.world, Want(models=False)).gpus]
-    told = {gpu: host.sim.nvml.gpu(gpu) for gpu in gpus}
+    gpus = [gpu.address for gpu in observe(host.ports, ReadScope(models=False)).gpus]
+    reported = {gpu: host.sim.nvml.gpu(gpu) for gpu in gpus}
     return {
-        "partitions": {gpu: (number_of(host.world, gpu), *stands(host, gpu)) for gpu in gpus},
-        "schedulers": {gpu: (one.scheduler, sorted(map(str, one.gi_schedulers.values()))) for gpu, one in told.items()},
-        "host.yaml": host.world.host_file.read(),
+        "partitions": {gpu: (count_vfs(host.ports, gpu), *stands(host, gpu)) for gpu in gpus},
+        "schedulers": {
+            gpu: (one.scheduler, sorted(map(str, one.gi_schedulers.values()))) for gpu, one in reported.items()
+        },
+        "host.yaml": host.ports.host_file.read(),
         "types": now.types,
         "drivers": now.drivers,
         "claims": {carrier: name_of(host, uuid) for carrier, uuid in now.claims.items()},
         "running": {name_of(host, uuid): carriers for uuid, carriers in now.running.items()},
-        "drained": host.world.claims.drained(),
+        "drained": host.ports.claims.drained_vms(),
     }
 
 
-def whole(host: Host, where: str, case: str, wanted: dict[str, object]) -> None:
-    """See that what is on other GPUs runs on, and that the same command again makes the host as it was to be."""
+def whole(host: SimulatedHost, where: str, case: str, wanted: dict[str, object]) -> None:
+    """Check that what is on other GPUs runs on, and that repeating the command gives the desired state."""
     what = CASES[case]
     running = {name_of(host, uuid) for uuid in picture(host).running}
     assert {name for name, _, _ in what.vms if name.startswith("beside")} <= running, where
-    assert not [c for c in host.world.claims.all() if c.vm == SETTING_UP], where
-    what.do(host.world)
-    restore(host.world)
+    assert not [c for c in host.ports.claims.all() if c.vm == GPU_SETUP_CLAIM], where
+    what.do(host.ports)
+    restore(host.ports)
     assert {name_of(host, uuid) for uuid in picture(host).running} == set(wanted["running"]), where  # type: ignore[call-overload]
     if "on" in wanted["running"]:  # type: ignore[operator]
-        start(host.world, "on")  # it runs: killed after the start, its note is still there
+        start(host.ports, "on")  # it runs: killed after the start, its note is still there
     if any(name == "off" for name, _, _ in what.vms):
-        start(host.world, "off")
-        stop(host.world, "off")
+        start(host.ports, "off")
+        stop(host.ports, "off")
     assert seen(host) == wanted, where
-    assert not mend(host.world, dry_run=True).data["findings"], where
-    assert not what.do(host.world).changed, where
+    assert not mend(host.ports, dry_run=True).data["findings"], where
+    assert not what.do(host.ports).changed, where
 
 
-def restore(world: World) -> None:
+def restore(ports: Host) -> None:
     """restore-host: it makes vGPUs of host.yaml again."""
-    spec = parse_host_spec(world.host_file.read() or "version: 1\n", "f")
-    restore_host(world, spec, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+    spec = parse_host_spec(ports.host_file.read() or "version: 1\n", "f")
+    restore_host(ports, spec, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_whatever_call_a_process_dies_in_the_same_command_makes_it_whole(tmp_path: Path, case: str, spawn) -> None:
     undisturbed = prepared(tmp_path / "undisturbed", case)
-    CASES[case].do(undisturbed.world)
+    CASES[case].do(undisturbed.ports)
     wanted = seen(undisturbed)
     judge = partial(whole, case=case, wanted=wanted)
     trial = Trial(tmp_path, partial(prepared, case=case), CASES[case].do, judge)
@@ -221,14 +228,14 @@ def test_whatever_call_a_process_dies_in_the_same_command_makes_it_whole(tmp_pat
 
 def test_whatever_call_fails_while_instances_get_a_scheduler_it_is_undone_or_the_error_says_it(tmp_path: Path) -> None:
     do, made = CASES["gb-scheduler"].do, prepared(tmp_path / "made", "gb-scheduler")
-    calls = counted(copied(made, tmp_path / "dry").world, do)
+    calls = counted(copied(made, tmp_path / "dry").ports, do)
     assert calls.count("nvml.set_scheduler") == 2, "one for each instance"
     refused = 0
     for number, done, for_good in fault_points(calls, every_read=False):
         where = f"call {number} {calls[number - 1]}, done={done}, for good={for_good}"
         host = copied(made, tmp_path / f"{number}{done}{for_good}")
         before = seen(host)
-        error = outcome(partial(do, failing(host.world, number, done=done, for_good=for_good)))
+        error = outcome(partial(do, failing(host.ports, number, done=done, for_good=for_good)))
         now = seen(host)
         host.sim.close()
         if error is None:
@@ -239,52 +246,52 @@ def test_whatever_call_fails_while_instances_get_a_scheduler_it_is_undone_or_the
             continue
         assert error.left or error.code == "partly-applied" or calls[number - 1].startswith("claims."), where
         later = host.again()
-        mend(later.world)
-        do(later.world)
-        start(later.world, "on")
+        mend(later.ports)
+        do(later.ports)
+        start(later.ports, "on")
         assert seen(later)["running"].keys() == before["running"].keys(), where
     assert refused >= 5
 
 
-def test_a_gpu_that_a_killed_set_mig_left_without_vfs_is_told_of_and_brought_back(tmp_path: Path) -> None:
-    host = open_host(tmp_path, H100)
-    act(host.world, FIRST, mig("3g.40gb", "1g.10gb"))
+def test_a_gpu_left_without_vfs_by_a_killed_set_mig_is_found_and_restored(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path, H100)
+    act(host.ports, FIRST, mig("3g.40gb", "1g.10gb"))
     before = seen(host)
     host = host.again()
-    assert killed(lambda: act(replace(host.world, nvml=Deadly(host.world.nvml, sets_mig)), FIRST, OFF))
+    assert killed(lambda: act(replace(host.ports, nvml=Deadly(host.ports.nvml, sets_mig)), FIRST, OFF))
     later = host.again()
     assert stands(later)[1] == []
     with pytest.raises(InUse, match=f"^{FIRST} is half set up: process .* which ran vgpuctl test$") as refused:
-        act(later.world, FIRST, OFF)
+        act(later.ports, FIRST, OFF)
     assert refused.value.hint == "vgpuctl reconcile gives it free; then run this, or that again: vgpuctl test"
-    (found,) = mend(later.world).data["findings"]
+    (found,) = mend(later.ports).data["findings"]
     assert found["kind"] == "half-set-up"
     assert "run it again: vgpuctl test; vgpuctl apply" in found["action"]
-    assert not mend(later.world, dry_run=True).data["findings"]
-    assert diff_host(later.world, ask(later.world, None, ()), How()).changed
-    (row,) = diagnose(later.world, ("partition",))["checks"]
+    assert not mend(later.ports, dry_run=True).data["findings"]
+    assert diff_host(later.ports, read_desired_state(later.ports, None, ()), ApplyOptions()).changed
+    (row,) = diagnose(later.ports, ("partition",))["checks"]
     assert (row["verdict"], row["fix"][:20]) == ("warn", "vgpuctl restore-host")
-    restore(later.world)
+    restore(later.ports)
     assert seen(later) == before
-    assert diagnose(later.world, ("partition",))["checks"][0]["verdict"] == "ok"
+    assert diagnose(later.ports, ("partition",))["checks"][0]["verdict"] == "ok"
 
 
-def test_a_drained_vm_whose_instance_is_gone_is_told_of_until_the_gpu_is_set_up(tmp_path: Path) -> None:
+def test_a_drained_vm_without_its_instance_is_reported_until_gpu_setup(tmp_path: Path) -> None:
     host = prepared(tmp_path, "warm-moved")
-    assert killed(lambda: CASES["warm-moved"].do(replace(host.world, nvml=Deadly(host.world.nvml, makes_instance))))
+    assert killed(lambda: CASES["warm-moved"].do(replace(host.ports, nvml=Deadly(host.ports.nvml, makes_instance))))
     later = host.again()
     for _ in range(2):
-        told = {f["kind"]: f["action"] for f in mend(later.world).data["findings"]}
-        assert told["drained"].startswith("nothing before the GPU is set up: no room for H100-1-10C")
-        assert told["drained"].endswith("or vgpuctl apply, starts on too")
-    assert set(told) == {"drained"}
-    CASES["warm-moved"].do(later.world)
-    assert not mend(later.world, dry_run=True).data["findings"]
+        reported = {f["kind"]: f["action"] for f in mend(later.ports).data["findings"]}
+        assert reported["drained"].startswith("nothing before the GPU is set up: no room for H100-1-10C")
+        assert reported["drained"].endswith("or vgpuctl apply, starts on too")
+    assert set(reported) == {"drained"}
+    CASES["warm-moved"].do(later.ports)
+    assert not mend(later.ports, dry_run=True).data["findings"]
     assert len(picture(later).running) == 2
 
 
 def makes_instance(name: str, _: tuple[object, ...]) -> bool:
-    return name == "make_instance"
+    return name == "create_gpu_instance"
 
 
 def sets_mig(name: str, _: tuple[object, ...]) -> bool:

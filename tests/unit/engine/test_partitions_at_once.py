@@ -1,35 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vGPUs of several sizes that are made at once, by threads and by processes, never take each other's place."""
+"""vGPUs of several sizes created at once, by threads and by processes, never take each other's place."""
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
 
+from tests.hosts import create, open_sim_host, request
 from tests.mixed_sizes import PRO, Q4, Q24, Q48, mixed, overlapping, placed, seen
 from tests.processes import clean
-from tests.unit.engine.test_many import ensure, names
-from tests.worlds import create, open_host, wish
+from tests.unit.engine.test_ensure_vms import ensure, names
 from vgpuctl.errors import VgpuctlError
 from vgpuctl.host.clock import HostClock
 
 
 def test_vms_that_are_made_at_once_never_wait_for_each_others_place(tmp_path):
     host = mixed(tmp_path, clock=HostClock())
-    done = ensure(host.world, wish(Q24), names(4), parallel=4, start=False)
+    done = ensure(host.ports, request(Q24), names(4), parallel=4, start=False)
     assert {vm["changed"] for vm in done.data["vms"]} == {True}
     assert sorted(placed(host).values()) == [0, 24, 48, 72]
 
 
 def _create(directory: str, profile: str, name: str, ready: object, answers: object) -> None:
-    host = open_host(Path(directory), PRO, clock=HostClock())
+    host = open_sim_host(Path(directory), PRO, clock=HostClock())
     ready.wait(60)
     try:
-        create(host.world, wish(profile, name=name), start=False)
+        create(host.ports, request(profile, name=name), start=False)
         answers.put("made")
     except VgpuctlError as error:
         answers.put(error.code)
-    except Exception as error:  # noqa: BLE001 - the parent must hear of it, or it waits in vain
+    except Exception as error:  # noqa: BLE001 - the parent needs the error, or it waits forever
         answers.put(f"bug: {error!r}")
 
 

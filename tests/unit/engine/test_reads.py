@@ -9,11 +9,11 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import Any
 
-from tests.worlds import create, open_host, wish
+from tests.hosts import create, open_sim_host, request
 from vgpuctl.engine import queries
-from vgpuctl.engine.claim import narrow
-from vgpuctl.engine.observe import Want, observe, observe_devices
-from vgpuctl.plan.choose import choose
+from vgpuctl.engine.claim import recheck_scope
+from vgpuctl.observe import ReadScope, observe, observe_devices
+from vgpuctl.plan.choose import choose_vgpus
 from vgpuctl.value import replace
 
 GPUS, VFS, TYPES = 16, 32, 40
@@ -21,7 +21,7 @@ DEVICES = "/sys/bus/pci/devices"
 
 
 class BigSysfs:
-    """A host's tree that is made up when it is asked for; every read is counted."""
+    """A host's tree that is generated on access; every read is counted."""
 
     def __init__(self) -> None:
         self.reads: Counter[str] = Counter()
@@ -75,8 +75,8 @@ class BigSysfs:
 
 
 def big(tmp_path: Any, sysfs: Any) -> Any:
-    """Return a world with the big tree; libvirt and the rest are an empty simulated host's."""
-    return replace(open_host(tmp_path, "empty").world, sysfs=sysfs)
+    """Return ports with the big tree; libvirt and the rest are those of an empty simulated host."""
+    return replace(open_sim_host(tmp_path, "empty").ports, sysfs=sysfs)
 
 
 def test_list_profiles_reads_no_file_twice_and_the_constants_of_a_type_once_for_each_gpu(tmp_path):
@@ -103,12 +103,12 @@ def test_list_gpus_reads_no_type_file_and_at_most_twelve_files_for_each_function
 
 def test_what_is_read_under_the_lock_is_one_gpu_and_one_type(tmp_path, capsys):
     sysfs = BigSysfs()
-    world = big(tmp_path, sysfs)
-    before = observe(world, Want(types=True, models=False))
-    planned = choose(before, wish("A100-400Q"), world.new_uuid())
+    ports = big(tmp_path, sysfs)
+    before = observe(ports, ReadScope(types=True, models=False))
+    planned = choose_vgpus(before, request("A100-400Q"), ports.new_uuid())
     sysfs.reads.clear()
     began = time.perf_counter()
-    observe_devices(world, narrow(before, planned), vms=before.vms, status=before.hypervisor)
+    observe_devices(ports, recheck_scope(before, planned), vms=before.vms, status=before.hypervisor)
     took = time.perf_counter() - began
     with capsys.disabled():
         print(f"\nlook under the lock, {GPUS} GPUs x {VFS} VFs x {TYPES} types: {took * 1000:.1f} ms")
@@ -119,28 +119,28 @@ def test_what_is_read_under_the_lock_is_one_gpu_and_one_type(tmp_path, capsys):
 
 
 def test_create_vm_holds_the_lock_for_a_bounded_number_of_reads_and_no_change(tmp_path):
-    host = open_host(tmp_path, "l40s-x4")
+    host = open_sim_host(tmp_path, "l40s-x4")
     under: Counter[str] = Counter()
 
     class Claims:
         @contextmanager
         def lock(self, wait_seconds: float) -> Any:
-            with host.world.claims.lock(wait_seconds):
+            with host.ports.claims.lock(wait_seconds):
                 yield
 
         def __getattr__(self, name: str) -> Any:
-            return getattr(host.world.claims, name)
+            return getattr(host.ports.claims, name)
 
     class Counting:
         def __init__(self, name: str, inner: Any) -> None:
             self._name, self._inner = name, inner
 
         def __getattr__(self, name: str) -> Any:
-            if host.world.claims.held:
+            if host.ports.claims.is_locked:
                 under[f"{self._name}.{name}"] += 1
             return getattr(self._inner, name)
 
-    seams = {name: Counting(name, getattr(host.world, name)) for name in ("sysfs", "nvml", "hypervisor", "storage")}
-    create(replace(host.world, claims=Claims(), **seams), wish("L40S-12Q"))
+    ports = {name: Counting(name, getattr(host.ports, name)) for name in ("sysfs", "nvml", "hypervisor", "storage")}
+    create(replace(host.ports, claims=Claims(), **ports), request("L40S-12Q"))
     assert set(under) <= {"sysfs.read", "sysfs.listdir", "sysfs.readlink"}
     assert 0 < under["sysfs.read"] <= 200

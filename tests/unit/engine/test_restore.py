@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""After a boot everything that was promised is there again, without libvirt; what cannot be stops no other."""
+"""After a boot everything recorded is restored without libvirt; one failure does not stop the others."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ import os
 import pytest
 
 from tests.faults import Watch
+from tests.hosts import EagerClock, Silent, SimulatedHost, create, open_sim_host, picture, request
 from tests.layouts import FLEX
-from tests.worlds import EagerClock, Host, Silent, create, open_host, picture, wish
-from vgpuctl.domain.metadata import promise_to_xml
-from vgpuctl.domain.parse import parse
+from vgpuctl.config.host_spec import BootSpec, GpuSpec, HostSpec, VgpuSpec, parse_host_spec
+from vgpuctl.domain.domain_xml import parse_domain
+from vgpuctl.domain.metadata import record_to_xml
 from vgpuctl.engine.boot import read_domain_files
-from vgpuctl.engine.layout import Job, set_mode
-from vgpuctl.engine.observe import Want, observe
+from vgpuctl.engine.gpu_mode import ModeRequest, set_mode
 from vgpuctl.engine.restore import restore_host
 from vgpuctl.errors import Busy, Failed, InvalidInput
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.host.virt.absent import AbsentHypervisor
-from vgpuctl.layout.sriov import number_of
-from vgpuctl.model.gpu import Backend, Mode
+from vgpuctl.layout.sriov import count_vfs
+from vgpuctl.model.gpu import Backend, GpuMode
+from vgpuctl.model.mig import MigSpec
 from vgpuctl.model.outcome import Outcome
-from vgpuctl.model.partition import MigSpec
-from vgpuctl.model.vm import SETTING_UP, Claim
-from vgpuctl.spec.host import BootSpec, GpuSpec, HostSpec, VgpuSpec, parse_host_spec
+from vgpuctl.model.vm import GPU_SETUP_CLAIM, Claim
+from vgpuctl.observe import ReadScope, observe
 from vgpuctl.value import replace
 
 A16 = "0000:17:00.0"
 TYPE_FILE = "/sys/bus/pci/devices/0000:3b:00.4/nvidia/current_vgpu_type"
 
 
-def restore(host: Host, spec: HostSpec | None = None, *, dry_run: bool = False) -> Outcome:
+def restore(host: SimulatedHost, spec: HostSpec | None = None, *, dry_run: bool = False) -> Outcome:
     """As at boot: libvirt does not answer."""
-    world = replace(host.world, hypervisor=AbsentHypervisor("it has not started yet"))
-    return restore_host(world, spec or HostSpec(1), dry_run=dry_run, wait_seconds=5.0, progress=Silent())
+    ports = replace(host.ports, hypervisor=AbsentHypervisor("it has not started yet"))
+    return restore_host(ports, spec or HostSpec(1), dry_run=dry_run, wait_seconds=5.0, progress=Silent())
 
 
 @pytest.mark.parametrize(("scenario", "profile"), [("a100-40", "A100-4C"), ("t4", "T4-2Q"), ("a16", "A16-2Q")])
 def test_after_a_reboot_every_vgpu_is_where_it_was(tmp_path, scenario, profile):
-    host = open_host(tmp_path, scenario)
+    host = open_sim_host(tmp_path, scenario)
     for name in ("one", "two"):
-        create(host.world, wish(profile, name=name), start=False)
+        create(host.ports, request(profile, name=name), start=False)
     before = picture(host)
     host.sim.reboot()
     host = host.again()
@@ -57,17 +57,17 @@ def test_after_a_reboot_every_vgpu_is_where_it_was(tmp_path, scenario, profile):
 
 
 def test_one_vm_that_cannot_be_restored_stops_no_other_and_is_named(tmp_path):
-    host = open_host(tmp_path)
+    host = open_sim_host(tmp_path)
     for name in ("one", "two"):
-        create(host.world, wish("A100-4C", name=name), start=False)
+        create(host.ports, request("A100-4C", name=name), start=False)
     host.sim.reboot()
     host = host.again()
-    host.world.sysfs.write(TYPE_FILE, "469\n")
+    host.ports.sysfs.write(TYPE_FILE, "469\n")
     with pytest.raises(Failed) as raised:
         restore(host)
     assert "vm one: 0000:3b:00.4 carries A100-5C" in str(raised.value)
     assert [entry["name"] for entry in raised.value.facts["failed"]] == ["one", "two"]
-    host.world.sysfs.write_parked(TYPE_FILE, "0\n", gpu="0000:3b:00.0", deadline_seconds=5)
+    host.ports.sysfs.write_uninterruptible(TYPE_FILE, "0\n", gpu="0000:3b:00.0", deadline_seconds=5)
     assert len(restore(host).data["restored"]) == 2
 
 
@@ -75,9 +75,9 @@ def test_one_vm_that_cannot_be_restored_stops_no_other_and_is_named(tmp_path):
 def test_what_does_not_change_is_read_once_however_many_vms_there_are(tmp_path, scenario, profile):
     asked = {}
     for number in (1, 4):
-        host = open_host(tmp_path / str(number), scenario)
+        host = open_sim_host(tmp_path / str(number), scenario)
         for name in range(number):
-            create(host.world, wish(profile, name=f"vm-{name}"), start=False)
+            create(host.ports, request(profile, name=f"vm-{name}"), start=False)
         host.sim.reboot()
         watch = Watch()
         constant = []
@@ -85,34 +85,36 @@ def test_what_does_not_change_is_read_once_however_many_vms_there_are(tmp_path, 
             [call] if call == "nvml.gpu" or (call == "sysfs.read" and str(args[0]).endswith("/description")) else []
         )
         later = host.again()
-        restored = restore(Host(watch.watch(later.world), later.sim, later.directory, later.scenario))
+        restored = restore(SimulatedHost(watch.watch(later.ports), later.sim, later.directory, later.scenario))
         assert len(restored.data["restored"]) == number
         asked[number] = constant
     assert asked[4] == asked[1] != []
 
 
 class TurnsOn(EagerClock):
-    """Time in which the driver is bound, after a while."""
+    """A clock on which the driver becomes bound after a while."""
 
     def __init__(self, after: float) -> None:
         super().__init__()
         self.end = self.seconds + after
         self.act = lambda: None
 
-    def pause(self, seconds: float) -> None:
-        super().pause(seconds)
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
         if self.seconds == self.end:
             self.act()
 
 
-def with_unbound_vf(tmp_path, clock: EagerClock) -> Host:
-    host = open_host(tmp_path, clock=clock)
-    create(host.world, wish("A100-4C", name="vm"), start=False)
+def with_unbound_vf(tmp_path, clock: EagerClock) -> SimulatedHost:
+    host = open_sim_host(tmp_path, clock=clock)
+    create(host.ports, request("A100-4C", name="vm"), start=False)
     host.sim.reboot()
     drivers = "/sys/bus/pci/drivers/nvidia"
-    host.world.sysfs.write_parked(f"{drivers}/unbind", "0000:3b:00.4\n", gpu="0000:3b:00.0", deadline_seconds=5)
+    host.ports.sysfs.write_uninterruptible(
+        f"{drivers}/unbind", "0000:3b:00.4\n", gpu="0000:3b:00.0", deadline_seconds=5
+    )
     if isinstance(clock, TurnsOn):
-        clock.act = lambda: host.world.sysfs.write(f"{drivers}/bind", "0000:3b:00.4\n")
+        clock.act = lambda: host.ports.sysfs.write(f"{drivers}/bind", "0000:3b:00.4\n")
     return host
 
 
@@ -120,37 +122,37 @@ def test_what_a_vgpu_costs_does_not_grow_with_the_vfs_of_its_gpu(tmp_path):
     reads = []
     for vfs in (4, 16):
         text = f"version: 1\ngpus: [{{model: A100, vfs: {{total: {vfs}, enabled: {vfs}}}}}]\n"
-        host = open_host(tmp_path / str(vfs), text=text)
+        host = open_sim_host(tmp_path / str(vfs), text=text)
         seen = []
         for count in (1, 3):
             for number in range(len(seen), count):
-                create(host.world, wish("A100-4C", name=f"vm-{number}"), start=False)
+                create(host.ports, request("A100-4C", name=f"vm-{number}"), start=False)
             host.sim.reboot()
             host = host.again()
             watch = Watch()
-            restore(replace(host, world=watch.watch(host.world)))
+            restore(replace(host, ports=watch.watch(host.ports)))
             seen.append(sum(call.startswith("sysfs.") for call in watch.calls))
         reads.append(seen[1] - seen[0])
     assert reads[0] == reads[1] > 0
 
 
 def test_a_vf_that_is_taken_after_the_first_look_is_not_written_over(tmp_path):
-    host = open_host(tmp_path)
-    create(host.world, wish("A100-4C", name="vm"), start=False)
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"), start=False)
     host.sim.reboot()
     host = host.again()
 
     class Takes:
-        """Claims that are read just after somebody set a type on the VF."""
+        """Claims that are read just after an unmanaged type is set on the VF."""
 
         def __getattr__(self, name):
-            if name == "lock" and host.world.sysfs.read(TYPE_FILE) == "0\n":
-                host.world.sysfs.write(TYPE_FILE, "469\n")
-            return getattr(host.world.claims, name)
+            if name == "lock" and host.ports.sysfs.read(TYPE_FILE) == "0\n":
+                host.ports.sysfs.write(TYPE_FILE, "469\n")
+            return getattr(host.ports.claims, name)
 
     with pytest.raises(Failed, match=r"0000:3b:00\.4 carries A100-5C"):
-        restore(replace(host, world=replace(host.world, claims=Takes())))
-    assert host.world.sysfs.read(TYPE_FILE) == "469\n"
+        restore(replace(host, ports=replace(host.ports, claims=Takes())))
+    assert host.ports.sysfs.read(TYPE_FILE) == "469\n"
 
 
 def test_a_driver_that_comes_late_is_waited_for(tmp_path):
@@ -180,34 +182,34 @@ def test_the_deadline_ends_the_waiting_and_says_what_was_missing(tmp_path):
     ],
 )
 def test_a_vgpu_without_a_vm_comes_back_and_is_claimed(tmp_path, scenario, profile, gpu, carrier):
-    host = open_host(tmp_path, scenario)
+    host = open_sim_host(tmp_path, scenario)
     if gpu is None:
-        create(host.world, wish(profile, name="probe"), start=False)
-        gpu = host.world.claims.all()[0].gpu
-    claims = host.world.claims.all()
+        create(host.ports, request(profile, name="probe"), start=False)
+        gpu = host.ports.claims.all()[0].gpu
+    claims = host.ports.claims.all()
     spec = HostSpec(1, vgpus={"spare": VgpuSpec(profile, gpu, carrier)})
     assert restore(host, spec, dry_run=True).steps
     assert [entry["name"] for entry in restore(host, spec).data["restored"]] == ["spare"]
     seen = picture(host)
     assert carrier in {**seen.mdevs, **seen.types}
-    (kept,) = (c for c in host.world.claims.all() if c not in claims)
+    (kept,) = (c for c in host.ports.claims.all() if c not in claims)
     assert (kept.carrier, kept.vm, kept.framebuffer_mib is None) == (carrier, "vgpu spare", False)
     assert not restore(host, spec).changed
 
 
-def test_libvirts_files_name_the_vms_and_one_that_is_damaged_is_told(tmp_path):
-    host = open_host(tmp_path)
-    assert read_domain_files(host.world) == ((), ())
-    create(host.world, wish("A100-4C", name="vm"), start=False)
-    vms, problems = read_domain_files(host.world)
+def test_libvirts_files_name_the_vms_and_a_damaged_one_is_reported(tmp_path):
+    host = open_sim_host(tmp_path)
+    assert read_domain_files(host.ports) == ((), ())
+    create(host.ports, request("A100-4C", name="vm"), start=False)
+    vms, problems = read_domain_files(host.ports)
     assert ([vm.name for vm in vms], problems) == (["vm"], ())
-    assert vms[0].promise is not None
+    assert vms[0].record is not None
 
 
 def test_the_vfs_that_host_yaml_wants_come_back_before_the_vms_that_need_them(tmp_path):
-    host = open_host(tmp_path, "mixed")
-    set_mode(host.world, Job(A16, "vgpu"), dry_run=False, progress=Silent())
-    create(host.world, wish("A16-2Q", gpu=A16, name="vm"), start=False)
+    host = open_sim_host(tmp_path, "mixed")
+    set_mode(host.ports, ModeRequest(A16, "vgpu"), dry_run=False, progress=Silent())
+    create(host.ports, request("A16-2Q", gpu=A16, name="vm"), start=False)
     before = picture(host)
     host.sim.reboot()
     host = host.again()
@@ -221,33 +223,35 @@ def test_the_vfs_that_host_yaml_wants_come_back_before_the_vms_that_need_them(tm
 
 
 def test_a_record_with_a_strange_spec_stops_no_other_vm(tmp_path):
-    host = open_host(tmp_path)
+    host = open_sim_host(tmp_path)
     for name in ("one", "two"):
-        create(host.world, wish("A100-4C", name=name), start=False)
-    record = host.world.hypervisor.find_domain("one")
-    promise = parse(record.xml, record.state, host.world.machine_id).promise
+        create(host.ports, request("A100-4C", name=name), start=False)
+    domain = host.ports.hypervisor.find_domain("one")
+    record = parse_domain(domain.xml, domain.state, host.ports.machine_id).record
     for spec in ("[]", "{", "null"):
-        host.world.hypervisor.set_promise(record.uuid, promise_to_xml(replace(promise, spec=spec)))
+        host.ports.hypervisor.set_record(domain.uuid, record_to_xml(replace(record, request_json=spec)))
         host.sim.reboot()
         host = host.again()
         assert [entry["name"] for entry in restore(host).data["restored"]] == ["one", "two"]
 
 
-def test_a_host_yaml_that_cannot_be_read_is_told_and_the_vms_come_back(tmp_path):
-    host = open_host(tmp_path)
-    create(host.world, wish("A100-4C", name="vm"), start=False)
+def test_an_unreadable_host_yaml_is_reported_and_vms_are_restored(tmp_path):
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"), start=False)
     before = picture(host)
     host.sim.reboot()
     host = host.again()
     unread = InvalidInput("host.yaml:2:1: gpu: there is no such field")
     with pytest.raises(Failed, match=r"^1 of 2 .*: file host\.yaml: host\.yaml:2:1: gpu: there is"):
-        restore_host(host.world, HostSpec(1), dry_run=False, wait_seconds=5.0, progress=Silent(), unread=unread)
+        restore_host(
+            host.ports, HostSpec(1), dry_run=False, wait_seconds=5.0, progress=Silent(), host_file_error=unread
+        )
     assert picture(host) == before
 
 
 def test_a_gpu_that_can_never_be_so_is_not_waited_for(tmp_path):
     clock = EagerClock()
-    host = open_host(tmp_path, "mixed", clock=clock)
+    host = open_sim_host(tmp_path, "mixed", clock=clock)
     begun = clock.monotonic()
     with pytest.raises(Failed, match="has no mode"):
         restore(host, HostSpec(1, gpus={"0000:d8:00.0": GpuSpec(mode="vgpu")}))
@@ -255,7 +259,7 @@ def test_a_gpu_that_can_never_be_so_is_not_waited_for(tmp_path):
 
 
 class Unforeseen:
-    """Claims in which asking for what was drained, as each GPU's plan does, is met by a bug."""
+    """Claims in which reading the drained VMs, as each GPU's plan does, raises a bug."""
 
     def __init__(self, real):
         self.real = real
@@ -263,24 +267,24 @@ class Unforeseen:
     def __getattr__(self, name):
         return getattr(self.real, name)
 
-    def drained(self):
+    def drained_vms(self):
         raise RuntimeError("unforeseen")
 
 
 def test_a_bug_that_one_gpu_meets_keeps_no_vm_from_its_vgpus(tmp_path):
-    host = open_host(tmp_path)
-    create(host.world, wish("A100-4C", name="vm"), start=False)
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"), start=False)
     before = picture(host).types
     host.sim.reboot()
     host = host.again()
-    host = replace_world(host, claims=Unforeseen(host.world.claims))
+    host = replace_ports(host, claims=Unforeseen(host.ports.claims))
     with pytest.raises(Failed, match="RuntimeError: unforeseen"):
         restore(host, parse_host_spec('version: 1\ngpus: {"0000:3b:00.0": {mode: vgpu}}', "host.yaml"))
     assert picture(host).types == before
 
 
-def replace_world(host, **seams):
-    return Host(replace(host.world, **seams), host.sim, host.directory, host.scenario, host.later)
+def replace_ports(host, **ports):
+    return SimulatedHost(replace(host.ports, **ports), host.sim, host.directory, host.scenario, host.later)
 
 
 H100_DARK = """version: 1
@@ -292,22 +296,22 @@ faults: [{on: nvml, match: "*", message: no library}]
 @pytest.mark.parametrize(("said", "words"), [({"mig": MigSpec()}, "MIG"), ({"mixed_size": False}, "mixed sizes")])
 def test_what_is_to_be_off_and_nvml_does_not_tell_is_not_waited_for(tmp_path, said, words):
     clock = EagerClock()
-    host = open_host(tmp_path, text=H100_DARK, clock=clock)
+    host = open_sim_host(tmp_path, text=H100_DARK, clock=clock)
     begin = clock.seconds
     spec = HostSpec(1, gpus={"0000:3b:00.0": GpuSpec("vgpu", **said)}, boot=BootSpec(300))
     done = restore(host, spec)
     assert (clock.seconds - begin, [entry["name"] for entry in done.data["restored"]]) == (0, ["0000:3b:00.0"])
-    assert number_of(host.world, "0000:3b:00.0") > 0, "VMs wait for them"
-    (told,) = done.warnings
-    assert told.startswith(f"{words} of 0000:3b:00.0 ")
-    assert told.endswith(" to be off, and NVML does not tell whether that is so: no library")
+    assert count_vfs(host.ports, "0000:3b:00.0") > 0, "VMs wait for them"
+    (warning,) = done.warnings
+    assert warning.startswith(f"{words} of 0000:3b:00.0 ")
+    assert warning.endswith(" to be off, and NVML does not tell whether that is so: no library")
     again = restore(host, spec)
-    assert (again.changed, again.warnings) == (False, (told,))
+    assert (again.changed, again.warnings) == (False, (warning,))
 
 
 def test_what_is_to_be_on_and_nvml_does_not_tell_is_waited_for(tmp_path):
     clock = EagerClock()
-    host = open_host(tmp_path, text=H100_DARK, clock=clock)
+    host = open_sim_host(tmp_path, text=H100_DARK, clock=clock)
     begin = clock.seconds
     with pytest.raises(Failed, match="does not answer: no library"):
         restore(host, HostSpec(1, gpus={"0000:3b:00.0": GpuSpec("vgpu", mixed_size=True)}, boot=BootSpec(20)))
@@ -316,19 +320,19 @@ def test_what_is_to_be_on_and_nvml_does_not_tell_is_waited_for(tmp_path):
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_gpu_on_which_another_command_works_is_to_be_tried_later_and_names_it(tmp_path, whole):
-    host = open_host(tmp_path, "mixed")
-    other = HostProcesses().started(os.getppid())
+    host = open_sim_host(tmp_path, "mixed")
+    other = HostProcesses().find_process(os.getppid())
     assert other is not None
-    gpu = next(g for g in observe(host.world, Want(models=False)).gpus if g.address == FLEX)
+    gpu = next(g for g in observe(host.ports, ReadScope(models=False)).gpus if g.address == FLEX)
     function = FLEX if whole else gpu.functions[0].address
-    host.world.claims.add(
+    host.ports.claims.add(
         Claim(
             carrier=function,
             backend=Backend.PASSTHROUGH if whole else Backend.VENDOR_VF,
             gpu=FLEX,
             function=function,
-            vm=SETTING_UP if whole else "vm",
-            vm_uuid=host.world.new_uuid(),
+            vm=GPU_SETUP_CLAIM if whole else "vm",
+            vm_uuid=host.ports.new_uuid(),
             profile=None,
             framebuffer_mib=None,
             process=other,
@@ -337,6 +341,6 @@ def test_a_gpu_on_which_another_command_works_is_to_be_tried_later_and_names_it(
     )
     before = picture(host)
     with pytest.raises(Busy, match=f"process {other.pid} works on .*: vgpuctl set-mode FLEX sriov") as raised:
-        restore(host, HostSpec(1, gpus={FLEX: GpuSpec(mode=Mode.SRIOV, vfs=6)}))
+        restore(host, HostSpec(1, gpus={FLEX: GpuSpec(mode=GpuMode.SRIOV, vfs=6)}))
     assert raised.value.status == 75
     assert picture(host) == before

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A VM that was undefined while it runs: no command of ours stops it to start it again, and delete-vm removes it."""
+"""A VM undefined while it runs: no command stops it for a restart, and delete-vm removes it."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from pathlib import Path
 
 import pytest
 
+from tests.hosts import Silent, SimulatedHost, delete, open_sim_host, picture, start, stop, yes
 from tests.layouts import FLEX, do, drained
 from tests.lent import vm_of
-from tests.worlds import Host, Silent, delete, open_host, picture, start, stop, yes
 from vgpuctl.engine.refresh import refresh_vm
 from vgpuctl.errors import Refused
 
 
-def forget(host: Host, name: str) -> None:
+def forget(host: SimulatedHost, name: str) -> None:
     """Do what `virsh undefine` does to a running VM."""
-    host.sim.hypervisor.forget_definition(vm_of(host, name).uuid)
+    host.sim.hypervisor.make_transient(vm_of(host, name).uuid)
 
 
-def drain(host: Host) -> None:
-    do(host.world, FLEX, "sriov", 6, drain=True)
+def drain(host: SimulatedHost) -> None:
+    do(host.ports, FLEX, "sriov", 6, drain=True)
 
 
-def drain_dry(host: Host) -> None:
-    do(host.world, FLEX, "sriov", 6, drain=True, dry_run=True)
+def drain_dry(host: SimulatedHost) -> None:
+    do(host.ports, FLEX, "sriov", 6, drain=True, dry_run=True)
 
 
-def refresh(host: Host) -> None:
+def refresh(host: SimulatedHost) -> None:
     refresh_vm(
-        host.world, "one", "/new.qcow2", drain=True, dry_run=False, confirm=yes, wait_seconds=5, progress=Silent()
+        host.ports, "one", "/new.qcow2", drain=True, dry_run=False, confirm=yes, wait_seconds=5, progress=Silent()
     )
 
 
-@pytest.mark.parametrize("act", [drain, drain_dry, refresh, lambda host: stop(host.world, "one", force=False)])
-def test_it_is_refused_and_nothing_changed(tmp_path: Path, act: Callable[[Host], None]) -> None:
+@pytest.mark.parametrize("act", [drain, drain_dry, refresh, lambda host: stop(host.ports, "one", force=False)])
+def test_it_is_refused_and_nothing_changed(tmp_path: Path, act: Callable[[SimulatedHost], None]) -> None:
     host = drained(tmp_path)
     forget(host, "one")
     before = picture(host)
@@ -47,9 +47,9 @@ def test_it_is_refused_and_nothing_changed(tmp_path: Path, act: Callable[[Host],
 def test_delete_vm_removes_all_of_it(tmp_path: Path) -> None:
     host = drained(tmp_path)
     forget(host, "one")
-    delete(host.world, "one")
-    delete(host.world, "two")
-    left, fresh = picture(host), picture(open_host(tmp_path / "fresh", "mixed"))
+    delete(host.ports, "one")
+    delete(host.ports, "two")
+    left, fresh = picture(host), picture(open_sim_host(tmp_path / "fresh", "mixed"))
     assert (left.domains, left.claims, left.running) == (fresh.domains, fresh.claims, fresh.running)
     assert left.files == fresh.files
 
@@ -57,10 +57,10 @@ def test_delete_vm_removes_all_of_it(tmp_path: Path) -> None:
 def test_one_that_is_defined_again_is_stopped_and_started_as_any_other(tmp_path: Path) -> None:
     host = drained(tmp_path)
     vm = vm_of(host, "one")
-    record = host.world.hypervisor.find_domain(vm.uuid)
+    record = host.ports.hypervisor.find_domain(vm.uuid)
     assert record is not None
     forget(host, "one")
-    host.world.hypervisor.define(record.xml)
-    stop(host.world, "one", force=False)
-    start(host.world, "one")
+    host.ports.hypervisor.define(record.xml)
+    stop(host.ports, "one", force=False)
+    start(host.ports, "one")
     assert vm_of(host, "one") == vm

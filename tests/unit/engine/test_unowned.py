@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nobody's record asks for is found however much there is of it, and gone after one reconcile."""
+"""Whatever no record requests is found, however much there is, and is gone after one reconcile."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import Any
 import pytest
 
 from tests.faults import Watch, counted
-from tests.worlds import Host, create, mend, open_host, picture, wish
-from vgpuctl.domain.metadata import promise_to_xml
-from vgpuctl.domain.parse import parse
-from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.reconcile import AGAIN, ROUNDS, find
+from tests.hosts import SimulatedHost, create, mend, open_sim_host, picture, request
+from vgpuctl.domain.domain_xml import parse_domain
+from vgpuctl.domain.metadata import record_to_xml
+from vgpuctl.engine.reconcile import DRY_RUN_NOTE, MAX_ROUNDS, find_problems
 from vgpuctl.errors import PartlyApplied
-from vgpuctl.host.claims import ClaimStore
+from vgpuctl.host.claim_store import ClaimStore
 from vgpuctl.host.processes import HostProcesses
 from vgpuctl.model.gpu import Backend
 from vgpuctl.model.vm import Claim, ProcessId
+from vgpuctl.observe import ReadScope, observe
 from vgpuctl.value import replace
 
 GONE = ProcessId(4194399, 1)
 
 
-def claim_of(host: Host, number: int) -> Claim:
+def claim_of(host: SimulatedHost, number: int) -> Claim:
     """Return the claim of a VM that is gone, by a process that is gone, on an mdev that was never made."""
-    gpu = next(g for g in observe(host.world, Want(models=False)).gpus if g.backend is Backend.MDEV_PF)
+    gpu = next(g for g in observe(host.ports, ReadScope(models=False)).gpus if g.backend is Backend.MDEV_PF)
     return Claim(
         carrier=str(uuid.UUID(int=number)),
         backend=Backend.MDEV_PF,
@@ -45,17 +45,17 @@ def claim_of(host: Host, number: int) -> Claim:
     )
 
 
-def leaking(directory: Path, number: int) -> Host:
-    host = open_host(directory, "t4")
+def leaking(directory: Path, number: int) -> SimulatedHost:
+    host = open_sim_host(directory, "t4")
     one = claim_of(host, 1)
     for at in range(1, number + 1):
         carrier, vm_uuid = str(uuid.UUID(int=at)), str(uuid.UUID(int=1 << 64 | at))
-        host.world.claims.add(replace(one, carrier=carrier, vm=f"gone-{at}", vm_uuid=vm_uuid))
+        host.ports.claims.add(replace(one, carrier=carrier, vm=f"gone-{at}", vm_uuid=vm_uuid))
     return host.again()
 
 
 class Counted(tuple[Claim, ...]):
-    """Claims that count how often one of them is looked at."""
+    """Claims that count how often one of them is read."""
 
     looked = 0
 
@@ -65,15 +65,15 @@ class Counted(tuple[Claim, ...]):
             yield claim
 
 
-def looks(host: Host) -> int:
-    """Return how many claims are looked at to find what is wrong on a host."""
-    snapshot = observe(host.world, Want(models=False))
+def looks(host: SimulatedHost) -> int:
+    """Return how many claims are read to find what is wrong on a host."""
+    snapshot = observe(host.ports, ReadScope(models=False))
     Counted.looked = 0
-    assert find(host.world, replace(snapshot, claims=Counted(snapshot.claims)))
+    assert find_problems(host.ports, replace(snapshot, claims=Counted(snapshot.claims)))
     return Counted.looked
 
 
-def reads(host: Host, monkeypatch: pytest.MonkeyPatch) -> int:
+def reads(host: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> int:
     """Return how many files reconcile opens."""
     number, real = 0, os.open
 
@@ -83,7 +83,7 @@ def reads(host: Host, monkeypatch: pytest.MonkeyPatch) -> int:
         return real(*args, **more)
 
     monkeypatch.setattr(os, "open", counting)
-    assert mend(host.world).changed
+    assert mend(host.ports).changed
     monkeypatch.setattr(os, "open", real)
     assert picture(host).claims == {}
     return number
@@ -92,62 +92,62 @@ def reads(host: Host, monkeypatch: pytest.MonkeyPatch) -> int:
 def test_twice_as_many_leaks_are_twice_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = (leaking(tmp_path / str(number), number) for number in (60, 120))
     assert looks(many) <= 2 * looks(few)
-    few_calls = len(counted(leaking(tmp_path / "few", 60).world, mend))
-    assert len(counted(leaking(tmp_path / "many", 120).world, mend)) <= 2 * few_calls
+    few_calls = len(counted(leaking(tmp_path / "few", 60).ports, mend))
+    assert len(counted(leaking(tmp_path / "many", 120).ports, mend)) <= 2 * few_calls
     assert reads(many, monkeypatch) <= 2 * reads(few, monkeypatch)
 
 
-def test_what_mending_uncovers_is_mended_too(tmp_path: Path) -> None:
-    """A claim that is stray, because its VM does not have it, is nobody's once its half-removed VM is gone."""
-    host = open_host(tmp_path, "t4")
-    uuid_of_vm = str(create(host.world, wish("T4-2Q", name="vm"), start=False).data["uuid"])
-    text = promise_of(host, uuid_of_vm).replace('state="ready"', 'state="removing"')
-    host.world.hypervisor.set_promise(uuid_of_vm, text)
-    host.world.claims.add(replace(claim_of(host, 1), vm="vm", vm_uuid=uuid_of_vm))
+def test_a_fault_exposed_by_a_fix_is_fixed(tmp_path: Path) -> None:
+    """A stray claim, which its VM does not have, loses its owner once its half-removed VM is gone."""
+    host = open_sim_host(tmp_path, "t4")
+    uuid_of_vm = str(create(host.ports, request("T4-2Q", name="vm"), start=False).data["uuid"])
+    text = record_of(host, uuid_of_vm).replace('state="ready"', 'state="removing"')
+    host.ports.hypervisor.set_record(uuid_of_vm, text)
+    host.ports.claims.add(replace(claim_of(host, 1), vm="vm", vm_uuid=uuid_of_vm))
     later = host.again()
-    assert [f["kind"] for f in mend(later.world).data["findings"]][:2] == ["half-removed", "half-changed"]
+    assert [f["kind"] for f in mend(later.ports).data["findings"]][:2] == ["half-removed", "half-changed"]
     now = picture(later)
     assert now.claims == now.mdevs == now.domains == {}
-    assert mend(later.world).data["findings"] == []
+    assert mend(later.ports).data["findings"] == []
 
 
-def promise_of(host: Host, uuid_of_vm: str) -> str:
-    record = host.world.hypervisor.find_domain(uuid_of_vm)
+def record_of(host: SimulatedHost, uuid_of_vm: str) -> str:
+    domain = host.ports.hypervisor.find_domain(uuid_of_vm)
+    assert domain is not None
+    record = parse_domain(domain.xml, domain.state, host.ports.machine_id).record
     assert record is not None
-    promise = parse(record.xml, record.state, host.world.machine_id).promise
-    assert promise is not None
-    return promise_to_xml(promise)
+    return record_to_xml(record)
 
 
 class Restless:
-    """A libvirt that somebody else works with: at each look at its domains there is one more claim of nobody."""
+    """A libvirt that another program uses: each read of its domains adds one more claim without an owner."""
 
-    def __init__(self, host: Host, times: int) -> None:
+    def __init__(self, host: SimulatedHost, times: int) -> None:
         self.host, self.left = host, times
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.host.world.hypervisor, name)
+        return getattr(self.host.ports.hypervisor, name)
 
     def domains(self) -> Any:
         if self.left:
-            self.host.world.claims.add(claim_of(self.host, self.left))
+            self.host.ports.claims.add(claim_of(self.host, self.left))
             self.left -= 1
-        return self.host.world.hypervisor.domains()
+        return self.host.ports.hypervisor.domains()
 
 
-@pytest.mark.parametrize("times", [1, 2, ROUNDS])
-def test_it_goes_on_until_a_look_finds_nothing_and_tells_all_of_it(tmp_path: Path, times: int) -> None:
-    host = open_host(tmp_path, "t4").again()
-    done = mend(replace(host.world, hypervisor=Restless(host, times)))
+@pytest.mark.parametrize("times", [1, 2, MAX_ROUNDS])
+def test_it_repeats_until_nothing_is_found_and_reports_all(tmp_path: Path, times: int) -> None:
+    host = open_sim_host(tmp_path, "t4").again()
+    done = mend(replace(host.ports, hypervisor=Restless(host, times)))
     assert len(done.data["findings"]) == times  # type: ignore[arg-type]
     assert len(done.steps) >= times
     assert picture(host).claims == {}
 
 
 def test_after_the_last_round_it_says_that_there_is_more(tmp_path: Path) -> None:
-    host = open_host(tmp_path, "t4").again()
-    with pytest.raises(PartlyApplied, match=f"after {ROUNDS} rounds") as raised:
-        mend(replace(host.world, hypervisor=Restless(host, 100)))
+    host = open_sim_host(tmp_path, "t4").again()
+    with pytest.raises(PartlyApplied, match=f"after {MAX_ROUNDS} rounds") as raised:
+        mend(replace(host.ports, hypervisor=Restless(host, 100)))
     assert len(raised.value.left) == 1
     assert len(picture(host).claims) == 1
 
@@ -156,7 +156,7 @@ def test_what_fails_is_not_tried_again_and_the_rest_is_done(tmp_path: Path) -> N
     host = leaking(tmp_path, 3)
     watch = Watch(before=refusing_to_remove(str(uuid.UUID(int=2))))
     with pytest.raises(PartlyApplied) as raised:
-        mend(watch.watch(host.world))
+        mend(watch.watch(host.ports))
     assert len(raised.value.left) == 1
     assert set(picture(host).claims) == {str(uuid.UUID(int=2))}
     assert watch.calls.count("hypervisor.domains") == 2
@@ -172,29 +172,29 @@ def refusing_to_remove(carrier: str) -> Callable[[int, str, tuple[Any, ...]], No
 
 def test_a_dry_run_shows_the_first_look_and_that_more_may_follow(tmp_path: Path) -> None:
     host = leaking(tmp_path, 1)
-    shown = mend(host.world, dry_run=True)
-    assert (shown.notes, len(shown.data["findings"])) == ((AGAIN,), 1)  # type: ignore[arg-type]
-    mend(host.world)
-    assert mend(host.world, dry_run=True).notes == ()
+    shown = mend(host.ports, dry_run=True)
+    assert (shown.notes, len(shown.data["findings"])) == ((DRY_RUN_NOTE,), 1)  # type: ignore[arg-type]
+    mend(host.ports)
+    assert mend(host.ports, dry_run=True).notes == ()
 
 
 def test_what_killed_commands_were_writing_goes_and_a_living_ones_file_stays(tmp_path: Path) -> None:
-    host = open_host(tmp_path, "t4")
+    host = open_sim_host(tmp_path, "t4")
     killed_while_it_claims(host)
-    me = HostProcesses().this()
+    me = HostProcesses().current_process()
     claims = host.sim.run_dir / "claims"
     living = claims / f".other.vgpuctl-{me.pid}-{me.start_ticks}"
     living.write_text("{")
     (left,) = (path for path in claims.iterdir() if path != living)
-    (told,) = mend(host.world, dry_run=True).data["findings"]  # type: ignore[misc]
-    assert (told["kind"], told["action"]) == ("unfinished-file", f"remove {left}")
+    (finding,) = mend(host.ports, dry_run=True).data["findings"]  # type: ignore[misc]
+    assert (finding["kind"], finding["action"]) == ("unfinished-file", f"remove {left}")
     assert left.exists()
-    mend(host.world)
+    mend(host.ports)
     assert list(claims.iterdir()) == [living]
-    assert mend(host.world).data["findings"] == []
+    assert mend(host.ports).data["findings"] == []
 
 
-def killed_while_it_claims(host: Host) -> None:
+def killed_while_it_claims(host: SimulatedHost) -> None:
     """Let a process be killed between writing a claim and giving it its name."""
     one = claim_of(host, 1)
     child = os.fork()

@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vGPUs without a VM: kept in host.yaml, never given away, never leaked, back after a boot, gone when deleted."""
+"""vGPUs without a VM: listed in host.yaml, never reassigned, never leaked, restored after a boot, gone when deleted."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.hosts import WAIT_SECONDS, Silent, SimulatedHost, create, mend, open_sim_host, picture, request
 from tests.unit.engine.test_restore import restore
 from tests.vgpus import drop, found, make, spec_of
-from tests.worlds import WAIT_SECONDS, Host, Silent, create, mend, open_host, picture, wish
 from vgpuctl.engine import queries
 from vgpuctl.engine.boot import read_domain_files
-from vgpuctl.engine.claim import reclaim
+from vgpuctl.engine.claim import take_over_claims
 from vgpuctl.engine.cordon import cordon
 from vgpuctl.engine.devices import make_devices
-from vgpuctl.engine.layout import Job, set_mode
-from vgpuctl.engine.observe import Want, observe
-from vgpuctl.engine.setting_up import Task
-from vgpuctl.engine.setting_up import _look_again as look_again
+from vgpuctl.engine.gpu_mode import ModeRequest, set_mode
+from vgpuctl.engine.gpu_transaction import GpuTransaction
+from vgpuctl.engine.gpu_transaction import _replan as look_again
 from vgpuctl.engine.vgpus import list_vgpus
 from vgpuctl.errors import Busy, Exists, InUse, InvalidInput, NeedsConfirmation, NoCapacity, NotFound
 from vgpuctl.model.vm import ProcessId
-from vgpuctl.steps.claims import HoldClaim
-from vgpuctl.steps.host_file import DropVgpu
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.steps.claims import TakeClaim
+from vgpuctl.steps.host_file import RemoveVgpuEntry
 from vgpuctl.value import replace
 
 PROFILES = {"a100-40": "A100-4C", "t4": "T4-2Q", "a16": "A16-2Q"}
@@ -32,13 +32,13 @@ DESK = """<domain type='kvm'><name>desk</name><uuid>11111111-2222-4333-8444-5555
 
 
 @pytest.mark.parametrize("scenario", PROFILES)
-def test_it_is_made_kept_shown_and_deleted_and_nothing_is_left(tmp_path, scenario):
-    host = open_host(tmp_path, scenario)
+def test_it_is_created_shown_and_deleted_without_leftovers(tmp_path, scenario):
+    host = open_sim_host(tmp_path, scenario)
     before = picture(host)
-    planned = make(host.world, PROFILES[scenario], dry_run=True)
+    planned = make(host.ports, PROFILES[scenario], dry_run=True)
     assert (planned.changed, len(planned.steps), picture(host)) == (True, 3, before)
-    assert host.world.host_file.read() is None
-    made = make(host.world, PROFILES[scenario])
+    assert host.ports.host_file.read() is None
+    made = make(host.ports, PROFILES[scenario])
     assert (made.data["name"], made.data["present"], made.data["owner"], made.data["vm"]) == (
         "spare", True, "ours", None,
     )  # fmt: skip
@@ -48,27 +48,27 @@ def test_it_is_made_kept_shown_and_deleted_and_nothing_is_left(tmp_path, scenari
     seen = picture(host)
     assert list({**seen.mdevs, **seen.types}) == [made.data["carrier"]] == list(seen.claims)
     assert spec_of(host).vgpus["spare"].carrier == made.data["carrier"]
-    assert [v["name"] for v in list_vgpus(host.world).data] == ["spare"]
-    on_gpu = [v for g in queries.list_gpus(host.world).data for v in g["vgpus"]]
+    assert [v["name"] for v in list_vgpus(host.ports).data] == ["spare"]
+    on_gpu = [v for g in queries.list_gpus(host.ports).data for v in g["vgpus"]]
     assert [(v["name"], v["owner"]) for v in on_gpu] == [("spare", "ours")]
     assert found(host.again()) == []
-    assert len(drop(host.world, dry_run=True).steps) == 3
-    assert drop(host.world).data["present"] is False
+    assert len(drop(host.ports, dry_run=True).steps) == 3
+    assert drop(host.ports).data["present"] is False
     assert (picture(host), spec_of(host).vgpus, found(host)) == (before, {}, [])
 
 
 def test_the_same_name_gives_the_same_mdev_again_and_another_name_another(tmp_path):
-    host = open_host(tmp_path, "t4")
-    first = make(host.world, "T4-2Q").data["carrier"]
-    assert make(host.world, "T4-2Q", "other").data["carrier"] != first
-    drop(host.world)
-    assert make(host.world, "T4-2Q").data["carrier"] == first
+    host = open_sim_host(tmp_path, "t4")
+    first = make(host.ports, "T4-2Q").data["carrier"]
+    assert make(host.ports, "T4-2Q", "other").data["carrier"] != first
+    drop(host.ports)
+    assert make(host.ports, "T4-2Q").data["carrier"] == first
 
 
 def test_parameters_come_back_after_a_boot_with_the_device(tmp_path):
-    host = open_host(tmp_path)
-    make(host.world, vgpu_params=(("disable_vnc", "1"), ("frame_rate_limiter", "0")))
-    make(host.world, name="other")
+    host = open_sim_host(tmp_path)
+    make(host.ports, vgpu_params=(("disable_vnc", "1"), ("frame_rate_limiter", "0")))
+    make(host.ports, name="other")
     before = picture(host)
     assert list(before.params.values()) == ["disable_vnc=1,frame_rate_limiter=0"]
     host.sim.reboot()
@@ -81,61 +81,61 @@ def test_parameters_come_back_after_a_boot_with_the_device(tmp_path):
 
 
 def test_one_that_is_missing_counts_as_taken_and_no_vm_gets_its_place(tmp_path):
-    host = open_host(tmp_path, text="version: 1\ngpus: [{model: A100, vfs: {total: 2, enabled: 2}}]\n")
-    make(host.world)
+    host = open_sim_host(tmp_path, text="version: 1\ngpus: [{model: A100, vfs: {total: 2, enabled: 2}}]\n")
+    make(host.ports)
     host.sim.reboot()
     host = host.again()
     with pytest.raises(NoCapacity):
-        create(host.world, wish("A100-5C"))
-    create(host.world, wish("A100-4C"), start=False)
+        create(host.ports, request("A100-5C"))
+    create(host.ports, request("A100-4C"), start=False)
     with pytest.raises(NoCapacity) as raised:
-        create(host.world, wish("A100-4C"), start=False)
+        create(host.ports, request("A100-4C"), start=False)
     assert "vGPU spare" in str(raised.value.facts)
     assert restore(host, spec_of(host)).changed
 
 
 def test_the_hook_needs_no_host_yaml_to_leave_it_alone(tmp_path):
-    host = open_host(tmp_path, "t4")
-    create(host.world, wish("T4-2Q", name="vm"), start=False)
-    vms, _ = read_domain_files(host.world)
-    make(host.world, "T4-2Q")
+    host = open_sim_host(tmp_path, "t4")
+    create(host.ports, request("T4-2Q", name="vm"), start=False)
+    vms, _ = read_domain_files(host.ports)
+    make(host.ports, "T4-2Q")
     host.sim.host_file.write_text("nothing that can be read: [gpus")
-    assert make_devices(host.world, vms[0], vms[0].promise, vms, 5.0, Silent()) == ()
+    assert make_devices(host.ports, vms[0], vms[0].record, vms, 5.0, Silent()) == ()
 
 
 def test_a_vm_of_virsh_that_refers_to_it_is_shown_and_keeps_it(tmp_path):
-    host = open_host(tmp_path, "t4")
-    made = make(host.world, "T4-2Q")
-    uuid = host.world.hypervisor.define(DESK % made.data["hostdev"]).uuid
+    host = open_sim_host(tmp_path, "t4")
+    made = make(host.ports, "T4-2Q")
+    uuid = host.ports.hypervisor.define(DESK % made.data["hostdev"]).uuid
     for running in (False, True):
         if running:
-            host.world.hypervisor.start(uuid)
+            host.ports.hypervisor.start(uuid)
             assert picture(host).running[uuid] == (made.data["carrier"],)
         with pytest.raises(InUse, match="is in use by desk") as raised:
-            drop(host.world)
+            drop(host.ports)
         assert raised.value.facts["vms"] == ["desk"]
-        assert [v["vm"] for v in list_vgpus(host.world).data] == ["desk"]
-        assert [v["name"] for v in queries.show_vm(host.world, "desk").data["vgpus"]] == ["spare"]
+        assert [v["vm"] for v in list_vgpus(host.ports).data] == ["desk"]
+        assert [v["name"] for v in queries.show_vm(host.ports, "desk").data["vgpus"]] == ["spare"]
         assert found(host) == []
-    host.world.hypervisor.destroy(uuid)
-    host.world.hypervisor.undefine(uuid)
-    drop(host.world)
+    host.ports.hypervisor.destroy(uuid)
+    host.ports.hypervisor.undefine(uuid)
+    drop(host.ports)
 
 
 def test_what_is_held_by_a_process_stays_and_nothing_is_changed(tmp_path):
-    host = open_host(tmp_path, "t4")
-    made = make(host.world, "T4-2Q")
-    host.world.hypervisor.define(DESK % made.data["hostdev"])
-    host.world.hypervisor.start("11111111-2222-4333-8444-555555555555")
-    before, text = picture(host), host.world.host_file.read()
-    blind = replace(host.world, hypervisor=_Blind(host.world.hypervisor))
+    host = open_sim_host(tmp_path, "t4")
+    made = make(host.ports, "T4-2Q")
+    host.ports.hypervisor.define(DESK % made.data["hostdev"])
+    host.ports.hypervisor.start("11111111-2222-4333-8444-555555555555")
+    before, text = picture(host), host.ports.host_file.read()
+    blind = replace(host.ports, hypervisor=_Blind(host.ports.hypervisor))
     with pytest.raises(InUse, match="is in use by"):
         drop(blind)
-    assert (picture(host), host.world.host_file.read()) == (before, text)
+    assert (picture(host), host.ports.host_file.read()) == (before, text)
 
 
 class _Blind:
-    """A libvirt whose VMs nobody sees: a holder that libvirt does not know."""
+    """A libvirt whose VMs are invisible: a holder that libvirt does not know."""
 
     def __init__(self, real: object) -> None:
         self._real = real
@@ -148,19 +148,19 @@ class _Blind:
 
 
 def test_a_name_is_given_once_and_an_unknown_one_is_suggested(tmp_path):
-    host = open_host(tmp_path)
-    make(host.world)
+    host = open_sim_host(tmp_path)
+    make(host.ports)
     with pytest.raises(Exists, match=r"spare exists already: A100-4C on 0000:3b:00\.0"):
-        make(host.world)
+        make(host.ports)
     with pytest.raises(NotFound) as raised:
-        drop(host.world, "sparre")
+        drop(host.ports, "sparre")
     assert raised.value.facts["near"] == ["spare"]
-    assert make(host.world, name=None).data["name"].startswith("vgpu-")
+    assert make(host.ports, name=None).data["name"].startswith("vgpu-")
 
 
 def test_nothing_is_deleted_before_the_question_is_answered(tmp_path):
-    host = open_host(tmp_path)
-    make(host.world)
+    host = open_sim_host(tmp_path)
+    make(host.ports)
     before = picture(host)
 
     def no(question: str, details: tuple[str, ...]) -> None:
@@ -169,120 +169,120 @@ def test_nothing_is_deleted_before_the_question_is_answered(tmp_path):
         raise NeedsConfirmation("no")
 
     with pytest.raises(NeedsConfirmation):
-        drop(host.world, confirm=no)
+        drop(host.ports, confirm=no)
     assert picture(host) == before
 
 
-def test_what_cannot_be_meant_is_refused_before_anything_is_written(tmp_path):
-    host = open_host(tmp_path, "mixed")
+def test_invalid_requests_are_refused_before_anything_is_written(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
     before = picture(host)
     with pytest.raises(InvalidInput, match="one vGPU"):
-        make(host.world, "A100-4C", count=2)
+        make(host.ports, "A100-4C", count=2)
     with pytest.raises(InvalidInput, match="no PCI address"):
-        make(host.world, "mtty-2", gpu="mtty")
-    cordon(host.world, "0000:3b:00.0", cordoned=True, dry_run=False, progress=Silent())
+        make(host.ports, "mtty-2", gpu="mtty")
+    cordon(host.ports, "0000:3b:00.0", cordoned=True, dry_run=False, progress=Silent())
     with pytest.raises(NoCapacity):
-        make(host.world)
+        make(host.ports)
     with pytest.raises(InvalidInput, match="captured"):
-        make(replace(host.world, read_only="captured"))
+        make(replace(host.ports, read_only_reason="captured"))
     assert picture(host) == before
 
 
 def test_a_broken_host_yaml_stops_what_depends_on_it_and_leaves_the_claims_alone(tmp_path):
-    host = open_host(tmp_path)
-    make(host.world)
+    host = open_sim_host(tmp_path)
+    make(host.ports)
     whole = picture(host)
     host.sim.host_file.write_text("version: 1\nvgpu: {}\n# vgpus\n")
     host = host.again()
-    for act in (make, drop, mend, list_vgpus, lambda w: create(w, wish("A100-4C"))):
+    for act in (make, drop, mend, list_vgpus, lambda w: create(w, request("A100-4C"))):
         with pytest.raises(InvalidInput, match=r"host\.yaml:2:1"):
-            act(host.world)
+            act(host.ports)
     assert found(host) == []
     assert picture(host) == whole
 
 
 def test_a_claim_that_was_lost_is_written_again(tmp_path):
-    host = open_host(tmp_path)
-    made = make(host.world)
-    claims = host.world.claims.all()
+    host = open_sim_host(tmp_path)
+    made = make(host.ports)
+    claims = host.ports.claims.all()
     for claim in claims:
-        host.world.claims.remove(claim.carrier, claim.vm_uuid)
+        host.ports.claims.remove(claim.carrier, claim.vm_uuid)
     assert found(host) == ["claim-lost"]
-    mend(host.world)
-    assert [(c.carrier, c.vm_uuid) for c in host.world.claims.all()] == [(made.data["carrier"], claims[0].vm_uuid)]
+    mend(host.ports)
+    assert [(c.carrier, c.vm_uuid) for c in host.ports.claims.all()] == [(made.data["carrier"], claims[0].vm_uuid)]
 
 
-def test_what_somebody_else_put_in_its_place_is_told_and_stays(tmp_path):
-    host = open_host(tmp_path)
-    path = f"/sys/bus/pci/devices/{make(host.world).data['carrier']}/nvidia/current_vgpu_type"
+def test_what_somebody_else_put_there_is_reported_and_stays(tmp_path):
+    host = open_sim_host(tmp_path)
+    path = f"/sys/bus/pci/devices/{make(host.ports).data['carrier']}/nvidia/current_vgpu_type"
     host.sim.reboot()
     host = host.again()
-    host.world.sysfs.write(path, "469\n")
+    host.ports.sysfs.write(path, "469\n")
     assert "carries A100-5C" in observed(host).reason
-    done = drop(host.world)
+    done = drop(host.ports)
     assert (len(done.notes), len(done.steps)) == (1, 2)
-    assert host.world.sysfs.read(path).strip() == "469"
+    assert host.ports.sysfs.read(path).strip() == "469"
 
 
-def observed(host: Host):
-    """Return the one vGPU that host.yaml keeps."""
-    return next(v for v in observe(host.world, Want(types=True)).vgpus if v.name)
+def observed(host: SimulatedHost):
+    """Return the one vGPU that host.yaml lists."""
+    return next(v for v in observe(host.ports, ReadScope(types=True)).vgpus if v.name)
 
 
 def test_vfs_are_not_taken_from_under_it(tmp_path):
-    host = open_host(tmp_path, "mixed")
-    carrier = make(host.world).data["carrier"]
+    host = open_sim_host(tmp_path, "mixed")
+    carrier = make(host.ports).data["carrier"]
     with pytest.raises(InUse, match=carrier):
-        set_mode(host.world, Job("0000:3b:00.0", "passthrough", drain=True), dry_run=False, progress=Silent())
+        set_mode(host.ports, ModeRequest("0000:3b:00.0", "passthrough", drain=True), dry_run=False, progress=Silent())
 
 
-def test_a_place_that_a_vm_was_promised_is_not_made_for_it(tmp_path):
-    host = open_host(tmp_path)
-    carrier = create(host.world, wish("A100-4C", name="vm"), start=False).data["vgpus"][0]["carrier"]
+def test_a_vf_assigned_to_a_vm_is_not_used_for_it(tmp_path):
+    host = open_sim_host(tmp_path)
+    carrier = create(host.ports, request("A100-4C", name="vm"), start=False).data["vgpus"][0]["carrier"]
     entry = f'{{profile: A100-4C, gpu: "0000:3b:00.0", carrier: "{carrier}"}}'
     host.sim.host_file.write_text(f"version: 1\nvgpus:\n  spare: {entry}\n")
     host = host.again()
     assert found(host) == ["vgpu-conflict"]
     with pytest.raises(InUse, match="is the vGPU of vm"):
-        drop(host.world)
+        drop(host.ports)
     host.sim.reboot()
     with pytest.raises(Exception, match=f"{carrier} is taken by vm"):
         restore(host.again(), spec_of(host))
 
 
 def test_two_entries_with_one_place_are_refused_before_anything_is_done(tmp_path):
-    host = open_host(tmp_path)
+    host = open_sim_host(tmp_path)
     entry = '{profile: A100-4C, gpu: "0000:3b:00.0", carrier: "0000:3b:00.4"}'
     host.sim.host_file.write_text(f"version: 1\nvgpus:\n  one: {entry}\n  two: {entry}\n")
     before = picture(host)
     says = r"host\.yaml:4:57: vgpus\.two\.carrier: 0000:3b:00\.4 is the carrier of vGPU one too"
-    for act in (lambda: list_vgpus(host.world), lambda: make(host.world), lambda: drop(host.world, "one")):
+    for act in (lambda: list_vgpus(host.ports), lambda: make(host.ports), lambda: drop(host.ports, "one")):
         with pytest.raises(InvalidInput, match=says):
             act()
     assert picture(host) == before
 
 
 def test_a_name_of_which_a_claim_is_left_is_not_given_before_reconcile(tmp_path):
-    host = open_host(tmp_path)
-    make(host.world)
-    claim = host.world.claims.all()[0]
-    drop(host.world)
-    HoldClaim(claim).perform(host.world)
+    host = open_sim_host(tmp_path)
+    make(host.ports)
+    claim = host.ports.claims.all()[0]
+    drop(host.ports)
+    TakeClaim(claim).perform(host.ports)
     with pytest.raises(Busy, match="makes vGPU spare"):
-        make(host.world)
+        make(host.ports)
     host = host.again()
     with pytest.raises(Busy, match="was making vGPU spare") as raised:
-        make(host.world)
+        make(host.ports)
     assert "reconcile" in raised.value.hint
-    mend(host.world)
-    make(host.world)
+    mend(host.ports)
+    make(host.ports)
 
 
 def test_vfs_that_a_boot_turned_off_come_back_before_the_vgpus_of_host_yaml(tmp_path):
-    host = open_host(tmp_path, "mixed")
+    host = open_sim_host(tmp_path, "mixed")
     gpu = "0000:17:00.0"
-    set_mode(host.world, Job(gpu, "vgpu"), dry_run=False, progress=Silent())
-    carrier = make(host.world, "A16-2Q", gpu=gpu).data["carrier"]
+    set_mode(host.ports, ModeRequest(gpu, "vgpu"), dry_run=False, progress=Silent())
+    carrier = make(host.ports, "A16-2Q", gpu=gpu).data["carrier"]
     before = picture(host)
     host.sim.reboot()
     host = host.again()
@@ -292,65 +292,65 @@ def test_vfs_that_a_boot_turned_off_come_back_before_the_vgpus_of_host_yaml(tmp_
 
 
 def test_a_claim_that_a_vm_left_on_it_does_not_take_it_away(tmp_path):
-    host = open_host(tmp_path)
-    create(host.world, wish("A100-4C", name="vm"))
-    make(host.world, "A100-4C")
-    vm, spare = (next(v for v in observe(host.world, Want()).vgpus if v.vm == name) for name in ("vm", None))
-    (claim,) = (c for c in host.world.claims.all() if c.carrier == spare.carrier)
-    host.world.claims.remove(claim.carrier, claim.vm_uuid)
-    host.world.claims.add(replace(claim, vm="vm", vm_uuid=vm.vm_uuid, process=ProcessId(999999, 1)))
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"))
+    make(host.ports, "A100-4C")
+    vm, spare = (next(v for v in observe(host.ports, ReadScope()).vgpus if v.vm == name) for name in ("vm", None))
+    (claim,) = (c for c in host.ports.claims.all() if c.carrier == spare.carrier)
+    host.ports.claims.remove(claim.carrier, claim.vm_uuid)
+    host.ports.claims.add(replace(claim, vm="vm", vm_uuid=vm.vm_uuid, process=ProcessId(999999, 1)))
     before = picture(host).types
-    mend(host.world)
-    mend(host.world)
-    assert not mend(host.world).changed
+    mend(host.ports)
+    mend(host.ports)
+    assert not mend(host.ports).changed
     assert picture(host).types == before
-    assert {c.carrier: c.vm for c in host.world.claims.all()}[spare.carrier] == "vgpu spare"
+    assert {c.carrier: c.vm for c in host.ports.claims.all()}[spare.carrier] == "vgpu spare"
 
 
-def test_one_that_was_made_anew_while_its_deletion_was_asked_about_stays(tmp_path):
-    host = open_host(tmp_path)
-    make(host.world)
+def test_one_recreated_during_the_deletion_prompt_stays(tmp_path):
+    host = open_sim_host(tmp_path)
+    make(host.ports)
 
-    def made_anew(question, details):
+    def recreate(question, details):
         other = host.again()
-        drop(other.world)
-        make(other.world, "A100-8C")
+        drop(other.ports)
+        make(other.ports, "A100-8C")
 
     with pytest.raises(Busy, match=r"vGPU spare of host\.yaml was changed just now"):
-        drop(host.again().world, confirm=made_anew)
+        drop(host.again().ports, confirm=recreate)
     assert spec_of(host).vgpus["spare"].profile == "A100-8C"
     assert found(host.again()) == []
 
 
 def test_an_entry_that_is_anothers_when_the_file_is_edited_stays_in_it(tmp_path):
-    host = open_host(tmp_path)
-    make(host.world)
-    (mine,) = observe(host.world, Want()).named
-    drop(host.world)
-    make(host.world, "A100-8C")
-    before = host.world.host_file.read()
+    host = open_sim_host(tmp_path)
+    make(host.ports)
+    (mine,) = observe(host.ports, ReadScope()).host_vgpus
+    drop(host.ports)
+    make(host.ports, "A100-8C")
+    before = host.ports.host_file.read()
     with pytest.raises(Busy, match="names another vGPU spare by now: A100-8C"):
-        DropVgpu(mine).perform(host.world)
-    assert host.world.host_file.read() == before
+        RemoveVgpuEntry(mine).perform(host.ports)
+    assert host.ports.host_file.read() == before
 
 
 def test_messages_call_it_a_vgpu_and_no_vm(tmp_path):
-    host = open_host(tmp_path)
-    carrier = make(host.world).data["carrier"]
-    (claim,) = host.world.claims.all()
+    host = open_sim_host(tmp_path)
+    carrier = make(host.ports).data["carrier"]
+    (claim,) = host.ports.claims.all()
     other = replace(claim, vm="vm", vm_uuid="11111111-2222-4333-8444-555555555555")
     with pytest.raises(InUse, match="is claimed for vGPU spare, by process"):
-        HoldClaim(other).perform(host.world)
+        TakeClaim(other).perform(host.ports)
     for taker, says in ((other, f"{carrier} is claimed for vGPU spare$"), (claim, "works on vGPU spare: vgpuctl test")):
         later = replace(taker, process=ProcessId(1, 1))
         with pytest.raises(Busy, match=says):
-            reclaim(host.world, (later,), WAIT_SECONDS)
+            take_over_claims(host.ports, (later,), WAIT_SECONDS)
     with pytest.raises(Busy, match="works on vGPU spare"):
         _look_again_at(host, claim)
 
 
 def _look_again_at(host, claim):
-    """See what another process that sets the GPU up is told."""
-    snapshot = observe(host.world, Want())
+    """Check which error another process that sets the GPU up gets."""
+    snapshot = observe(host.ports, ReadScope())
     mine = replace(claim, vm_uuid="other", process=ProcessId(1, 1))
-    look_again(Task(claim.gpu, 0, lambda: snapshot, lambda s: None, lambda s: None), mine)
+    look_again(GpuTransaction(claim.gpu, 0, lambda: snapshot, lambda s: None, lambda s: None), mine)

@@ -8,29 +8,29 @@ from pathlib import Path
 import pytest
 
 from tests.faults import CHANGING, counted, dying, failing, fault_points, outcome
+from tests.hosts import SimulatedHost, mend, open_sim_host, picture
 from tests.unit.engine.test_faults import HOSTS, spawn
 from tests.unit.engine.test_restore import restore
 from tests.vgpus import drop, found, make, spec_of
-from tests.worlds import Host, mend, open_host, picture
-from vgpuctl.model.world import World
+from vgpuctl.ports.host import Host
 
 __all__ = ["spawn"]
 
 
-def prepared(directory: Path, kind: str, act: str) -> Host:
-    host = open_host(directory, text=HOSTS[kind][0])
+def prepared(directory: Path, kind: str, act: str) -> SimulatedHost:
+    host = open_sim_host(directory, text=HOSTS[kind][0])
     if act == "delete":
-        make(host.world, HOSTS[kind][1])
+        make(host.ports, HOSTS[kind][1])
     return host.again()
 
 
-def do(world: World, kind: str, act: str) -> object:
-    return make(world, HOSTS[kind][1]) if act == "create" else drop(world)
+def do(ports: Host, kind: str, act: str) -> object:
+    return make(ports, HOSTS[kind][1]) if act == "create" else drop(ports)
 
 
-def settle(host: Host) -> None:
+def settle(host: SimulatedHost) -> None:
     """Finish what a crash left, as an admin would: reconcile, then restore-host."""
-    mend(host.world)
+    mend(host.ports)
     restore(host, spec_of(host))
     assert found(host) == []
     now = picture(host)
@@ -41,17 +41,17 @@ def settle(host: Host) -> None:
 @pytest.mark.parametrize("kind", HOSTS)
 @pytest.mark.parametrize("act", ["create", "delete"])
 def test_whatever_call_fails_nothing_is_without_an_owner(tmp_path, kind, act):
-    calls = counted(prepared(tmp_path / "dry", kind, act).world, lambda w: do(w, kind, act))
+    calls = counted(prepared(tmp_path / "dry", kind, act).ports, lambda w: do(w, kind, act))
     assert len(set(calls) & CHANGING) >= 3
     refused = 0
     for number, done, for_good in fault_points(calls, every_read=False):
         where = f"{act} on {kind}, call {number} {calls[number - 1]}, done={done}, for good={for_good}"
         host = prepared(tmp_path / f"{number}{done}{for_good}", kind, act)
-        before, text = picture(host), host.world.host_file.read()
-        faulty = failing(host.world, number, done=done, for_good=for_good)
+        before, text = picture(host), host.ports.host_file.read()
+        faulty = failing(host.ports, number, done=done, for_good=for_good)
         error = outcome(lambda faulty=faulty: do(faulty, kind, act))
         refused += error is not None
-        changed = (picture(host), host.world.host_file.read()) != (before, text)
+        changed = (picture(host), host.ports.host_file.read()) != (before, text)
         if error is not None and changed and act == "create" and spec_of(host).vgpus:
             assert error.left or for_good, where
         settle(host.again())
@@ -60,14 +60,14 @@ def test_whatever_call_fails_nothing_is_without_an_owner(tmp_path, kind, act):
 
 
 def _die(directory: str, kind: str, act: str, number: int, done: bool) -> None:
-    host = open_host(Path(directory), text=HOSTS[kind][0], later=1)
-    do(dying(host.world, number, done=done), kind, act)
+    host = open_sim_host(Path(directory), text=HOSTS[kind][0], later=1)
+    do(dying(host.ports, number, done=done), kind, act)
 
 
 @pytest.mark.parametrize("kind", HOSTS)
 @pytest.mark.parametrize("act", ["create", "delete"])
 def test_whatever_call_is_a_killed_processs_last_nothing_is_without_an_owner(tmp_path, kind, act, spawn):
-    calls = counted(prepared(tmp_path / "dry", kind, act).world, lambda w: do(w, kind, act))
+    calls = counted(prepared(tmp_path / "dry", kind, act).ports, lambda w: do(w, kind, act))
     left = 0
     for number, call in enumerate(calls, start=1):
         for done in (False, True) if call in CHANGING else ():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hook as libvirt runs it: a shell script with the domain's XML on stdin, and one Python process for our VMs.
+"""The hook as libvirt runs it: a shell script with the domain's XML on stdin, and one Python process for managed VMs.
 
 Size: what the hook does at a start and at an end, and how little it loads, on the same hosts.
 """
@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds import EagerClock, Silent, create, wish
+from tests.hosts import EagerClock, Silent, create, request
 from vgpuctl.engine.create import create_vm
-from vgpuctl.engine.observe import Want, observe
 from vgpuctl.errors import InUse, Temporary, VgpuctlError
 from vgpuctl.hook import run as hook
-from vgpuctl.host.nvml import NoNvml
+from vgpuctl.host.nvml import AbsentNvml
 from vgpuctl.model.vm import VmState
-from vgpuctl.model.world import World
+from vgpuctl.observe import ReadScope, observe
 from vgpuctl.plan.installation import hook_text
-from vgpuctl.sim import open_world
-from vgpuctl.simulated import simulated_world
+from vgpuctl.ports.host import Host
+from vgpuctl.sim import open_host
+from vgpuctl.simulated import open_simulated_host
 from vgpuctl.value import replace
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,7 +47,7 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def script(tmp_path: Path, scenario: str = "a100-40", python: str = sys.executable) -> Path:
-    """The installed script, pointed at a simulated host by an argument of what it starts."""
+    """The installed script, with an argument that selects a simulated host."""
     path = tmp_path / "hook"
     path.write_text(hook_text(python).replace("vgpuctl.hook", f"vgpuctl.hook --simulated {scenario}"))
     path.chmod(0o755)
@@ -65,31 +65,31 @@ def environment() -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]}
 
 
-def xml_of(world: World, name: str = "vm") -> str:
-    record = world.hypervisor.find_domain(name)
+def xml_of(ports: Host, name: str = "vm") -> str:
+    record = ports.hypervisor.find_domain(name)
     assert record is not None
     return record.xml
 
 
-def booted(scenario: str = "a100-40", profile: str = "A100-4C", *names: str) -> World:
-    world = simulated_world(scenario)
+def booted(scenario: str = "a100-40", profile: str = "A100-4C", *names: str) -> Host:
+    ports = open_simulated_host(scenario)
     for name in names or ("vm",):
-        create(world, wish(profile, name=name), start=False)
-    open_world(scenario).reboot()
-    return simulated_world(scenario)
+        create(ports, request(profile, name=name), start=False)
+    open_host(scenario).reboot()
+    return open_simulated_host(scenario)
 
 
 @pytest.mark.parametrize(("scenario", "profile"), [("a100-40", "A100-4C"), ("t4", "T4-2Q"), ("a16", "A16-2Q")])
 def test_a_plain_start_after_a_reboot_works(tmp_path, scenario, profile):
-    world = booted(scenario, profile)
+    ports = booted(scenario, profile)
     path = script(tmp_path, scenario)
-    done = begin(path, xml_of(world))
+    done = begin(path, xml_of(ports))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    world.hypervisor.start(world.hypervisor.find_domain("vm").uuid)
-    assert world.hypervisor.find_domain("vm").state is VmState.RUNNING
-    before = world.claims.all()
-    assert begin(path, xml_of(world)).returncode == 0
-    assert world.claims.all() == before
+    ports.hypervisor.start(ports.hypervisor.find_domain("vm").uuid)
+    assert ports.hypervisor.find_domain("vm").state is VmState.RUNNING
+    before = ports.claims.all()
+    assert begin(path, xml_of(ports)).returncode == 0
+    assert ports.claims.all() == before
 
 
 @pytest.mark.parametrize(
@@ -114,91 +114,91 @@ def test_other_vms_and_other_operations_never_start_python(tmp_path, xml, words)
     assert begin(script(tmp_path, python="/nonexistent/python"), lends, "vm", "release", "end").returncode != 0
 
 
-def test_a_place_that_somebody_took_refuses_the_start_in_one_line(tmp_path):
-    world = booted()
-    world.sysfs.write(TYPES, "469\n")
-    done = begin(script(tmp_path), xml_of(world))
+def test_a_taken_placement_refuses_the_start_in_one_line(tmp_path):
+    ports = booted()
+    ports.sysfs.write(TYPES, "469\n")
+    done = begin(script(tmp_path), xml_of(ports))
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "0000:3b:00.4 carries A100-5C, not A100-4C as vm needs" in done.stderr
     assert "vgpuctl show-gpu" in done.stderr
-    assert world.claims.all() == ()
+    assert ports.claims.all() == ()
 
 
-def given_by_hand(world: World, carrier: str, type_id: str) -> None:
+def given_by_hand(ports: Host, carrier: str, type_id: str) -> None:
     for text in ("0\n", f"{type_id}\n"):
-        world.sysfs.write(f"/sys/bus/pci/devices/{carrier}/nvidia/current_vgpu_type", text)
+        ports.sysfs.write(f"/sys/bus/pci/devices/{carrier}/nvidia/current_vgpu_type", text)
 
 
 def test_a_vgpu_that_was_given_another_type_by_hand_refuses_the_start(tmp_path):
-    world = simulated_world("a100-40")
-    create(world, wish("A100-4C", name="vm"), start=False)
-    path, xml = script(tmp_path), xml_of(world)
+    ports = open_simulated_host("a100-40")
+    create(ports, request("A100-4C", name="vm"), start=False)
+    path, xml = script(tmp_path), xml_of(ports)
     assert begin(path, xml).returncode == 0
-    given_by_hand(world, "0000:3b:00.4", "469")
+    given_by_hand(ports, "0000:3b:00.4", "469")
     done = begin(path, xml)
     assert done.returncode == 1
     assert "0000:3b:00.4 carries A100-5C, not A100-4C as vm needs; somebody changed it by hand" in done.stderr
 
 
-def test_a_type_that_nothing_names_any_more_is_told_by_its_number(tmp_path):
-    world = replace(simulated_world("l40s-x4"), clock=EagerClock())
-    create(world, wish("L40S-48Q", name="vm"), start=False)
-    quiet = replace(world, nvml=NoNvml("libvirt waits"))
-    hook.prepare(quiet, xml_of(world))
-    carrier = world.claims.all()[0].carrier
-    given_by_hand(world, carrier, "1166")
+def test_a_type_without_a_known_name_is_shown_as_number(tmp_path):
+    ports = replace(open_simulated_host("l40s-x4"), clock=EagerClock())
+    create(ports, request("L40S-48Q", name="vm"), start=False)
+    quiet = replace(ports, nvml=AbsentNvml("libvirt waits"))
+    hook.prepare(quiet, xml_of(ports))
+    carrier = ports.claims.all()[0].carrier
+    given_by_hand(ports, carrier, "1166")
     with pytest.raises(InUse, match=f"{carrier} carries the type 1166, not L40S-48Q as vm needs"):
-        hook.prepare(quiet, xml_of(world))
+        hook.prepare(quiet, xml_of(ports))
 
 
 def test_a_start_with_everything_in_place_reads_no_types(tmp_path):
-    world = simulated_world("a100-40")
-    create(world, wish("A100-4C", name="vm"), start=False)
+    ports = open_simulated_host("a100-40")
+    create(ports, request("A100-4C", name="vm"), start=False)
     read: list[str] = []
 
     class Noting:
         def __getattr__(self, name: str) -> object:
-            return getattr(world.sysfs, name)
+            return getattr(ports.sysfs, name)
 
         def read(self, path: str) -> str:
             read.append(path)
-            return world.sysfs.read(path)
+            return ports.sysfs.read(path)
 
-    hook.prepare(replace(world, sysfs=Noting()), xml_of(world))
+    hook.prepare(replace(ports, sysfs=Noting()), xml_of(ports))
     assert TYPES in read
     assert not [path for path in read if "creatable_vgpu_types" in path]
 
 
-def test_a_place_that_another_vm_has_claimed_names_that_vm(tmp_path):
-    world = booted()
-    create(world, wish("A100-4C", name="other"), start=False)
-    world.claims.add(replace(world.claims.all()[0], carrier="0000:3b:00.4"))
-    done = begin(script(tmp_path), xml_of(world))
+def test_a_claimed_placement_names_the_other_vm(tmp_path):
+    ports = booted()
+    create(ports, request("A100-4C", name="other"), start=False)
+    ports.claims.add(replace(ports.claims.all()[0], carrier="0000:3b:00.4"))
+    done = begin(script(tmp_path), xml_of(ports))
     assert done.returncode == 1
     assert "0000:3b:00.4 is claimed for VM other" in done.stderr
 
 
 def test_a_copy_is_not_given_the_originals_vgpu(tmp_path):
-    world = booted()
-    copy = xml_of(world).replace(world.machine_id, "f" * 32)
+    ports = booted()
+    copy = xml_of(ports).replace(ports.machine_id, "f" * 32)
     assert begin(script(tmp_path), copy).returncode == 0
-    assert world.claims.all() == ()
+    assert ports.claims.all() == ()
 
 
 def test_a_record_that_cannot_be_read_refuses_the_start(tmp_path):
-    world = booted()
-    done = begin(script(tmp_path), xml_of(world).replace('index="0"', 'index="x"').replace("index='0'", "index='x'"))
+    ports = booted()
+    done = begin(script(tmp_path), xml_of(ports).replace('index="0"', 'index="x"').replace("index='0'", "index='x'"))
     assert done.returncode == 1
     assert "the VM's record cannot be read" in done.stderr
 
 
 LATE = "vgpuctl: the vGPU was not ready within 20 seconds; start the VM again\n"
-"""What a start is told that a busy machine did not let finish in time."""
+"""The error of a start that did not finish in time on a busy machine."""
 
 
-def storm(path: str, world: World, names: list[str]) -> dict[str, tuple[int, str]]:
-    """Call the hook for all these VMs at once, as libvirt does; return each one's exit status and stderr."""
+def storm(path: str, ports: Host, names: list[str]) -> dict[str, tuple[int, str]]:
+    """Run the hook for all these VMs at once, like libvirt; return each exit status and stderr."""
     children = {}
     for name in names:
         children[name] = subprocess.Popen(
@@ -206,54 +206,55 @@ def storm(path: str, world: World, names: list[str]) -> dict[str, tuple[int, str
             env=environment(),
         )  # fmt: skip
     for name, child in children.items():
-        child.stdin.write(xml_of(world, name))
+        child.stdin.write(xml_of(ports, name))
         child.stdin.close()
     return {name: (child.wait(), child.stderr.read()) for name, child in children.items()}
 
 
 def test_fifty_starts_at_once_all_get_their_vgpu_while_vms_are_listed(tmp_path):
     names = [f"vdi-{n:03d}" for n in range(50)]
-    world = simulated_world("l40s-x4")
+    ports = open_simulated_host("l40s-x4")
     for name in names:
-        create_vm(world, wish("L40S-1Q", name=name), start=False, dry_run=False, wait_seconds=60, progress=Silent())
-    open_world("l40s-x4").reboot()
-    world = simulated_world("l40s-x4")
+        create_vm(ports, request("L40S-1Q", name=name), start=False, dry_run=False, wait_seconds=60, progress=Silent())
+    open_host("l40s-x4").reboot()
+    ports = open_simulated_host("l40s-x4")
     path = script(tmp_path, "l40s-x4")
     stop = threading.Event()
     looks: list[int] = []
 
     def listing() -> None:
         while not stop.is_set():
-            looks.append(len(observe(simulated_world("l40s-x4"), Want(models=False)).vms))
+            looks.append(len(observe(open_simulated_host("l40s-x4"), ReadScope(models=False)).vms))
 
     listed = threading.Thread(target=listing)
     listed.start()
-    ended = storm(path, world, names)
+    ended = storm(path, ports, names)
     late = [name for name, answer in ended.items() if answer == (1, LATE)]
-    again = [begin(path, xml_of(world, name)) for name in late]
+    again = [begin(path, xml_of(ports, name)) for name in late]
     stop.set()
     listed.join()
     assert {answer for name, answer in ended.items() if name not in late} <= {(0, "")}
     assert len(late) < 50
     assert [done.returncode for done in again] == [0] * len(late)
     assert set(looks) == {50}
-    assert len(world.claims.all()) == 50
-    present = [v for v in observe(world, Want(models=False)).vgpus if v.present]
+    assert len(ports.claims.all()) == 50
+    present = [v for v in observe(ports, ReadScope(models=False)).vgpus if v.present]
     assert len(present) == 50
 
 
 NOT_FOR_THE_HOOK = """
-    vgpuctl.spec vgpuctl.host.world vgpuctl.host.system vgpuctl.host.journal vgpuctl.host.vendor vgpuctl.host.kernel_log
-    vgpuctl.host.scratch vgpuctl.host.virt.domains vgpuctl.host.virt.storage vgpuctl.engine.create vgpuctl.engine.many
-    vgpuctl.engine.power vgpuctl.engine.reconcile vgpuctl.capacity.by_policy vgpuctl.capacity.kinds vgpuctl.placement
-    vgpuctl.domain.parse vgpuctl.domain.edit vgpuctl.domain.render vgpuctl.cli vgpuctl.remote vgpuctl.doctor vgpuctl.sim
-    asyncio shlex tempfile
+    vgpuctl.config vgpuctl.host.local_host vgpuctl.host.system_files vgpuctl.host.audit_journal
+    vgpuctl.host.vendor_commands vgpuctl.host.kernel_log vgpuctl.host.scratch vgpuctl.host.virt.domains
+    vgpuctl.host.virt.storage vgpuctl.engine.create vgpuctl.engine.ensure_vms vgpuctl.engine.power
+    vgpuctl.engine.reconcile vgpuctl.capacity.policy_placement vgpuctl.capacity.gpu_states vgpuctl.placement
+    vgpuctl.domain.domain_xml vgpuctl.domain.domain_edit vgpuctl.domain.render vgpuctl.cli vgpuctl.remote
+    vgpuctl.doctor vgpuctl.sim asyncio shlex tempfile
 """
-"""What takes time to load and has no use where a VM of ours starts."""
+"""Modules that are slow to load and not needed when a managed VM starts."""
 
 
-def test_nothing_heavy_and_nothing_beside_the_standard_library_is_loaded():
-    code = "import sys, vgpuctl.hook.run, vgpuctl.host.quiet; print(*sorted(sys.modules))"
+def test_the_hook_loads_only_light_standard_library_modules():
+    code = "import sys, vgpuctl.hook.run, vgpuctl.host.hook_host; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"],
                           capture_output=True, text=True, check=True)  # fmt: skip
     loaded = set(done.stdout.split())
@@ -263,7 +264,7 @@ def test_nothing_heavy_and_nothing_beside_the_standard_library_is_loaded():
 
 
 def test_the_deadline_says_try_again_and_never_no_capacity():
-    hook.with_deadline(0.01)
+    hook.set_deadline(0.01)
     with pytest.raises(Temporary, match="not ready within") as raised:
         threading.Event().wait(10)
     assert raised.value.status == 75
@@ -273,52 +274,52 @@ def test_the_deadline_says_try_again_and_never_no_capacity():
 def test_libvirt_is_not_called(tmp_path):
     from vgpuctl.host.virt.absent import AbsentHypervisor
 
-    world = booted()
-    xml = xml_of(world)
-    hook.prepare(replace(world, hypervisor=AbsentHypervisor("it waits"), clock=EagerClock()), xml)
-    assert len(world.claims.all()) == 1
+    ports = booted()
+    xml = xml_of(ports)
+    hook.prepare(replace(ports, hypervisor=AbsentHypervisor("it waits"), clock=EagerClock()), xml)
+    assert len(ports.claims.all()) == 1
 
 
-def lending(scenario: str, profile: str, *names: str) -> World:
+def lending(scenario: str, profile: str, *names: str) -> Host:
     """A host with VMs that are off and reserve their places only while they run."""
-    world = simulated_world(scenario)
+    ports = open_simulated_host(scenario)
     for name in names:
-        create(world, wish(profile, name=name, reserve="running"), start=False)
-    return world
+        create(ports, request(profile, name=name, reserve="running"), start=False)
+    return ports
 
 
-def devices(world: World) -> set[str]:
+def devices(ports: Host) -> set[str]:
     """Every carrier with a claim or a device."""
-    seen = observe(world, Want(models=False))
+    seen = observe(ports, ReadScope(models=False))
     return {c.carrier for c in seen.claims} | {v.carrier for v in seen.vgpus if v.present}
 
 
 @pytest.mark.parametrize(("scenario", "profile"), [("a100-40", "A100-4C"), ("t4", "T4-2Q"), ("a16", "A16-2Q")])
-def test_a_plain_start_takes_a_place_and_the_end_gives_it_back(tmp_path, scenario, profile):
-    world = lending(scenario, profile, "vm")
+def test_a_plain_start_claims_and_the_end_releases(tmp_path, scenario, profile):
+    ports = lending(scenario, profile, "vm")
     path = script(tmp_path, scenario)
-    assert devices(world) == set()
-    assert begin(path, xml_of(world)).stderr == ""
-    uuid = world.hypervisor.find_domain("vm").uuid
-    world.hypervisor.start(uuid)
-    assert len(devices(world)) == 1
+    assert devices(ports) == set()
+    assert begin(path, xml_of(ports)).stderr == ""
+    uuid = ports.hypervisor.find_domain("vm").uuid
+    ports.hypervisor.start(uuid)
+    assert len(devices(ports)) == 1
     for reason in ("saved", "migrated"):
-        assert begin(path, xml_of(world), "vm", "release", "end", reason).returncode == 0
-        assert len(devices(world)) == 1
-    world.hypervisor.destroy(uuid)
-    done = begin(path, xml_of(world), "vm", "release", "end", "shutdown")
+        assert begin(path, xml_of(ports), "vm", "release", "end", reason).returncode == 0
+        assert len(devices(ports)) == 1
+    ports.hypervisor.destroy(uuid)
+    done = begin(path, xml_of(ports), "vm", "release", "end", "shutdown")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert devices(world) == set()
-    assert begin(path, xml_of(world), "vm", "release", "end", "failed").returncode == 0
+    assert devices(ports) == set()
+    assert begin(path, xml_of(ports), "vm", "release", "end", "failed").returncode == 0
 
 
-def test_a_vm_that_keeps_its_place_always_keeps_it_when_it_ends(tmp_path):
-    world = simulated_world("a100-40")
-    create(world, wish("A100-4C", name="vm"))
-    world.hypervisor.destroy(world.hypervisor.find_domain("vm").uuid)
-    before = devices(world)
-    hook.release(world, xml_of(world))
-    assert devices(world) == before != set()
+def test_a_vm_with_a_permanent_reservation_keeps_it(tmp_path):
+    ports = open_simulated_host("a100-40")
+    create(ports, request("A100-4C", name="vm"))
+    ports.hypervisor.destroy(ports.hypervisor.find_domain("vm").uuid)
+    before = devices(ports)
+    hook.release(ports, xml_of(ports))
+    assert devices(ports) == before != set()
 
 
 class WithSave:
@@ -334,73 +335,73 @@ class WithSave:
         return self._names if path == "/var/lib/libvirt/qemu/save" else self._inner.listdir(path)
 
 
-def test_a_managed_save_keeps_the_device_also_when_libvirt_does_not_tell_why_the_vm_ended():
-    world = lending("a100-40", "A100-4C", "vm")
-    hook.prepare(world, xml_of(world))
-    before = devices(world)
-    hook.release(replace(world, sysfs=WithSave(world.sysfs, "vm.save")), xml_of(world))
-    assert devices(world) == before != set()
-    hook.release(replace(world, sysfs=WithSave(world.sysfs, "other.save")), xml_of(world))
-    assert devices(world) == set()
+def test_a_managed_save_keeps_the_device_without_a_reason_from_libvirt():
+    ports = lending("a100-40", "A100-4C", "vm")
+    hook.prepare(ports, xml_of(ports))
+    before = devices(ports)
+    hook.release(replace(ports, sysfs=WithSave(ports.sysfs, "vm.save")), xml_of(ports))
+    assert devices(ports) == before != set()
+    hook.release(replace(ports, sysfs=WithSave(ports.sysfs, "other.save")), xml_of(ports))
+    assert devices(ports) == set()
 
 
-def test_a_function_that_another_vm_has_refuses_the_start_and_names_the_command_that_moves_it(tmp_path):
-    world = lending("a100-40", "A100-4C", "vm")
-    create(world, wish("A100-4C", name="kept"))
-    done = begin(script(tmp_path), xml_of(world))
+def test_a_function_of_another_vm_refuses_the_start_with_a_hint_to_move(tmp_path):
+    ports = lending("a100-40", "A100-4C", "vm")
+    create(ports, request("A100-4C", name="kept"))
+    done = begin(script(tmp_path), xml_of(ports))
     assert done.returncode == 1
     assert done.stderr == (
         "vgpuctl: vm reserves 0000:3b:00.4 only while it runs, and kept has it; "
         "vgpuctl start-vm vm gives it a free one\n"
     )
-    assert begin(script(tmp_path), xml_of(world), "vm", "release", "end", "failed").returncode == 0
-    assert {c.vm for c in world.claims.all()} == {"kept"}, "the other's is left alone"
+    assert begin(script(tmp_path), xml_of(ports), "vm", "release", "end", "failed").returncode == 0
+    assert {c.vm for c in ports.claims.all()} == {"kept"}, "the other's is left alone"
 
 
 @pytest.mark.parametrize(("scenario", "profile", "fit"), [("a100-40", "A100-20C", 2), ("t4", "T4-8Q", 4)])
-def test_what_is_promised_to_others_is_not_lent_although_it_is_missing(scenario, profile, fit):
-    world = lending(scenario, profile, "vm")
+def test_a_missing_device_of_another_vm_is_not_taken(scenario, profile, fit):
+    ports = lending(scenario, profile, "vm")
     for number in range(fit):
-        create(world, wish(profile, name=f"kept-{number}"))
-    open_world(scenario).reboot()
-    world = simulated_world(scenario)
+        create(ports, request(profile, name=f"kept-{number}"))
+    open_host(scenario).reboot()
+    ports = open_simulated_host(scenario)
     with pytest.raises(VgpuctlError, match=r"kept-0 has it|no room"):
-        hook.prepare(world, xml_of(world))
-    assert devices(world) == set()
+        hook.prepare(ports, xml_of(ports))
+    assert devices(ports) == set()
     for number in range(fit):
-        hook.prepare(world, xml_of(world, f"kept-{number}"))
-    assert len(world.claims.all()) == fit
+        hook.prepare(ports, xml_of(ports, f"kept-{number}"))
+    assert len(ports.claims.all()) == fit
 
 
-def test_an_mdev_is_made_on_another_gpu_and_found_there_again(tmp_path):
+def test_an_mdev_is_made_on_another_gpu_and_reused(tmp_path):
     scenario = tmp_path / "two.yaml"
     scenario.write_text("version: 1\ngpus:\n  - {model: T4, profiles: [T4-8Q]}\n  - {model: T4, profiles: [T4-8Q]}\n")
-    world = lending(str(scenario), "T4-8Q", "vm")
-    first = observe(world, Want()).gpus[0].address
+    ports = lending(str(scenario), "T4-8Q", "vm")
+    first = observe(ports, ReadScope()).gpus[0].address
     for name in ("kept-1", "kept-2"):
-        create(world, wish("T4-8Q", name=name, gpu=first))
+        create(ports, request("T4-8Q", name=name, gpu=first))
     path = script(tmp_path, str(scenario))
-    assert begin(path, xml_of(world)).stderr == ""
-    uuid = world.hypervisor.find_domain("vm").uuid
-    (claim,) = [c for c in world.claims.all() if c.vm == "vm"]
+    assert begin(path, xml_of(ports)).stderr == ""
+    uuid = ports.hypervisor.find_domain("vm").uuid
+    (claim,) = [c for c in ports.claims.all() if c.vm == "vm"]
     assert claim.gpu != first
-    (seen,) = [v for v in observe(world, Want()).vgpus if v.vm == "vm"]
+    (seen,) = [v for v in observe(ports, ReadScope()).vgpus if v.vm == "vm"]
     assert (seen.gpu, seen.present) == (claim.gpu, True)
-    world.hypervisor.start(uuid)
-    before = devices(world)
-    assert begin(path, xml_of(world)).returncode == 0, "as after a managed save: it is there"
-    assert devices(world) == before
-    world.hypervisor.destroy(uuid)
-    assert begin(path, xml_of(world), "vm", "release", "end", "destroyed").stderr == ""
-    assert len(devices(world)) == len(before) - 1
+    ports.hypervisor.start(uuid)
+    before = devices(ports)
+    assert begin(path, xml_of(ports)).returncode == 0, "as after a managed save: it is there"
+    assert devices(ports) == before
+    ports.hypervisor.destroy(uuid)
+    assert begin(path, xml_of(ports), "vm", "release", "end", "destroyed").stderr == ""
+    assert len(devices(ports)) == len(before) - 1
 
 
-def test_what_a_living_command_works_on_is_left_to_it():
-    world = lending("a100-40", "A100-4C", "vm")
-    hook.prepare(world, xml_of(world))
-    (claim,) = world.claims.all()
-    world.claims.remove(claim.carrier, claim.vm_uuid)
+def test_a_running_commands_vm_is_left_alone():
+    ports = lending("a100-40", "A100-4C", "vm")
+    hook.prepare(ports, xml_of(ports))
+    (claim,) = ports.claims.all()
+    ports.claims.remove(claim.carrier, claim.vm_uuid)
     ticks = int(Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19])
-    world.claims.add(replace(claim, process=replace(claim.process, pid=1, start_ticks=ticks)))
-    hook.release(world, xml_of(world))
-    assert len(devices(world)) == 1
+    ports.claims.add(replace(claim, process=replace(claim.process, pid=1, start_ticks=ticks)))
+    hook.release(ports, xml_of(ports))
+    assert len(devices(ports)) == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disks made by hand, byte by byte, for the tests of images."""
+"""Disks built byte by byte for the tests of images."""
 
 import struct
 import uuid

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A libnvidia-ml made of the few functions that are asked, and programs that ask it through the real pynvml."""
+"""A libnvidia-ml of the few functions that are called, and programs that call it through the real pynvml."""
 
 import os
 import subprocess
@@ -82,7 +82,7 @@ DO = """
 import sys
 from vgpuctl.errors import NvmlFailed
 from vgpuctl.host.nvml import HostNvml
-from vgpuctl.model.scheduler import Policy, SchedulerSpec
+from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 from vgpuctl.value import as_dict
 nvml, address = HostNvml(), sys.argv[1]
 for words in sys.argv[2:]:
@@ -95,21 +95,21 @@ for words in sys.argv[2:]:
 
 
 def done_by(directory, *words, flags=(), program=DO):
-    """Evaluate these words with `nvml` and `address` one after the other; return (what each said, calls)."""
+    """Evaluate these expressions with `nvml` and `address` in order; return (results, calls)."""
     printed, calls = run(directory, program, ADDRESS, *words, flags=flags)
     assert calls.count("init") == calls.count("shutdown")
     return [eval(line)[0] for line in printed.splitlines()], calls
 
 
-def asked(directory, *flags, driver="550.144.02", init=0, address=ADDRESS):
-    """Ask HostNvml in a process of its own that finds this library; return (status, gpu, calls)."""
+def query_gpu(directory, *flags, driver="550.144.02", init=0, address=ADDRESS):
+    """Query HostNvml in a separate process that loads this library; return (status, gpu, calls)."""
     printed, calls = run(directory, ASK, address, flags=flags, driver=driver, init=init)
     status, gpu = eval(printed)
     return status, gpu, calls
 
 
 def run(directory, program, *words, flags=(), driver="550.144.02", init=0):
-    """Run a program in a process of its own that finds this library; return (what it printed, calls)."""
+    """Run a program in a separate process that loads this library; return (its output, calls)."""
     log = directory / "log"
     log.write_text("")
     (directory / "nvml.c").write_text(LIBRARY + MIG + PLACEMENTS + INSTANCE_SCHEDULERS + GUESTS)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of the tests' libnvidia-ml that a GPU or a driver may lack, each behind its own macro.
 
-MIG is an A100 of 80 GiB with four of its profiles; its state lasts as long as the process that loaded it.
+MIG is that of an 80 GiB A100 with four of its profiles; its state lasts as long as the process that loads it.
 """
 
 MIG = r"""

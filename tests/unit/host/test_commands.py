@@ -10,13 +10,13 @@ from vgpuctl.host import commands
 
 
 def python(code, **options):
-    return commands.run([sys.executable, "-c", code], **{"deadline_seconds": 30, **options})
+    return commands.run_command([sys.executable, "-c", code], **{"deadline_seconds": 30, **options})
 
 
 def test_status_and_both_streams_come_back():
     result = python("import sys; print('out'); print('why\\n\\nlast ', file=sys.stderr); sys.exit(3)")
-    assert (result.rc, result.stdout, result.complaint) == (3, "out\n", "last")
-    assert python("import sys; sys.exit(4)").complaint == "it ended with status 4"
+    assert (result.status, result.stdout, result.error_line) == (3, "out\n", "last")
+    assert python("import sys; sys.exit(4)").error_line == "it ended with status 4"
 
 
 def test_it_can_be_given_input_and_otherwise_has_none():
@@ -27,27 +27,29 @@ def test_it_can_be_given_input_and_otherwise_has_none():
 
 def test_its_language_is_fixed_and_its_session_its_own():
     code = "import os; print(os.environ['LC_ALL'], sorted(os.environ), os.getsid(0) == os.getpid())"
-    found = python(code).stdout
-    assert found.startswith("C [")
-    assert "HOME" not in found
-    assert found.endswith("True\n")
+    result = python(code).stdout
+    assert result.startswith("C [")
+    assert "HOME" not in result
+    assert result.endswith("True\n")
 
 
 def test_no_shell_reads_the_arguments():
     assert (
-        commands.run([sys.executable, "-c", "import sys; print(sys.argv[1])", "$(id); *"], deadline_seconds=30).stdout
+        commands.run_command(
+            [sys.executable, "-c", "import sys; print(sys.argv[1])", "$(id); *"], deadline_seconds=30
+        ).stdout
         == "$(id); *\n"
     )
 
 
 def test_a_name_without_its_directory_is_refused():
     with pytest.raises(ValueError, match="absolute"):
-        commands.run(["qemu-img"], deadline_seconds=1)
+        commands.run_command(["qemu-img"], deadline_seconds=1)
 
 
 def test_what_is_not_installed_is_an_oserror():
     with pytest.raises(FileNotFoundError):
-        commands.run(["/no/such/command"], deadline_seconds=1)
+        commands.run_command(["/no/such/command"], deadline_seconds=1)
 
 
 def test_the_deadline_kills_the_child_alone_and_does_not_wait_for_what_it_started(tmp_path):
@@ -56,7 +58,7 @@ def test_the_deadline_kills_the_child_alone_and_does_not_wait_for_what_it_starte
     # The grandchild keeps the child's pipes open, and itself waits in the FIFO.
     code = '(printf alive > "$1") & echo $$ > "$2"; wait'
     with pytest.raises(TimeoutError, match="did not end"):
-        commands.run(["/bin/sh", "-c", code, "sh", str(fifo), str(mine)], deadline_seconds=1)
+        commands.run_command(["/bin/sh", "-c", code, "sh", str(fifo), str(mine)], deadline_seconds=1)
     with pytest.raises(ProcessLookupError):
         os.kill(int(mine.read_text()), 0)
     assert fifo.read_bytes() == b"alive"

@@ -100,8 +100,8 @@ def test_links_in_a_circle_end(tmp_path):
     assert caught.value.errno == errno.ELOOP
 
 
-def test_a_file_that_acts_when_read_is_not_read(tmp_path):
-    fifo = tmp_path / "reset_gpu"  # opening a FIFO would wait for ever
+def test_a_file_with_read_effects_is_not_read(tmp_path):
+    fifo = tmp_path / "reset_gpu"  # opening a FIFO would block forever
     os.mkfifo(fifo)
     with pytest.raises(PermissionError, match="resets"):
         files_below("/").read(str(fifo))
@@ -133,7 +133,7 @@ def test_nothing_is_written_under_the_host_lock(tmp_path):
     with pytest.raises(AssertionError):
         files.write(str(path), "after")
     with pytest.raises(AssertionError):
-        files.write_parked(str(path), "after", gpu="0000:3b:00.0", deadline_seconds=1)
+        files.write_uninterruptible(str(path), "after", gpu="0000:3b:00.0", deadline_seconds=1)
     assert path.read_text() == "before"
 
 

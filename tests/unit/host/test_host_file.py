@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""host.yaml on a disk: whole or not at all, with its owner and mode, and never over somebody else's change."""
+"""host.yaml on a disk: replaced atomically, with its owner and mode, and never over a concurrent change."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_link_stays_and_the_file_it_names_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("was", [None, "older"])
-def test_a_change_by_somebody_else_is_kept(tmp_path: Path, was: str | None) -> None:
+def test_a_concurrent_change_is_kept(tmp_path: Path, was: str | None) -> None:
     path = tmp_path / "host.yaml"
     path.write_text("theirs")
     with pytest.raises(Busy, match="changed by somebody else"):
@@ -64,7 +64,7 @@ def test_nothing_is_written_under_the_host_lock(tmp_path: Path) -> None:
 def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path) -> None:
     path = tmp_path / "host.yaml"
     path.write_text("old")
-    me = HostProcesses().this()
+    me = HostProcesses().current_process()
     (tmp_path / f".host.yaml.vgpuctl-{me.pid}-{me.start_ticks}").symlink_to("/nowhere/else")
     with pytest.raises(OSError):  # noqa: PT011 - a link where the new file is written is not followed
         file_at(path).replace("new", "old")
@@ -72,11 +72,11 @@ def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path) -> None:
 
 
 def versions(path: Path) -> dict[int, str]:
-    """Return the versions before that are there, by number."""
+    """Return the existing old versions by number."""
     return {int(p.suffix[1:]): p.read_text() for p in path.parent.glob(f"{path.name}.[0-9]*")}
 
 
-def test_the_last_ten_versions_are_kept_with_their_mode_and_owner(tmp_path: Path) -> None:
+def test_ten_old_versions_keep_their_mode_and_owner(tmp_path: Path) -> None:
     path = tmp_path / "host.yaml"
     path.write_text("0")
     os.chmod(path, 0o640)
@@ -87,7 +87,11 @@ def test_the_last_ten_versions_are_kept_with_their_mode_and_owner(tmp_path: Path
     assert versions(path) == {number: str(13 - number) for number in range(1, 11)}
     known = {(s.st_mode & 0o7777, s.st_uid, s.st_gid) for s in (os.stat(p) for p in tmp_path.iterdir())}
     assert known == {(0o640, 1234, 4321)}
-    assert (file_at(path).kept(1), file_at(path).kept(10), file_at(path).kept(11)) == ("12", "3", None)
+    assert (
+        file_at(path).previous_version(1),
+        file_at(path).previous_version(10),
+        file_at(path).previous_version(11),
+    ) == ("12", "3", None)
 
 
 def test_what_is_taken_back_leaves_no_version(tmp_path: Path) -> None:
@@ -96,9 +100,9 @@ def test_what_is_taken_back_leaves_no_version(tmp_path: Path) -> None:
     file_at(path).replace("b", "a")
     before = versions(path)
     file_at(path).replace("c", "b")
-    file_at(path).replace("b", "c", taken_back=True)
+    file_at(path).replace("b", "c", is_undo=True)
     assert (path.read_text(), versions(path)) == ("b", before)
-    file_at(path).replace("another", "b", taken_back=True)
+    file_at(path).replace("another", "b", is_undo=True)
     assert versions(path) == before
 
 
@@ -115,19 +119,19 @@ def test_versions_stay_where_the_link_is(tmp_path: Path) -> None:
 def test_a_power_cut_between_two_renames_loses_no_version(tmp_path: Path) -> None:
     path = tmp_path / "host.yaml"
     path.write_text("now")
-    for number in (1, 3, 4):  # 2 became 3, and 1 was to become 2
+    for number in (1, 3, 4):  # 2 became 3, and 1 would have become 2 next
         path.with_name(f"host.yaml.{number}").write_text(f"old {number}")
     file_at(path).replace("new", "now")
     assert versions(path) == {1: "now", 2: "old 1", 3: "old 3", 4: "old 4"}
-    path.with_name("host.yaml.1").write_text("new")  # the version was kept, and the file not replaced yet
+    path.with_name("host.yaml.1").write_text("new")  # the old version was saved, and the file not replaced yet
     file_at(path).replace("newer", "new")
     assert versions(path) == {1: "new", 2: "old 1", 3: "old 3", 4: "old 4"}
 
 
-def test_a_version_that_cannot_be_kept_stops_the_change(tmp_path: Path) -> None:
+def test_a_version_that_cannot_be_saved_is_fatal(tmp_path: Path) -> None:
     path = tmp_path / "host.yaml"
     path.write_text("old")
-    me = HostProcesses().this()
+    me = HostProcesses().current_process()
     (tmp_path / f".host.yaml.1.vgpuctl-{me.pid}-{me.start_ticks}").symlink_to("/nowhere/else")
     with pytest.raises(OSError):  # noqa: PT011
         file_at(path).replace("new", "old")
@@ -148,7 +152,7 @@ def test_only_a_regular_file_of_a_bounded_size_is_read(tmp_path: Path, kind: str
             act()
 
 
-def test_a_file_is_kept_as_it_is_with_bytes_that_are_no_text(tmp_path: Path) -> None:
+def test_a_version_keeps_bytes_that_are_not_text(tmp_path: Path) -> None:
     path = tmp_path / "host.yaml"
     path.write_bytes(b"version: 1\r\n# caf\xe9\r\n")
     file_at(path).replace("new", file_at(path).read())

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVML through the real pynvml, on a libnvidia-ml made of the few functions that are asked."""
+"""NVML through the real pynvml, on a libnvidia-ml of the few functions that are called."""
 
 import os
 
 import pytest
 
-from tests.unit.host.nvml_library import ADDRESS, asked, done_by
-from vgpuctl.host.nvml import HostNvml, NoNvml, bus_id
+from tests.unit.host.nvml_library import ADDRESS, done_by, query_gpu
+from vgpuctl.host.nvml import AbsentNvml, HostNvml, nvml_bus_id
 from vgpuctl.value import as_dict
 
 
-def test_a_vgpu_driver_tells_its_types(tmp_path):
-    status, gpu, calls = asked(tmp_path, "-DPER_VM")
+def test_a_vgpu_driver_has_types(tmp_path):
+    status, gpu, calls = query_gpu(tmp_path, "-DPER_VM")
     assert status == {"available": True, "reason": None, "driver_version": "550.144.02"}
     assert (gpu["model"], gpu["framebuffer_mib"]) == ("NVIDIA A100-PCIE-40GB", 40960)
     unknown = dict.fromkeys(("gi_profile_id", "max_per_gi", "placement_ids", "placement_size"))
@@ -22,57 +22,57 @@ def test_a_vgpu_driver_tells_its_types(tmp_path):
     assert calls == ["init", "00000000:3B:00.0", "shutdown", "init", "shutdown"]
 
 
-def test_error_correction_is_told_with_what_waits_for_a_reset(tmp_path):
-    (found,), _calls = done_by(tmp_path, "nvml.ecc(address)", flags=["-DECC=2"])
-    assert found == {"enabled": False, "pending": True}
+def test_ecc_has_the_mode_pending_a_reset(tmp_path):
+    (result,), _calls = done_by(tmp_path, "nvml.ecc(address)", flags=["-DECC=2"])
+    assert result == {"enabled": False, "pending_enabled": True}
 
 
 def test_a_gpu_without_error_correction_tells_nothing(tmp_path):
-    (found,), _calls = done_by(tmp_path, "nvml.ecc(address)")
-    assert found is None
-    assert NoNvml("--root").ecc(ADDRESS) is None
+    (result,), _calls = done_by(tmp_path, "nvml.ecc(address)")
+    assert result is None
+    assert AbsentNvml("--root").ecc(ADDRESS) is None
 
 
 def test_how_many_fit_in_a_vm_may_be_missing(tmp_path):
-    _status, gpu, _calls = asked(tmp_path)
-    assert [found["max_per_vm"] for found in gpu["types"].values()] == [16, 16]
+    _status, gpu, _calls = query_gpu(tmp_path)
+    assert [result["max_per_vm"] for result in gpu["types"].values()] == [16, 16]
 
 
 def test_a_function_it_lacks_is_named(tmp_path):
-    status, gpu, calls = asked(tmp_path, "-DOLD")
+    status, gpu, calls = query_gpu(tmp_path, "-DOLD")
     assert (status["available"], status["reason"]) == (False, "nvmlVgpuTypeGetMaxInstances")
     assert gpu is None
     assert calls.count("init") == calls.count("shutdown")
 
 
 def test_an_old_driver_is_too_old(tmp_path):
-    status, _gpu, _calls = asked(tmp_path, driver="390.157")
+    status, _gpu, _calls = query_gpu(tmp_path, driver="390.157")
     assert status == {"available": False, "reason": "too-old", "driver_version": "390.157"}
 
 
 @pytest.mark.parametrize(("init", "reason"), [(18, "too-old"), (9, "absent"), (4, "nvmlInit: ")])
 def test_why_it_did_not_start(tmp_path, init, reason):
-    status, gpu, _calls = asked(tmp_path, init=init)
+    status, gpu, _calls = query_gpu(tmp_path, init=init)
     assert gpu is None
     assert status["reason"].startswith(reason)
     assert not status["available"]
 
 
 def test_the_plain_driver_has_a_model_and_no_types(tmp_path):
-    _status, gpu, _calls = asked(tmp_path, "-DDATACENTRE")
+    _status, gpu, _calls = query_gpu(tmp_path, "-DDATACENTRE")
     assert (gpu["model"], gpu["types"]) == ("NVIDIA A100-PCIE-40GB", {})
 
 
 def test_the_plain_driver_tells_of_mig_too(tmp_path):
-    _status, gpu, _calls = asked(tmp_path, "-DDATACENTRE", "-DMODE=1")
+    _status, gpu, _calls = query_gpu(tmp_path, "-DDATACENTRE", "-DMODE=1")
     assert gpu["mig"]["enabled"]
-    assert [found["name"] for found in gpu["mig"]["profiles"]] == ["7g.80gb", "3g.40gb", "1g.10gb", "1g.10gb+me"]
-    assert [found["gi_id"] for found in gpu["mig"]["instances"]] == [5]
+    assert [result["name"] for result in gpu["mig"]["profiles"]] == ["7g.80gb", "3g.40gb", "1g.10gb", "1g.10gb+me"]
+    assert [result["gi_id"] for result in gpu["mig"]["instances"]] == [5]
     assert (gpu["types"], gpu["mixed_size"], gpu["scheduler"]) == ({}, None, None)
 
 
 def test_a_gpu_it_does_not_know_is_none_and_nvml_is_closed(tmp_path):
-    _status, gpu, calls = asked(tmp_path, address="0000:5e:00.0")
+    _status, gpu, calls = query_gpu(tmp_path, address="0000:5e:00.0")
     assert gpu is None
     assert calls == ["init", "00000000:5E:00.0", "shutdown", "init", "shutdown"]
 
@@ -91,14 +91,14 @@ def test_a_python_without_pynvml():
     assert HostNvml(load).gpu(ADDRESS) is None
 
 
-def test_what_is_no_pci_device_is_not_asked_about():
+def test_only_pci_devices_are_queried():
     assert HostNvml().gpu("mtty") is None
 
 
-def test_nvml_that_is_not_asked_says_why():
-    assert as_dict(NoNvml("--root").status()) == {"available": False, "reason": "--root", "driver_version": None}
-    assert NoNvml("--root").gpu(ADDRESS) is None
+def test_absent_nvml_has_a_reason():
+    assert as_dict(AbsentNvml("--root").status()) == {"available": False, "reason": "--root", "driver_version": None}
+    assert AbsentNvml("--root").gpu(ADDRESS) is None
 
 
 def test_its_spelling_of_an_address():
-    assert bus_id("10000:af:1f.7".replace("10000", "0001")) == "00000001:AF:1F.7"
+    assert nvml_bus_id("10000:af:1f.7".replace("10000", "0001")) == "00000001:AF:1F.7"

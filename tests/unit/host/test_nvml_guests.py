@@ -2,7 +2,7 @@
 """NVML's running vGPUs: the VM of each, and the driver in its guest."""
 
 from tests.unit.host.nvml_library import done_by
-from vgpuctl.host.nvml import NoNvml
+from vgpuctl.host.nvml import AbsentNvml
 
 ASK = "[[g.vm_uuid, g.driver_version] for g in nvml.guests(address)]"
 VM = "aaaaaaaa-0000-4000-8000-000000000001"
@@ -13,13 +13,13 @@ def test_each_running_vgpu_has_its_vm_and_the_driver_in_there(tmp_path):
     assert guests == [[VM, "551.61"], [None, None]], "another hypervisor's number is no UUID, and words are no version"
 
 
-def test_one_that_ends_meanwhile_is_of_nobody(tmp_path):
+def test_a_vgpu_that_ends_has_no_vm(tmp_path):
     (guests,), _calls = done_by(tmp_path, ASK, flags=("-DGUESTS=3",))
     assert guests[2] == [None, None]
 
 
 def test_a_gpu_without_running_vgpus_has_none_and_a_library_without_the_calls_does_not_tell(tmp_path):
-    for flags, told in (("-DGUESTS=0",), ()), ((), None), (("-DGUESTS=2", "-DNO_GUEST_DRIVER"), None):
+    for flags, reported in (("-DGUESTS=0",), ()), ((), None), (("-DGUESTS=2", "-DNO_GUEST_DRIVER"), None):
         (guests,), _calls = done_by(tmp_path, "nvml.guests(address)", flags=flags)
-        assert guests == told
-    assert NoNvml("--root").guests("0000:3b:00.0") is None
+        assert guests == reported
+    assert AbsentNvml("--root").guests("0000:3b:00.0") is None

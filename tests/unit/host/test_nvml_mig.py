@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG through NVML: what is told of it, its mode, and GPU instances made and destroyed."""
+"""MIG through NVML: what it reports, the mode, and creating and destroying GPU instances."""
 
 import pytest
 
-from tests.unit.host.nvml_library import asked, done_by
+from tests.unit.host.nvml_library import done_by, query_gpu
 from vgpuctl.errors import NvmlFailed
-from vgpuctl.host.nvml import HostNvml, NoNvml
-from vgpuctl.host.nvml.mig import profile_name
+from vgpuctl.host.nvml import AbsentNvml, HostNvml
+from vgpuctl.host.nvml.mig import format_profile_name
 
 ONES = tuple({"start": start, "size": 1} for start in range(7))
 PROFILES = (
-    {"profile_id": 0, "name": "7g.80gb", "slices": 7, "memory_mib": 80384, "maximum": 1,
+    {"profile_id": 0, "name": "7g.80gb", "compute_slices": 7, "memory_mib": 80384, "max_instances": 1,
      "placements": ({"start": 0, "size": 8},)},
-    {"profile_id": 9, "name": "3g.40gb", "slices": 3, "memory_mib": 40192, "maximum": 2,
+    {"profile_id": 9, "name": "3g.40gb", "compute_slices": 3, "memory_mib": 40192, "max_instances": 2,
      "placements": ({"start": 0, "size": 4}, {"start": 4, "size": 4})},
-    {"profile_id": 19, "name": "1g.10gb", "slices": 1, "memory_mib": 9856, "maximum": 7, "placements": ONES},
-    {"profile_id": 20, "name": "1g.10gb+me", "slices": 1, "memory_mib": 9856, "maximum": 1, "placements": ONES},
+    {"profile_id": 19, "name": "1g.10gb", "compute_slices": 1, "memory_mib": 9856, "max_instances": 7,
+     "placements": ONES},
+    {"profile_id": 20, "name": "1g.10gb+me", "compute_slices": 1, "memory_mib": 9856, "max_instances": 1,
+     "placements": ONES},
 )  # fmt: skip
-INSTANCE = {"gi_id": 5, "profile_id": 9, "span": {"start": 4, "size": 4}}
+INSTANCE = {"gi_id": 5, "profile_id": 9, "placement": {"start": 4, "size": 4}}
 OF_MIG = ("profile", "places", "instances", "type-profile")
 
 
@@ -25,30 +27,30 @@ def changes(calls):
     return [call for call in calls if ":" in call and not call.startswith("0")]
 
 
-def test_all_of_it_is_told_by_the_ids_that_make_instances_and_not_by_nvmls_index(tmp_path):
-    _status, gpu, _calls = asked(tmp_path, "-DMODE=1")
-    assert gpu["mig"] == {"enabled": True, "pending": True, "profiles": PROFILES, "instances": (INSTANCE,)}
+def test_mig_profiles_have_profile_ids_and_not_nvml_indexes(tmp_path):
+    _status, gpu, _calls = query_gpu(tmp_path, "-DMODE=1")
+    assert gpu["mig"] == {"enabled": True, "pending_enabled": True, "profiles": PROFILES, "instances": (INSTANCE,)}
 
 
 def test_a_library_without_names_gets_the_same_ones(tmp_path):
-    _status, gpu, _calls = asked(tmp_path, "-DMODE=1", "-DNO_NAMES", "-DMEMORY=81920ULL")
+    _status, gpu, _calls = query_gpu(tmp_path, "-DMODE=1", "-DNO_NAMES", "-DMEMORY=81920ULL")
     assert gpu["mig"]["profiles"] == PROFILES
 
 
-def test_with_mig_off_profiles_are_told_and_instances_not_asked_for(tmp_path):
-    _status, gpu, calls = asked(tmp_path, "-DMODE=0")
-    assert gpu["mig"] == {"enabled": False, "pending": False, "profiles": PROFILES, "instances": ()}
+def test_with_mig_off_profiles_are_listed_and_no_instances(tmp_path):
+    _status, gpu, calls = query_gpu(tmp_path, "-DMODE=0")
+    assert gpu["mig"] == {"enabled": False, "pending_enabled": False, "profiles": PROFILES, "instances": ()}
     assert "instances" not in calls
 
 
-def test_a_gpu_without_mig_is_asked_nothing_more_of_it(tmp_path):
-    _status, gpu, calls = asked(tmp_path, "-DPROFILE_IDS", "-DPER_GI")
+def test_a_gpu_without_mig_gets_no_mig_call(tmp_path):
+    _status, gpu, calls = query_gpu(tmp_path, "-DPROFILE_IDS", "-DPER_GI")
     assert gpu["mig"] is None
     assert not set(calls) & set(OF_MIG)
 
 
 def test_a_type_says_which_instances_it_runs_in_and_how_many_one_takes(tmp_path):
-    _status, gpu, _calls = asked(tmp_path, "-DMODE=0", "-DPROFILE_IDS", "-DPER_GI")
+    _status, gpu, _calls = query_gpu(tmp_path, "-DMODE=0", "-DPROFILE_IDS", "-DPER_GI")
     assert {n: (t["gi_profile_id"], t["max_per_gi"]) for n, t in gpu["types"].items()} == {
         468: (None, None),
         471: (19, 12),
@@ -56,18 +58,18 @@ def test_a_type_says_which_instances_it_runs_in_and_how_many_one_takes(tmp_path)
 
 
 def test_how_many_an_instance_takes_may_be_missing(tmp_path):
-    _status, gpu, _calls = asked(tmp_path, "-DMODE=0", "-DPROFILE_IDS")
+    _status, gpu, _calls = query_gpu(tmp_path, "-DMODE=0", "-DPROFILE_IDS")
     assert (gpu["types"][471]["gi_profile_id"], gpu["types"][471]["max_per_gi"]) == (19, None)
 
 
-def test_instances_that_are_not_told_are_not_none(tmp_path):
-    _status, gpu, _calls = asked(tmp_path, "-DMODE=1", "-DOTHERS", "-DPROFILE_IDS")
+def test_unknown_instances_are_not_empty(tmp_path):
+    _status, gpu, _calls = query_gpu(tmp_path, "-DMODE=1", "-DOTHERS", "-DPROFILE_IDS")
     assert gpu["mig"] is None
     assert gpu["types"][471]["gi_profile_id"] == 19
 
 
-def test_a_profile_whose_places_are_not_told_is_left_out_and_its_instances_are_not(tmp_path):
-    _status, gpu, calls = asked(tmp_path, "-DMODE=1", "-DNO_PLACES")
+def test_a_profile_with_unknown_placements_is_omitted_but_its_instances_stay(tmp_path):
+    _status, gpu, calls = query_gpu(tmp_path, "-DMODE=1", "-DNO_PLACES")
     assert gpu["mig"]["profiles"] == PROFILES[:3]
     assert calls.count("instances") == 4
 
@@ -78,7 +80,7 @@ def test_a_profile_whose_places_are_not_told_is_left_out_and_its_instances_are_n
     [(1, 9856, "1g.10gb"), (1, 19968, "1g.20gb"), (2, 19968, "2g.20gb"), (3, 40192, "3g.40gb"), (7, 80384, "7g.80gb")],
 )
 def test_names_are_those_of_nvidia_smi(gpu_mib, slices, memory_mib, name):
-    assert profile_name(slices, memory_mib, gpu_mib) == name
+    assert format_profile_name(slices, memory_mib, gpu_mib) == name
 
 
 @pytest.mark.parametrize(
@@ -95,22 +97,22 @@ def test_names_are_those_of_nvidia_smi(gpu_mib, slices, memory_mib, name):
     ],
 )
 def test_names_of_other_sizes(slices, memory_mib, gpu_mib, name):
-    assert profile_name(slices, memory_mib, gpu_mib) == name
-    assert profile_name(slices, memory_mib, gpu_mib, "+gfx") == f"{name}+gfx"
+    assert format_profile_name(slices, memory_mib, gpu_mib) == name
+    assert format_profile_name(slices, memory_mib, gpu_mib, "+gfx") == f"{name}+gfx"
 
 
-ON, LOOK = "nvml.set_mig(address, enabled=True)", "(lambda m: (m.enabled, m.pending))(nvml.gpu(address).mig)"
+ON, LOOK = "nvml.set_mig(address, enabled=True)", "(lambda m: (m.enabled, m.pending_enabled))(nvml.gpu(address).mig)"
 
 
 def test_it_is_turned_on_where_the_gpu_does_that_now(tmp_path):
-    said, _calls = done_by(tmp_path, ON, LOOK, flags=("-DMODE=0",))
-    assert said == [None, (True, True)]
+    text, _calls = done_by(tmp_path, ON, LOOK, flags=("-DMODE=0",))
+    assert text == [None, (True, True)]
 
 
 @pytest.mark.parametrize("activation", [16, 19], ids=["reset required", "in use by another client"])
 def test_one_that_waits_for_a_reset_is_pending_and_no_error(tmp_path, activation):
-    said, calls = done_by(tmp_path, ON, LOOK, flags=("-DMODE=0", f"-DACTIVATION={activation}"))
-    assert said == [None, (False, True)]
+    text, calls = done_by(tmp_path, ON, LOOK, flags=("-DMODE=0", f"-DACTIVATION={activation}"))
+    assert text == [None, (False, True)]
     assert changes(calls) == ["set-mode:1,0,0"]
 
 
@@ -124,8 +126,8 @@ def test_one_that_nvml_takes_and_neither_does_nor_has_pending_is_a_refusal(tmp_p
 
 
 def test_it_is_turned_off(tmp_path):
-    said, calls = done_by(tmp_path, ON.replace("True", "False"), LOOK, flags=("-DMODE=1",))
-    assert said == [None, (False, False)]
+    text, calls = done_by(tmp_path, ON.replace("True", "False"), LOOK, flags=("-DMODE=1",))
+    assert text == [None, (False, False)]
     assert changes(calls) == ["set-mode:0,0,0"]
 
 
@@ -134,24 +136,27 @@ def test_a_refusal_of_the_mode_keeps_nvmls_number(tmp_path):
     assert (failure["nvml_code"], failure["call"]) == (4, "nvmlDeviceSetMigMode")
 
 
-MAKE, SEE = "nvml.make_instance(address, 9, 4)", "[(i.gi_id, str(i.span)) for i in nvml.gpu(address).mig.instances]"
+MAKE, SEE = (
+    "nvml.create_gpu_instance(address, 9, 4)",
+    "[(i.gi_id, str(i.placement)) for i in nvml.gpu(address).mig.instances]",
+)
 
 
 def test_an_instance_is_made_at_its_place_with_a_compute_instance_of_its_size(tmp_path):
-    said, calls = done_by(tmp_path, MAKE, SEE, flags=("-DMODE=1",))
-    assert said == [6, [(5, "4:4"), (6, "4:4")]]
+    text, calls = done_by(tmp_path, MAKE, SEE, flags=("-DMODE=1",))
+    assert text == [6, [(5, "4:4"), (6, "4:4")]]
     assert changes(calls) == ["make:9,4,4", "make-compute:6,3,0"]
 
 
 def test_a_place_that_the_profile_does_not_have_is_not_tried(tmp_path):
-    (failure,), calls = done_by(tmp_path, "nvml.make_instance(address, 9, 2)", flags=("-DMODE=1",))
+    (failure,), calls = done_by(tmp_path, "nvml.create_gpu_instance(address, 9, 2)", flags=("-DMODE=1",))
     assert failure["said"].endswith("that profile's placements are 0:4, 4:4")
     assert failure["nvml_code"] == 2
     assert changes(calls) == []
 
 
 def test_a_profile_that_the_gpu_does_not_have_is_not_made(tmp_path):
-    (failure,), calls = done_by(tmp_path, "nvml.make_instance(address, 99, 0)", flags=("-DMODE=1",))
+    (failure,), calls = done_by(tmp_path, "nvml.create_gpu_instance(address, 99, 0)", flags=("-DMODE=1",))
     assert failure["nvml_code"] == 2
     assert changes(calls) == []
 
@@ -163,7 +168,7 @@ def test_one_without_its_compute_instance_is_destroyed_again(tmp_path):
     assert changes(calls) == ["make:9,4,4", "make-compute:6,3,0", "destroy:6,0,0"]
 
 
-def test_one_that_cannot_be_destroyed_again_is_said_to_be_left(tmp_path):
+def test_a_failed_rollback_reports_the_instance(tmp_path):
     flags = ("-DMODE=1", "-DMAKE_COMPUTE=23", "-DDESTROY=19")
     (failure, seen), _calls = done_by(tmp_path, MAKE, SEE, flags=flags)
     assert "the GPU instance is left" in failure["said"]
@@ -171,40 +176,40 @@ def test_one_that_cannot_be_destroyed_again_is_said_to_be_left(tmp_path):
 
 
 def test_its_compute_instances_are_destroyed_before_an_instance(tmp_path):
-    said, calls = done_by(tmp_path, "nvml.destroy_instance(address, 5)", SEE, flags=("-DMODE=1",))
-    assert said == [None, []]
+    text, calls = done_by(tmp_path, "nvml.destroy_gpu_instance(address, 5)", SEE, flags=("-DMODE=1",))
+    assert text == [None, []]
     assert changes(calls) == ["destroy-compute:5,0,0", "destroy:5,0,0"]
 
 
 def test_one_in_use_keeps_its_compute_instance(tmp_path):
-    (failure,), calls = done_by(tmp_path, "nvml.destroy_instance(address, 5)", flags=("-DMODE=1", "-DDESTROY=19"))
+    (failure,), calls = done_by(tmp_path, "nvml.destroy_gpu_instance(address, 5)", flags=("-DMODE=1", "-DDESTROY=19"))
     assert (failure["nvml_code"], failure["call"]) == (19, "nvmlGpuInstanceDestroy")
     assert failure["said"].startswith("NVML does not destroy GPU instance 5 of 0000:3b:00.0: ")
     assert changes(calls) == ["destroy-compute:5,0,0", "destroy:5,0,0", "make-compute:5,3,0"]
 
 
 def test_an_instance_that_is_not_there_is_not_destroyed(tmp_path):
-    (failure,), _calls = done_by(tmp_path, "nvml.destroy_instance(address, 7)", flags=("-DMODE=1",))
+    (failure,), _calls = done_by(tmp_path, "nvml.destroy_gpu_instance(address, 7)", flags=("-DMODE=1",))
     assert failure["nvml_code"] == 6
 
 
 def test_a_library_without_mig_says_nothing_and_changes_nothing(tmp_path):
-    words = ("nvml.gpu(address).mig", ON, MAKE, "nvml.destroy_instance(address, 5)")
+    words = ("nvml.gpu(address).mig", ON, MAKE, "nvml.destroy_gpu_instance(address, 5)")
     (mig, *failures), _calls = done_by(tmp_path, *words)
     assert mig is None
     assert {failure["nvml_code"] for failure in failures} == {None}
     assert all("does not have that function" in failure["said"] for failure in failures)
 
 
-def test_with_nobody_to_ask_each_change_is_refused():
+def test_absent_nvml_refuses_each_change():
     def load():
         raise ModuleNotFoundError("No module named 'pynvml'")
 
-    for nvml in (NoNvml("--root"), HostNvml(load)):
+    for nvml in (AbsentNvml("--root"), HostNvml(load)):
         for change in (
             lambda n: n.set_mig("0000:3b:00.0", enabled=True),
-            lambda n: n.make_instance("0000:3b:00.0", 9, 0),
-            lambda n: n.destroy_instance("0000:3b:00.0", 1),
+            lambda n: n.create_gpu_instance("0000:3b:00.0", 9, 0),
+            lambda n: n.destroy_gpu_instance("0000:3b:00.0", 1),
             lambda n: n.set_mixed_size("0000:3b:00.0", enabled=False),
         ):
             with pytest.raises(NvmlFailed) as raised:

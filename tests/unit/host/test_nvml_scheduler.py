@@ -5,14 +5,14 @@ import pytest
 
 from tests.unit.host.nvml_library import ADDRESS, DO, done_by, run
 from vgpuctl.errors import NvmlFailed
-from vgpuctl.host.nvml import HostNvml, NoNvml
-from vgpuctl.model.scheduler import Policy, SchedulerSpec
+from vgpuctl.host.nvml import AbsentNvml, HostNvml
+from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
 
 SET = """
 import sys
 from vgpuctl.errors import NvmlFailed
 from vgpuctl.host.nvml import HostNvml
-from vgpuctl.model.scheduler import GpuScheduler, Policy, SchedulerLimits, SchedulerSpec, SchedulerState
+from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerPolicy, SchedulerLimits, SchedulerSpec, SchedulerState
 nvml = HostNvml()
 gpu = nvml.gpu(sys.argv[1])
 print([repr(gpu.scheduler), gpu.scheduler.state and repr(gpu.scheduler.state)])
@@ -33,21 +33,21 @@ def set_to(directory, specs, *flags):
 
 
 EACH = """[
-    SchedulerSpec(Policy.BEST_EFFORT),
-    SchedulerSpec(Policy.EQUAL_SHARE),
-    SchedulerSpec(Policy.FIXED_SHARE, 3),
-    SchedulerSpec(Policy.EQUAL_SHARE, None, 480, 20),
+    SchedulerSpec(SchedulerPolicy.BEST_EFFORT),
+    SchedulerSpec(SchedulerPolicy.EQUAL_SHARE),
+    SchedulerSpec(SchedulerPolicy.FIXED_SHARE, 3),
+    SchedulerSpec(SchedulerPolicy.EQUAL_SHARE, None, 480, 20),
 ]"""
 
 
 def test_version_1_tells_and_sets_the_scheduler(tmp_path):
     (whole, state), failures, calls = set_to(tmp_path, EACH, "-DV1")
-    equal = "<Policy.EQUAL_SHARE: 'equal_share'>"
+    equal = "<SchedulerPolicy.EQUAL_SHARE: 'equal_share'>"
     assert state == (
         f"SchedulerState(policy={equal}, adaptive=True, time_slice_ns=2083333, averaging_factor=33, source='NVML')"
     )
     assert "time_slice_ns=(1000000, 30000000), frequency_hz=(63, 960), averaging_factor=(1, 60)" in whole
-    assert "interfaces=('v1',), architecture=7)" in whole
+    assert "setter_versions=('v1',), architecture=7)" in whole
     assert (failures, calls) == ([], ["v1:1,0,0,0", "v1:2,0,0,0", "v1:3,1,3000000,0", "v1:2,2,20,480"])
 
 
@@ -56,7 +56,7 @@ def test_a_strict_state_has_its_slice_in_the_other_half_of_the_union(tmp_path):
     assert "adaptive=False, time_slice_ns=4000000, averaging_factor=None" in state
 
 
-def test_a_mode_that_is_not_told_leaves_the_numbers_unknown(tmp_path):
+def test_an_unknown_mode_leaves_the_numbers_unknown(tmp_path):
     (_whole, state), _failures, _calls = set_to(tmp_path, "[]", "-DV1", "-DSTRICT=s->mode=0")
     assert "EQUAL_SHARE" in state
     assert "adaptive=None, time_slice_ns=None, averaging_factor=None" in state
@@ -66,7 +66,7 @@ def test_version_2_goes_first_and_version_1_sets_the_strict_slice_that_it_does_n
     (whole, state), failures, calls = set_to(tmp_path, EACH, "-DV1", "-DV2")
     assert "FIXED_SHARE" in state
     assert "adaptive=True, time_slice_ns=1041666, averaging_factor=20" in state
-    assert "interfaces=('v2', 'v1')" in whole
+    assert "setter_versions=('v2', 'v1')" in whole
     assert (failures, calls) == ([], ["v2:1,1,0,0", "v2:1,2,0,0", "v1:3,1,3000000,0", "v2:1,2,20,480"])
 
 
@@ -81,7 +81,7 @@ def test_version_2_alone_has_no_strict_slice(tmp_path):
 def test_a_library_without_any_says_nothing_and_sets_nothing(tmp_path):
     (whole, state), failures, calls = set_to(tmp_path, EACH)
     assert (state, calls) == (None, [])
-    assert "limits=None, state=None, interfaces=(), architecture=None)" in whole
+    assert "limits=None, state=None, setter_versions=(), architecture=None)" in whole
     texts = {text for _code, text in failures}
     assert f"NVML does not set fixed_share on {ADDRESS}: this driver's NVML cannot set a vGPU scheduler" in texts
     assert len(texts) == 3
@@ -89,21 +89,23 @@ def test_a_library_without_any_says_nothing_and_sets_nothing(tmp_path):
 
 @pytest.mark.parametrize("number", [2, 3, 4, 16])
 def test_a_refusal_keeps_nvmls_number(tmp_path, number):
-    _seen, failures, _calls = set_to(tmp_path, "[SchedulerSpec(Policy.EQUAL_SHARE)]", "-DV1", f"-DANSWER={number}")
+    _seen, failures, _calls = set_to(
+        tmp_path, "[SchedulerSpec(SchedulerPolicy.EQUAL_SHARE)]", "-DV1", f"-DANSWER={number}"
+    )
     assert [code for code, _text in failures] == [number]
 
 
-def test_nobody_to_ask_is_a_refusal_too():
+def test_absent_nvml_is_an_error():
     def load():
         raise ModuleNotFoundError("No module named 'pynvml'")
 
-    for nvml in (NoNvml("--root"), HostNvml(load)):
+    for nvml in (AbsentNvml("--root"), HostNvml(load)):
         with pytest.raises(NvmlFailed) as raised:
-            nvml.set_scheduler(ADDRESS, SchedulerSpec(Policy.BEST_EFFORT))
+            nvml.set_scheduler(ADDRESS, SchedulerSpec(SchedulerPolicy.BEST_EFFORT))
         assert raised.value.facts["nvml_code"] is None
 
 
-PER_INSTANCE = "nvml.set_scheduler(address, SchedulerSpec(Policy.FIXED_SHARE, *{}), {})"
+PER_INSTANCE = "nvml.set_scheduler(address, SchedulerSpec(SchedulerPolicy.FIXED_SHARE, *{}), {})"
 
 
 OF_INSTANCE = """(lambda s: (str(s.policy), s.adaptive, s.time_slice_ns, s.averaging_factor))(
@@ -112,8 +114,8 @@ OF_INSTANCE = """(lambda s: (str(s.policy), s.adaptive, s.time_slice_ns, s.avera
 
 def test_gpu_instances_may_have_schedulers_of_their_own(tmp_path):
     words = (OF_INSTANCE, PER_INSTANCE.format((4,), 5), PER_INSTANCE.format((None, 480, 20), 5))
-    said, calls = done_by(tmp_path, *words, flags=("-DMODE=1", "-DINSTANCE_V1"))
-    assert said == [("equal_share", True, 2083333, 35), None, None]
+    text, calls = done_by(tmp_path, *words, flags=("-DMODE=1", "-DINSTANCE_V1"))
+    assert text == [("equal_share", True, 2083333, 35), None, None]
     assert [call for call in calls if call.startswith("v1")] == [
         "v1-gi5:1000018,1,3,1,4000000,0",
         "v1-gi5:1000018,1,3,2,20,480",
@@ -135,18 +137,18 @@ def test_instances_that_have_none_of_their_own_tell_none(tmp_path, flags):
     assert (gpu["mig"]["enabled"], gpu["gi_schedulers"]) == (flags[0] == "-DMODE=1", {})
 
 
-def test_what_one_instance_does_not_tell_the_others_are_not_asked_for(tmp_path):
-    words = ("nvml.make_instance(address, 9, 0)", "nvml.gpu(address).gi_schedulers")
-    said, calls = done_by(tmp_path, *words, flags=("-DMODE=1", "-DINSTANCE_V2=3"))
-    assert said == [6, {}]
+def test_after_one_failed_instance_no_other_is_queried(tmp_path):
+    words = ("nvml.create_gpu_instance(address, 9, 0)", "nvml.gpu(address).gi_schedulers")
+    text, calls = done_by(tmp_path, *words, flags=("-DMODE=1", "-DINSTANCE_V2=3"))
+    assert text == [6, {}]
     assert calls.count("gi-state") == 1
 
 
 def test_an_older_pynvml_without_version_2_sets_version_1(tmp_path):
     older = "import pynvml\ndel pynvml.nvmlDeviceSetVgpuSchedulerState_v2, pynvml.c_nvmlVgpuSchedulerState_v2_t\n"
-    words = "nvml.set_scheduler(address, SchedulerSpec(Policy.EQUAL_SHARE, None, 480, 20))"
-    said, calls = done_by(tmp_path, words, flags=("-DV1", "-DV2"), program=older + DO)
-    assert (said, [call for call in calls if call.startswith("v")]) == ([None], ["v1:2,2,20,480"])
+    words = "nvml.set_scheduler(address, SchedulerSpec(SchedulerPolicy.EQUAL_SHARE, None, 480, 20))"
+    text, calls = done_by(tmp_path, words, flags=("-DV1", "-DV2"), program=older + DO)
+    assert (text, [call for call in calls if call.startswith("v")]) == ([None], ["v1:2,2,20,480"])
 
 
 def test_a_gpu_instance_that_is_not_there_has_no_scheduler_to_set(tmp_path):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain SR-IOV: 0 first, host drivers kept off, each errno told apart, and back to what was."""
+"""Plain SR-IOV: 0 first, no host drivers on VFs, an error for each errno, and undo."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import os
 
 import pytest
 
-from tests.worlds import create, open_host, wish
+from tests.hosts import create, open_sim_host, request
 from vgpuctl.errors import Busy, DeviceFailed, HostCannot, InUse, InvalidInput, Stuck, VerifyFailed
-from vgpuctl.layout import steps
-from vgpuctl.layout.sriov import PCI, SetVfs, number_of, refusal, vfs_of
+from vgpuctl.layout import vf_steps
+from vgpuctl.layout.sriov import PCI_DEVICES, SetVfs, count_vfs, list_vfs, numvfs_error
 from vgpuctl.model.vm import StuckWrite
 from vgpuctl.value import replace
 
@@ -42,78 +42,78 @@ class Noted:
         self.writes.append((path.rpartition("/")[2], text.strip()))
         self.real.write(path, text)
 
-    def write_parked(self, path, text, **more):
+    def write_uninterruptible(self, path, text, **more):
         self.writes.append((f"{path.rpartition('/')[2]} in a child", text.strip()))
-        self.real.write_parked(path, text, **more)
+        self.real.write_uninterruptible(path, text, **more)
 
 
 @pytest.fixture
-def world(tmp_path):
-    real = open_host(tmp_path, text=CARD).world
+def ports(tmp_path):
+    real = open_sim_host(tmp_path, text=CARD).ports
     return replace(real, sysfs=Noted(real.sysfs))
 
 
-def test_another_number_goes_over_0_and_keeps_host_drivers_off(world):
+def test_another_number_goes_by_0_without_host_drivers(ports):
     step = SetVfs(GPU, 3, 2, autoprobe=True)
-    step.perform(world)
-    step.verify(world)
-    assert world.sysfs.writes == [
+    step.perform(ports)
+    step.verify(ports)
+    assert ports.sysfs.writes == [
         ("sriov_numvfs in a child", "0"),
         ("sriov_drivers_autoprobe", "0"),
         ("sriov_numvfs", "3"),
     ]
-    assert len(vfs_of(world, GPU)) == 3
-    assert all("driver" not in world.sysfs.listdir(f"{PCI}/{vf}") for vf in vfs_of(world, GPU))
-    step.undo(world)
-    assert number_of(world, GPU) == 2
-    assert world.sysfs.read(f"{PCI}/{GPU}/sriov_drivers_autoprobe") == "1\n"
+    assert len(list_vfs(ports, GPU)) == 3
+    assert all("driver" not in ports.sysfs.listdir(f"{PCI_DEVICES}/{vf}") for vf in list_vfs(ports, GPU))
+    step.undo(ports)
+    assert count_vfs(ports, GPU) == 2
+    assert ports.sysfs.read(f"{PCI_DEVICES}/{GPU}/sriov_drivers_autoprobe") == "1\n"
 
 
-def test_the_number_that_is_set_is_not_written(world):
-    SetVfs(GPU, 2, 2, autoprobe=True).perform(world)
-    assert world.sysfs.writes == []
+def test_the_number_that_is_set_is_not_written(ports):
+    SetVfs(GPU, 2, 2, autoprobe=True).perform(ports)
+    assert ports.sysfs.writes == []
 
 
-def test_undo_leaves_a_number_that_somebody_else_set(world):
+def test_undo_keeps_another_programs_number(ports):
     step = SetVfs(GPU, 3, 2, autoprobe=True)
-    step.perform(world)
-    world.sysfs.write_parked(f"{PCI}/{GPU}/sriov_numvfs", "0\n", gpu=GPU, deadline_seconds=1)
-    world.sysfs.write(f"{PCI}/{GPU}/sriov_numvfs", "4\n")
-    step.undo(world)
-    assert number_of(world, GPU) == 4
+    step.perform(ports)
+    ports.sysfs.write_uninterruptible(f"{PCI_DEVICES}/{GPU}/sriov_numvfs", "0\n", gpu=GPU, deadline_seconds=1)
+    ports.sysfs.write(f"{PCI_DEVICES}/{GPU}/sriov_numvfs", "4\n")
+    step.undo(ports)
+    assert count_vfs(ports, GPU) == 4
 
 
-def test_a_vf_that_a_process_holds_is_never_taken_away(world):
-    create(world, wish(mode="sriov", gpu=GPU, name="vm"))
+def test_a_vf_held_by_a_process_is_never_removed(ports):
+    create(ports, request(mode="sriov", gpu=GPU, name="vm"))
     with pytest.raises(InUse, match="guest=vm"):
-        SetVfs(GPU, 0, 2, autoprobe=True).perform(world)
-    assert number_of(world, GPU) == 2
+        SetVfs(GPU, 0, 2, autoprobe=True).perform(ports)
+    assert count_vfs(ports, GPU) == 2
 
 
-def test_undo_touches_nothing_while_a_write_on_the_gpu_has_not_come_back(world):
+def test_undo_changes_nothing_while_a_write_on_the_gpu_hangs(ports):
     step = SetVfs(GPU, 3, 0, autoprobe=True)
-    world.claims.record_stuck(StuckWrite(world.processes.this(), "0000:87:00.0", "/path", "0"))
-    world.sysfs.write_parked(f"{PCI}/{GPU}/sriov_numvfs", "0\n", gpu=GPU, deadline_seconds=1)
-    step.perform(world)
-    write = StuckWrite(world.processes.this(), GPU, f"{PCI}/{GPU}/sriov_numvfs", "0")
-    world.claims.record_stuck(write)
-    world.sysfs.writes.clear()
+    ports.claims.add_stuck_write(StuckWrite(ports.processes.current_process(), "0000:87:00.0", "/path", "0"))
+    ports.sysfs.write_uninterruptible(f"{PCI_DEVICES}/{GPU}/sriov_numvfs", "0\n", gpu=GPU, deadline_seconds=1)
+    step.perform(ports)
+    write = StuckWrite(ports.processes.current_process(), GPU, f"{PCI_DEVICES}/{GPU}/sriov_numvfs", "0")
+    ports.claims.add_stuck_write(write)
+    ports.sysfs.writes.clear()
     with pytest.raises(Stuck, match="sriov_numvfs"):
-        step.undo(world)
-    assert world.sysfs.writes == []
-    world.claims.forget_stuck(write)
-    step.undo(world)
-    assert number_of(world, GPU) == 0
+        step.undo(ports)
+    assert ports.sysfs.writes == []
+    ports.claims.remove_stuck_write(write)
+    step.undo(ports)
+    assert count_vfs(ports, GPU) == 0
 
 
 @pytest.mark.parametrize("address", ["0000:00:02.0", "0000:99:00.0"])
-def test_what_has_no_vfs_or_is_not_there_has_none(world, address):
-    assert number_of(world, address) == 0
+def test_a_gpu_missing_or_without_vfs_has_none(ports, address):
+    assert count_vfs(ports, address) == 0
 
 
-def test_a_number_that_does_not_read_back_is_noticed(world):
+def test_a_number_that_does_not_read_back_is_noticed(ports):
     with pytest.raises(VerifyFailed, match="was set to 3 VFs but has 2"):
-        SetVfs(GPU, 3, 2, autoprobe=True).verify(world)
+        SetVfs(GPU, 3, 2, autoprobe=True).verify(ports)
 
 
 @pytest.mark.parametrize(
@@ -129,15 +129,15 @@ def test_a_number_that_does_not_read_back_is_noticed(world):
         (errno.ENODEV, "xe", DeviceFailed, "(ENODEV)", "journalctl"),
     ],
 )
-def test_why_the_kernel_refused_is_told(number, driver, kind, text, hint):
-    found = refusal(OSError(number, os.strerror(number)), GPU, 3, "/path", driver)
+def test_kernel_errors_are_explained(number, driver, kind, text, hint):
+    found = numvfs_error(OSError(number, os.strerror(number)), GPU, 3, "/path", driver)
     assert type(found) is kind
     assert text in str(found)
     assert hint in str(found.hint)
     assert found.facts["errno"] == number
 
 
-def test_what_it_says_it_does():
+def test_describe_set_vfs():
     lines = [SetVfs(GPU, n, before, autoprobe=True).describe() for n, before in ((0, 2), (3, 0), (3, 2))]
     assert lines == [
         f"turn the 2 VFs of {GPU} off",
@@ -149,6 +149,6 @@ def test_what_it_says_it_does():
 def test_nvidias_command_is_for_nvidias_driver_alone():
     from tests.values import a100
 
-    assert [type(s).__name__ for s in steps(a100(vfs_enabled=0), 16, autoprobe=True)] == ["ManageVfs"]
-    assert [type(s).__name__ for s in steps(a100(driver="xe", vendor_id="8086"), 4, autoprobe=True)] == ["SetVfs"]
-    assert steps(a100(), 16, autoprobe=True) == ()
+    assert [type(s).__name__ for s in vf_steps(a100(vfs_enabled=0), 16, autoprobe=True)] == ["ManageVfs"]
+    assert [type(s).__name__ for s in vf_steps(a100(driver="xe", vendor_id="8086"), 4, autoprobe=True)] == ["SetVfs"]
+    assert vf_steps(a100(), 16, autoprobe=True) == ()

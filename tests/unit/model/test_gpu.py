@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from vgpuctl.model.gpu import Gpu, Mode
+from vgpuctl.model.gpu import Gpu, GpuMode
 
 PRO, A100 = "NVIDIA RTX PRO 6000 Blackwell Server Edition", "NVIDIA A100-PCIE-40GB"
 
@@ -27,4 +27,4 @@ PRO, A100 = "NVIDIA RTX PRO 6000 Blackwell Server Edition", "NVIDIA A100-PCIE-40
     ],
 )
 def test_a_model_is_called_by_words_of_its_name_in_a_row(model, words, yes):
-    assert Gpu("0000:17:00.0", "", model, None, None, Mode.UNMANAGED).called(words) is yes
+    assert Gpu("0000:17:00.0", "", model, None, None, GpuMode.UNMANAGED).has_model_name(words) is yes

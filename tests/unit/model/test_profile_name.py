@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from vgpuctl.model.profile_name import ProfileName, parse_name, profile_of, without_model
+from vgpuctl.model.profile_name import ProfileName, parse_profile_name, profile_of_type, strip_board
 
 
 @pytest.mark.parametrize(
@@ -23,14 +23,14 @@ from vgpuctl.model.profile_name import ProfileName, parse_name, profile_of, with
     ],
 )
 def test_the_parts_of_nvidias_names(profile: str, parts: ProfileName) -> None:
-    assert parse_name(profile) == parts
-    assert without_model(profile) == parts.rest
+    assert parse_profile_name(profile) == parts
+    assert strip_board(profile) == parts.without_board
 
 
 @pytest.mark.parametrize("profile", ["i915-GVTg_V5_4", "mtty-2", "", "A100", "VF", "468"])
 def test_other_makers_names_have_no_parts_and_are_whole_without_a_model(profile: str) -> None:
-    assert parse_name(profile) is None
-    assert without_model(profile) == profile
+    assert parse_profile_name(profile) is None
+    assert strip_board(profile) == profile
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_other_makers_names_have_no_parts_and_are_whole_without_a_model(profile:
     ],
 )
 def test_a_profile_is_the_last_word_only_where_that_names_a_board(name: str, profile: str) -> None:
-    assert profile_of(name) == profile
+    assert profile_of_type(name) == profile

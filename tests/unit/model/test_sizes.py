@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpuctl.model.sizes import bytes_text, mib_text
+from vgpuctl.model.sizes import format_bytes, format_mib
 
 
 @pytest.mark.parametrize(
@@ -16,10 +16,10 @@ from vgpuctl.model.sizes import bytes_text, mib_text
      (900 << 40, "921600 GiB")],
 )  # fmt: skip
 def test_bytes(size, text):
-    assert bytes_text(size) == text
+    assert format_bytes(size) == text
 
 
 @given(st.integers(0, 1 << 40))
 def test_no_size_has_an_exponent_or_loses_anything(mib):
-    number, unit = re.fullmatch(r"([0-9]+) (MiB|GiB)", mib_text(mib)).groups()
+    number, unit = re.fullmatch(r"([0-9]+) (MiB|GiB)", format_mib(mib)).groups()
     assert int(number) * (1024 if unit == "GiB" else 1) == mib

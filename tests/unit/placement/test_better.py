@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.unit.placement.fleets import after, filled
 from tests.unit.placement.test_kinds import A40
 from vgpuctl.placement.better import by_size, improvement
-from vgpuctl.placement.fleet import Fleet, Group
+from vgpuctl.placement.fleet import Fleet, GpuGroup
 from vgpuctl.placement.joint import total_left
-from vgpuctl.placement.shifts import Placed
+from vgpuctl.placement.migrations import PlacedVgpu
 
 
 def value(fleet: Fleet) -> tuple[int, ...]:
@@ -24,15 +24,15 @@ def value(fleet: Fleet) -> tuple[int, ...]:
 def test_the_fleet_is_better_after_them_or_there_are_none(data: st.DataObject) -> None:
     fleet, placed = data.draw(filled())
     rounds = improvement(fleet, placed)
-    moved = [shift.which for one in rounds for shift in one]
+    moved = [shift.vgpu_index for one in rounds for shift in one]
     assert len(set(moved)) == len(moved)
     if rounds:
         assert value(after(fleet, placed, rounds)) > value(fleet)
 
 
 def test_scattered_vgpus_leave_gpus_empty() -> None:
-    fleet = Fleet([A40], [Group(0, (8192, 2)), Group(0, (8192, 2)), Group(0, (8192, 2))])
-    placed = [Placed(gpu, "8Q", 0) for gpu in (0, 0, 1, 1, 2, 2)]
+    fleet = Fleet([A40], [GpuGroup(0, (8192, 2)), GpuGroup(0, (8192, 2)), GpuGroup(0, (8192, 2))])
+    placed = [PlacedVgpu(gpu, "8Q", 0) for gpu in (0, 0, 1, 1, 2, 2)]
     rounds = improvement(fleet, placed)
     assert [len(one) for one in rounds] == [1] * 4
     sizes = sorted(after(fleet, placed, rounds).group_of(gpu).state for gpu in range(3))
@@ -42,4 +42,4 @@ def test_scattered_vgpus_leave_gpus_empty() -> None:
 
 def test_the_largest_profile_counts_first() -> None:
     assert by_size(Fleet([A40], []))[0] == "8Q"
-    assert value(Fleet([A40], [Group(0, (0, 0))])) == (6, 24, 24, 32)
+    assert value(Fleet([A40], [GpuGroup(0, (0, 0))])) == (6, 24, 24, 32)

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from vgpuctl.placement.few import Few, Place
-from vgpuctl.placement.slots import Slots, Takes
+from vgpuctl.placement.slice_kind import Footprint, SliceKind
 
 SLICES = 7
 RUNS = [[], [(0, 7)], [(0, 3), (4, 7)], [(0, 1), (2, 5), (6, 7)]]
@@ -47,11 +47,11 @@ def test_it_is_the_best_of_all_sets_that_are_few_enough_in_whatever_order_one_as
 
 @pytest.mark.parametrize("functions", [3, 0])
 def test_a_gpu_that_has_lost_functions_under_its_vgpus_has_room_for_none(functions: int) -> None:
-    takes = {"4": Takes((0, 4, 8), 4, ((0, 1),))}
-    kind = Slots("mixed", 12288, {"4": 4096}, takes, slices=12, pools=(3,))
+    takes = {"4": Footprint((0, 4, 8), 4, ((0, 1),))}
+    kind = SliceKind("mixed", 12288, {"4": 4096}, takes, slices=12, pools=(3,))
     state = kind.empty
     for _ in range(2):
-        (move, *_) = kind.moves(state, "4")
-        state = move.after
-    fewer = Slots("mixed", 12288, {"4": 4096}, takes, slices=12, pools=(functions,))
-    assert fewer.filling({"4": 5.0}).worth(state) == (5.0 if functions else 0.0)
+        (move, *_) = kind.placements(state, "4")
+        state = move.state_after
+    fewer = SliceKind("mixed", 12288, {"4": 4096}, takes, slices=12, pools=(functions,))
+    assert fewer.best_filling({"4": 5.0}).value(state) == (5.0 if functions else 0.0)

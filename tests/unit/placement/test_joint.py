@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.unit.placement.fleets import SMALL, filled, fit
 from tests.unit.placement.test_kinds import A40, H100_MIG
-from vgpuctl.placement.fleet import Fleet, Group
+from vgpuctl.placement.equal_size import EqualSizeKind
+from vgpuctl.placement.fleet import Fleet, GpuGroup
+from vgpuctl.placement.gpu_kind import State
 from vgpuctl.placement.joint import joint, none_beside, too_many, total_left
-from vgpuctl.placement.kind import State
-from vgpuctl.placement.one_size import OneSize
 
 
 def drawn(data: st.DataObject, fleet: Fleet, most: int) -> Counter[str]:
@@ -34,7 +34,7 @@ def test_they_fit_where_some_places_take_them_all(data: st.DataObject) -> None:
         assert sum((Counter(some) for some in answer.where.values()), Counter()) == wanted
         for gpu, some in answer.where.items():
             group = fleet.group_of(gpu)
-            assert fleet.kind(group).fits(group.state, some)
+            assert fleet.kind_of(group).fits(group.state, some)
 
 
 @settings(deadline=None, max_examples=150)
@@ -55,7 +55,7 @@ def test_the_reason_why_not_is_the_fewest_that_are_too_many(data: st.DataObject)
 
 
 def test_an_answer_that_would_take_too_long_is_not_known() -> None:
-    fleet = Fleet([H100_MIG], [Group(0, 0)] * 4)
+    fleet = Fleet([H100_MIG], [GpuGroup(0, 0)] * 4)
     wanted = {"3g": 5, "2g": 2, "1g": 4, "1g+me": 4}  # as many slices as there are; but two 3g leave no room for a +me
     assert joint(fleet, wanted).fits is False
     assert joint(fleet, wanted, tries=2).fits is None
@@ -65,7 +65,7 @@ def test_an_answer_that_would_take_too_long_is_not_known() -> None:
 
 
 def test_a_host_of_sixteen_gpus_is_known() -> None:
-    gpus = [Group(0, (0, 0))] * 8 + [Group(1, 0)] * 8
+    gpus = [GpuGroup(0, (0, 0))] * 8 + [GpuGroup(1, 0)] * 8
     fleet = Fleet([A40, H100_MIG], gpus)
     wanted = {"1B": 64, "2Q": 48, "8Q": 24, "1g": 16, "2g": 8, "3g": 8}
     assert joint(fleet, wanted).fits is True
@@ -73,8 +73,8 @@ def test_a_host_of_sixteen_gpus_is_known() -> None:
     assert too_many(fleet, {"8Q": 49, "2Q": 1}) == ({"8Q": 43, "2Q": 1}, True)
 
 
-class Counting(OneSize):
-    """A GPU that counts how often it is asked whether several fit on it."""
+class Counting(EqualSizeKind):
+    """A GPU that counts the checks whether several fit on it."""
 
     asked = 0
 
@@ -83,11 +83,11 @@ class Counting(OneSize):
         return super().fits(state, wanted)
 
 
-def test_who_asks_for_many_more_than_fit_on_sixteen_gpus_gets_an_answer_for_little_work() -> None:
-    """Sets were found anew for each number that waited, and what is too many by taking away one by one: 11,420,786."""
+def test_many_more_than_fit_on_sixteen_gpus_is_refused_cheaply() -> None:
+    """Before, sets were computed again for each waiting number, and the excess by removing one by one: 11,420,786."""
     sizes = {"2B": 2048, "4A": 4096, "8C": 8192}
     kind = Counting("RTX PRO 6000", 98304, sizes, {"2B": 32, "4A": 24, "8C": 12})
-    fleet = Fleet([kind], [Group(0, (0, 0))] * 16)
+    fleet = Fleet([kind], [GpuGroup(0, (0, 0))] * 16)
     wanted = {"2B": 171, "4A": 128, "8C": 64}
     assert joint(fleet, wanted).fits is False
     assert too_many(fleet, wanted) == ({"2B": 129, "4A": 121, "8C": 61}, False)
@@ -97,7 +97,7 @@ def test_who_asks_for_many_more_than_fit_on_sixteen_gpus_gets_an_answer_for_litt
 def test_profiles_that_take_the_same_are_one_and_the_last_by_name_goes_first() -> None:
     sizes = dict.fromkeys(("8A", "8B", "8C", "8Q"), 8192)
     kind = Counting("RTX PRO 6000", 98304, sizes, dict.fromkeys(sizes, 12))
-    fleet = Fleet([kind], [Group(0, (0, 0))] * 16)
+    fleet = Fleet([kind], [GpuGroup(0, (0, 0))] * 16)
     answer = joint(fleet, dict.fromkeys(sizes, 48))
     assert answer.where[0] == {"8Q": 12}
     assert answer.where[15] == {"8A": 12}
@@ -106,7 +106,7 @@ def test_profiles_that_take_the_same_are_one_and_the_last_by_name_goes_first() -
 
 
 def test_one_that_no_gpu_knows_is_too_many_alone() -> None:
-    assert too_many(Fleet([SMALL], [Group(0, (0, 0))]), {"9Z": 2, "1B": 1}) == ({"9Z": 1}, True)
+    assert too_many(Fleet([SMALL], [GpuGroup(0, (0, 0))]), {"9Z": 2, "1B": 1}) == ({"9Z": 1}, True)
 
 
 @settings(deadline=None, max_examples=60)

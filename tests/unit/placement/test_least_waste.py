@@ -10,25 +10,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.placement.test_kinds import A40, A40_OLD, GVT, H100_MIG, KINDS, grown
-from vgpuctl.placement.fleet import Choice, Fleet, Group
-from vgpuctl.placement.kind import Kind
+from vgpuctl.placement.equal_size import EqualSizeKind
+from vgpuctl.placement.fleet import Fleet, GpuGroup, PlacementChoice
+from vgpuctl.placement.gpu_kind import GpuKind
 from vgpuctl.placement.least_waste import LeastWaste
-from vgpuctl.placement.one_size import OneSize
-from vgpuctl.placement.policy import Depth, Policy
+from vgpuctl.placement.policy import Depth, PlacementPolicy
 from vgpuctl.placement.prices import demand_of, prices
-from vgpuctl.placement.slots import Slots, Takes
+from vgpuctl.placement.slice_kind import Footprint, SliceKind
 
 VDI = {"1B": 40.0, "2B": 35.0, "4Q": 20.0, "8Q": 5.0}
 VDI_SIZES = {"1B": 1024, "2B": 2048, "4Q": 4096, "8Q": 8192}
-VDI_A40 = OneSize("A40", 49152, VDI_SIZES, {"1B": 32, "2B": 24, "4Q": 12, "8Q": 6})
-VDI_A16 = OneSize("A16", 16384, VDI_SIZES, {"1B": 16, "2B": 8, "4Q": 4, "8Q": 2})
+VDI_A40 = EqualSizeKind("A40", 49152, VDI_SIZES, {"1B": 32, "2B": 24, "4Q": 12, "8Q": 6})
+VDI_A16 = EqualSizeKind("A16", 16384, VDI_SIZES, {"1B": 16, "2B": 8, "4Q": 4, "8Q": 2})
 MIG = {"1g": 40.0, "2g": 25.0, "3g": 20.0, "4g": 5.0, "7g": 10.0}
 BLACKWELL_MOST = {"2": 32, "4": 24, "8": 12}
-BLACKWELL = Slots(
+BLACKWELL = SliceKind(
     "RTX PRO 6000",
     98304,
     {p: int(p) * 1024 for p in BLACKWELL_MOST},
-    {p: Takes(tuple(96 * j // n for j in range(n)), max(3, int(p))) for p, n in BLACKWELL_MOST.items()},
+    {p: Footprint(tuple(96 * j // n for j in range(n)), max(3, int(p))) for p, n in BLACKWELL_MOST.items()},
     slices=96,
 )
 
@@ -36,38 +36,44 @@ BLACKWELL = Slots(
 class FragmentationGradient:
     """Least increase of fragmentation: the framebuffer of GPUs that a profile of the mix does not fit (FGD, ATC'23)."""
 
-    def __init__(self, mix: dict[str, float], kinds: Sequence[Kind]) -> None:
+    def __init__(self, mix: dict[str, float], kinds: Sequence[GpuKind]) -> None:
         self._mix = mix
-        self._free = {Group(i, kind.empty): kind.framebuffer_mib for i, kind in enumerate(kinds)}
+        self._free = {GpuGroup(i, kind.empty): kind.framebuffer_mib for i, kind in enumerate(kinds)}
 
-    def choose(self, fleet: Fleet, profile: str) -> Choice | None:
+    def choose(self, fleet: Fleet, profile: str) -> PlacementChoice | None:
         choices = list(fleet.choices(profile))
         for c in choices:
-            after = Group(c.group.kind, c.move.after)
-            self._free.setdefault(after, self._free[c.group] - fleet.kind(c.group).sizes[profile])
-        return min(choices, key=lambda c: (self._more(fleet, c), c.gpu, c.move.place), default=None)
+            after = GpuGroup(c.group.kind, c.placement.state_after)
+            self._free.setdefault(after, self._free[c.group] - fleet.kind_of(c.group).sizes[profile])
+        return min(choices, key=lambda c: (self._more(fleet, c), c.gpu, c.placement.place), default=None)
 
-    def _more(self, fleet: Fleet, choice: Choice) -> float:
-        kind = fleet.kind(choice.group)
-        before, after = (self._free[g] for g in (choice.group, Group(choice.group.kind, choice.move.after)))
+    def _more(self, fleet: Fleet, choice: PlacementChoice) -> float:
+        kind = fleet.kind_of(choice.group)
+        before, after = (
+            self._free[g] for g in (choice.group, GpuGroup(choice.group.kind, choice.placement.state_after))
+        )
         return sum(
-            weight * (after * (not kind.moves(choice.move.after, p)) - before * (not kind.moves(choice.group.state, p)))
+            weight
+            * (
+                after * (not kind.placements(choice.placement.state_after, p))
+                - before * (not kind.placements(choice.group.state, p))
+            )
             for p, weight in self._mix.items()
         )
 
 
-def admitted_mib(policy: Policy, kinds: Sequence[Kind], gpus: int, mix: dict[str, float], seed: int) -> int:
+def admitted_mib(policy: PlacementPolicy, kinds: Sequence[GpuKind], gpus: int, mix: dict[str, float], seed: int) -> int:
     """Return the framebuffer that is given out of requests for 1.3 times what the fleet has."""
-    fleet = Fleet(kinds, [Group(i, kind.empty) for i, kind in enumerate(kinds) for _ in range(gpus // len(kinds))])
+    fleet = Fleet(kinds, [GpuGroup(i, kind.empty) for i, kind in enumerate(kinds) for _ in range(gpus // len(kinds))])
     drawn = random.Random(seed)
-    left = 1.3 * sum(fleet.kind(fleet.group_of(gpu)).framebuffer_mib for gpu in range(len(fleet)))
+    left = 1.3 * sum(fleet.kind_of(fleet.group_of(gpu)).framebuffer_mib for gpu in range(len(fleet)))
     admitted = 0
     while left > 0:
         (profile,) = drawn.choices(list(mix), list(mix.values()))
         left -= kinds[0].sizes[profile]
         choice = policy.choose(fleet, profile)
         if choice is not None:
-            fleet.put(choice.gpu, choice.move)
+            fleet.add_vgpu(choice.gpu, choice.placement)
             admitted += kinds[0].sizes[profile]
     return admitted
 
@@ -78,7 +84,7 @@ def admitted_mib(policy: Policy, kinds: Sequence[Kind], gpus: int, mix: dict[str
     ids=["two models", "MIG", "mixed size"],
 )
 def test_least_waste_admits_more_than_the_gradient_of_fragmentation(
-    kinds: Sequence[Kind], mix: dict[str, float]
+    kinds: Sequence[GpuKind], mix: dict[str, float]
 ) -> None:
     ours, theirs = (
         sum(admitted_mib(policy, kinds, 4, mix, seed) for seed in range(4) for policy in [make()])
@@ -95,8 +101,8 @@ def test_on_one_model_with_one_size_at_a_time_it_admits_what_depth_first_does() 
 
 @settings(max_examples=25)
 @given(data=st.data())
-def test_it_finds_no_place_only_when_no_gpu_has_one(data: st.DataObject) -> None:
-    groups = [Group(i, grown(kind, data)) for i, kind in enumerate(KINDS) for _ in range(2)]
+def test_it_refuses_only_when_no_gpu_has_room(data: st.DataObject) -> None:
+    groups = [GpuGroup(i, grown(kind, data)) for i, kind in enumerate(KINDS) for _ in range(2)]
     fleet = Fleet(KINDS, groups)
     offered = sorted({p for kind in KINDS for p in kind.sizes})
     mix = {p: float(data.draw(st.integers(0, 3))) for p in data.draw(st.lists(st.sampled_from(offered), unique=True))}
@@ -105,16 +111,16 @@ def test_it_finds_no_place_only_when_no_gpu_has_one(data: st.DataObject) -> None
         choice = policy.choose(fleet, profile)
         assert (choice is None) == (not any(fleet.choices(profile)))
         if choice is not None:
-            assert choice.move in fleet.kind(choice.group).moves(choice.group.state, profile)
-            assert choice.gpu == fleet.first(choice.group)
-            fleet.put(choice.gpu, choice.move)
+            assert choice.placement in fleet.kind_of(choice.group).placements(choice.group.state, profile)
+            assert choice.gpu == fleet.first_gpu(choice.group)
+            fleet.add_vgpu(choice.gpu, choice.placement)
 
 
 @settings(max_examples=25)
 @given(data=st.data())
 def test_the_order_of_the_gpus_changes_no_price_and_the_same_fleet_gets_the_same_answer(data: st.DataObject) -> None:
     kinds = [A40, A40_OLD, H100_MIG, GVT]
-    groups = [Group(i, grown(kind, data)) for i, kind in enumerate(kinds) for _ in range(2)]
+    groups = [GpuGroup(i, grown(kind, data)) for i, kind in enumerate(kinds) for _ in range(2)]
     mix = {"1B": 2.0, "8Q": 1.0, "2Q": 1.0, "1g": 2.0, "3g": 1.0, "V5_4": 1.0}
     fleet, turned = Fleet(kinds, groups), Fleet(kinds, data.draw(st.permutations(groups)))
     assert prices(fleet, demand_of(fleet, mix), {}) == prices(turned, demand_of(turned, mix), {})
@@ -125,14 +131,14 @@ def test_the_order_of_the_gpus_changes_no_price_and_the_same_fleet_gets_the_same
 
 def test_desktops_of_one_gib_go_to_the_card_that_takes_16_on_16_gib() -> None:
     """On an A40 32 of them take 48 GiB."""
-    fleet = Fleet([VDI_A40, VDI_A16], [Group(0, (0, 0))] * 8 + [Group(1, (0, 0))] * 8)
+    fleet = Fleet([VDI_A40, VDI_A16], [GpuGroup(0, (0, 0))] * 8 + [GpuGroup(1, (0, 0))] * 8)
     choice = LeastWaste(VDI).choose(fleet, "1B")
     assert choice is not None
     assert choice.gpu == 8
 
 
 def test_of_gpus_that_are_alike_the_lowest_takes_it_at_the_lowest_place() -> None:
-    fleet = Fleet([H100_MIG], [Group(0, 0)] * 6)
+    fleet = Fleet([H100_MIG], [GpuGroup(0, 0)] * 6)
     choice = LeastWaste(MIG).choose(fleet, "7g")
     assert choice is not None
-    assert (choice.gpu, choice.move.place) == (0, 255)
+    assert (choice.gpu, choice.placement.place) == (0, 255)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replay against one that builds the fleet anew for every arrival and every moment."""
+"""A replay against one that builds the fleet again for every arrival and every moment."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vgpuctl.placement.fleet import Choice, Fleet, Group
-from vgpuctl.placement.kind import Kind
-from vgpuctl.placement.ledger import Totals
-from vgpuctl.placement.one_size import OneSize
-from vgpuctl.placement.policy import Breadth, Depth, FirstFit, Policy
-from vgpuctl.placement.replay import Arrival, Replay, replay
-from vgpuctl.placement.slots import Slots, Takes
+from vgpuctl.placement.equal_size import EqualSizeKind
+from vgpuctl.placement.fleet import Fleet, GpuGroup, PlacementChoice
+from vgpuctl.placement.gpu_kind import GpuKind
+from vgpuctl.placement.policy import Breadth, Depth, FirstFit, PlacementPolicy
+from vgpuctl.placement.replay import Arrival, ReplayResult, replay_arrivals
+from vgpuctl.placement.slice_kind import Footprint, SliceKind
+from vgpuctl.placement.usage_ledger import Totals
 
-A16 = OneSize("A16", 16384, {"1B": 1024, "4Q": 4096, "8Q": 8192}, {"1B": 3, "4Q": 4, "8Q": 2})
-H100_MIG = Slots(
-    "H100", 81920, {"2g": 20480, "3g": 40960}, {"2g": Takes((0, 2, 4), 2), "3g": Takes((0, 4), 4)}, slices=8
+A16 = EqualSizeKind("A16", 16384, {"1B": 1024, "4Q": 4096, "8Q": 8192}, {"1B": 3, "4Q": 4, "8Q": 2})
+H100_MIG = SliceKind(
+    "H100", 81920, {"2g": 20480, "3g": 40960}, {"2g": Footprint((0, 2, 4), 2), "3g": Footprint((0, 4), 4)}, slices=8
 )
 KINDS = (A16, H100_MIG)
-GPUS = [Group(0, A16.empty), Group(0, A16.empty), Group(1, H100_MIG.empty)]
+GPUS = [GpuGroup(0, A16.empty), GpuGroup(0, A16.empty), GpuGroup(1, H100_MIG.empty)]
 PROFILES = sorted({p for kind in KINDS for p in kind.sizes})
-Present = list[tuple[str, Choice]]
+Present = list[tuple[str, PlacementChoice]]
 
 
-def fresh(present: Iterable[tuple[str, Choice]] = ()) -> Fleet:
+def fresh(present: Iterable[tuple[str, PlacementChoice]] = ()) -> Fleet:
     """Return the fleet with these vGPUs, put where they are."""
     fleet = Fleet(KINDS, GPUS)
     for profile, choice in present:
         group = fleet.group_of(choice.gpu)
-        moves = fleet.kind(group).moves(group.state, profile)
-        fleet.put(choice.gpu, next(m for m in moves if m.place == choice.move.place))
+        moves = fleet.kind_of(group).placements(group.state, profile)
+        fleet.add_vgpu(choice.gpu, next(m for m in moves if m.place == choice.placement.place))
     return fleet
 
 
 class Slow:
     """The same question, answered by keeping nothing but who was admitted and where."""
 
-    def __init__(self, arrivals: list[Arrival], policy: Policy) -> None:
+    def __init__(self, arrivals: list[Arrival], policy: PlacementPolicy) -> None:
         self.arrivals = arrivals
-        self.where: list[list[Choice] | None] = []
+        self.where: list[list[PlacementChoice] | None] = []
         for number, arrival in enumerate(arrivals):
             there = self.present(arrival.seconds, number)
-            chosen: list[Choice] = []
-            for _ in range(arrival.number):
+            chosen: list[PlacementChoice] = []
+            for _ in range(arrival.vgpu_count):
                 found = policy.choose(fresh([*there, *((arrival.profile, c) for c in chosen)]), arrival.profile)
                 if found is None:
                     break
                 chosen.append(found)
-            self.where.append(chosen if len(chosen) == arrival.number else None)
+            self.where.append(chosen if len(chosen) == arrival.vgpu_count else None)
 
     def present(self, seconds: float, before: int | None = None) -> Present:
         """Return the vGPUs that are there at a time: of those that came before a number, or of all."""
@@ -70,23 +70,25 @@ class Slow:
         for gpu in range(len(GPUS)):
             on = [profile for profile, choice in present if choice.gpu == gpu]
             group = fleet.group_of(gpu)
-            kind = fleet.kind(group)
+            kind = fleet.kind_of(group)
             used = sum(kind.sizes[p] for p in on)
             free = kind.framebuffer_mib - used
             allocated += used
             busy += bool(on)
             stranded += max(0, free - most(kind, group.state))
-            others = [p for p in kind.sizes if kind.sizes[p] <= free and not kind.left(group.state, p)]
+            others = [p for p in kind.sizes if kind.sizes[p] <= free and not kind.count_remaining(group.state, p)]
             locked += bool(on) and any(set(on) != {p} for p in others)
         return allocated, stranded, locked, busy
 
 
-def most(kind: Kind, state: object) -> int:
+def most(kind: GpuKind, state: object) -> int:
     """Return the framebuffer that fits, by trying everything."""
-    return max((kind.sizes[p] + most(kind, m.after) for p in kind.sizes for m in kind.moves(state, p)), default=0)
+    return max(
+        (kind.sizes[p] + most(kind, m.state_after) for p in kind.sizes for m in kind.placements(state, p)), default=0
+    )
 
 
-def mib(choice: Choice, profile: str) -> int:
+def mib(choice: PlacementChoice, profile: str) -> int:
     return KINDS[choice.group.kind].sizes[profile]
 
 
@@ -103,14 +105,14 @@ def some_arrivals(draw: st.DrawFn) -> list[Arrival]:
     return sorted(found, key=lambda a: a.seconds)
 
 
-def run(arrivals: list[Arrival], policy: Policy) -> Replay:
-    return replay(fresh(), [0] * len(GPUS), arrivals, policy)
+def run(arrivals: list[Arrival], policy: PlacementPolicy) -> ReplayResult:
+    return replay_arrivals(fresh(), [0] * len(GPUS), arrivals, policy)
 
 
 @pytest.mark.parametrize("policy", [FirstFit(), Depth(), Breadth()], ids=lambda p: type(p).__name__)
 @settings(max_examples=40)
 @given(arrivals=some_arrivals())
-def test_a_replay_says_what_counting_everything_anew_says(policy: Policy, arrivals: list[Arrival]) -> None:
+def test_a_replay_equals_counting_everything_again(policy: PlacementPolicy, arrivals: list[Arrival]) -> None:
     slow, came = Slow(arrivals, policy), run(arrivals, policy)
     sums = [
         None if chosen is None else sum(mib(c, a.profile) for c in chosen)
@@ -122,7 +124,7 @@ def test_a_replay_says_what_counting_everything_anew_says(policy: Policy, arriva
     area = sum(given * (gone - at) for given, (at, gone) in zip(sums, lives, strict=True) if given is not None)
     if end > begin:
         assert came.mean.allocated_mib == pytest.approx(area / (end - begin))
-    for moment in came.moments[:: len(came.moments) // 4 or 1]:
+    for moment in came.samples[:: len(came.samples) // 4 or 1]:
         found = (*vars(moment.totals).values(),)
         assert tuple(round(x) for x in found) == slow.totals(moment.seconds)
     if all(at < gone for at, gone in lives):
@@ -135,34 +137,34 @@ def test_a_request_for_several_is_admitted_whole_or_not_at_all() -> None:
 
 
 def test_at_one_instant_who_goes_makes_room_for_who_comes() -> None:
-    fleet = Fleet([A16], [Group(0, A16.empty)])
+    fleet = Fleet([A16], [GpuGroup(0, A16.empty)])
     arrivals = [Arrival(0.0, 5.0, "1B", 1), Arrival(5.0, 5.0, "8Q", 1), Arrival(5.0, None, "8Q", 2)]
-    came = replay(fleet, [0], arrivals, FirstFit())
+    came = replay_arrivals(fleet, [0], arrivals, FirstFit())
     assert came.admitted == (1024, 8192, 16384)
     assert came.mean.allocated_mib == 1024
 
 
-def test_the_refused_for_whom_there_was_framebuffer_are_told_from_those_for_whom_there_was_none() -> None:
-    fleet = Fleet([A16], [Group(0, A16.empty)])
+def test_refusals_with_and_without_free_framebuffer_are_distinct() -> None:
+    fleet = Fleet([A16], [GpuGroup(0, A16.empty)])
     first, *others = Arrival(0.0, 1.0, "1B", 1), Arrival(0.0, None, "8Q", 1), Arrival(2.0, None, "8Q", 2)
     arrivals = [first, *others, Arrival(3.0, None, "8Q", 1)]
-    came = replay(fleet, [0], arrivals, FirstFit())
+    came = replay_arrivals(fleet, [0], arrivals, FirstFit())
     assert came.admitted == (1024, None, 16384, None)
-    assert came.held_back == {1}
+    assert came.refused_though_free == {1}
 
 
 def test_what_was_there_before_counts_and_stays() -> None:
-    fleet = Fleet([A16], [Group(0, (1024, 2)), Group(0, A16.empty)], [2, 0])
-    came = replay(fleet, [2048, 0], [Arrival(0.0, 10.0, "8Q", 2), Arrival(0.0, 10.0, "8Q", 1)], FirstFit())
+    fleet = Fleet([A16], [GpuGroup(0, (1024, 2)), GpuGroup(0, A16.empty)], [2, 0])
+    came = replay_arrivals(fleet, [2048, 0], [Arrival(0.0, 10.0, "8Q", 2), Arrival(0.0, 10.0, "8Q", 1)], FirstFit())
     assert came.admitted == (16384, None)
     assert came.mean == Totals(2048 + 16384, 16384 - 3072, 1, 2)
 
 
 def test_the_line_over_time_begins_at_the_first_and_ends_at_the_last_event() -> None:
     came = run([Arrival(100.0, 200.0, "1B", 1), Arrival(150.0, 340.0, "1B", 1)], FirstFit())
-    assert (came.moments[0].seconds, came.moments[-1].seconds, len(came.moments)) == (100.0, 340.0, 240)
-    assert [m.totals.allocated_mib for m in came.moments[:1]] == [1024]
-    assert came.moments[-1].totals.allocated_mib == 0
+    assert (came.samples[0].seconds, came.samples[-1].seconds, len(came.samples)) == (100.0, 340.0, 240)
+    assert [m.totals.allocated_mib for m in came.samples[:1]] == [1024]
+    assert came.samples[-1].totals.allocated_mib == 0
     alone = run([Arrival(100.0, None, "1B", 1)], FirstFit())
-    assert [(m.seconds, m.totals.allocated_mib) for m in alone.moments] == [(100.0, 1024)]
+    assert [(m.seconds, m.totals.allocated_mib) for m in alone.samples] == [(100.0, 1024)]
     assert alone.mean.allocated_mib == 1024

@@ -59,7 +59,7 @@ def test_columns_added_one_at_a_time_come_to_the_best_corner(
     assert sum(d * x for d, x in zip(duals, limits, strict=True)) == pytest.approx(program.value)
 
 
-def test_a_program_without_an_end_is_told() -> None:
+def test_an_unbounded_program_fails() -> None:
     program = Simplex([1.0])
     program.add([0.0], 1.0)
     with pytest.raises(ArithmeticError, match="no end"):

@@ -1,75 +1,83 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of a new VM: claim, define, make, start, in this order, and which disks it gets."""
+"""The plan of a new VM: claim, define, create, start, in this order, and its disks."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.hosts import request
 from tests.values import a100, snapshot, vm_uuid
-from tests.worlds import wish
+from vgpuctl.domain.builtin_templates import read_builtin_template
 from vgpuctl.domain.render import compile_template
-from vgpuctl.domain.templates import builtin_template
-from vgpuctl.model.records import HypervisorCapabilities, ImageRecord, NetworkRecord, PoolRecord
-from vgpuctl.model.vm import ProcessId, PromiseState
-from vgpuctl.model.wish import ExistingDisk, NewDisk
-from vgpuctl.plan.choose import choose, vm_name
-from vgpuctl.plan.claims import claims_for
-from vgpuctl.plan.create import create_plan, has_system, made_disks, make_design
-from vgpuctl.plan.facts import Facts
+from vgpuctl.model.port_values import HypervisorCapabilities, ImageInfo, NetworkInfo, PoolInfo
+from vgpuctl.model.request import ExistingDisk, NewDisk
+from vgpuctl.model.vm import ProcessId, RecordState
+from vgpuctl.plan.choose import choose_vgpus, vm_name
+from vgpuctl.plan.claims import build_claims
+from vgpuctl.plan.create import design_domain, disks_to_create, has_boot_source, vm_creation_plan
+from vgpuctl.plan.facts import HostFacts
 from vgpuctl.value import replace
 
 UUID = vm_uuid(0xABCDEF)
 GIB = 1 << 30
-IMAGE = ImageRecord("/srv/base.qcow2", "qcow2", 20 * GIB, "both")
+IMAGE = ImageInfo("/srv/base.qcow2", "qcow2", 20 * GIB, "both")
 LOOK = snapshot(a100())
 
 
-def facts(pool: PoolRecord | None = None) -> Facts:
-    return Facts(
+def facts(pool: PoolInfo | None = None) -> HostFacts:
+    return HostFacts(
         capabilities=HypervisorCapabilities(kvm=True, uefi=True, emulator="/usr/bin/qemu-system-x86_64"),
-        network=NetworkRecord("default", True),
+        network=NetworkInfo("default", True),
         pool=pool,
-        template=compile_template(builtin_template("vm") or ""),
-        files={IMAGE.path: IMAGE, "/srv/old.raw": ImageRecord("/srv/old.raw", "raw", GIB)},
+        template=compile_template(read_builtin_template("vm") or ""),
+        files={IMAGE.path: IMAGE, "/srv/old.raw": ImageInfo("/srv/old.raw", "raw", GIB)},
     )
 
 
 def plan(wanted, pool=None, *, start=True):
-    found = facts(pool)
-    design = make_design(LOOK, wanted, found, UUID, choose(LOOK, wanted, UUID))
-    return create_plan(LOOK, wanted, found, design, start=start), design
+    result = facts(pool)
+    design = design_domain(LOOK, wanted, result, UUID, choose_vgpus(LOOK, wanted, UUID))
+    return vm_creation_plan(LOOK, wanted, result, design, start=start), design
 
 
 @pytest.mark.parametrize(
     ("pool", "words"),
     [
-        (None, ["MakePool"]),
-        (PoolRecord("default", "dir", False, "/pool"), ["StartPool"]),
-        (PoolRecord("default", "dir", True, "/pool"), []),
+        (None, ["CreatePool"]),
+        (PoolInfo("default", "dir", False, "/pool"), ["StartPool"]),
+        (PoolInfo("default", "dir", True, "/pool"), []),
     ],
 )
 def test_the_steps_come_in_the_order_that_leaves_nothing_unowned(pool, words):
-    steps, _ = plan(wish("A100-4C", 2), pool)
+    steps, _ = plan(request("A100-4C", 2), pool)
     names = [type(s).__name__ for s in steps.steps]
-    assert names == ["DefineDomain", *words, "MakeVolume", "SetType", "SetType", "SetRecord", "StartDomain"]
+    assert names == [
+        "DefineDomain",
+        *words,
+        "CreateVolume",
+        "SetVgpuType",
+        "SetVgpuType",
+        "SetRecordState",
+        "StartDomain",
+    ]
 
 
 def test_without_start_the_vm_is_not_started_and_still_recorded_as_ready():
-    steps, design = plan(wish("A100-4C"), start=False)
-    assert [type(s).__name__ for s in steps.steps[-2:]] == ["SetType", "SetRecord"]
-    assert steps.steps[-1].promise.state is PromiseState.READY
-    assert steps.steps[-1].was == design.promise
-    assert design.promise.state is PromiseState.MAKING
+    steps, design = plan(request("A100-4C"), start=False)
+    assert [type(s).__name__ for s in steps.steps[-2:]] == ["SetVgpuType", "SetRecordState"]
+    assert steps.steps[-1].record.state is RecordState.READY
+    assert steps.steps[-1].previous == design.record
+    assert design.record.state is RecordState.CREATING
 
 
 def test_without_a_name_the_vm_is_called_by_its_uuid():
-    assert vm_name(wish(name="x"), UUID) == "x"
-    assert vm_name(replace(wish(), name=None), UUID) == "vgpu-00000000"
+    assert vm_name(request(name="x"), UUID) == "x"
+    assert vm_name(replace(request(), name=None), UUID) == "vgpu-00000000"
 
 
-def test_without_a_word_about_disks_there_is_an_empty_one_of_forty_gib_and_a_note():
-    steps, design = plan(wish("A100-4C", name="vm"))
-    (disk,) = design.promise.disks
+def test_the_default_disk_is_empty_with_40_gib_and_a_note():
+    steps, design = plan(request("A100-4C", name="vm"))
+    (disk,) = design.record.disks
     assert (disk.capacity_bytes, disk.base, disk.volume) == (40 * GIB, None, "vm-00000000.qcow2")
     assert design.boot == ("hd", "network")
     assert "no system is on vm's disk" in steps.notes[0]
@@ -86,22 +94,22 @@ def test_without_a_word_about_disks_there_is_an_empty_one_of_forty_gib_and_a_not
         ({"cdrom": "/srv/cd.iso", "disks": (NewDisk(1024),)}, [(GIB, None)], ("cdrom", "hd")),
     ],
 )
-def test_which_disks_are_made_and_what_is_booted(changes, made, boot):
-    wanted = wish("A100-4C", **changes)
+def test_disks_and_the_boot_device(changes, made, boot):
+    wanted = request("A100-4C", **changes)
     _, design = plan(wanted)
-    assert [(d.capacity_bytes, d.base) for d in design.promise.disks] == made
+    assert [(d.capacity_bytes, d.base) for d in design.record.disks] == made
     assert len({d.path for d in design.disks}) == len(design.disks)
     assert design.boot == boot
-    assert has_system(wanted) == ("network" not in boot)
+    assert has_boot_source(wanted) == ("network" not in boot)
 
 
 def test_disks_lie_in_the_pools_directory():
-    (disk,) = made_disks(wish("A100-4C", name="vm"), facts(PoolRecord("fast", "dir", True, "/fast/")), UUID)
+    (disk,) = disks_to_create(request("A100-4C", name="vm"), facts(PoolInfo("fast", "dir", True, "/fast/")), UUID)
     assert disk.path == "/fast/vm-00000000.qcow2"
 
 
 def test_there_is_a_claim_for_every_carrier():
-    _, design = plan(wish("A100-4C", 3, name="vm"))
-    claims = claims_for(design.name, design.promise, ProcessId(1, 2), "vgpuctl create-vm")
-    assert [c.carrier for c in claims] == [v.carrier for v in design.promise.vgpus]
+    _, design = plan(request("A100-4C", 3, name="vm"))
+    claims = build_claims(design.name, design.record, ProcessId(1, 2), "vgpuctl create-vm")
+    assert [c.carrier for c in claims] == [v.carrier for v in design.record.vgpus]
     assert {(c.vm, c.vm_uuid, c.command) for c in claims} == {("vm", UUID, "vgpuctl create-vm")}

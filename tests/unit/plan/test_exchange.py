@@ -5,31 +5,31 @@ from __future__ import annotations
 
 import pytest
 
-from tests.values import A4C, A5C, a100, promised, snapshot, vm
+from tests.values import A4C, A5C, a100, assigned, snapshot, vm
 from vgpuctl.errors import NoCapacity
+from vgpuctl.model.request import GpuConstraints
 from vgpuctl.model.snapshot import Snapshot
 from vgpuctl.model.vm import Exchange
-from vgpuctl.model.wish import Where
 from vgpuctl.plan.exchange import Going, abandoning_steps, decided, finishing_steps, places_at_once, switched_over
-from vgpuctl.plan.in_place import Goal
-from vgpuctl.plan.reserve import wish_for
-from vgpuctl.steps.plug import SwitchOver, WriteRecord
+from vgpuctl.plan.reserve import request_from_record
+from vgpuctl.plan.vm_update import MoveTarget
+from vgpuctl.steps.attach import SwitchOver, WriteRecord
 from vgpuctl.value import replace
 
 ONE, TWO = a100(), a100("0000:86:00.0")
-VMS = [vm(0, promised(ONE, A5C, 0)), vm(1, promised(TWO, A4C, 0)), vm(2, promised(ONE, A5C, 1))]
+VMS = [vm(0, assigned(ONE, A5C, 0)), vm(1, assigned(TWO, A4C, 0)), vm(2, assigned(ONE, A5C, 1))]
 SEEN = snapshot(ONE, TWO, vms=VMS)
 
 
 def going(number: int, gpu: str, seen: Snapshot = SEEN) -> Going:
     one = seen.vms[number]
-    assert one.promise is not None
-    (old,) = one.promise.vgpus
-    asked = replace(wish_for(one, one.promise, (old,)), where=Where(gpus=(gpu,)))
-    return Going(one, one.promise, asked, old, Goal(gpu))
+    assert one.record is not None
+    (old,) = one.record.vgpus
+    asked = replace(request_from_record(one, one.record, (old,)), constraints=GpuConstraints(gpus=(gpu,)))
+    return Going(one, one.record, asked, old, MoveTarget(gpu))
 
 
-def test_all_leave_before_one_arrives_and_no_function_is_given_twice():
+def test_all_are_removed_before_one_is_added():
     moves = [going(0, TWO.address), going(1, ONE.address), going(2, TWO.address)]
     new = places_at_once(SEEN, moves)
     assert [v.gpu for v in new] == [TWO.address, ONE.address, TWO.address]
@@ -38,13 +38,13 @@ def test_all_leave_before_one_arrives_and_no_function_is_given_twice():
     assert len(set(functions)) == 6
 
 
-def test_who_stays_is_still_in_the_way():
+def test_staying_vms_still_block():
     with pytest.raises(NoCapacity):
         places_at_once(SEEN, [going(0, TWO.address), going(1, ONE.address)])
 
 
 def test_it_counts_as_soon_as_the_other_vm_has_its_new_vgpu():
-    first = VMS[0].promise
+    first = VMS[0].record
     assert first is not None
     note = Exchange("old", first.vgpus[0], VMS[0].uuid, first.vgpus[0].carrier)
     assert decided(SEEN, note)
@@ -53,15 +53,15 @@ def test_it_counts_as_soon_as_the_other_vm_has_its_new_vgpu():
 
 
 def test_what_was_decided_is_finished_and_what_was_not_is_forgotten():
-    second = VMS[1].promise
+    second = VMS[1].record
     assert second is not None
     (old,) = second.vgpus
     note = Exchange(old.carrier, replace(old, index=1, carrier="0000:3b:01.0"), VMS[0].uuid, "0000:86:01.0")
     noted = replace(second, exchange=note)
     step = switched_over(VMS[1], noted, note)
     assert isinstance(step, SwitchOver)
-    assert (step.promise.exchange, step.promise.vgpus) == (None, (note.vgpu,))
+    assert (step.record.exchange, step.record.vgpus) == (None, (note.vgpu,))
     assert finishing_steps(SEEN, VMS[1], noted, note, ())[-1] == step
     (back,) = abandoning_steps(SEEN, VMS[1], noted, note, ())
     assert isinstance(back, WriteRecord)
-    assert (back.promise, back.was) == (second, noted)
+    assert (back.record, back.previous) == (second, noted)

@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a new VM needs beside its GPU: each lack is named with what mends it, before anything is written."""
+"""What a new VM needs besides its GPU: each missing item is reported with its fix before anything is written."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.values import A4C, a100, promised, snapshot
-from tests.worlds import wish
+from tests.hosts import request
+from tests.values import A4C, a100, assigned, snapshot
 from vgpuctl.domain.render import compile_template
 from vgpuctl.errors import HostCannot, InUse, NoSpace, NotFound
-from vgpuctl.model.records import HypervisorCapabilities, ImageRecord, NetworkRecord, PoolRecord
-from vgpuctl.model.wish import ExistingDisk
-from vgpuctl.plan.facts import Facts, GpuHolders, check_facts, choose_firmware, needs_pool, refuse_held
+from vgpuctl.model.port_values import HypervisorCapabilities, ImageInfo, NetworkInfo, PoolInfo
+from vgpuctl.model.request import ExistingDisk
+from vgpuctl.plan.facts import GpuHolders, HostFacts, check_facts, choose_firmware, needs_pool, refuse_open_gpu
 from vgpuctl.value import replace
 
-FACTS = Facts(
+FACTS = HostFacts(
     capabilities=HypervisorCapabilities(kvm=True, uefi=True, emulator="/usr/bin/qemu"),
-    network=NetworkRecord("default", True),
-    pool=PoolRecord("default", "dir", True, "/pool", 100 << 30, 50 << 30),
+    network=NetworkInfo("default", True),
+    pool=PoolInfo("default", "dir", True, "/pool", 100 << 30, 50 << 30),
     template=compile_template(""),
 )
-VGPUS = (promised(a100(), A4C),)
+VGPUS = (assigned(a100(), A4C),)
 
 
 def check(wanted=None, look=None, **changes):
-    return check_facts(look or snapshot(a100()), wanted or wish("A100-4C"), VGPUS, replace(FACTS, **changes))
+    return check_facts(look or snapshot(a100()), wanted or request("A100-4C"), VGPUS, replace(FACTS, **changes))
 
 
 def test_a_host_that_has_everything_gives_no_warning():
@@ -35,13 +35,13 @@ def test_a_host_that_has_everything_gives_no_warning():
     ("changes", "kind", "word", "hint"),
     [
         ({"network": None}, HostCannot, "no network 'default'", "virsh net-list"),
-        ({"network": NetworkRecord("default", False)}, HostCannot, "not active", "virsh net-start default"),
-        ({"pool": PoolRecord("default", "rbd", True, None)}, HostCannot, "kind rbd", "--storage-pool"),
-        ({"pool": PoolRecord("default", "dir", True, "/pool", 9, 1 << 20)}, NoSpace, "1 MiB free in /pool", "delete"),
+        ({"network": NetworkInfo("default", False)}, HostCannot, "not active", "virsh net-start default"),
+        ({"pool": PoolInfo("default", "rbd", True, None)}, HostCannot, "kind rbd", "--storage-pool"),
+        ({"pool": PoolInfo("default", "dir", True, "/pool", 9, 1 << 20)}, NoSpace, "1 MiB free in /pool", "delete"),
         ({"holders": GpuHolders(display=("Xorg (pid 7)",))}, InUse, "Xorg (pid 7)", "--force-console"),
     ],
 )
-def test_what_is_missing_is_named_with_what_mends_it(changes, kind, word, hint):
+def test_missing_things_are_named_with_a_fix(changes, kind, word, hint):
     with pytest.raises(kind) as raised:
         check(**changes)
     assert word in str(raised.value)
@@ -59,23 +59,23 @@ def test_what_is_missing_is_named_with_what_mends_it(changes, kind, word, hint):
 def test_force_console_waives_the_display_and_nothing_else(holders, force, refused):
     if refused:
         with pytest.raises(InUse):
-            refuse_held("0000:3b:00.0", holders, force_console=force)
+            refuse_open_gpu("0000:3b:00.0", holders, force_console=force)
     else:
-        refuse_held("0000:3b:00.0", holders, force_console=force)
+        refuse_open_gpu("0000:3b:00.0", holders, force_console=force)
     assert refused == bool(holders.compute or not force)
 
 
 def test_only_the_default_pool_is_made():
     assert check(pool=None) == ()
     with pytest.raises(NotFound):
-        check(wish("A100-4C", storage_pool="fast"), pool=None)
+        check(request("A100-4C", storage_pool="fast"), pool=None)
 
 
 def test_an_image_that_is_not_there_or_not_readable_is_named():
-    wanted = wish("A100-4C", image="/srv/a.qcow2")
+    wanted = request("A100-4C", image="/srv/a.qcow2")
     with pytest.raises(NotFound):
         check(wanted, files={"/srv/a.qcow2": None})
-    closed = ImageRecord("/srv/a.qcow2", "qcow2", 1, problem="/srv is closed to libvirt-qemu")
+    closed = ImageInfo("/srv/a.qcow2", "qcow2", 1, access_problem="/srv is closed to libvirt-qemu")
     with pytest.raises(HostCannot) as raised:
         check(wanted, files={"/srv/a.qcow2": closed})
     assert "/srv is closed to libvirt-qemu" in str(raised.value)
@@ -94,18 +94,18 @@ def test_an_image_that_is_not_there_or_not_readable_is_named():
     ],
 )
 def test_firmware_is_chosen_by_what_the_image_needs_and_the_host_has(os, image, uefi, expected):
-    files = {"/a": ImageRecord("/a", "qcow2", 1, image)} if image else {}
-    found = replace(FACTS, files=files, capabilities=replace(FACTS.capabilities, uefi=uefi))
-    wanted = wish("A100-4C", os=os, image="/a" if image else None)
+    files = {"/a": ImageInfo("/a", "qcow2", 1, image)} if image else {}
+    result = replace(FACTS, files=files, capabilities=replace(FACTS.capabilities, uefi=uefi))
+    wanted = request("A100-4C", os=os, image="/a" if image else None)
     if expected is not None:
-        assert choose_firmware(wanted, found) == expected
+        assert choose_firmware(wanted, result) == expected
         return
     with pytest.raises(HostCannot) as raised:
-        choose_firmware(wanted, found)
+        choose_firmware(wanted, result)
     assert "ovmf" in str(raised.value.hint)
 
 
 def test_a_pool_is_needed_only_when_a_disk_is_made():
-    assert needs_pool(wish("A100-4C"))
-    assert not needs_pool(wish("A100-4C", disks=(ExistingDisk("/a"),)))
-    assert not needs_pool(wish("A100-4C", cdrom="/a.iso"))
+    assert needs_pool(request("A100-4C"))
+    assert not needs_pool(request("A100-4C", disks=(ExistingDisk("/a"),)))
+    assert not needs_pool(request("A100-4C", cdrom="/a.iso"))

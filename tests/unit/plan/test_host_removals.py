@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes away with another host.yaml is told by name; what another entry says as well does not go."""
+"""What another host.yaml removes is listed by name; an entry that another one repeats is not removed."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.values import a100, t4
-from vgpuctl.plan.host_removals import removals
-from vgpuctl.spec.host import parse_host_spec
+from vgpuctl.config.host_spec import parse_host_spec
+from vgpuctl.plan.host_removals import find_removed_entries
 from vgpuctl.value import replace
 
 A100, T4 = "0000:3b:00.0", "0000:5e:00.0"
@@ -26,8 +26,8 @@ vgpus:
 
 
 def gone(wanted: str, now: str = NOW) -> list[str]:
-    found = removals(parse_host_spec(wanted, "FILE"), parse_host_spec(now, "host.yaml"), GPUS)
-    return [one.line for one in found]
+    result = find_removed_entries(parse_host_spec(wanted, "FILE"), parse_host_spec(now, "host.yaml"), GPUS)
+    return [one.line for one in result]
 
 
 def test_everything_goes_with_a_version_alone() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files that install-host writes: what is ours, where the hook goes, and what the unit says."""
+"""The files that install-host writes: which are managed, where the hook goes, and what the unit contains."""
 
 from __future__ import annotations
 
@@ -8,26 +8,34 @@ import subprocess
 import pytest
 
 from vgpuctl.errors import HostCannot
-from vgpuctl.plan.installation import HOOK, MAIN_HOOK, hook_file, hook_text, is_ours, signed, unit_file
+from vgpuctl.plan.installation import (
+    HOOK_PATH,
+    MAIN_HOOK_PATH,
+    has_valid_checksum,
+    hook_file,
+    hook_text,
+    unit_file,
+    with_checksum,
+)
 
 
-def test_a_file_is_ours_until_somebody_changes_it():
-    text = signed("one\ntwo\n")
-    assert is_ours(text)
-    assert not is_ours(text.replace("two", "three"))
-    assert not is_ours(text + "more\n")
-    assert not is_ours("one\ntwo\n")
-    assert not is_ours("")
+def test_a_file_is_managed_until_it_changes():
+    text = with_checksum("one\ntwo\n")
+    assert has_valid_checksum(text)
+    assert not has_valid_checksum(text.replace("two", "three"))
+    assert not has_valid_checksum(text + "more\n")
+    assert not has_valid_checksum("one\ntwo\n")
+    assert not has_valid_checksum("")
 
 
 @pytest.mark.parametrize("version", [None, 6_005_000, 10_000_000])
-def test_the_hook_goes_beside_the_admins_own(version):
-    assert hook_file("/usr/bin/python3", version, "#!/bin/sh\n").path == HOOK
+def test_the_hook_leaves_the_admins_hook(version):
+    assert hook_file("/usr/bin/python3", version, "#!/bin/sh\n").path == HOOK_PATH
 
 
 def test_an_older_libvirt_has_one_hook_and_it_is_never_overwritten():
-    assert hook_file("/usr/bin/python3", 6_000_000, None).path == MAIN_HOOK
-    assert hook_file("/usr/bin/python3", 6_000_000, signed("older\n")).path == MAIN_HOOK
+    assert hook_file("/usr/bin/python3", 6_000_000, None).path == MAIN_HOOK_PATH
+    assert hook_file("/usr/bin/python3", 6_000_000, with_checksum("older\n")).path == MAIN_HOOK_PATH
     with pytest.raises(HostCannot, match=r"libvirt 6\.0\.0 runs no second hook"):
         hook_file("/usr/bin/python3", 6_000_000, "#!/bin/sh\n")
 

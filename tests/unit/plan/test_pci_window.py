@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worlds import wish
-from vgpuctl.plan.pci_window import USUAL_WINDOW_MIB, bars_mib, window_mib
+from tests.hosts import request
+from vgpuctl.plan.pci_window import DEFAULT_WINDOW_MIB, bars_mib, window_mib
 
 GIB = 1 << 30
 NONE = f"0x{0:016x} 0x{0:016x} 0x{0:016x}"
@@ -36,15 +36,15 @@ def test_the_memory_bars_of_the_function_itself_are_counted(lines, mib):
 
 @given(st.integers(0, 1 << 20))
 def test_a_window_is_larger_than_the_bars_and_no_more_than_twice(needed):
-    found = window_mib(wish(), needed)
-    if needed < USUAL_WINDOW_MIB:
-        assert found is None
+    result = window_mib(request(), needed)
+    if needed < DEFAULT_WINDOW_MIB:
+        assert result is None
     else:
-        assert found is not None
-        assert needed < found <= 2 * needed
-        assert found & (found - 1) == 0
+        assert result is not None
+        assert needed < result <= 2 * needed
+        assert result & (result - 1) == 0
 
 
 def test_what_was_typed_counts():
-    assert window_mib(wish(pci_window="none"), 1 << 20) is None
-    assert window_mib(wish(pci_window="1TiB"), 0) == 1 << 20
+    assert window_mib(request(pci_window="none"), 1 << 20) is None
+    assert window_mib(request(pci_window="1TiB"), 0) == 1 << 20

@@ -1,93 +1,93 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record names at every instant of a refresh what is to be kept and what is to be removed."""
+"""At every moment of a refresh, the record names the disks to keep and the disks to remove."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.values import A4C, a100, promised, vm
+from tests.values import A4C, a100, assigned, vm
 from vgpuctl.errors import Busy, InUse, InvalidInput, Refused
-from vgpuctl.model.records import DomainLeftovers, ImageRecord
-from vgpuctl.model.vm import DiskRef, DiskRole, MadeDisk, VmState
+from vgpuctl.model.port_values import DomainLeftovers, ImageInfo
+from vgpuctl.model.vm import DiskRef, DiskRole, ManagedDisk, VmState
 from vgpuctl.plan.refresh import (
-    disk_names,
-    dropping,
-    making,
+    disk_switch_plan,
+    free_volume_names,
     new_disk,
-    refuse_kept_states,
+    record_after_switch,
+    refuse_saved_states,
     refuse_unbootable,
-    switched,
+    spare_removal_plan,
     system_disk,
 )
 from vgpuctl.value import replace
 
-VM = vm(1, promised(a100(), A4C, 0), state=VmState.STOPPED)
+VM = vm(1, assigned(a100(), A4C, 0), state=VmState.STOPPED)
 STEM = f"{VM.name}-{VM.uuid[:8]}"
-OLD = MadeDisk("default", f"{STEM}.qcow2", f"/pool/{STEM}.qcow2", 20, "/old.qcow2", "qcow2")
-DATA = MadeDisk("default", f"{STEM}-1.qcow2", f"/pool/{STEM}-1.qcow2", 30)
-SEED = MadeDisk("default", f"{STEM}-seed.iso", f"/pool/{STEM}-seed.iso", 0, role=DiskRole.SEED)
-PROMISE = replace(VM.promise, disks=(OLD, DATA, SEED))
-WHOLE = replace(VM, promise=PROMISE, disks=tuple(DiskRef("disk", "", d.path, "qcow2") for d in PROMISE.disks))
-IMAGE = ImageRecord("/new.qcow2", "raw", 25, "both")
+OLD = ManagedDisk("default", f"{STEM}.qcow2", f"/pool/{STEM}.qcow2", 20, "/old.qcow2", "qcow2")
+DATA = ManagedDisk("default", f"{STEM}-1.qcow2", f"/pool/{STEM}-1.qcow2", 30)
+SEED = ManagedDisk("default", f"{STEM}-seed.iso", f"/pool/{STEM}-seed.iso", 0, role=DiskRole.SEED)
+RECORD = replace(VM.record, disks=(OLD, DATA, SEED))
+WHOLE = replace(VM, record=RECORD, disks=tuple(DiskRef("disk", "", d.path, "qcow2") for d in RECORD.disks))
+IMAGE = ImageInfo("/new.qcow2", "raw", 25, "both")
 NEW = new_disk(OLD, IMAGE, "new.qcow2")
 
 
-def roles(promise):
-    return [(d.path, str(d.role)) for d in promise.disks]
+def roles(record):
+    return [(d.path, str(d.role)) for d in record.disks]
 
 
 def test_the_record_names_both_disks_while_there_are_two():
-    steps = making(WHOLE, PROMISE, OLD, NEW, IMAGE, None).steps
-    assert [type(s).__name__ for s in steps] == ["WriteRecord", "MakeSpare", "SwitchDisk"]
+    steps = disk_switch_plan(WHOLE, RECORD, OLD, NEW, IMAGE, None).steps
+    assert [type(s).__name__ for s in steps] == ["WriteRecord", "CreateSpareDisk", "SwitchDisk"]
     kept = [(DATA.path, "disk"), (SEED.path, "seed")]
-    assert roles(steps[0].promise) == [(OLD.path, "disk"), *kept, (NEW.path, "spare")]
-    assert (steps[2].before, steps[2].after) == (steps[0].promise, switched(PROMISE, OLD, NEW))
-    assert roles(steps[2].after) == [(NEW.path, "disk"), *kept, (OLD.path, "spare")]
+    assert roles(steps[0].record) == [(OLD.path, "disk"), *kept, (NEW.path, "spare")]
+    assert (steps[2].old_record, steps[2].new_record) == (steps[0].record, record_after_switch(RECORD, OLD, NEW))
+    assert roles(steps[2].new_record) == [(NEW.path, "disk"), *kept, (OLD.path, "spare")]
 
 
 def test_what_is_dropped_is_the_spare_and_then_the_record_forgets_it():
-    plan = dropping(WHOLE, switched(PROMISE, OLD, NEW))
+    plan = spare_removal_plan(WHOLE, record_after_switch(RECORD, OLD, NEW))
     drop, record = plan.steps
-    assert (drop.disk.path, drop.needed, plan.undo_on_failure) == (OLD.path, (NEW,), False)
-    assert roles(record.promise) == [(NEW.path, "disk"), (DATA.path, "disk"), (SEED.path, "seed")]
+    assert (drop.disk.path, drop.required_disks, plan.undo_on_failure) == (OLD.path, (NEW,), False)
+    assert roles(record.record) == [(NEW.path, "disk"), (DATA.path, "disk"), (SEED.path, "seed")]
 
 
-def test_the_new_disk_is_beside_the_old_one_and_never_smaller():
+def test_the_new_disk_is_in_the_same_pool_and_never_smaller():
     assert (NEW.path, NEW.capacity_bytes, NEW.base, NEW.base_format) == ("/pool/new.qcow2", 25, "/new.qcow2", "raw")
     assert new_disk(OLD, replace(IMAGE, virtual_size_bytes=5), "x").capacity_bytes == 20
 
 
 def test_names_that_the_record_has_are_passed_over():
-    names = disk_names(WHOLE, PROMISE, OLD)
+    names = free_volume_names(WHOLE, RECORD, OLD)
     assert [next(names), next(names)] == [f"{STEM}-2.qcow2", f"{STEM}-3.qcow2"]
-    assert next(disk_names(WHOLE, replace(PROMISE, disks=(DATA,)), OLD)) == f"{STEM}.qcow2"
+    assert next(free_volume_names(WHOLE, replace(RECORD, disks=(DATA,)), OLD)) == f"{STEM}.qcow2"
 
 
 def test_the_clone_is_the_system_disk():
-    assert system_disk(WHOLE, PROMISE) == OLD
+    assert system_disk(WHOLE, RECORD) == OLD
 
 
 @pytest.mark.parametrize(
-    ("seen", "promise", "error"),
+    ("seen", "record", "error"),
     [
-        (WHOLE, switched(PROMISE, OLD, NEW), Busy),
-        (WHOLE, replace(PROMISE, disks=(DATA, SEED)), Refused),
-        (WHOLE, replace(PROMISE, vgpus=()), Refused),
-        (replace(WHOLE, disks=()), PROMISE, Refused),
+        (WHOLE, record_after_switch(RECORD, OLD, NEW), Busy),
+        (WHOLE, replace(RECORD, disks=(DATA, SEED)), Refused),
+        (WHOLE, replace(RECORD, vgpus=()), Refused),
+        (replace(WHOLE, disks=()), RECORD, Refused),
     ],
 )
-def test_a_vm_without_one_is_refused(seen, promise, error):
+def test_a_vm_without_one_is_refused(seen, record, error):
     with pytest.raises(error):
-        system_disk(seen, promise)
+        system_disk(seen, record)
 
 
 @pytest.mark.parametrize(
     "kept", [{"managed_save": True}, {"snapshots": ("before-update",)}, {"checkpoints": ("monday",)}]
 )
 def test_states_of_the_old_disk_are_named(kept):
-    refuse_kept_states(WHOLE, DomainLeftovers(nvram="/vars.fd", tpm=True))
+    refuse_saved_states(WHOLE, DomainLeftovers(nvram="/vars.fd", tpm=True))
     with pytest.raises(InUse, match=r"before-update|monday|managed save"):
-        refuse_kept_states(WHOLE, DomainLeftovers(nvram="/vars.fd", **kept))
+        refuse_saved_states(WHOLE, DomainLeftovers(nvram="/vars.fd", **kept))
 
 
 @pytest.mark.parametrize(("needs", "has", "fits"), [("uefi", "bios", False), ("bios", "uefi", False),

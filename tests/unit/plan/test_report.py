@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from tests.values import A4C, ME, a100, changed, promised, snapshot, vm
-from vgpuctl.model.partition import GiProfile, GpuInstance, Mig, Span
+from tests.values import A4C, ME, a100, assigned, changed, snapshot, vm
+from vgpuctl.model.mig import GiProfile, GpuInstance, MigState, PlacementSpan
 from vgpuctl.model.vm import StuckWrite
 from vgpuctl.plan.report import gpu_details, gpu_value, owner_of, vm_value
 from vgpuctl.value import replace
@@ -12,36 +12,36 @@ from vgpuctl.value import replace
 
 def test_vfs_in_use_are_counted_once():
     gpu = changed(a100(), 0, current_type=A4C.type_id)
-    value = gpu_value(snapshot(gpu, vms=[vm(1, promised(gpu, A4C))]), gpu)
+    value = gpu_value(snapshot(gpu, vms=[vm(1, assigned(gpu, A4C))]), gpu)
     assert value["vfs"] == {"total": 16, "enabled": 16, "used": 1}
 
 
 def test_problems_name_the_function_and_the_stuck_process():
-    gpu = changed(a100(), 2, problem="broken", available=None)
-    value = gpu_value(snapshot(gpu, stuck=(StuckWrite(ME, gpu.address, "/sys/x", "0"),)), gpu)
+    gpu = changed(a100(), 2, problem="broken", available_instances=None)
+    value = gpu_value(snapshot(gpu, stuck_writes=(StuckWrite(ME, gpu.address, "/sys/x", "0"),)), gpu)
     assert value["problems"] == ["0000:3b:00.6: broken", "process 100 waits in the kernel writing /sys/x"]
 
 
 def test_owners_in_words():
     ours = vm(1)
     assert owner_of(ours) == "ours"
-    assert owner_of(replace(ours, promise=None)) == "foreign"
-    assert owner_of(replace(ours, promise=None, copied_promise=ours.promise)) == "copy"
+    assert owner_of(replace(ours, record=None)) == "foreign"
+    assert owner_of(replace(ours, record=None, copied_record=ours.record)) == "copy"
     assert vm_value(snapshot(a100()), ours)["record"] == "ready"
 
 
 def test_a_gpu_of_mixed_sizes_shows_what_fits_in_that_mode_and_one_with_mig_its_instances():
     kind = replace(A4C, placement_ids=(0, 8, 16), placement_size=4)
     gpu = a100(types=(kind,), mixed_size=True)
-    look = snapshot(gpu, vms=[vm(1, promised(gpu, kind, placement_id=8))])
+    look = snapshot(gpu, vms=[vm(1, assigned(gpu, kind, placement_id=8))])
     value = gpu_details(look, gpu)
     assert [(t["max_per_gpu"], t["free"], t["gpu_instance_profile"]) for t in value["types"]] == [(3, 2, None)]
     assert (value["mixed_size"], value["mig"]) == (True, None)
     assert [v["placement_id"] for v in value["vgpus"]] == [8]
     assert value["types"][0]["max_per_gpu"] == 3
     backed = replace(A4C, gi_profile_id=19, max_per_gi=1)
-    one = GiProfile(19, "1g.5gb", 1, 4864, 7, (Span(0, 1),))
-    gpu = a100(types=(backed,), mig=Mig(True, True, (one,), (GpuInstance(7, 19, Span(0, 1)),)))
+    one = GiProfile(19, "1g.5gb", 1, 4864, 7, (PlacementSpan(0, 1),))
+    gpu = a100(types=(backed,), mig=MigState(True, True, (one,), (GpuInstance(7, 19, PlacementSpan(0, 1)),)))
     value = gpu_details(snapshot(gpu), gpu)
     assert value["types"][0]["gpu_instance_profile"] == "1g.5gb"
     assert value["mig"] == {

@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asked for beside running, and shares that are null where nothing is guaranteed."""
+"""Configured and running values, and shares that are null if nothing is guaranteed."""
 
 from __future__ import annotations
 
-from tests.values import A4C, a100, promised, snapshot, taken, vm
-from vgpuctl.model.scheduler import GpuScheduler, Policy, SchedulerLimits, SchedulerSpec, SchedulerState
+from tests.values import A4C, a100, assigned, snapshot, taken, vm
+from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerLimits, SchedulerPolicy, SchedulerSpec, SchedulerState
 from vgpuctl.model.vm import VmState
-from vgpuctl.plan.scheduler_report import scheduler_details, scheduler_pair
-from vgpuctl.scheduler.modprobe import EACH, ModprobeFile
+from vgpuctl.plan.scheduler_report import scheduler_details, scheduler_summary
+from vgpuctl.scheduler.modprobe_files import PER_GPU_PARAMETER, ModprobeFile
 
 FIXED = GpuScheduler(
-    limits=SchedulerLimits(frozenset(Policy), True, (1_000_000, 30_000_000), (63, 960), (1, 60)),
-    state=SchedulerState(Policy.FIXED_SHARE, True, 1_041_666, 33),
+    limits=SchedulerLimits(frozenset(SchedulerPolicy), True, (1_000_000, 30_000_000), (63, 960), (1, 60)),
+    state=SchedulerState(SchedulerPolicy.FIXED_SHARE, True, 1_041_666, 33),
 )
 
 
 def test_a_gpu_without_a_scheduler_has_none():
-    assert scheduler_pair(a100()) is None
-    assert scheduler_pair(a100(scheduler=GpuScheduler())) is None
+    assert scheduler_summary(a100()) is None
+    assert scheduler_summary(a100(scheduler=GpuScheduler())) is None
 
 
-def test_both_sides_stand_beside_each_other():
-    pair = scheduler_pair(a100(scheduler=FIXED, desired_scheduler=SchedulerSpec(Policy.EQUAL_SHARE, 2)))
+def test_configured_and_running_values():
+    pair = scheduler_summary(a100(scheduler=FIXED, desired_scheduler=SchedulerSpec(SchedulerPolicy.EQUAL_SHARE, 2)))
     assert pair == {
         "asked": {"policy": "equal_share", "time_slice_ms": 2, "frequency_hz": None, "averaging_factor": None},
         "running": {
@@ -32,24 +32,24 @@ def test_both_sides_stand_beside_each_other():
             "source": "NVML",
         },
     }
-    only = scheduler_pair(a100(desired_scheduler=SchedulerSpec(Policy.EQUAL_SHARE)))
+    only = scheduler_summary(a100(desired_scheduler=SchedulerSpec(SchedulerPolicy.EQUAL_SHARE)))
     assert only is not None
     assert only["running"] is None
 
 
 def test_every_vgpu_has_its_share_and_the_words_are_read_as_the_driver_does():
     gpu = a100(scheduler=FIXED)
-    one = vm(1, promised(gpu, A4C, 0), state=VmState.STOPPED)
+    one = vm(1, assigned(gpu, A4C, 0), state=VmState.STOPPED)
     look = snapshot(gpu, vms=[one], vgpus=[taken(gpu, A4C, vm=one.name, vm_uuid=one.uuid)])
-    file = ModprobeFile("/etc/modprobe.d/x.conf", f'options nvidia {EACH}="pci=3b:00;RmPVMRL=0x71"\n')
-    found = scheduler_details(look, gpu, "550.90.05", 'RegistryDwords: "RmPVMRL=0x00020003"', (file,))
-    (share,) = found["shares"]
+    file = ModprobeFile("/etc/modprobe.d/x.conf", f'options nvidia {PER_GPU_PARAMETER}="pci=3b:00;RmPVMRL=0x71"\n')
+    result = scheduler_details(look, gpu, "550.90.05", 'RegistryDwords: "RmPVMRL=0x00020003"', (file,))
+    (share,) = result["shares"]
     assert (share["vm"], share["guaranteed_percent"], share["time_slice_us"]) == ("vdi-001", 10.0, 1041.666)
-    assert found["scheduler_at_load"]["time_slice_ms"] == 2
-    assert found["scheduler_next"] is None
-    assert found["scheduler_limits"]["frequency_hz"] == {"least": 63, "most": 960}
+    assert result["scheduler_at_load"]["time_slice_ms"] == 2
+    assert result["scheduler_next"] is None
+    assert result["scheduler_limits"]["frequency_hz"] == {"least": 63, "most": 960}
 
 
 def test_a_gpu_of_which_nothing_is_known_has_no_numbers():
-    found = scheduler_details(snapshot(a100()), a100(), None, None, ())
-    assert found == {"scheduler_limits": None, "scheduler_at_load": None, "scheduler_next": None, "shares": []}
+    result = scheduler_details(snapshot(a100()), a100(), None, None, ())
+    assert result == {"scheduler_limits": None, "scheduler_at_load": None, "scheduler_next": None, "shares": []}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No VM is stopped that could not be started again."""
+"""A VM that could not start again is never stopped."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import pytest
 
 from vgpuctl.errors import Refused
 from vgpuctl.model.vm import Vm, VmState
-from vgpuctl.plan.transient import refuse_transient
+from vgpuctl.plan.transient import refuse_transient_vms
 from vgpuctl.value import replace
 
 DEFINED = Vm("desk", "u-1", VmState.RUNNING, 1024, 1)
 
 
 def test_only_those_without_a_definition_are_refused_by_name() -> None:
-    refuse_transient((DEFINED,))
+    refuse_transient_vms((DEFINED,))
     undefined = [replace(DEFINED, name=name, persistent=False) for name in ("zeta", "alpha")]
     with pytest.raises(Refused, match=r"^alpha, zeta: undefined while running") as refused:
-        refuse_transient((DEFINED, *undefined))
+        refuse_transient_vms((DEFINED, *undefined))
     assert refused.value.facts["vms"] == ["alpha", "zeta"]
     assert "virsh define" in (refused.value.hint or "")

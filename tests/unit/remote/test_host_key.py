@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which keys of a host are taken, and what is said of the others."""
+"""Which host keys are accepted, and the errors for the others."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from vgpuctl.remote.known_hosts import KnownKey
 from vgpuctl.remote.target import Target
 
 TARGET = Target("gpu-01", "gpu-01", 2222, "root")
-LOGIN = login.login(TARGET, {"userknownhostsfile": "/k/known"})
+LOGIN = login.resolve_login(TARGET, {"userknownhostsfile": "/k/known"})
 MINE = KnownKey("/k/known", 3, "ssh-ed25519", b"mine")
 RSA = KnownKey("/k/known", 4, "ssh-rsa", b"rsa")
 
 
 @pytest.mark.parametrize("known", [(MINE,), (RSA, MINE), (KnownKey("/k/known", 1, "ssh-ed25519", b"old"), MINE)])
-def test_a_key_that_stands_there_is_taken(known):
-    host_key.check(TARGET, LOGIN, "ssh-ed25519", b"mine", known)
+def test_a_known_key_is_accepted(known):
+    host_key.check_host_key(TARGET, LOGIN, "ssh-ed25519", b"mine", known)
 
 
 @pytest.mark.parametrize(
@@ -33,5 +33,5 @@ def test_a_key_that_stands_there_is_taken(known):
 )
 def test_any_other_is_refused_with_its_place(known, said, place):
     with pytest.raises(HostKeyRefused, match=said) as caught:
-        host_key.check(TARGET, LOGIN, "ssh-ed25519", b"mine", known)
+        host_key.check_host_key(TARGET, LOGIN, "ssh-ed25519", b"mine", known)
     assert caught.value.facts.get("place") == place

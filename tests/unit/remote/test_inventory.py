@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inventories in both forms, their groups and variables, and which hosts a limit leaves."""
+"""Inventories in both forms, their groups and variables, and which hosts a limit selects."""
 
 from __future__ import annotations
 
@@ -57,29 +57,29 @@ all:
 
 
 def _ini() -> inventory.Inventory:
-    return inventory.parse(INI.replace("   ; comments may end a file's line only with a hash", ""), "hosts")
+    return inventory.parse_inventory(INI.replace("   ; comments may end a file's line only with a hash", ""), "hosts")
 
 
 def _yaml() -> inventory.Inventory:
-    return inventory.parse(YAML, "hosts.yml")
+    return inventory.parse_inventory(YAML, "hosts.yml")
 
 
 @pytest.mark.parametrize("read", [_ini, _yaml], ids=["ini", "yaml"])
 def test_both_forms_say_the_same(read):
-    found = read()
-    assert set(found.hosts) == {"lonely", "front", "gpu-01", "gpu-02", "gpu-03", "gpu-10", "sparea", "sparec"}
-    assert found.hosts["lonely"] == Target("lonely", "10.0.0.9", 22)
-    assert found.hosts["front"] == Target("front", "front", 2222)
-    assert found.hosts["gpu-02"] == Target("gpu-02", "gpu-02", 2200, "ops")
-    assert found.hosts["gpu-10"] == Target("gpu-10", "gpu-10", 22022, "root", ("~/keys/a key",))
-    assert found.hosts["sparec"] == Target("sparec", "sparec", 2200, "root")
-    assert found.groups["rack"] == ("gpu-01", "gpu-02", "gpu-03", "gpu-10", "sparea", "sparec")
-    assert found.groups["ungrouped"] == ("lonely", "front") or read is _yaml
+    result = read()
+    assert set(result.hosts) == {"lonely", "front", "gpu-01", "gpu-02", "gpu-03", "gpu-10", "sparea", "sparec"}
+    assert result.hosts["lonely"] == Target("lonely", "10.0.0.9", 22)
+    assert result.hosts["front"] == Target("front", "front", 2222)
+    assert result.hosts["gpu-02"] == Target("gpu-02", "gpu-02", 2200, "ops")
+    assert result.hosts["gpu-10"] == Target("gpu-10", "gpu-10", 22022, "root", ("~/keys/a key",))
+    assert result.hosts["sparec"] == Target("sparec", "sparec", 2200, "root")
+    assert result.groups["rack"] == ("gpu-01", "gpu-02", "gpu-03", "gpu-10", "sparea", "sparec")
+    assert result.groups["ungrouped"] == ("lonely", "front") or read is _yaml
 
 
 def test_yaml_is_known_without_its_ending():
-    assert set(inventory.parse("# hosts\nall:\n  hosts: {a: {}}\n", "inventory").hosts) == {"a"}
-    assert set(inventory.parse('{"all": {"hosts": {"a": null}}}', "-").hosts) == {"a"}
+    assert set(inventory.parse_inventory("# hosts\nall:\n  hosts: {a: {}}\n", "inventory").hosts) == {"a"}
+    assert set(inventory.parse_inventory('{"all": {"hosts": {"a": null}}}', "-").hosts) == {"a"}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_yaml_is_known_without_its_ending():
     ],
 )
 def test_ranges(pattern, names):
-    assert list(inventory.expanded(pattern, "hosts:1")) == names
+    assert list(inventory.expand_pattern(pattern, "hosts:1")) == names
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,9 @@ def test_ranges(pattern, names):
         ("[a:children]\nb\n[b:children]\na", "is its own child: a > b > a|is its own child: b > a > b"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(text, said):
+def test_invalid_inventories_are_refused(text, said):
     with pytest.raises(InvalidInput, match=said):
-        inventory.parse(text, "hosts")
+        inventory.parse_inventory(text, "hosts")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_what_cannot_be_meant_is_refused(text, said):
 )
 def test_yaml_that_is_no_inventory_is_refused(text, said):
     with pytest.raises(InvalidInput, match=said):
-        inventory.parse(text, "hosts.yaml")
+        inventory.parse_inventory(text, "hosts.yaml")
 
 
 @pytest.mark.parametrize(
@@ -148,22 +148,22 @@ def test_yaml_that_is_no_inventory_is_refused(text, said):
     ],
 )
 def test_limits(patterns, names):
-    assert [target.name for target in limit.limited(_ini(), patterns)] == names
+    assert [target.name for target in limit.apply_limit(_ini(), patterns)] == names
 
 
 def test_a_limit_that_means_nothing_is_a_typing_error():
     with pytest.raises(NotFound) as caught:
-        limit.limited(_ini(), ["gpu,!gpu-011"])
+        limit.apply_limit(_ini(), ["gpu,!gpu-011"])
     assert caught.value.hint.startswith("did you mean gpu-01")
     with pytest.raises(InvalidInput, match="leaves no host"):
-        limit.limited(_ini(), ["gpu", "!rack"])
+        limit.apply_limit(_ini(), ["gpu", "!rack"])
 
 
 def test_too_many_hosts_are_refused_before_their_names_are_made():
     tracemalloc.start()
     try:
         with pytest.raises(InvalidInput, match="more than 10000 hosts"):
-            inventory.expanded("gpu[1:1000][1:1000]", "hosts:1")
+            inventory.expand_pattern("gpu[1:1000][1:1000]", "hosts:1")
         assert tracemalloc.get_traced_memory()[1] < 10 << 20
     finally:
         tracemalloc.stop()

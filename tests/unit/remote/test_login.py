@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses, ssh_config, known_hosts and the line for the shell there: all that is decided before anything connects."""
+"""Addresses, ssh_config, known_hosts and the remote shell line: everything that is decided before a connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpuctl.errors import InvalidInput
-from vgpuctl.remote import config_text, known_hosts, login, remote_command
+from vgpuctl.remote import known_hosts, login, shell_line, ssh_config
 from vgpuctl.remote.target import Target, parse_url
 
 KEY = base64.b64encode(b"a key").decode()
@@ -45,45 +45,51 @@ def test_what_is_no_address_is_refused(url):
 
 
 def test_what_was_typed_wins_over_ssh_config():
-    said = {"hostname": "10.0.0.1", "port": "2200", "user": "ops", "identityfile": ["/k/one", "none"]}
-    found = login.login(Target("gpu", "gpu", 22, "root", ("/k/mine",)), said)
-    assert (found.host, found.port, found.user) == ("10.0.0.1", 22, "root")
-    assert found.identity_files == ("/k/mine", "/k/one")
-    assert (found.key_name, found.key_port) == ("10.0.0.1", 22)
+    text = {"hostname": "10.0.0.1", "port": "2200", "user": "ops", "identityfile": ["/k/one", "none"]}
+    result = login.resolve_login(Target("gpu", "gpu", 22, "root", ("/k/mine",)), text)
+    assert (result.host, result.port, result.user) == ("10.0.0.1", 22, "root")
+    assert result.identity_files == ("/k/mine", "/k/one")
+    assert (result.known_hosts_name, result.known_hosts_port) == ("10.0.0.1", 22)
 
 
 def test_what_ssh_config_does_not_say_is_ssh_s_default():
-    found = login.login(Target("gpu", "gpu"), {})
+    result = login.resolve_login(Target("gpu", "gpu"), {})
     home = os.path.expanduser("~/.ssh")
-    assert (found.port, found.only_files, found.agent, found.jumps, found.proxy_command) == (22, False, True, (), None)
-    assert found.identity_files[0] == f"{home}/id_ed25519"
-    assert found.known_hosts[0] == f"{home}/known_hosts"
-    assert found.connect_seconds == 10
+    assert (result.port, result.identities_only, result.use_agent, result.proxy_jumps, result.proxy_command) == (
+        22,
+        False,
+        True,
+        (),
+        None,
+    )
+    assert result.identity_files[0] == f"{home}/id_ed25519"
+    assert result.known_hosts_files[0] == f"{home}/known_hosts"
+    assert result.connect_timeout_seconds == 10
 
 
 def test_the_rest_of_ssh_config():
-    said = {
+    text = {
         "hostkeyalias": "farm", "port": "2200", "identitiesonly": "yes", "identityagent": "none",
         "identityfile": ["none"], "userknownhostsfile": "/k/a /k/b", "globalknownhostsfile": "none",
         "connecttimeout": "2m", "proxyjump": "ops@front:2222,back", "proxycommand": "nc %h %p",
     }  # fmt: skip
-    found = login.login(Target("gpu", "gpu"), said)
-    assert (found.key_name, found.key_port) == ("farm", 22)
-    assert (found.only_files, found.agent, found.identity_files) == (True, False, ())
-    assert found.known_hosts == ("/k/a", "/k/b")
-    assert found.connect_seconds == 120
-    assert found.jumps == (Target("ops@front:2222", "front", 2222, "ops"), Target("back", "back"))
+    result = login.resolve_login(Target("gpu", "gpu"), text)
+    assert (result.known_hosts_name, result.known_hosts_port) == ("farm", 22)
+    assert (result.identities_only, result.use_agent, result.identity_files) == (True, False, ())
+    assert result.known_hosts_files == ("/k/a", "/k/b")
+    assert result.connect_timeout_seconds == 120
+    assert result.proxy_jumps == (Target("ops@front:2222", "front", 2222, "ops"), Target("back", "back"))
 
 
 @pytest.mark.parametrize(
     "said", [{"port": "ssh"}, {"connecttimeout": "soon"}, {"proxyjump": "a b"}, {"hostname": "-oX"}, {"user": "-l"}]
 )
-def test_ssh_config_that_cannot_be_meant_is_refused(said):
+def test_invalid_ssh_config_is_refused(said):
     with pytest.raises(InvalidInput, match="gpu: ssh_config"):
-        login.login(Target("gpu", "gpu"), said)
+        login.resolve_login(Target("gpu", "gpu"), said)
 
 
-def test_an_include_stands_where_it_is_and_ends_with_its_file(tmp_path, monkeypatch):
+def test_an_include_is_expanded_in_its_place(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     ssh = tmp_path / ".ssh"
     ssh.mkdir()
@@ -93,12 +99,12 @@ def test_an_include_stands_where_it_is_and_ends_with_its_file(tmp_path, monkeypa
     def text_of(path: str) -> str | None:
         return (ssh / os.path.basename(path)).read_text() if path.startswith(str(ssh)) else None
 
-    assert config_text.read(text_of).split("\n")[:7] == [
+    assert ssh_config.read_ssh_config(text_of).split("\n")[:7] == [
         "Host *", "Host a", "Host b", "  Port 2", "Host a", "  Port 1", "Host *",
     ]  # fmt: skip
     (ssh / "more").write_text("Include more\n")
     with pytest.raises(InvalidInput, match="more than 16 deep"):
-        config_text.read(text_of)
+        ssh_config.read_ssh_config(text_of)
 
 
 def _hashed(name: str) -> str:
@@ -117,10 +123,15 @@ def _hashed(name: str) -> str:
         (_hashed("[gpu-01]:2222"), "gpu-01", 2222),
     ],
 )
-def test_a_line_of_known_hosts_is_found_with_its_place(names, host, port):
+def test_a_known_hosts_line_has_its_location(names, host, port):
     text = f"# comment\n\n{names} ssh-ed25519 {KEY} somebody\nbroken line\nx ssh-rsa !!!\n"
-    (found,) = known_hosts.keys_for([("/k/known", text)], host, port)
-    assert (found.place, found.kind, found.blob, found.revoked) == ("/k/known:3", "ssh-ed25519", b"a key", False)
+    (result,) = known_hosts.keys_for([("/k/known", text)], host, port)
+    assert (result.location, result.key_type, result.blob, result.revoked) == (
+        "/k/known:3",
+        "ssh-ed25519",
+        b"a key",
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,16 +152,16 @@ def test_a_line_of_another_host_is_not(names, host, port):
 
 
 def test_a_revoked_key_is_marked():
-    (found,) = known_hosts.keys_for([("/k/known", f"@revoked * ssh-ed25519 {KEY}\n")], "gpu-01", 22)
-    assert found.revoked
+    (result,) = known_hosts.keys_for([("/k/known", f"@revoked * ssh-ed25519 {KEY}\n")], "gpu-01", 22)
+    assert result.revoked
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=12), max_size=4))
 def test_every_word_reaches_the_program_there_as_it_was(words):
-    """A shell reads the line, as sshd has it read, with a program that prints its words in vgpuctl's place."""
-    *before, script, sh = shlex.split(remote_command.line([], "root"))
-    said = shlex.split(remote_command.line(words, "root"))
-    assert said == [*before, script, sh, *words]
+    """A shell reads the line as under sshd, with a program that prints its arguments in place of vgpuctl."""
+    *before, script, sh = shlex.split(shell_line.vgpuctl_line([], "root"))
+    text = shlex.split(shell_line.vgpuctl_line(words, "root"))
+    assert text == [*before, script, sh, *words]
 
 
 def test_the_line_says_its_process_and_runs_vgpuctl(tmp_path):
@@ -159,15 +170,15 @@ def test_the_line_says_its_process_and_runs_vgpuctl(tmp_path):
     program.chmod(0o755)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     words = ["a b", "'", "$(id)", "", "*"]
-    ran = subprocess.run(["sh", "-c", remote_command.line(words, "root")], env=env, capture_output=True, check=True)
-    found = remote_command.split(b"noise" + ran.stdout)
-    assert found is not None
-    assert (found[0], found[2].decode()) == (b"noise", "".join(f"<{word}>\n" for word in words))
-    assert found[1] > 0
-    assert remote_command.split(b"vgpuctl-over-ssh ") is None
+    ran = subprocess.run(["sh", "-c", shell_line.vgpuctl_line(words, "root")], env=env, capture_output=True, check=True)
+    result = shell_line.split_output(b"noise" + ran.stdout)
+    assert result is not None
+    assert (result[0], result[2].decode()) == (b"noise", "".join(f"<{word}>\n" for word in words))
+    assert result[1] > 0
+    assert shell_line.split_output(b"vgpuctl-over-ssh ") is None
 
 
-def test_who_is_not_root_becomes_root_by_sudo_that_asks_nothing():
-    assert shlex.split(remote_command.line(["x"], "ops"))[:3] == ["sudo", "-n", "--"]
-    assert shlex.split(remote_command.stop_line(7, "ops"))[:3] == ["sudo", "-n", "--"]
-    assert shlex.split(remote_command.line(["x"], "root"))[0] == "/bin/sh"
+def test_a_non_root_login_uses_sudo_without_a_prompt():
+    assert shlex.split(shell_line.vgpuctl_line(["x"], "ops"))[:3] == ["sudo", "-n", "--"]
+    assert shlex.split(shell_line.stop_line(7, "ops"))[:3] == ["sudo", "-n", "--"]
+    assert shlex.split(shell_line.vgpuctl_line(["x"], "root"))[0] == "/bin/sh"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program that is sent to a host, killed half-way: a vgpuctl is always there, and the next one mends it."""
+"""The program that is sent to a host, killed midway: a vgpuctl always exists, and the next run repairs the rest."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.remote.test_on_host import PROGRAM, PYTHON, WORKS, asked, names, old_one, run, wheel
-from vgpuctl.remote import on_host
+from tests.unit.remote.test_bootstrap_script import PROGRAM, PYTHON, WORKS, input_for, names, old_one, run, wheel
+from vgpuctl.remote import bootstrap_script
 
 
 @pytest.fixture
@@ -24,36 +24,36 @@ def place(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("event", "about", "nth", "counts"),
     [
-        ("open", on_host.MARK, 2, "0.5"),
-        ("os.rename", on_host.WHEELS, 1, "0.5"),
+        ("open", bootstrap_script.MARKER, 2, "0.5"),
+        ("os.rename", bootstrap_script.WHEELS_PREFIX, 1, "0.5"),
         ("os.symlink", "", 2, "0.5"),
         ("ctypes.dlopen", "", 1, "0.5"),
-        ("shutil.rmtree", on_host.BEFORE, 1, "1.0"),
+        ("shutil.rmtree", bootstrap_script.REPLACED_SUFFIX, 1, "1.0"),
     ],
     ids=["unmarked", "unnamed", "unlinked", "unexchanged", "undropped"],
 )
-def test_one_that_is_killed_leaves_a_vgpuctl_and_the_next_one_leaves_nothing_else(
+def test_a_killed_run_leaves_a_vgpuctl_and_the_next_run_cleans_up(
     place: Path, event: str, about: str, nth: int, counts: str
 ) -> None:
-    """Killed right before a call of its own; before the fourth the environment of the role is still there."""
+    """Killed right before one of its own calls; before the fourth the environment of the role still exists."""
     old_one(place)
-    request = asked(place, "bring", wheel(place, WORKS))
+    request = input_for(place, "bring", wheel(place, WORKS))
     words = killed_before(event, about, nth)
     done = subprocess.run(words, input=request, env={"PATH": "/bin"}, capture_output=True, timeout=300, check=False)
     assert done.returncode == -signal.SIGKILL, done.stdout
-    said = subprocess.run([place / "opt/vgpuctl/bin/vgpuctl", "--version"], capture_output=True, text=True, check=True)
-    assert said.stdout == f"vgpuctl {counts}\n"
-    found = run(request)
-    assert found["data"]["brought"]["was"] == counts
+    text = subprocess.run([place / "opt/vgpuctl/bin/vgpuctl", "--version"], capture_output=True, text=True, check=True)
+    assert text.stdout == f"vgpuctl {counts}\n"
+    result = run(request)
+    assert result["data"]["brought"]["was"] == counts
     (made,) = [name for name in names(place) if name != "vgpuctl"]
     assert (place / "opt/vgpuctl").readlink() == Path(made)
     assert [path.name for path in (place / "bin").iterdir()] == ["vgpuctl"]
 
 
 def killed_before(event: str, about: str, nth: int) -> list[str]:
-    """Return the words that run the program until right before its n-th call of a kind that names something.
+    """Return the arguments that run the program and kill it right before its n-th `event` about `about`.
 
-    The calls are those of which Python tells its audit hooks.
+    The calls are those that Python reports to its audit hooks.
     """
     code = f"""
 import os, runpy, sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that begin like SSH servers, and do not go on."""
+"""Servers that begin like SSH servers and then stop responding."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import time
 import pytest
 
 from vgpuctl.errors import Unreachable
-from vgpuctl.remote.login import login
-from vgpuctl.remote.ssh import SshHosts
+from vgpuctl.remote.login import resolve_login
+from vgpuctl.remote.ssh import SshConnector
 from vgpuctl.remote.target import Target
 
 
@@ -30,7 +30,7 @@ def test_a_server_that_never_agrees_on_a_session_cannot_be_reached(greeting):
         try:
             target = Target("gpu-01", "127.0.0.1", server.getsockname()[1], "root")
             with pytest.raises(Unreachable) as failed:
-                SshHosts()(target, time.monotonic() + 0.5)
+                SshConnector()(target, time.monotonic() + 0.5)
         finally:
             over.set()
     assert "gpu-01: 127.0.0.1 port" in failed.value.message
@@ -40,5 +40,5 @@ def test_short_messages_are_sent_at_once():
     """Without TCP_NODELAY each waits until the server's delayed acknowledgement of the one before it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         target = Target("gpu-01", "127.0.0.1", server.getsockname()[1], "root")
-        with SshHosts()._socket(target, login(target, {}), time.monotonic() + 60, [], 1) as way:
+        with SshConnector()._socket(target, resolve_login(target, {}), time.monotonic() + 60, [], 1) as way:
             assert way.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

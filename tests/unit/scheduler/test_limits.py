@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refusals that are known before trying, each naming the range and where it is from."""
+"""Settings refused in advance, each with the range and its source."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpuctl.model.gpu import Backend, Gpu, Mode, VgpuType
-from vgpuctl.model.partition import Mig
-from vgpuctl.model.scheduler import GpuScheduler, Policy, SchedulerLimits, SchedulerSpec, SchedulerState
-from vgpuctl.scheduler.limits import as_spec, runs_on, satisfies, why_not
-from vgpuctl.scheduler.registry import Generation
+from vgpuctl.model.gpu import Backend, Gpu, GpuMode, VgpuType
+from vgpuctl.model.mig import MigState
+from vgpuctl.model.vgpu_scheduler import GpuScheduler, SchedulerLimits, SchedulerPolicy, SchedulerSpec, SchedulerState
+from vgpuctl.scheduler.limits import explain_unsupported, running_scheduler, satisfies, spec_from_state
+from vgpuctl.scheduler.registry_dword import DriverGeneration
 from vgpuctl.value import replace
 
-BEST, EQUAL, FIXED = Policy.BEST_EFFORT, Policy.EQUAL_SHARE, Policy.FIXED_SHARE
-OWN = SchedulerLimits(frozenset(Policy), True, (2_000_000, 20_000_000), (100, 500), (2, 40))
-GPU = Gpu("0000:17:00.0", "", "A100", "nvidia", Backend.VENDOR_VF, Mode.VGPU, mixed_size=False, mig=Mig(False, False))
-ON = Mig(True, True)
+BEST, EQUAL, FIXED = SchedulerPolicy.BEST_EFFORT, SchedulerPolicy.EQUAL_SHARE, SchedulerPolicy.FIXED_SHARE
+OWN = SchedulerLimits(frozenset(SchedulerPolicy), True, (2_000_000, 20_000_000), (100, 500), (2, 40))
+GPU = Gpu(
+    "0000:17:00.0", "", "A100", "nvidia", Backend.VENDOR_VF, GpuMode.VGPU, mixed_size=False, mig=MigState(False, False)
+)
+ON = MigState(True, True)
 RUNS = SchedulerState(EQUAL, True, 2_083_333, 33)
 SEEN = GpuScheduler(limits=OWN, architecture=7)
 
@@ -43,51 +45,53 @@ def gpu(seen: GpuScheduler | None = None, **fields: object) -> Gpu:
         ({}, {}, None, SchedulerSpec(EQUAL, 21), "the driver takes 2 to 20 ms"),
         ({}, {}, None, SchedulerSpec(EQUAL, None, 63), "the driver takes 100 to 500"),
         ({}, {}, None, SchedulerSpec(EQUAL, None, None, 41), "the driver takes 2 to 40"),
-        ({}, {}, Generation.ADAPTIVE, SchedulerSpec(EQUAL, 2), "595"),
-        ({}, {}, Generation.STRICT, SchedulerSpec(EQUAL, None, 200), "550"),
+        ({}, {}, DriverGeneration.ADAPTIVE, SchedulerSpec(EQUAL, 2), "595"),
+        ({}, {}, DriverGeneration.STRICT, SchedulerSpec(EQUAL, None, 200), "550"),
     ],
 )
-def test_what_a_gpu_cannot_have_is_known_before(seen, fields, kind, spec, text):
-    found = why_not(gpu(replace(SEEN, **seen), **fields), kind, spec)
+def test_unsupported_settings_are_explained(seen, fields, kind, spec, text):
+    found = explain_unsupported(gpu(replace(SEEN, **seen), **fields), kind, spec)
     assert found is not None
     assert text in found
 
 
-def test_the_documented_ranges_are_named_as_such_and_only_count_when_the_driver_was_not_asked():
+def test_documented_ranges_apply_only_without_ranges_from_the_driver():
     assert "the driver was not asked; documented is 1 to 30 ms" in (
-        why_not(gpu(), None, SchedulerSpec(EQUAL, 31)) or ""
+        explain_unsupported(gpu(), None, SchedulerSpec(EQUAL, 31)) or ""
     )
-    assert "63 to 960" in (why_not(gpu(GpuScheduler()), None, SchedulerSpec(EQUAL, None, 62)) or "")
-    assert why_not(gpu(), None, SchedulerSpec(EQUAL, 30)) is None
+    assert "63 to 960" in (explain_unsupported(gpu(GpuScheduler()), None, SchedulerSpec(EQUAL, None, 62)) or "")
+    assert explain_unsupported(gpu(), None, SchedulerSpec(EQUAL, 30)) is None
 
 
 def test_a_policy_or_a_mode_that_the_driver_lacks():
     strict = SchedulerLimits(frozenset([BEST, FIXED]), False, (1_000_000, 30_000_000), (0, 0), (0, 0))
     seen = GpuScheduler(limits=strict)
-    assert "no equal_share; it has best_effort, fixed_share" in (why_not(gpu(seen), None, SchedulerSpec(EQUAL)) or "")
-    assert "no adaptive round robin" in (why_not(gpu(seen), None, SchedulerSpec(FIXED, None, 480)) or "")
-    assert why_not(gpu(seen), None, SchedulerSpec(FIXED, 2)) is None
+    assert "no equal_share; it has best_effort, fixed_share" in (
+        explain_unsupported(gpu(seen), None, SchedulerSpec(EQUAL)) or ""
+    )
+    assert "no adaptive round robin" in (explain_unsupported(gpu(seen), None, SchedulerSpec(FIXED, None, 480)) or "")
+    assert explain_unsupported(gpu(seen), None, SchedulerSpec(FIXED, 2)) is None
 
 
 def test_instances_have_schedulers_where_one_takes_several_vgpus():
     blackwell = replace(SEEN, architecture=10)
     several = VgpuType("1", "NVIDIA DC-1-2Q", "DC-1-2Q", 2048, 48, gi_profile_id=47, max_per_gi=12)
-    assert why_not(gpu(blackwell, mig=ON, types=(several,)), None, SchedulerSpec(FIXED)) is None
-    assert why_not(gpu(blackwell, mig=ON, gi_schedulers={1: RUNS}), None, SchedulerSpec(FIXED)) is None
+    assert explain_unsupported(gpu(blackwell, mig=ON, types=(several,)), None, SchedulerSpec(FIXED)) is None
+    assert explain_unsupported(gpu(blackwell, mig=ON, gi_schedulers={1: RUNS}), None, SchedulerSpec(FIXED)) is None
 
 
-def test_what_runs_with_mig_is_what_runs_in_each_instance():
+def test_with_mig_each_instances_scheduler_counts():
     other = SchedulerState(FIXED, False, 2_000_000)
     whole = replace(SEEN, state=other)
-    assert runs_on(gpu(whole)) == other
-    assert runs_on(gpu(whole, mig=ON)) == other
-    assert runs_on(gpu(whole, mig=ON, gi_schedulers={1: RUNS, 2: RUNS})) == RUNS
-    assert runs_on(gpu(whole, mig=ON, gi_schedulers={1: RUNS, 2: other})) == SchedulerState(None)
-    assert runs_on(gpu()) is None
+    assert running_scheduler(gpu(whole)) == other
+    assert running_scheduler(gpu(whole, mig=ON)) == other
+    assert running_scheduler(gpu(whole, mig=ON, gi_schedulers={1: RUNS, 2: RUNS})) == RUNS
+    assert running_scheduler(gpu(whole, mig=ON, gi_schedulers={1: RUNS, 2: other})) == SchedulerState(None)
+    assert running_scheduler(gpu()) is None
 
 
 def test_mixed_sizes_have_equal_shares():
-    assert why_not(gpu(GpuScheduler(), mixed_size=True), None, SchedulerSpec(EQUAL)) is None
+    assert explain_unsupported(gpu(GpuScheduler(), mixed_size=True), None, SchedulerSpec(EQUAL)) is None
 
 
 @pytest.mark.parametrize(
@@ -107,18 +111,18 @@ def test_mixed_sizes_have_equal_shares():
         (SchedulerState(None), SchedulerSpec(EQUAL), False),
     ],
 )
-def test_whether_what_runs_is_what_is_asked_for(state, spec, yes):
+def test_whether_a_state_satisfies_a_spec(state, spec, yes):
     assert satisfies(state, spec) is yes
 
 
-def test_what_ran_before_can_be_asked_for_again():
-    assert as_spec(SchedulerState(None)) is None
-    assert as_spec(SchedulerState(BEST)) == SchedulerSpec(BEST)
-    assert as_spec(SchedulerState(FIXED)) == SchedulerSpec(FIXED)
+def test_a_state_gives_the_spec_that_set_it():
+    assert spec_from_state(SchedulerState(None)) is None
+    assert spec_from_state(SchedulerState(BEST)) == SchedulerSpec(BEST)
+    assert spec_from_state(SchedulerState(FIXED)) == SchedulerSpec(FIXED)
 
 
 @given(st.sampled_from([EQUAL, FIXED]), st.integers(63, 960), st.integers(1, 60))
-def test_an_adaptive_state_satisfies_what_it_is_asked_for_again_by(policy, hertz, factor):
+def test_an_adaptive_state_satisfies_its_own_spec(policy, hertz, factor):
     state = SchedulerState(policy, True, 1_000_000_000 // hertz, factor)
-    assert as_spec(state) == SchedulerSpec(policy, None, hertz, factor)
-    assert satisfies(state, as_spec(state))
+    assert spec_from_state(state) == SchedulerSpec(policy, None, hertz, factor)
+    assert satisfies(state, spec_from_state(state))

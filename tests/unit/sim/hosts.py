@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the simulator write and look for, in one place."""
+"""Shared texts and checks of the simulator's tests."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from vgpuctl.errors import LibvirtFailed
-from vgpuctl.sim import SimWorld
+from vgpuctl.sim import SimHost
 
-MakeHost = Callable[..., SimWorld]
+MakeHost = Callable[..., SimHost]
 
 GPU = "0000:3b:00.0"
 PCI = "/sys/bus/pci/devices"
@@ -27,20 +27,20 @@ def uuid(number: int) -> str:
     return f"00000000-0000-4000-8000-{number:012d}"
 
 
-def set_type(host: SimWorld, number: int, type_id: int | str) -> None:
+def set_type(host: SimHost, number: int, type_id: int | str) -> None:
     host.sysfs.write(f"{vf(number)}/nvidia/current_vgpu_type", f"{type_id}\n")
 
 
-def create(host: SimWorld, parent: str, kind: str, number: int) -> None:
+def create(host: SimHost, parent: str, kind: str, number: int) -> None:
     host.sysfs.write(f"{PCI}/{parent}/mdev_supported_types/{kind}/create", f"{uuid(number)}\n")
 
 
-def available(host: SimWorld, parent: str, kind: str) -> int:
+def available(host: SimHost, parent: str, kind: str) -> int:
     return int(host.sysfs.read(f"{PCI}/{parent}/mdev_supported_types/{kind}/available_instances"))
 
 
-def remove(host: SimWorld, path: str, text: str = "1\n") -> None:
-    host.sysfs.write_parked(path, text, gpu=GPU, deadline_seconds=1)
+def remove(host: SimHost, path: str, text: str = "1\n") -> None:
+    host.sysfs.write_uninterruptible(path, text, gpu=GPU, deadline_seconds=1)
 
 
 def refused(number: int, do: Callable[[], object]) -> None:
@@ -81,7 +81,7 @@ def domain_xml(name: str, number: int, *devices: str, extra: str = "") -> str:
     )
 
 
-def run_vm(host: SimWorld, name: str, number: int, *devices: str) -> str:
+def run_vm(host: SimHost, name: str, number: int, *devices: str) -> str:
     """Define and start a VM; return its uuid."""
     made = host.hypervisor.define(domain_xml(name, number, *devices))
     host.hypervisor.start(made.uuid)

@@ -9,12 +9,12 @@ import pytest
 
 from tests.unit.sim.hosts import GPU, PCI, PF, MakeHost, create, mdev_device, refused, remove, run_vm, set_type, uuid
 from vgpuctl.errors import Stuck
-from vgpuctl.sim import SimWorld
+from vgpuctl.sim import SimHost
 
 DRIVERS = "/sys/bus/pci/drivers"
 
 
-def driver(host: SimWorld, address: str) -> str | None:
+def driver(host: SimHost, address: str) -> str | None:
     path = f"{PCI}/{address}"
     if "driver" not in host.sysfs.listdir(path):
         return None

@@ -15,7 +15,7 @@ import pytest
 from tests.unit.sim.hosts import PCI, MakeHost, domain_xml, run_vm, set_type, uuid
 from tests.unit.sim.test_state import contents
 from vgpuctl.errors import InvalidInput
-from vgpuctl.sim import open_world, reset_world
+from vgpuctl.sim import open_host, reset_host
 
 MTTY = "/sys/class/mdev_bus/mtty/mdev_supported_types/mtty-1"
 SCENARIO = "gpus: [{model: mtty, units: 100000}]\n"
@@ -24,10 +24,10 @@ WRITER = textwrap.dedent(
     """
     import sys, uuid
     from pathlib import Path
-    from vgpuctl.sim import open_world
+    from vgpuctl.sim import open_host
 
     scenario, state, seed, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-    host = open_world(scenario, state_dir=state)
+    host = open_host(scenario, state_dir=state)
     print("ready", flush=True)
     sys.stdin.readline()
     for number in range(count):
@@ -58,8 +58,8 @@ def go(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-def test_a_killed_writer_leaves_all_it_was_told_is_done(make: MakeHost, tmp_path: Path) -> None:
-    """Each round a process is killed in the middle of its writes, at another time."""
+def test_a_killed_writer_leaves_all_confirmed_writes(make: MakeHost, tmp_path: Path) -> None:
+    """Each round kills a process in the middle of its writes, at a different time."""
     host = make(SCENARIO)
     told: list[str] = []
     for round_ in range(6):
@@ -75,8 +75,8 @@ def test_a_killed_writer_leaves_all_it_was_told_is_done(make: MakeHost, tmp_path
         assert set(told) <= set(there)
         assert len(there) <= len(told) + round_ + 1, "at most the write it was killed in"
     host.sysfs.write(f"{MTTY}/create", uuid(7))
-    assert contents(open_world(str(tmp_path / "host.yaml"), state_dir=tmp_path / "host.state")._core.look()) == (
-        contents(host._core.look())
+    assert contents(open_host(str(tmp_path / "host.yaml"), state_dir=tmp_path / "host.state")._core.read_state()) == (
+        contents(host._core.read_state())
     )
 
 
@@ -92,7 +92,7 @@ def test_two_processes_at_once_lose_nothing(make: MakeHost, tmp_path: Path) -> N
 
 
 def test_the_same_slot_is_given_once(make: MakeHost, tmp_path: Path) -> None:
-    """Two views of one host: rules are checked against what the other wrote a moment ago."""
+    """Two views of one host: each checks its rules against the other's latest write."""
     host, other = make("a100-40"), make("a100-40")
     for number in range(5):
         set_type(host, 2 * number, 468)
@@ -101,7 +101,7 @@ def test_the_same_slot_is_given_once(make: MakeHost, tmp_path: Path) -> None:
         set_type(host, 11, 468)
 
 
-def test_a_changed_scenario_is_told_with_the_way_out(make: MakeHost, tmp_path: Path) -> None:
+def test_a_changed_scenario_hints_at_reset(make: MakeHost, tmp_path: Path) -> None:
     make(SCENARIO)
     file = tmp_path / "host.yaml"
     file.write_text("version: 1\n# only a remark\n" + SCENARIO)
@@ -110,12 +110,12 @@ def test_a_changed_scenario_is_told_with_the_way_out(make: MakeHost, tmp_path: P
     with pytest.raises(InvalidInput) as caught:
         make(SCENARIO)
     assert f"vgpuctl --host sim:{file} sim reset" in str(caught.value.hint)
-    assert reset_world(str(file), state_dir=tmp_path / "host.state").sysfs.listdir(PCI) == ()
+    assert reset_host(str(file), state_dir=tmp_path / "host.state").sysfs.listdir(PCI) == ()
     make(SCENARIO)
 
 
 @pytest.mark.parametrize("damage", ["nonsense\n", '[["no_such_record"]]\n', '[["undefine"]]\n', "7\n"])
-def test_a_damaged_journal_is_told_and_can_be_reset(make: MakeHost, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_journal_can_be_reset(make: MakeHost, tmp_path: Path, damage: str) -> None:
     host = make("a100-40")
     journal = tmp_path / "host.state" / "journal"
     with journal.open("a") as file:
@@ -125,7 +125,7 @@ def test_a_damaged_journal_is_told_and_can_be_reset(make: MakeHost, tmp_path: Pa
     assert "sim reset" in str(caught.value.hint)
     with pytest.raises(InvalidInput, match="damaged"):
         make("a100-40")
-    assert reset_world("a100-40", state_dir=tmp_path / "host.state").hypervisor.domains() == ()
+    assert reset_host("a100-40", state_dir=tmp_path / "host.state").hypervisor.domains() == ()
 
 
 def test_compacting_keeps_the_state_and_other_processes_follow(make: MakeHost, tmp_path: Path) -> None:
@@ -135,13 +135,13 @@ def test_compacting_keeps_the_state_and_other_processes_follow(make: MakeHost, t
         set_type(host, 0, 468)
         set_type(host, 0, 0)
     set_type(host, 1, 468)
-    before = contents(host._core.look())
+    before = contents(host._core.read_state())
     other.sysfs.listdir(PCI)
     size = (tmp_path / "host.state" / "journal").stat().st_size
     host._core.compact()
     assert (tmp_path / "host.state" / "journal").stat().st_size < size
-    for world in (host, other, make("a100-40")):
-        assert contents(world._core.look()) == before
+    for ports in (host, other, make("a100-40")):
+        assert contents(ports._core.read_state()) == before
     host.hypervisor.destroy(vm)
     assert other.hypervisor.domains()[0].live_xml is None
     assert other.machine_id == host.machine_id
@@ -152,7 +152,7 @@ def test_nothing_changes_under_the_host_lock(make: MakeHost) -> None:
     host.lock_held = lambda: True
     for call in (
         lambda: set_type(host, 0, 468),
-        lambda: host.sysfs.write_parked("/sys/x", "1", gpu="", deadline_seconds=1),
+        lambda: host.sysfs.write_uninterruptible("/sys/x", "1", gpu="", deadline_seconds=1),
         lambda: host.hypervisor.domains(),
         lambda: host.hypervisor.define(domain_xml("a", 1)),
         lambda: host.storage.pool("default"),

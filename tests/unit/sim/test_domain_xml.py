@@ -7,8 +7,8 @@ import pytest
 
 from tests.unit.sim.hosts import domain_xml, mdev_device, pci_device, uuid
 from vgpuctl.sim import domain_xml as reading
-from vgpuctl.sim.domain_xml import WantedDevice
-from vgpuctl.sim.libvirt_errors import Code, VirError
+from vgpuctl.sim.domain_xml import SimHostdev
+from vgpuctl.sim.libvirt_errors import VirError, VirErrorNumber
 
 
 def normalised(xml: str):
@@ -43,9 +43,9 @@ def test_a_users_alias_and_a_given_mac_stay() -> None:
 def test_devices_in_any_spelling() -> None:
     odd = pci_device("0000:3b:00.4", managed=True).replace("0x3b", "59").replace("domain='0x0000' ", "")
     element, _ = normalised(domain_xml("vm", 1, odd, mdev_device(uuid(2))))
-    assert reading.devices(element) == (
-        WantedDevice("pci", "0000:3b:00.4", managed=True),
-        WantedDevice("mdev", uuid(2), managed=False),
+    assert reading.parse_hostdevs(element) == (
+        SimHostdev("pci", "0000:3b:00.4", managed=True),
+        SimHostdev("mdev", uuid(2), managed=False),
     )
     assert element.find("devices/hostdev/source/address").get("bus") == "0x3b"
 
@@ -53,13 +53,13 @@ def test_devices_in_any_spelling() -> None:
 @pytest.mark.parametrize(
     ("wrong", "code"),
     [
-        ("<domain><uuid/></domain>", Code.XML_ERROR),
-        ("<domain><name>a</name></domain>", Code.XML_ERROR),
-        (domain_xml("vm", 1).replace(uuid(1), "no-uuid"), Code.XML_ERROR),
-        ("<network><name>a</name></network>", Code.XML_ERROR),
+        ("<domain><uuid/></domain>", VirErrorNumber.XML_ERROR),
+        ("<domain><name>a</name></domain>", VirErrorNumber.XML_ERROR),
+        (domain_xml("vm", 1).replace(uuid(1), "no-uuid"), VirErrorNumber.XML_ERROR),
+        ("<network><name>a</name></network>", VirErrorNumber.XML_ERROR),
     ],
 )
-def test_what_libvirt_refuses(wrong: str, code: Code) -> None:
+def test_what_libvirt_refuses(wrong: str, code: VirErrorNumber) -> None:
     with pytest.raises(VirError) as caught:
         normalised(wrong)
     assert caught.value.code == code
@@ -75,7 +75,7 @@ def test_the_schema_finds_what_an_old_libvirt_would_drop() -> None:
     wrong = mdev_device(uuid(1)).replace("model='vfio-pci'", "model='vfio-pci' color='red'")
     with pytest.raises(VirError) as caught:
         reading.validate(reading.parse(domain_xml("vm", 1, wrong)))
-    assert caught.value.code == Code.XML_INVALID_SCHEMA
+    assert caught.value.code == VirErrorNumber.XML_INVALID_SCHEMA
 
 
 def test_quotes_are_libvirts_and_lose_nothing() -> None:

@@ -62,7 +62,7 @@ def test_a_lost_write_is_acknowledged_and_does_nothing(make: MakeHost) -> None:
     assert host.hypervisor.define(domain_xml("lost", 1)).name == "lost"
     assert host.hypervisor.find_domain("lost") is None
     run_vm(host, "off", 2)
-    host.hypervisor.set_promise(uuid(2), "<p xmlns='urn:vgpuctl:1'/>")
+    host.hypervisor.set_record(uuid(2), "<p xmlns='urn:vgpuctl:1'/>")
     host.hypervisor.undefine(uuid(2))
     (record,) = host.hypervisor.domains()
     assert record.state is VmState.STOPPED
@@ -80,13 +80,13 @@ def test_a_parked_write_stays_until_the_boot(make: MakeHost) -> None:
         remove(host, f"{MDEV}/{uuid(1)}/remove")
     with pytest.raises(AssertionError, match="hang"):
         host.sysfs.write(f"{MDEV}/{uuid(1)}/remove", "1")
-    assert len(host.stuck()) == 1
+    assert len(host.stuck_writes()) == 1
     assert host.sysfs.listdir(MDEV) == (uuid(1),)
     host.reboot()
-    assert host.stuck() == ()
+    assert host.stuck_writes() == ()
 
 
-def test_looking_can_fail_too(make: MakeHost) -> None:
+def test_reads_can_fail_too(make: MakeHost) -> None:
     host = make(
         "gpus: [{model: A100}]\nfaults:\n"
         f'  - {{on: sysfs-read, match: "*/virtfn0/*", errno: EIO}}\n'
@@ -117,7 +117,7 @@ def test_looking_can_fail_too(make: MakeHost) -> None:
         ("{on: start, kind: gone}", "known: error, lost, park, pending"),
     ],
 )
-def test_wrong_faults_are_told(make: MakeHost, fault: str, why: str) -> None:
+def test_wrong_faults_fail(make: MakeHost, fault: str, why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         make(f"faults: [{fault}]\n")
 
@@ -133,8 +133,8 @@ def test_each_call_that_partitions_a_gpu_can_fail_or_do_nothing(make: MakeHost, 
     off = host.nvml.gpu(other)
     acts = [
         lambda: host.nvml.set_mig(other, enabled=True),
-        lambda: host.nvml.make_instance(GPU, 19, 1),
-        lambda: host.nvml.destroy_instance(GPU, 7),
+        lambda: host.nvml.create_gpu_instance(GPU, 19, 1),
+        lambda: host.nvml.destroy_gpu_instance(GPU, 7),
         lambda: host.nvml.set_mixed_size(other, enabled=True),
     ]
     for number, act in enumerate(acts):

@@ -46,10 +46,10 @@ def test_ports_differ_and_the_config_keeps_none(make: MakeHost) -> None:
     assert "tty=" not in two.xml
 
 
-def test_a_password_is_kept_and_not_shown(make: MakeHost) -> None:
+def test_a_password_is_hidden(make: MakeHost) -> None:
     host = make(SCENARIO)
     vm = run_vm(host, "vm", 1, "<graphics type='vnc' port='-1' autoport='yes' passwd='s3cret'/>")
     record = host.hypervisor.find_domain(vm)
     assert record is not None
     assert "s3cret" not in record.xml + (record.live_xml or "")
-    assert host.hypervisor.graphics_passwords(vm) == {"vnc"}
+    assert host.hypervisor.password_protected_graphics(vm) == {"vnc"}

@@ -9,13 +9,13 @@ import errno
 import pytest
 
 from tests.unit.sim.hosts import GPU, MDEV, PCI, PF, MakeHost, create, refused, uuid
-from vgpuctl.sim import SCENARIOS, SimWorld
+from vgpuctl.sim import SCENARIOS, SimHost
 
 ACTS_WHEN_READ = "reset_gpu"
 NEED_A_VGPU = ("placement_id", "gpu_instance_id")
 
 
-def link(host: SimWorld, path: str) -> str | None:
+def link(host: SimHost, path: str) -> str | None:
     try:
         return host.sysfs.readlink(path)
     except OSError as error:
@@ -24,7 +24,7 @@ def link(host: SimWorld, path: str) -> str | None:
         return None
 
 
-def walk(host: SimWorld, path: str) -> list[str]:
+def walk(host: SimHost, path: str) -> list[str]:
     """Return every path below a directory, without following links."""
     found = []
     for name in host.sysfs.listdir(path):
@@ -82,7 +82,7 @@ def test_proc(make: MakeHost) -> None:
 
 
 @pytest.mark.parametrize(("text", "running"), [("t4", 1), ("gpus: [{model: V710}]\n", 0)])
-def test_the_service_that_starts_vgpus_runs_beside_nvidias_driver(make: MakeHost, text: str, running: int) -> None:
+def test_the_vgpu_manager_service_runs_with_nvidias_driver(make: MakeHost, text: str, running: int) -> None:
     host, services = make(text), "/sys/fs/cgroup/system.slice"
     names = host.sysfs.listdir(services)
     assert names == ("nvidia-vgpu-mgr.service",) * running

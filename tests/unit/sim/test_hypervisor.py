@@ -7,10 +7,10 @@ import pytest
 
 from tests.unit.sim.hosts import MakeHost, domain_xml, libvirt_refused, pci_device, run_vm, set_type, uuid
 from vgpuctl.errors import Exists, HostCannot
-from vgpuctl.model.records import DomainLeftovers, NetworkRecord
+from vgpuctl.model.port_values import DomainLeftovers, NetworkInfo
 from vgpuctl.model.vm import VmState
 
-PROMISE = "<vgpuctl:promise xmlns:vgpuctl='urn:vgpuctl:1' state='{}'><spec>a  b\n &amp; é</spec></vgpuctl:promise>"
+RECORD = "<vgpuctl:promise xmlns:vgpuctl='urn:vgpuctl:1' state='{}'><spec>a  b\n &amp; é</spec></vgpuctl:promise>"
 DISK = "<disk type='file' device='disk'><source file='{}'/><target dev='vda'/></disk>"
 NETWORK = "<interface type='network'><source network='{}'/></interface>"
 
@@ -26,7 +26,7 @@ def test_status_and_capabilities_are_the_scenarios(make: MakeHost) -> None:
     assert (bare.uefi, bare.secure_boot, bare.tpm) == (True, False, False)
 
 
-def test_a_libvirt_that_is_down_is_told_by_every_call(make: MakeHost) -> None:
+def test_every_call_reports_a_stopped_libvirt(make: MakeHost) -> None:
     host = make("libvirt: {running: false}\n")
     assert host.hypervisor.status().available is False
     assert "socket" in str(host.hypervisor.status().reason)
@@ -64,30 +64,30 @@ def test_xml_is_checked(make: MakeHost) -> None:
     libvirt_refused(27, lambda: host.hypervisor.define(domain_xml("vm", 1, device, device)))
 
 
-def test_the_promise_is_one_element_and_survives_a_restart(make: MakeHost) -> None:
+def test_the_record_is_one_element_and_survives_restart(make: MakeHost) -> None:
     host = make("empty")
     host.hypervisor.define(domain_xml("vm", 1, extra="<metadata><o:x xmlns:o='urn:other'>keep</o:x></metadata>"))
-    host.hypervisor.set_promise(uuid(1), PROMISE.format("making"))
-    host.hypervisor.set_promise(uuid(1), PROMISE.format("ready"))
+    host.hypervisor.set_record(uuid(1), RECORD.format("making"))
+    host.hypervisor.set_record(uuid(1), RECORD.format("ready"))
     (record,) = make("empty").hypervisor.domains()
     assert record.xml.count("urn:vgpuctl:1") == 1
     assert "state='ready'" in record.xml
     assert "a  b\n &amp; é" in record.xml
     assert ">keep<" in record.xml
-    host.hypervisor.set_promise(uuid(1), None)
-    host.hypervisor.set_promise(uuid(1), None)
+    host.hypervisor.set_record(uuid(1), None)
+    host.hypervisor.set_record(uuid(1), None)
     (record,) = host.hypervisor.domains()
     assert "urn:vgpuctl:1" not in record.xml
     assert ">keep<" in record.xml
-    libvirt_refused(42, lambda: host.hypervisor.set_promise(uuid(9), None))
-    libvirt_refused(27, lambda: host.hypervisor.set_promise(uuid(1), "<other/>"))
-    libvirt_refused(35, lambda: host.hypervisor.set_promise(uuid(1), "<other"))
+    libvirt_refused(42, lambda: host.hypervisor.set_record(uuid(9), None))
+    libvirt_refused(27, lambda: host.hypervisor.set_record(uuid(1), "<other/>"))
+    libvirt_refused(35, lambda: host.hypervisor.set_record(uuid(1), "<other"))
 
 
-def test_a_running_domain_shows_the_promise_in_both_copies(make: MakeHost) -> None:
+def test_a_running_domain_has_the_record_in_both_xmls(make: MakeHost) -> None:
     host = make("empty")
     run_vm(host, "vm", 1)
-    host.hypervisor.set_promise(uuid(1), PROMISE.format("ready"))
+    host.hypervisor.set_record(uuid(1), RECORD.format("ready"))
     (record,) = host.hypervisor.domains()
     assert "urn:vgpuctl:1" in record.xml
     assert "urn:vgpuctl:1" in str(record.live_xml)
@@ -137,8 +137,8 @@ def test_leftovers(make: MakeHost) -> None:
 
 def test_networks(make: MakeHost) -> None:
     host = make("networks: [{name: on}, {name: off, active: false}]\n")
-    assert host.hypervisor.network("on") == NetworkRecord("on", active=True)
-    assert host.hypervisor.network("off") == NetworkRecord("off", active=False)
+    assert host.hypervisor.network("on") == NetworkInfo("on", active=True)
+    assert host.hypervisor.network("off") == NetworkInfo("off", active=False)
     assert host.hypervisor.network("default") is None
     run_vm(host, "a", 1, NETWORK.format("on"))
     libvirt_refused(55, lambda: run_vm(host, "b", 2, NETWORK.format("off")))

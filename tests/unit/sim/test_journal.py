@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from vgpuctl.sim.journal import Damaged, Journal, Record
+from vgpuctl.sim.journal import Journal, JournalDamaged, JournalRecord
 
 
 class Reader:
-    """A journal and what it handed out."""
+    """A journal and the entries read from it."""
 
     def __init__(self, directory: Path) -> None:
         self.header: object = None
-        self.seen: list[list[Record]] = []
+        self.seen: list[list[JournalRecord]] = []
         self.journal = Journal(directory, self._restart, self.seen.append)
 
     def _restart(self, header: object) -> None:
@@ -57,26 +57,24 @@ def test_a_torn_last_line_never_happened_and_is_cut_by_the_next_writer(writer: R
 
 
 @pytest.mark.parametrize("length", [0, 5, 9, 12, 21])
-def test_a_journal_that_was_made_shorter_is_damage_for_who_had_it_open_and_who_had_not(
-    writer: Reader, tmp_path: Path, length: int
-) -> None:
+def test_a_truncated_journal_is_damaged_for_old_and_new_readers(writer: Reader, tmp_path: Path, length: int) -> None:
     for number in range(3):
         with writer.journal.locked():
             writer.journal.append([["a", number]])
     os.truncate(tmp_path / "journal", length)
-    with pytest.raises(Damaged, match="bytes"), Reader(tmp_path).journal.locked():
+    with pytest.raises(JournalDamaged, match="bytes"), Reader(tmp_path).journal.locked():
         pass
-    with pytest.raises(Damaged, match="bytes"):
+    with pytest.raises(JournalDamaged, match="bytes"):
         writer.journal.refresh()
     assert os.path.getsize(tmp_path / "journal") == length
-    writer.journal.forget()
+    writer.journal.remove()
     with Reader(tmp_path).journal.locked():
         pass
 
 
-def test_a_journal_that_is_gone_is_damage_and_one_that_never_was_is_none(writer: Reader, tmp_path: Path) -> None:
+def test_a_deleted_journal_is_damage_and_a_new_one_is_not(writer: Reader, tmp_path: Path) -> None:
     (tmp_path / "journal").unlink()
-    with pytest.raises(Damaged, match="gone"), Reader(tmp_path).journal.locked():
+    with pytest.raises(JournalDamaged, match="gone"), Reader(tmp_path).journal.locked():
         pass
     fresh = tmp_path / "fresh"
     fresh.mkdir()
@@ -96,18 +94,18 @@ def test_a_kill_before_the_length_is_written_loses_nothing(writer: Reader, tmp_p
 
 def test_a_first_line_that_is_torn_is_damage(tmp_path: Path) -> None:
     (tmp_path / "journal").write_bytes(b'{"vgpu')
-    with pytest.raises(Damaged, match="without its first line"), Reader(tmp_path).journal.locked():
+    with pytest.raises(JournalDamaged, match="without its first line"), Reader(tmp_path).journal.locked():
         pass
 
 
 def test_a_whole_line_that_is_no_json_is_damage(writer: Reader, tmp_path: Path) -> None:
     with open(tmp_path / "journal", "ab") as file:
         file.write(b"nonsense\n")
-    with pytest.raises(Damaged, match="line 2"):
+    with pytest.raises(JournalDamaged, match="line 2"):
         writer.journal.refresh()
 
 
-def test_a_replaced_journal_is_read_anew(writer: Reader, tmp_path: Path) -> None:
+def test_a_replaced_journal_is_reread(writer: Reader, tmp_path: Path) -> None:
     other = Reader(tmp_path)
     other.journal.refresh()
     with writer.journal.locked():

@@ -7,16 +7,16 @@ import json
 
 import pytest
 
-from vgpuctl.model.address import is_pci
-from vgpuctl.sim.machine import build, version_number
+from vgpuctl.model.address import is_pci_address
+from vgpuctl.sim.host import SCENARIOS, _read_source
+from vgpuctl.sim.machine import build_machine, version_number
 from vgpuctl.sim.scenario import compile_scenario
-from vgpuctl.sim.world import SCENARIOS, _source
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_addresses_paths_and_groups_are_unique(name: str) -> None:
-    compiled = compile_scenario(_source(name)[0], name)
-    machine = build(json.loads(json.dumps(compiled)))
+    compiled = compile_scenario(_read_source(name)[0], name)
+    machine = build_machine(json.loads(json.dumps(compiled)))
     everything = [function for gpu in machine.gpus.values() for function in gpu.functions]
     assert len(machine.functions) == len(everything)
     assert len({function.path for function in everything}) == len(everything)
@@ -24,11 +24,11 @@ def test_addresses_paths_and_groups_are_unique(name: str) -> None:
     assert len(set(virtual)) == len(virtual)
     names = [f.serial for f in everything if f.kind in ("pf", "vf", "extra")]
     assert len(set(names)) == len(names)
-    assert all(is_pci(f.address) for f in everything if f.kind != "parent")
+    assert all(is_pci_address(f.address) for f in everything if f.kind != "parent")
 
 
 def test_versions() -> None:
     assert version_number("10.0.0") == 10_000_000
     assert version_number("8.2") == 8_002_000
-    machine = build(compile_scenario('version: 1\nkernel: "5.14.0-427.el9"\nnvidia: {driver: "535"}\n', "x"))
+    machine = build_machine(compile_scenario('version: 1\nkernel: "5.14.0-427.el9"\nnvidia: {driver: "535"}\n', "x"))
     assert (machine.kernel, machine.driver_major) == ((5, 14), 535)

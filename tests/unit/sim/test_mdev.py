@@ -92,7 +92,7 @@ def test_the_size_is_free_again_when_the_card_is_empty(make: MakeHost) -> None:
     assert host.sysfs.listdir(MDEV) == ()
 
 
-def test_the_device_says_where_it_lives(make: MakeHost) -> None:
+def test_the_device_has_its_paths(make: MakeHost) -> None:
     host = make("a16")
     host.sysfs.write(f"{PCI}/{VF[0]}/mdev_supported_types/nvidia-713/create", uuid(171).replace("4", "A").upper())
     name = uuid(171).replace("4", "a")
@@ -128,14 +128,14 @@ def test_removing_one_in_use_is_parked_and_goes_on_when_the_vm_stops(make: MakeH
         host.sysfs.write(path, "1")
     with pytest.raises(Stuck) as caught:
         remove(host, path)
-    (stuck,) = host.stuck()
+    (stuck,) = host.stuck_writes()
     assert (stuck.path, stuck.gpu, stuck.text) == (path, GPU, "1\n")
     assert caught.value.facts["pid"] == stuck.process.pid
-    assert host.alive(stuck.process)
+    assert host.is_alive(stuck.process)
     refused(errno.EAGAIN, lambda: remove(host, path))
     host.hypervisor.destroy(vm)
-    assert host.stuck() == ()
-    assert not host.alive(stuck.process)
+    assert host.stuck_writes() == ()
+    assert not host.is_alive(stuck.process)
     assert host.sysfs.listdir(MDEV) == ()
 
 

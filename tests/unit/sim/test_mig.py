@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests.unit.sim.hosts import GPU, PF, MakeHost, create, pci_device, refused, run_vm, set_type, vf
 from vgpuctl.errors import InvalidInput, NvmlFailed
-from vgpuctl.model.partition import Mig
-from vgpuctl.sim import SimWorld, mig
-from vgpuctl.sim.machine import build
-from vgpuctl.sim.nvml_codes import RefusedByNvml
+from vgpuctl.model.mig import MigState
+from vgpuctl.sim import SimHost, mig
+from vgpuctl.sim.machine import build_machine
+from vgpuctl.sim.nvml_errors import NvmlError
 from vgpuctl.sim.scenario import compile_scenario
 from vgpuctl.sim.state import State
 
@@ -24,27 +24,27 @@ OTHER = "0000:3f:00.0"
 FREE = "gpus: [{model: %s, vfs: {enabled: 0}}]\n"
 
 
-def seen(host: SimWorld, gpu: str = GPU) -> Mig:
+def seen(host: SimHost, gpu: str = GPU) -> MigState:
     told = host.nvml.gpu(gpu)
     assert told is not None
     assert told.mig is not None
     return told.mig
 
 
-def mode(host: SimWorld) -> tuple[bool, bool]:
-    return seen(host).enabled, seen(host).pending
+def mode(host: SimHost) -> tuple[bool, bool]:
+    return seen(host).enabled, seen(host).pending_enabled
 
 
-def spans(host: SimWorld) -> list[tuple[int, str]]:
-    return [(i.profile_id, str(i.span)) for i in seen(host).instances]
+def spans(host: SimHost) -> list[tuple[int, str]]:
+    return [(i.profile_id, str(i.placement)) for i in seen(host).instances]
 
 
-def cycle(host: SimWorld) -> None:
+def cycle(host: SimHost) -> None:
     for flag in ("-d", "-e"):
         assert host.vendor.sriov_manage(flag, GPU, deadline_seconds=1).status == 0
 
 
-def listed(host: SimWorld, number: int) -> list[str]:
+def listed(host: SimHost, number: int) -> list[str]:
     lines = host.sysfs.read(f"{vf(number)}/nvidia/creatable_vgpu_types").splitlines()
     return [line.rpartition(" ")[2] for line in lines[1:]]
 
@@ -58,7 +58,7 @@ def code(call, *values, **named) -> object:
 def test_two_h100s_one_of_them_partitioned(make: MakeHost) -> None:
     host = make("h100-mig")
     assert (mode(host), spans(host)) == ((True, True), [(9, "0:4"), (19, "4:1"), (19, "5:1")])
-    assert seen(host, OTHER) == Mig(False, False, seen(host).profiles)
+    assert seen(host, OTHER) == MigState(False, False, seen(host).profiles)
     assert listed(host, 0) == ["H100-1-10C", "H100-3-40C"]
     assert "H100-10C" in host.sysfs.read(f"/sys/bus/pci/devices/{OTHER}/virtfn0/nvidia/creatable_vgpu_types")
 
@@ -85,7 +85,7 @@ def test_instances_that_fit_together_are_there_from_the_beginning(make: MakeHost
         ("7g.80gb, 1g.10gb", "1g.10gb"),
     ],
 )
-def test_the_first_instance_that_no_order_has_a_place_for_is_named(make: MakeHost, wanted: str, refused: str) -> None:
+def test_the_first_instance_without_a_placement_is_named(make: MakeHost, wanted: str, refused: str) -> None:
     with pytest.raises(InvalidInput, match=re.escape(f"has no room for {refused}")):
         make(f"gpus: [{{model: H100, mig: [{wanted}]}}]\n")
 
@@ -96,19 +96,19 @@ def test_only_some_gpus_have_it(make: MakeHost) -> None:
     assert told is not None
     assert told.mig is None
     assert code(host.nvml.set_mig, GPU, enabled=True) == NOT_SUPPORTED
-    assert code(host.nvml.make_instance, GPU, 19, 0) == NOT_SUPPORTED
+    assert code(host.nvml.create_gpu_instance, GPU, 19, 0) == NOT_SUPPORTED
     assert code(host.nvml.set_mig, "0000:99:00.0", enabled=True) == NOT_SUPPORTED
 
 
-def test_vfs_and_instances_stand_against_a_change(make: MakeHost) -> None:
+def test_vfs_and_instances_block_a_change(make: MakeHost) -> None:
     host = make("h100-mig")
     assert code(host.nvml.set_mig, GPU, enabled=False) == IN_USE
     host.nvml.set_mig(GPU, enabled=True)
     host.vendor.sriov_manage("-d", GPU, deadline_seconds=1)
     assert spans(host) == []
-    host.nvml.make_instance(GPU, 0, 0)
+    host.nvml.create_gpu_instance(GPU, 0, 0)
     assert code(host.nvml.set_mig, GPU, enabled=False) == IN_USE
-    host.nvml.destroy_instance(GPU, seen(host).instances[0].gi_id)
+    host.nvml.destroy_gpu_instance(GPU, seen(host).instances[0].gi_id)
     host.nvml.set_mig(GPU, enabled=False)
     assert mode(host) == (False, False)
 
@@ -118,10 +118,10 @@ def test_only_ampere_keeps_it_over_a_boot_and_none_keeps_instances(
     make: MakeHost, model: str, after: tuple[bool, bool]
 ) -> None:
     host = make(f"gpus: [{{model: {model}, mig: []}}]\n")
-    host.nvml.make_instance(GPU, 19, 0)
+    host.nvml.create_gpu_instance(GPU, 19, 0)
     cycle(host)
     assert (mode(host), spans(host)) == ((True, True), [])
-    host.nvml.make_instance(GPU, 19, 0)
+    host.nvml.create_gpu_instance(GPU, 19, 0)
     host.reboot()
     assert (mode(host), spans(host)) == (after, [])
 
@@ -145,10 +145,10 @@ def test_a_change_can_be_made_to_wait_on_ampere(make: MakeHost, model: str, afte
     assert mode(host) == after
 
 
-def test_what_is_pending_comes_with_a_reset_or_a_boot_and_can_be_taken_back(make: MakeHost) -> None:
+def test_a_pending_mode_comes_with_reset_or_boot_and_can_be_reverted(make: MakeHost) -> None:
     host = make(FREE % "A100" + "faults: [{on: nvml-set-mig, kind: pending}]\n")
     host.nvml.set_mig(GPU, enabled=True)
-    assert code(host.nvml.make_instance, GPU, 19, 0) == NOT_SUPPORTED
+    assert code(host.nvml.create_gpu_instance, GPU, 19, 0) == NOT_SUPPORTED
     host.nvml.set_mig(GPU, enabled=False)
     assert mode(host) == (False, False)
     host.nvml.set_mig(GPU, enabled=True)
@@ -162,43 +162,43 @@ def test_what_is_pending_comes_with_a_reset_or_a_boot_and_can_be_taken_back(make
 
 def test_instances_are_made_where_the_profile_and_the_others_let_them(make: MakeHost) -> None:
     host = make("gpus: [{model: A100, mig: [3g.20gb, 1g.5gb+me]}]\n")
-    make_one = host.nvml.make_instance
+    make_one = host.nvml.create_gpu_instance
     assert spans(host) == [(9, "0:4"), (20, "4:1")]
     assert (code(make_one, GPU, 77, 0), code(make_one, GPU, 15, 1)) == (INVALID_ARGUMENT, INVALID_ARGUMENT)
     assert code(make_one, GPU, 20, 5) == INSUFFICIENT_RESOURCES, "one with the media engines"
     assert code(make_one, GPU, 9, 4) == INSUFFICIENT_RESOURCES
     numbers = [make_one(GPU, 19, 5), make_one(GPU, 19, 6)]
-    host.nvml.destroy_instance(GPU, numbers[0])
+    host.nvml.destroy_gpu_instance(GPU, numbers[0])
     assert make_one(GPU, 19, 5) == numbers[0]
-    assert code(host.nvml.destroy_instance, GPU, 40) == NOT_FOUND
+    assert code(host.nvml.destroy_gpu_instance, GPU, 40) == NOT_FOUND
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from((19, 20, 15, 14, 9, 5, 0)), st.integers(0, 7)), max_size=12))
-def test_whatever_is_asked_for_instances_never_overlap(asked: list[tuple[int, int]]) -> None:
-    state = State(build(compile_scenario("version: 1\ngpus: [{model: A100}]\n", "t.yaml")))
+def test_instances_never_overlap(asked: list[tuple[int, int]]) -> None:
+    state = State(build_machine(compile_scenario("version: 1\ngpus: [{model: A100}]\n", "t.yaml")))
     (gpu,) = state.machine.gpus.values()
     state.apply([["partition", "mig", gpu.address, True, True]])
     for profile_id, start in asked:
         try:
-            state.apply(mig.make(state, gpu, profile_id, start)[1])
-        except RefusedByNvml:
+            state.apply(mig.create_instance(state, gpu, profile_id, start)[1])
+        except NvmlError:
             continue
-    there = [instance.span for instance in state.partitions.on(gpu.address)]
+    there = [instance.placement for instance in state.partitions.instances_on(gpu.address)]
     assert not any(a.overlaps(b) for a in there for b in there if a is not b)
     assert all(span.start + span.size <= 8 for span in there)
-    assert sum(gpu.gi_profiles[i.profile_id].slices for i in state.partitions.on(gpu.address)) <= 7
+    assert sum(gpu.gi_profiles[i.profile_id].compute_slices for i in state.partitions.instances_on(gpu.address)) <= 7
 
 
 def test_an_instance_with_a_vgpu_stays(make: MakeHost) -> None:
     host = make("h100-mig")
     set_type(host, 0, 823)
     assert (listed(host, 0), listed(host, 1)) == ([], ["H100-1-10C"])
-    assert code(host.nvml.destroy_instance, GPU, 1) == IN_USE
+    assert code(host.nvml.destroy_gpu_instance, GPU, 1) == IN_USE
     refused(errno.EIO, lambda: set_type(host, 1, 823))
     refused(errno.EIO, lambda: set_type(host, 1, 816))
     host.sysfs.write(f"{vf(0)}/nvidia/current_vgpu_type", "0")
-    host.nvml.destroy_instance(GPU, 1)
+    host.nvml.destroy_gpu_instance(GPU, 1)
     assert listed(host, 1) == ["H100-1-10C"]
 
 
@@ -237,13 +237,13 @@ def test_mdevs_are_in_instances_too(make: MakeHost) -> None:
     assert host.sysfs.read(path) == "1\n"
     create(host, "0000:3b:00.4", "nvidia-474", 1)
     assert host.sysfs.read(path) == "0\n"
-    assert code(host.nvml.destroy_instance, GPU, 7) == IN_USE
+    assert code(host.nvml.destroy_gpu_instance, GPU, 7) == IN_USE
 
 
 def test_somebody_elses_vgpu_can_be_there_from_the_beginning(make: MakeHost) -> None:
     host = make("gpus: [{model: H100, mig: [7g.80gb], vgpus: [{profile: H100-7-80C, vm: theirs}]}]\n")
     assert host.sysfs.read(f"{vf(0)}/nvidia/current_vgpu_type") == "825\n"
-    assert code(host.nvml.destroy_instance, GPU, 0) == IN_USE
+    assert code(host.nvml.destroy_gpu_instance, GPU, 0) == IN_USE
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_somebody_elses_vgpu_can_be_there_from_the_beginning(make: MakeHost) -> 
         ("{model: H100, vgpus: [{profile: H100-1-10C}]}", "no room for H100-1-10C"),
     ],
 )
-def test_a_scenario_cannot_begin_with_what_the_driver_would_refuse(make: MakeHost, entry: str, why: str) -> None:
+def test_a_scenario_must_begin_with_a_valid_state(make: MakeHost, entry: str, why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         make(f"gpus: [{entry}]\n")
 
@@ -268,9 +268,9 @@ def test_each_mig_type_has_a_profile_that_the_gpu_offers_and_fills_it(make: Make
     assert told.mig is not None
     for kind in told.types.values():
         if kind.gi_profile_id is not None:
-            profile = told.mig.profile(kind.gi_profile_id)
+            profile = told.mig.find_profile(kind.gi_profile_id)
             assert profile is not None, kind.name
-            assert kind.max_per_gpu == profile.maximum * (kind.max_per_gi or 0), kind.name
+            assert kind.max_per_gpu == profile.max_instances * (kind.max_per_gi or 0), kind.name
 
 
 def test_placements_are_within_the_gpu(make: MakeHost) -> None:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVML as the scenario has it."""
+"""NVML as the scenario defines it."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.unit.sim.hosts import GPU, MakeHost
-from vgpuctl.model.records import Ecc, NvmlStatus, NvmlVgpuType
+from vgpuctl.model.port_values import EccState, NvmlStatus, NvmlVgpuType
 
 
 def test_types_with_framebuffer_and_maximum(make: MakeHost) -> None:
@@ -31,12 +31,12 @@ def test_desktop_types_go_alone_into_a_vm(make: MakeHost) -> None:
 @pytest.mark.parametrize(
     ("text", "ecc"),
     [
-        ("gpus: [{model: A16}]\n", Ecc(enabled=True, pending=True)),
+        ("gpus: [{model: A16}]\n", EccState(enabled=True, pending_enabled=True)),
         ("nvidia: {nvml: absent}\ngpus: [{model: A100}]\n", None),
         ("gpus: [{model: V710}]\n", None),
     ],
 )
-def test_memory_has_error_correction_where_nvml_answers(make: MakeHost, text: str, ecc: Ecc | None) -> None:
+def test_memory_has_error_correction_where_nvml_answers(make: MakeHost, text: str, ecc: EccState | None) -> None:
     assert make(text).nvml.ecc(GPU) == ecc
 
 

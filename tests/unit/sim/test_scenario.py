@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenario files: defaults, everything that can be said, everything that is refused; the documentation."""
+"""Scenario files: defaults, all valid keys, all refused values, and the documentation."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 from vgpuctl.errors import InvalidInput
 from vgpuctl.sim import faults
-from vgpuctl.sim.found import VGPU_KEYS
-from vgpuctl.sim.scenario import FAULT_KEYS, IMAGE_KEYS, KEYS, POOL_KEYS, STORAGE_KEYS, compile_scenario
+from vgpuctl.sim.host import SCENARIOS, _read_source
+from vgpuctl.sim.initial_state import INITIAL_VGPU_KEYS
+from vgpuctl.sim.scenario import FAULT_KEYS, IMAGE_KEYS, POOL_KEYS, SCENARIO_KEYS, STORAGE_KEYS, compile_scenario
 from vgpuctl.sim.scenario_gpu import GPU_KEYS, PROFILE_KEYS
-from vgpuctl.sim.world import SCENARIOS, _source
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "scenarios.md"
 
@@ -33,7 +33,7 @@ def test_defaults_are_a_fresh_ubuntu() -> None:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_compiled_scenarios_are_plain_json(name: str) -> None:
-    scenario = compile_scenario(_source(name)[0], name)
+    scenario = compile_scenario(_read_source(name)[0], name)
     assert json.loads(json.dumps(scenario)) == scenario
 
 
@@ -51,12 +51,12 @@ def test_compiled_scenarios_are_plain_json(name: str) -> None:
         ("storage: {pools: [{nam: a}]}\n", "did you mean 'name'"),
     ],
 )
-def test_mistakes_are_told_with_their_line(text: str, message: str) -> None:
+def test_mistakes_have_their_line(text: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         compiled(text)
 
 
-def test_the_version_is_asked_for() -> None:
+def test_version_is_required() -> None:
     with pytest.raises(InvalidInput, match="'version' is missing"):
         compile_scenario("gpus: []\n", "f.yaml")
     with pytest.raises(InvalidInput, match="reads version 1, not 2"):
@@ -79,7 +79,16 @@ def test_pools_and_images() -> None:
 
 def test_the_document_names_every_key_and_its_examples_work() -> None:
     text = DOCUMENT.read_text()
-    keys = {*KEYS, *GPU_KEYS, *PROFILE_KEYS, *VGPU_KEYS, *STORAGE_KEYS, *POOL_KEYS, *IMAGE_KEYS, *FAULT_KEYS}
+    keys = {
+        *SCENARIO_KEYS,
+        *GPU_KEYS,
+        *PROFILE_KEYS,
+        *INITIAL_VGPU_KEYS,
+        *STORAGE_KEYS,
+        *POOL_KEYS,
+        *IMAGE_KEYS,
+        *FAULT_KEYS,
+    }
     assert {key for key in keys if f"`{key}`" not in text} == set()
     assert {call for call in faults.CALLS if f"`{call}`" not in text} == set()
     examples = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)

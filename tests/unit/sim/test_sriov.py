@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SR-IOV: the order of the checks of `sriov_numvfs`, and what goes with the VFs."""
+"""SR-IOV: the order of the checks of `sriov_numvfs`, and what disappears with the VFs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 
 from tests.unit.sim.hosts import GPU, PCI, PF, MakeHost, create, mdev_device, pci_device, refused, remove, run_vm, uuid
 from vgpuctl.errors import Stuck
-from vgpuctl.sim import SimWorld
+from vgpuctl.sim import SimHost
 
 NUMVFS = f"{PF}/sriov_numvfs"
 FLEX = "gpus: [{model: Flex 170, vfs: {total: 8, enabled: 0}}]\n"
 
 
-def vfs(host: SimWorld) -> int:
+def vfs(host: SimHost) -> int:
     return sum(name.startswith("virtfn") for name in host.sysfs.listdir(PF))
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.unit.sim.hosts import GPU, MDEV, PCI, PF, domain_xml, mdev_device, pci_device, remove, uuid, vf
 from vgpuctl.errors import Stuck, VgpuctlError
-from vgpuctl.model.scheduler import Policy, SchedulerSpec
-from vgpuctl.sim import SimWorld, open_world
+from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
+from vgpuctl.sim import SimHost, open_host
 from vgpuctl.sim.state import State
 
 SCENARIO = """
@@ -62,8 +62,8 @@ def device(number: int, other: int) -> str:
     )[number]
 
 
-def act(host: SimWorld, kind: str, a: int, b: int) -> None:  # noqa: C901
-    """Do one thing; what the host refuses is part of the game."""
+def act(host: SimHost, kind: str, a: int, b: int) -> None:  # noqa: C901
+    """Do one operation; refusals by the host are expected."""
     write, libvirt = host.sysfs.write, host.hypervisor
     match kind:
         case "type":
@@ -102,11 +102,13 @@ def act(host: SimWorld, kind: str, a: int, b: int) -> None:  # noqa: C901
         case "mig":
             host.nvml.set_mig(H100, enabled=bool(b % 2))
         case "instance":
-            host.nvml.make_instance(H100, (19, 15, 14, 9, 20)[a], b)
+            host.nvml.create_gpu_instance(H100, (19, 15, 14, 9, 20)[a], b)
         case "uninstance":
-            host.nvml.destroy_instance(H100, (1, 7, 8, 3, 0)[b])
+            host.nvml.destroy_gpu_instance(H100, (1, 7, 8, 3, 0)[b])
         case "gischeduler":
-            host.nvml.set_scheduler(BLACKWELL, SchedulerSpec(Policy.EQUAL_SHARE, None, 100 * (1 + b)), 3 + a % 2)
+            host.nvml.set_scheduler(
+                BLACKWELL, SchedulerSpec(SchedulerPolicy.EQUAL_SHARE, None, 100 * (1 + b)), 3 + a % 2
+            )
         case "mixed":
             host.nvml.set_mixed_size((GPU, H100)[a % 2], enabled=b > 1)
         case "cycle":
@@ -125,7 +127,7 @@ def act(host: SimWorld, kind: str, a: int, b: int) -> None:  # noqa: C901
         case "undefine":
             libvirt.undefine(uuid(a))
         case "promise":
-            libvirt.set_promise(uuid(a), f"<v:p xmlns:v='urn:vgpuctl:1' n='{b}'>é{'x' * b}</v:p>" if b else None)
+            libvirt.set_record(uuid(a), f"<v:p xmlns:v='urn:vgpuctl:1' n='{b}'>é{'x' * b}</v:p>" if b else None)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -134,26 +136,26 @@ def test_replay_and_compaction_give_the_live_state(steps: list[tuple[str, int, i
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory, "host.yaml")
         file.write_text(SCENARIO)
-        host = open_world(str(file), state_dir=Path(directory, "state"))
-        watcher = open_world(str(file), state_dir=Path(directory, "state"))
+        host = open_host(str(file), state_dir=Path(directory, "state"))
+        watcher = open_host(str(file), state_dir=Path(directory, "state"))
         for kind, a, b in steps:
             try:
                 act(host, kind, a, b)
             except (OSError, VgpuctlError, Stuck):
                 continue
-        live = contents(host._core.look())
-        assert contents(watcher._core.look()) == live
-        replayed = open_world(str(file), state_dir=Path(directory, "state"))
-        assert contents(replayed._core.look()) == live
+        live = contents(host._core.read_state())
+        assert contents(watcher._core.read_state()) == live
+        replayed = open_host(str(file), state_dir=Path(directory, "state"))
+        assert contents(replayed._core.read_state()) == live
         fresh = State(host._core.machine)
         fresh.apply(host._core.state.records())
         assert contents(fresh) == live
-        for world in (host, watcher, replayed):
-            world.close()
+        for ports in (host, watcher, replayed):
+            ports.close()
 
 
 def test_the_game_reaches_every_kind_of_record(make) -> None:
-    """A guard for the property above: its operations do get through."""
+    """A guard for the property above: its operations do succeed."""
     host = make(SCENARIO.removeprefix("\nversion: 1\n"))
     script = [
         ("type", 0, 0), ("params", 0, 1), ("create", 0, 3), ("create", 0, 3), ("mtty", 0, 2), ("define", 0, 0),
@@ -179,7 +181,7 @@ def test_the_game_reaches_every_kind_of_record(make) -> None:
     assert host.sysfs.listdir(PF)
 
 
-def _lines(host: SimWorld) -> list[Any]:
+def _lines(host: SimHost) -> list[Any]:
     import json
 
     text = (host.run_dir.parent / "journal").read_text()

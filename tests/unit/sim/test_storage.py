@@ -7,8 +7,8 @@ import pytest
 
 from tests.unit.sim.hosts import MakeHost, libvirt_refused
 from vgpuctl.errors import Exists, NoSpace
-from vgpuctl.model.records import PoolRecord, VolumeRecord
-from vgpuctl.sim.storage import THIN_BYTES
+from vgpuctl.model.port_values import PoolInfo, VolumeInfo
+from vgpuctl.sim.storage import EMPTY_QCOW2_BYTES
 
 GIB = 1 << 30
 
@@ -20,7 +20,7 @@ def test_a_fresh_host_has_no_pool(make: MakeHost) -> None:
     libvirt_refused(49, lambda: host.storage.make_volume("default", "a", GIB))
     libvirt_refused(49, lambda: host.storage.start_pool("default"))
     host.storage.make_pool("default", "/var/lib/libvirt/images")
-    assert host.storage.pool("default") == PoolRecord(
+    assert host.storage.pool("default") == PoolInfo(
         "default", "dir", active=True, path="/var/lib/libvirt/images", capacity_bytes=1000 * GIB,
         available_bytes=900 * GIB,
     )  # fmt: skip
@@ -42,7 +42,7 @@ def test_a_pools_files_stay_when_it_goes(make: MakeHost) -> None:
     host.storage.remove_pool("a")
     assert host.storage.image("/pool/v") is not None
     host.storage.make_pool("again", "/pool")
-    assert host.storage.volume("again", "v") == VolumeRecord("again", "v", made.path, GIB, "qcow2")
+    assert host.storage.volume("again", "v") == VolumeInfo("again", "v", made.path, GIB, "qcow2")
     host.storage.remove_volume("a", "v")
 
 
@@ -60,7 +60,7 @@ def test_an_inactive_pool_must_be_started(make: MakeHost) -> None:
 def test_volumes_are_made_exclusively_and_removed_twice(make: MakeHost) -> None:
     host = make("t4")
     made = host.storage.make_volume("default", "a.qcow2", 40 * GIB)
-    assert made == VolumeRecord("default", "a.qcow2", "/var/lib/libvirt/images/a.qcow2", 40 * GIB, "qcow2")
+    assert made == VolumeInfo("default", "a.qcow2", "/var/lib/libvirt/images/a.qcow2", 40 * GIB, "qcow2")
     assert host.storage.volume("default", "a.qcow2") == made
     with pytest.raises(Exists) as caught:
         host.storage.make_volume("default", "a.qcow2", GIB)
@@ -77,7 +77,7 @@ def test_a_linked_clone(make: MakeHost) -> None:
     found = host.storage.image(made.path)
     assert found is not None
     assert (found.format, found.virtual_size_bytes, found.firmware) == ("qcow2", 30 * GIB, "uefi")
-    assert [one.path for one in found.chain] == [made.path, "/srv/base.qcow2"]
+    assert [one.path for one in found.backing_chain] == [made.path, "/srv/base.qcow2"]
     libvirt_refused(38, lambda: host.storage.make_volume("p", "w", GIB, "/srv/none.qcow2", "qcow2"))
 
 
@@ -92,10 +92,10 @@ def test_images_are_the_scenarios_never_this_machines(make: MakeHost, tmp_path) 
     assert host.storage.image(str(real)) is None
     iso = host.storage.image("/srv/a.iso")
     assert iso is not None
-    assert (iso.format, iso.virtual_size_bytes, iso.firmware, iso.problem) == ("raw", GIB, "both", None)
+    assert (iso.format, iso.virtual_size_bytes, iso.firmware, iso.access_problem) == ("raw", GIB, "both", None)
     found = host.storage.image("/srv/./b.qcow2")
     assert found is not None
-    assert (found.firmware, found.problem) == ("bios", "/srv is closed to libvirt-qemu")
+    assert (found.firmware, found.access_problem) == ("bios", "/srv is closed to libvirt-qemu")
 
 
 def test_a_full_file_system(make: MakeHost) -> None:
@@ -106,7 +106,7 @@ def test_a_full_file_system(make: MakeHost) -> None:
     own, shared = host.storage.pool("q"), host.storage.pool("p")
     assert own is not None
     assert shared is not None
-    assert own.available_bytes == GIB - THIN_BYTES, "thin: only what is written counts"
+    assert own.available_bytes == GIB - EMPTY_QCOW2_BYTES, "thin: only what is written counts"
     assert shared.available_bytes == 0
 
 
@@ -114,5 +114,5 @@ def test_bytes_that_do_not_fit_are_refused(make: MakeHost) -> None:
     full = "{name: full, path: /full, capacity_gib: 1, used_gib: 1}"
     host = make(f"storage: {{pools: [{{name: default}}, {full}]}}\n")
     with pytest.raises(NoSpace):
-        host.storage.put_volume("full", "a.iso", b"x")
-    assert host.storage.put_volume("default", "a.iso", b"x").capacity_bytes == 1
+        host.storage.create_private_volume("full", "a.iso", b"x")
+    assert host.storage.create_private_volume("default", "a.iso", b"x").capacity_bytes == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Sysfs seam itself: errnos of wrong paths, and the real files below /etc."""
+"""The Sysfs port itself: errnos of wrong paths, and the real files below /etc."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_etc_does_not_lead_out(make: MakeHost, tmp_path: Path) -> None:
         host.sysfs.read("/etc/../../secret")
 
 
-def test_permissions_of_what_is_kept_are_real_and_all_else_is_the_kernels(make: MakeHost, tmp_path: Path) -> None:
+def test_kept_files_have_real_permissions_and_others_the_kernels(make: MakeHost, tmp_path: Path) -> None:
     host = make("a100-40")
     (tmp_path / "host.state" / "etc" / "vgpuctl" / "host.yaml").touch(mode=0o600)
     assert host.sysfs.permissions("/etc/vgpuctl/host.yaml").mode == 0o600

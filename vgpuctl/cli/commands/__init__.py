@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One module a command; each has `command`. The engine is imported when a command runs, never before."""
+"""One module per command; each defines `command`. The engine is imported only when a command runs."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import host_options, run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
 
 
@@ -59,12 +59,14 @@ def command(
     """
     number = _number(undo, version, path)
 
-    def act(work: Work) -> Outcome:
+    def act(context: ChangeContext) -> Outcome:
         from vgpuctl.engine import apply, host_plan
 
-        asked = host_options.asked(work.world, path, sets, number)
-        how = host_plan.How(drain, work.wait_seconds)
-        return apply.apply_host(work.world, asked, how, dry_run=dry_run, confirm=work.confirm, progress=work.progress)
+        desired = host_options.build_request(context.host, path, sets, number)
+        options = host_plan.ApplyOptions(drain, context.wait_seconds)
+        return apply.apply_host(
+            context.host, desired, options, dry_run=dry_run, confirm=context.confirm, progress=context.progress
+        )
 
     return run.change(settings, "apply", act)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import click
 
 from vgpuctl.cli import host_options
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 

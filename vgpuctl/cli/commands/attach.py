@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpuctl.cli import complete, field_options, run, wishes
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli import complete, field_options, requests, run
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
 
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("name", shell_complete=complete.vms)
-@field_options.fields("profile", *field_options.WHERE, required=("profile",))
+@field_options.fields("profile", *field_options.CONSTRAINT_FIELDS, required=("profile",))
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.pass_obj
-def command(settings: Settings, /, name: str, dry_run: bool, **typed: object) -> int:
+def command(settings: Settings, /, name: str, dry_run: bool, **explicit: object) -> int:
     """Give a VM that exists a vGPU: to its definition, and to the guest when it runs.
 
     A running VM needs a PCI port free for each vGPU (create-vm --hotplug-slots). A VM that vgpuctl did not make stays
@@ -35,15 +35,15 @@ def command(settings: Settings, /, name: str, dry_run: bool, **typed: object) ->
     of these, and one of a spread group a GPU that no other VM of the group is on.
     """
 
-    def act(work: Work) -> Outcome:
+    def act(context: ChangeContext) -> Outcome:
         from vgpuctl.engine import attach
 
         return attach.attach(
-            work.world,
-            wishes.for_vm(work.world, name, typed),
+            context.host,
+            requests.for_vm(context.host, name, explicit),
             dry_run=dry_run,
-            wait_seconds=work.wait_seconds,
-            progress=work.progress,
+            wait_seconds=context.wait_seconds,
+            progress=context.progress,
         )
 
     return run.change(settings, "attach", act)

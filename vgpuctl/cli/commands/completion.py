@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Result
-    from vgpuctl.cli.signals import Guard
+    from vgpuctl.cli.result import CommandOutput
+    from vgpuctl.cli.signals import SignalGuard
 
 
 @make_command(
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 def command(settings: Settings, shell: str) -> int:
     """Print the script that completes commands, options, and this host's profiles, GPUs and VMs."""
 
-    def work(guard: Guard) -> Result:
+    def work(guard: SignalGuard) -> CommandOutput:
         from vgpuctl.cli import app, shells
-        from vgpuctl.cli.result import Result
+        from vgpuctl.cli.result import CommandOutput
 
         script = shells.script(app.cli, shell, app.PROGRAM, app.COMPLETE_VARIABLE)
-        return Result({"shell": shell, "script": script}, raw=script)
+        return CommandOutput({"shell": shell, "script": script}, raw=script)
 
     return run.perform(settings, "completion", work)

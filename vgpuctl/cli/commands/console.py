@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import complete, run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import Answer
-    from vgpuctl.model.world import World
+    from vgpuctl.model.outcome import QueryResult
+    from vgpuctl.ports.host import Host
 
 
 @make_command(
@@ -29,9 +29,9 @@ def command(settings: Settings, name: str) -> int:
     means that this user may not see it. Nothing is opened or changed.
     """
 
-    def ask(world: World) -> Answer:
+    def read(host: Host) -> QueryResult:
         from vgpuctl.engine import guest
 
-        return guest.console(world, name)
+        return guest.read_console(host, name)
 
-    return run.answer(settings, "console", ask)
+    return run.query(settings, "console", read)

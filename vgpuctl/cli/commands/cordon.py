@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import complete, run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
 
 
@@ -30,9 +30,9 @@ def command(settings: Settings, gpu: str, dry_run: bool) -> int:
     It is written to /etc/vgpuctl/host.yaml and so outlives a reboot; the comments there stay.
     """
 
-    def act(work: Work) -> Outcome:
+    def act(context: ChangeContext) -> Outcome:
         from vgpuctl.engine import cordon
 
-        return cordon.cordon(work.world, gpu, cordoned=True, dry_run=dry_run, progress=work.progress)
+        return cordon.cordon(context.host, gpu, cordoned=True, dry_run=dry_run, progress=context.progress)
 
     return run.change(settings, "cordon", act)

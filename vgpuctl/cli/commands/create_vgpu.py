@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpuctl.cli import complete, field_options, run, wishes
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli import complete, field_options, requests, run
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
 
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option(
     "--profile", required=True, metavar="PROFILE", shell_complete=complete.profiles, help="The vGPU's profile."
 )
-@field_options.fields(*field_options.WHERE, "vgpu_params")
+@field_options.fields(*field_options.CONSTRAINT_FIELDS, "vgpu_params")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.pass_obj
 def command(
@@ -47,16 +47,16 @@ def command(
     printed to standard output. Without NAME it is vgpu-<8 random digits>.
     """
 
-    def act(work: Work) -> Outcome:
+    def act(context: ChangeContext) -> Outcome:
         from vgpuctl.engine import vgpus
 
-        typed = {"name": name, "profile": (profile,), **others}
+        fields = {"name": name, "profile": (profile,), **others}
         return vgpus.create_vgpu(
-            work.world,
-            wishes.from_options(work.world, typed),
+            context.host,
+            requests.from_options(context.host, fields),
             dry_run=dry_run,
-            wait_seconds=work.wait_seconds,
-            progress=work.progress,
+            wait_seconds=context.wait_seconds,
+            progress=context.progress,
         )
 
     return run.change(settings, "create-vgpu", act)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vgpuctl create-vm`: its options are the spec's fields."""
+"""`vgpuctl create-vm`: its options are the fields of a VM spec."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpuctl.cli import field_options, many, run, wishes
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli import field_options, many, requests, run
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Seconds, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
 
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("name", required=False)
-@field_options.every_field
+@field_options.all_fields
 @click.option("--no-start", is_flag=True, help="Make the VM and its vGPUs, and leave it off.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and where each value came from.")
 @click.option("--print-xml", is_flag=True, help="Only print the domain XML that would be defined.")
@@ -68,7 +68,7 @@ def command(
     parallel: int | None,
     wait_for: str | None,
     wait_timeout: float | None,
-    **typed: object,
+    **explicit: object,
 ) -> int:
     """Make and start a VM with a vGPU, a plain virtual function or a whole GPU.
 
@@ -85,34 +85,38 @@ def command(
     With --wait-for guest the command returns when the VM's guest agent answers or an address of it is known. When
     the time is over the exit status is 75, and the VM is kept and runs.
     """
-    at_once = many.checked(count, parallel, print_xml=print_xml, wait_for=wait_for)
+    max_parallel = many.check_options(count, parallel, print_xml=print_xml, wait_for=wait_for)
     start = not no_start
     if count is not None:
-        named = partial(wishes.many_from_options, typed=typed, count=count)
-        return many.change(settings, "create-vm", named, start=start, parallel=at_once, dry_run=dry_run)
+        build_request = partial(requests.many_from_options, explicit=explicit, count=count)
+        return many.ensure_vms(
+            settings, "create-vm", build_request, start=start, parallel=max_parallel, dry_run=dry_run
+        )
     if print_xml:
-        return run.print_xml(settings, lambda world: wishes.from_options(world, typed))
+        return run.print_xml(settings, lambda host: requests.from_options(host, explicit))
     if wait_for is None and wait_timeout is None:
-        return run.change(settings, "create-vm", lambda work: _made(work, typed, start=start, dry_run=dry_run))
+        return run.change(
+            settings, "create-vm", lambda context: _create(context, explicit, start=start, dry_run=dry_run)
+        )
 
-    def act(work: Work) -> Outcome:
+    def act(context: ChangeContext) -> Outcome:
         from vgpuctl.engine import wait
 
-        wait.refuse_no_wait(wait_for=wait_for, timeout=wait_timeout, start=start)
-        made = _made(work, typed, start=start, dry_run=dry_run)
-        return wait.wait_for_guest(work.world, made, wait_timeout or wait.DEFAULT_SECONDS, work.progress)
+        wait.check_wait_options(wait_for=wait_for, timeout=wait_timeout, start=start)
+        outcome = _create(context, explicit, start=start, dry_run=dry_run)
+        return wait.wait_for_guest(context.host, outcome, wait_timeout or wait.DEFAULT_SECONDS, context.progress)
 
     return run.change(settings, "create-vm", act)
 
 
-def _made(work: Work, typed: Mapping[str, object], *, start: bool, dry_run: bool) -> Outcome:
+def _create(context: ChangeContext, explicit: Mapping[str, object], *, start: bool, dry_run: bool) -> Outcome:
     from vgpuctl.engine import create
 
     return create.create_vm(
-        work.world,
-        wishes.from_options(work.world, typed),
+        context.host,
+        requests.from_options(context.host, explicit),
         start=start,
         dry_run=dry_run,
-        wait_seconds=work.wait_seconds,
-        progress=work.progress,
+        wait_seconds=context.wait_seconds,
+        progress=context.progress,
     )

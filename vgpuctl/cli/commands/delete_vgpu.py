@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import complete, run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
 
 
@@ -32,16 +32,16 @@ def command(settings: Settings, name: str, dry_run: bool) -> int:
     It is refused while any VM refers to the vGPU, running or not, and while a process holds it.
     """
 
-    def act(work: Work) -> Outcome:
+    def act(context: ChangeContext) -> Outcome:
         from vgpuctl.engine import vgpus
 
         return vgpus.delete_vgpu(
-            work.world,
+            context.host,
             name,
             dry_run=dry_run,
-            confirm=work.confirm,
-            wait_seconds=work.wait_seconds,
-            progress=work.progress,
+            confirm=context.confirm,
+            wait_seconds=context.wait_seconds,
+            progress=context.progress,
         )
 
     return run.change(settings, "delete-vgpu", act)

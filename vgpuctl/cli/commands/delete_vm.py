@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import complete, run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
 
 
@@ -34,17 +34,17 @@ def command(settings: Settings, name: str, keep_disks: bool, dry_run: bool) -> i
     vgpuctl did not make are never removed; a VM that vgpuctl did not make is refused.
     """
 
-    def act(work: Work) -> Outcome:
+    def act(context: ChangeContext) -> Outcome:
         from vgpuctl.engine import power
 
         return power.delete_vm(
-            work.world,
+            context.host,
             name,
             keep_disks=keep_disks,
             dry_run=dry_run,
-            confirm=work.confirm,
-            wait_seconds=work.wait_seconds,
-            progress=work.progress,
+            confirm=context.confirm,
+            wait_seconds=context.wait_seconds,
+            progress=context.progress,
         )
 
     return run.change(settings, "delete-vm", act)

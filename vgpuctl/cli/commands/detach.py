@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import complete, run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
 
 
@@ -34,16 +34,16 @@ def command(settings: Settings, name: str, vgpu: tuple[str, ...], dry_run: bool)
     --wait, the command ends with exit 75 and the vGPU stays the VM's; detach again, or reconcile, finishes it.
     """
 
-    def act(work: Work) -> Outcome:
+    def act(context: ChangeContext) -> Outcome:
         from vgpuctl.engine import attach
 
         return attach.detach(
-            work.world,
+            context.host,
             name,
             vgpu,
             dry_run=dry_run,
-            wait_seconds=work.wait_seconds,
-            progress=work.progress,
+            wait_seconds=context.wait_seconds,
+            progress=context.progress,
         )
 
     return run.change(settings, "detach", act)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import complete, run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Result
-    from vgpuctl.cli.signals import Guard
+    from vgpuctl.cli.result import CommandOutput
+    from vgpuctl.cli.signals import SignalGuard
     from vgpuctl.model.outcome import Outcome
 
-FAILED_STATUS = 6
+CHECK_FAILED_STATUS = 6
 
 
 @make_command(
@@ -45,40 +45,40 @@ def command(settings: Settings, ids: tuple[str, ...], fix: bool, dry_run: bool) 
     if dry_run and not fix:
         raise click.UsageError("--dry-run goes with --fix: without it nothing is changed")
 
-    def work(guard: Guard) -> Result:
-        from vgpuctl.cli.result import Result
+    def work(guard: SignalGuard) -> CommandOutput:
+        from vgpuctl.cli.result import CommandOutput
 
         if fix:
-            outcome = _mend(settings, guard, ids, dry_run=dry_run)
+            outcome = _fix(settings, guard, ids, dry_run=dry_run)
             data, changed = outcome.data, outcome.changed
         else:
-            from vgpuctl.cli import worlds
+            from vgpuctl.cli import hosts
             from vgpuctl.engine import diagnose
             from vgpuctl.model.outcome import Outcome
 
-            outcome = Outcome(False, diagnose.diagnose(worlds.open_world(settings), ids))
+            outcome = Outcome(False, diagnose.diagnose(hosts.open_host(settings), ids))
             data, changed = outcome.data, False
-        whole = {**data, "steps": list(outcome.steps), "notes": list(outcome.notes), "dry_run": outcome.dry_run}
-        status = FAILED_STATUS if data["verdict"] == "fail" else 0
-        return Result(whole, changed, outcome.warnings, outcome.notes, status=status)
+        result_data = {**data, "steps": list(outcome.steps), "notes": list(outcome.notes), "dry_run": outcome.dry_run}
+        status = CHECK_FAILED_STATUS if data["verdict"] == "fail" else 0
+        return CommandOutput(result_data, changed, outcome.warnings, outcome.notes, status=status)
 
     return run.perform(settings, "doctor", work)
 
 
-def _mend(settings: Settings, guard: Guard, ids: tuple[str, ...], *, dry_run: bool) -> Outcome:
-    from vgpuctl.cli import confirm, progress, worlds
+def _fix(settings: Settings, guard: SignalGuard, ids: tuple[str, ...], *, dry_run: bool) -> Outcome:
+    from vgpuctl.cli import confirm, hosts, progress
     from vgpuctl.engine import diagnose
 
-    world = worlds.open_world_to_change(settings)
-    shown = progress.choose(settings, guard)
+    host = hosts.open_host_to_change(settings)
+    reporter = progress.choose_progress(settings, guard)
     try:
-        return diagnose.mend(
-            world,
+        return diagnose.fix_problems(
+            host,
             ids,
             dry_run=dry_run,
-            confirm=confirm.Question(settings),
+            confirm=confirm.ConfirmationPrompt(settings),
             wait_seconds=settings.wait,
-            progress=shown,
+            progress=reporter,
         )
     finally:
-        shown.close()
+        reporter.close()

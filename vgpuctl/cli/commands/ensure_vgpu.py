@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpuctl.cli import complete, field_options, run, wishes
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli import complete, field_options, requests, run
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
 
 STATES = ("present", "absent")
@@ -27,7 +27,7 @@ STATES = ("present", "absent")
 )
 @click.argument("name", shell_complete=complete.vgpus)
 @click.option("--profile", metavar="PROFILE", shell_complete=complete.profiles, help="The vGPU's profile.")
-@field_options.fields(*field_options.WHERE, "vgpu_params")
+@field_options.fields(*field_options.CONSTRAINT_FIELDS, "vgpu_params")
 @click.option(
     "--state",
     type=click.Choice(STATES),
@@ -52,18 +52,18 @@ def command(
     and shown. create-vgpu and delete-vgpu say the rest.
     """
 
-    def act(work: Work) -> Outcome:
+    def act(context: ChangeContext) -> Outcome:
         from vgpuctl.engine import ensure_vgpu
 
-        typed = {**others, "profile": (profile,) if profile else ()}
+        fields = {**others, "profile": (profile,) if profile else ()}
         return ensure_vgpu.ensure_vgpu(
-            work.world,
-            wishes.for_vgpu(work.world, name, typed),
+            context.host,
+            requests.for_vgpu(context.host, name, fields),
             state=state,
             dry_run=dry_run,
-            confirm=work.confirm,
-            wait_seconds=work.wait_seconds,
-            progress=work.progress,
+            confirm=context.confirm,
+            wait_seconds=context.wait_seconds,
+            progress=context.progress,
         )
 
     return run.change(settings, "ensure-vgpu", act)

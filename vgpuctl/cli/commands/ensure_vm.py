@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpuctl.cli import field_options, many, run, wishes
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli import field_options, many, requests, run
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
 
 STATES = ("present", "absent", "started", "stopped")
@@ -72,29 +72,29 @@ def command(
 
     With --count N the spec's name is a pattern such as 'vdi-{:03}', and N such VMs are to be there.
     """
-    at_once = many.checked(count, parallel, state=state)
+    max_parallel = many.check_options(count, parallel, state=state)
     if count is not None:
-        wanted = count
-        return many.change(
+        vm_count = count
+        return many.ensure_vms(
             settings,
             "ensure-vm",
-            lambda world: wishes.many_from_file(world, path, wanted, placement),
+            lambda host: requests.many_from_file(host, path, vm_count, placement),
             start=True,
-            parallel=at_once,
+            parallel=max_parallel,
             dry_run=dry_run,
         )
 
-    def act(work: Work) -> Outcome:
-        from vgpuctl.engine import ensure
+    def act(context: ChangeContext) -> Outcome:
+        from vgpuctl.engine import ensure_vm
 
-        return ensure.ensure_vm(
-            work.world,
-            wishes.from_file(work.world, path, placement),
+        return ensure_vm.ensure_vm(
+            context.host,
+            requests.from_file(context.host, path, placement),
             state=state,
             dry_run=dry_run,
-            confirm=work.confirm,
-            wait_seconds=work.wait_seconds,
-            progress=work.progress,
+            confirm=context.confirm,
+            wait_seconds=context.wait_seconds,
+            progress=context.progress,
         )
 
     return run.change(settings, "ensure-vm", act)

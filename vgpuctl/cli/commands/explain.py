@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import complete, run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import Answer
-    from vgpuctl.model.world import World
+    from vgpuctl.model.outcome import QueryResult
+    from vgpuctl.ports.host import Host
 
 
 @make_command(
@@ -28,9 +28,9 @@ def command(settings: Settings, profile: str) -> int:
     The numbers come from the same rules that create-vm places by.
     """
 
-    def ask(world: World) -> Answer:
+    def read(host: Host) -> QueryResult:
         from vgpuctl.engine import queries
 
-        return queries.explain(world, profile)
+        return queries.explain(host, profile)
 
-    return run.answer(settings, "explain", ask)
+    return run.query(settings, "explain", read)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Result
-    from vgpuctl.cli.signals import Guard
+    from vgpuctl.cli.result import CommandOutput
+    from vgpuctl.cli.signals import SignalGuard
 
 
 @make_command(
@@ -28,14 +28,14 @@ def command(settings: Settings) -> int:
     difference between what is printed and the host.
     """
 
-    def work(guard: Guard) -> Result:
-        from vgpuctl.cli import worlds
-        from vgpuctl.cli.result import Result
+    def work(guard: SignalGuard) -> CommandOutput:
+        from vgpuctl.cli import hosts
+        from vgpuctl.cli.result import CommandOutput
         from vgpuctl.engine import export
 
-        found = export.export_host(worlds.open_world(settings))
-        data = found.data
+        result = export.export_host(hosts.open_host(settings))
+        data = result.data
         text = data["text"] if isinstance(data, dict) else ""
-        return Result(data, warnings=found.warnings, raw=str(text))
+        return CommandOutput(data, warnings=result.warnings, raw=str(text))
 
     return run.perform(settings, "export", work)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import complete, run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Result
-    from vgpuctl.cli.signals import Guard
+    from vgpuctl.cli.result import CommandOutput
+    from vgpuctl.cli.signals import SignalGuard
 
-STATUS = {True: 0, False: 4, None: 1}
+STATUS_BY_FIT = {True: 0, False: 4, None: 1}
 
 
 @make_command(
@@ -47,12 +47,12 @@ def command(settings: Settings, profiles: tuple[str, ...], gpu: str | None) -> i
     the driver keeps to itself how many fit or there are too many ways to try. Nothing is reserved.
     """
 
-    def work(guard: Guard) -> Result:
-        from vgpuctl.cli import wishes, worlds
-        from vgpuctl.cli.result import Result
+    def work(guard: SignalGuard) -> CommandOutput:
+        from vgpuctl.cli import hosts, requests
+        from vgpuctl.cli.result import CommandOutput
         from vgpuctl.engine import moves
 
-        found, whether = moves.fits(worlds.open_world(settings), wishes.counted(profiles), gpu)
-        return Result(found.data, warnings=found.warnings, status=STATUS[whether])
+        result, fits = moves.query_fit(hosts.open_host(settings), requests.parse_profile_counts(profiles), gpu)
+        return CommandOutput(result.data, warnings=result.warnings, status=STATUS_BY_FIT[fits])
 
     return run.perform(settings, "fits", work)

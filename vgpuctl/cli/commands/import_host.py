@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Result
-    from vgpuctl.cli.signals import Guard
-    from vgpuctl.spec.foreign import Definition, Foreign
+    from vgpuctl.cli.result import CommandOutput
+    from vgpuctl.cli.signals import SignalGuard
+    from vgpuctl.config.import_formats import ImportedConfig, MdevDefinition
 
 
 @make_command(
@@ -37,47 +37,55 @@ def command(settings: Settings, path: str, config: str | None) -> int:
     a warning. Look at it, then: vgpuctl diff -f FILE, vgpuctl apply -f FILE.
     """
 
-    def work(guard: Guard) -> Result:
-        from vgpuctl.cli import worlds
-        from vgpuctl.cli.result import Result
-        from vgpuctl.engine import imports
+    def work(guard: SignalGuard) -> CommandOutput:
+        from vgpuctl.cli import hosts
+        from vgpuctl.cli.result import CommandOutput
+        from vgpuctl.engine import import_host
 
-        found = imports.import_host(worlds.open_world(settings), _read(path, config))
-        data = found.data
-        return Result(data, warnings=found.warnings, raw=str(data["text"]) if isinstance(data, dict) else "")
+        result = import_host.import_host(hosts.open_host(settings), _read_document(path, config))
+        data = result.data
+        return CommandOutput(data, warnings=result.warnings, raw=str(data["text"]) if isinstance(data, dict) else "")
 
     return run.perform(settings, "import", work)
 
 
-def _read(path: str, config: str | None) -> Foreign:
-    from vgpuctl.cli import wishes
-    from vgpuctl.spec import foreign
+def _read_document(path: str, config: str | None) -> ImportedConfig:
+    from vgpuctl.cli import requests
+    from vgpuctl.config import import_formats
 
     if path != "-" and Path(path).is_dir():
-        return foreign.Foreign("mdevctl", definitions=_definitions(Path(path)))
-    shown = "standard input" if path == "-" else path
-    return foreign.read_foreign(wishes.text_of(path), shown, config)
+        return import_formats.ImportedConfig("mdevctl", definitions=_read_definitions(Path(path)))
+    display_name = "standard input" if path == "-" else path
+    return import_formats.parse_import(requests.read_text(path), display_name, config)
 
 
-def _definitions(directory: Path) -> tuple[Definition, ...]:
+def _read_definitions(directory: Path) -> tuple[MdevDefinition, ...]:
     """Return every definition below a directory like /etc/mdevctl.d; `scripts.d` holds programs.
 
     Raises:
-        NotFound: there is none.
-        InvalidInput: one is wrong, or cannot be read.
+        NotFound: there is no definition.
+        InvalidInput: a definition is wrong, or cannot be read.
     """
-    from vgpuctl.cli import wishes
+    from vgpuctl.cli import requests
+    from vgpuctl.config import import_formats
     from vgpuctl.errors import InvalidInput, NotFound
-    from vgpuctl.spec import foreign
 
     try:
-        files = sorted(f for p in directory.iterdir() if p.is_dir() and p.name != "scripts.d" for f in p.iterdir())
+        files = sorted(
+            file
+            for parent in directory.iterdir()
+            if parent.is_dir() and parent.name != "scripts.d"
+            for file in parent.iterdir()
+        )
     except OSError as error:
         raise InvalidInput(f"{directory} cannot be read: {error.strerror}", hint=f"ls -l {directory}") from error
-    found = [
-        foreign.read_definition(wishes.text_of(str(f), "definition"), str(f), f.parent.name, f.name) for f in files
+    definitions = [
+        import_formats.parse_mdevctl_definition(
+            requests.read_text(str(file), "definition"), str(file), file.parent.name, file.name
+        )
+        for file in files
     ]
-    if not found:
+    if not definitions:
         hint = "in /etc/mdevctl.d each is a file PARENT/UUID"
         raise NotFound(f"{directory} has no definitions of mdevctl", hint=hint, path=str(directory))
-    return tuple(found)
+    return tuple(definitions)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
 
 
@@ -43,12 +43,12 @@ def command(settings: Settings, restart_libvirt: bool, wheelhouse: str | None, d
     if wheelhouse is not None:
         raise click.UsageError("--wheelhouse goes with --hosts FILE or --host ssh://HOST")
 
-    def act(work: Work) -> Outcome:
+    def act(context: ChangeContext) -> Outcome:
         from vgpuctl.cli import app, shells
         from vgpuctl.engine import installation
 
         return installation.install_host(
-            work.world,
+            context.host,
             python=sys.executable,
             completions={
                 shell: shells.script(app.cli, shell, app.PROGRAM, app.COMPLETE_VARIABLE)
@@ -56,7 +56,7 @@ def command(settings: Settings, restart_libvirt: bool, wheelhouse: str | None, d
             },
             restart_libvirt=restart_libvirt,
             dry_run=dry_run,
-            progress=work.progress,
+            progress=context.progress,
         )
 
     return run.change(settings, "install-host", act)

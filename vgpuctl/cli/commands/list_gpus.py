@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import Answer
-    from vgpuctl.model.world import World
+    from vgpuctl.model.outcome import QueryResult
+    from vgpuctl.ports.host import Host
 
 
 @make_command(
@@ -38,9 +38,9 @@ def command(settings: Settings, everything: bool) -> int:
     vGPU as it is set up now; a warning says why.
     """
 
-    def ask(world: World) -> Answer:
+    def read(host: Host) -> QueryResult:
         from vgpuctl.engine import queries
 
-        return queries.list_gpus(world, everything=everything)
+        return queries.list_gpus(host, everything=everything)
 
-    return run.answer(settings, "list-gpus", ask)
+    return run.query(settings, "list-gpus", read)

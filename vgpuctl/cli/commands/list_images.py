@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import complete, run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import Answer
-    from vgpuctl.model.world import World
+    from vgpuctl.model.outcome import QueryResult
+    from vgpuctl.ports.host import Host
 
 
 @make_command(
@@ -33,9 +33,9 @@ def command(settings: Settings, pool: str | None) -> int:
     with 'virsh vol-delete': vgpuctl never does.
     """
 
-    def ask(world: World) -> Answer:
+    def read(host: Host) -> QueryResult:
         from vgpuctl.engine import images
 
-        return images.list_images(world, pool=pool)
+        return images.list_images(host, pool=pool)
 
-    return run.answer(settings, "list-images", ask)
+    return run.query(settings, "list-images", read)

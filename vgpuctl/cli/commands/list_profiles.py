@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import complete, run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import Answer
-    from vgpuctl.model.world import World
+    from vgpuctl.model.outcome import QueryResult
+    from vgpuctl.ports.host import Host
 
 
 @make_command(
@@ -34,9 +34,9 @@ def command(settings: Settings, gpu: str | None, everything: bool) -> int:
     known: only the driver's answer to an attempt tells.
     """
 
-    def ask(world: World) -> Answer:
+    def read(host: Host) -> QueryResult:
         from vgpuctl.engine import queries
 
-        return queries.list_profiles(world, gpu=gpu, everything=everything)
+        return queries.list_profiles(host, gpu=gpu, everything=everything)
 
-    return run.answer(settings, "list-profiles", ask)
+    return run.query(settings, "list-profiles", read)

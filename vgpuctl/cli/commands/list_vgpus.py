@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import Answer
-    from vgpuctl.model.world import World
+    from vgpuctl.model.outcome import QueryResult
+    from vgpuctl.ports.host import Host
 
 
 @make_command(
@@ -32,9 +32,9 @@ def command(settings: Settings, unassigned: bool) -> int:
     and leaked for what reconcile removes.
     """
 
-    def ask(world: World) -> Answer:
+    def read(host: Host) -> QueryResult:
         from vgpuctl.engine import vgpus
 
-        return vgpus.list_vgpus(world, unassigned=unassigned)
+        return vgpus.list_vgpus(host, unassigned=unassigned)
 
-    return run.answer(settings, "list-vgpus", ask)
+    return run.query(settings, "list-vgpus", read)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import Answer
-    from vgpuctl.model.world import World
+    from vgpuctl.model.outcome import QueryResult
+    from vgpuctl.ports.host import Host
 
 
 @make_command(
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def command(settings: Settings) -> int:
     """List the VMs with their state and vGPUs: those that vgpuctl made, and foreign ones marked as such."""
 
-    def ask(world: World) -> Answer:
+    def read(host: Host) -> QueryResult:
         from vgpuctl.engine import queries
 
-        return queries.list_vms(world)
+        return queries.list_vms(host)
 
-    return run.answer(settings, "list-vms", ask)
+    return run.query(settings, "list-vms", read)

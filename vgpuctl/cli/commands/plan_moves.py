@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import complete, run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
 
 
@@ -45,8 +45,8 @@ def command(settings: Settings, profiles: tuple[str, ...], defragment: bool, mos
     left alone. The room that is made is not reserved for anybody. The exit status is 4 when no moves make it.
     """
 
-    def act(work: Work) -> Outcome:
-        from vgpuctl.cli import wishes
+    def act(context: ChangeContext) -> Outcome:
+        from vgpuctl.cli import requests
         from vgpuctl.engine import moves
         from vgpuctl.errors import InvalidInput
 
@@ -54,11 +54,20 @@ def command(settings: Settings, profiles: tuple[str, ...], defragment: bool, mos
             raise InvalidInput("one of these is due: --profile PROFILE:N or --defragment", hint="plan-moves --help")
         if defragment:
             return moves.defragment(
-                work.world, most=most, yes=settings.yes, wait_seconds=work.wait_seconds, progress=work.progress
+                context.host,
+                max_moves=most,
+                yes=settings.yes,
+                wait_seconds=context.wait_seconds,
+                progress=context.progress,
             )
-        wanted = wishes.counted(profiles)
+        requested = requests.parse_profile_counts(profiles)
         return moves.make_room(
-            work.world, wanted, most=most, yes=settings.yes, wait_seconds=work.wait_seconds, progress=work.progress
+            context.host,
+            requested,
+            max_moves=most,
+            yes=settings.yes,
+            wait_seconds=context.wait_seconds,
+            progress=context.progress,
         )
 
     return run.change(settings, "plan-moves", act)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
 
 
@@ -35,9 +35,11 @@ def command(settings: Settings, dry_run: bool) -> int:
     restore-host.
     """
 
-    def act(work: Work) -> Outcome:
+    def act(context: ChangeContext) -> Outcome:
         from vgpuctl.engine import reconcile
 
-        return reconcile.reconcile(work.world, dry_run=dry_run, wait_seconds=work.wait_seconds, progress=work.progress)
+        return reconcile.reconcile(
+            context.host, dry_run=dry_run, wait_seconds=context.wait_seconds, progress=context.progress
+        )
 
     return run.change(settings, "reconcile", act)

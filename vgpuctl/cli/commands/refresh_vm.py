@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpuctl.cli import complete, field_options, run, wishes
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli import complete, field_options, requests, run
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
 
 
@@ -42,19 +42,19 @@ def command(settings: Settings, name: str, image: str, drain: bool, dry_run: boo
     --image. A VM with snapshots or a saved state is refused, and so is one whose disk another disk is a clone of.
     """
 
-    def act(work: Work) -> Outcome:
+    def act(context: ChangeContext) -> Outcome:
         from vgpuctl.engine import refresh
 
-        wish = wishes.for_vm(work.world, name, {"image": image})
+        request = requests.for_vm(context.host, name, {"image": image})
         return refresh.refresh_vm(
-            work.world,
+            context.host,
             name,
-            wish.image or image,
+            request.image or image,
             drain=drain,
             dry_run=dry_run,
-            confirm=work.confirm,
-            wait_seconds=work.wait_seconds,
-            progress=work.progress,
+            confirm=context.confirm,
+            wait_seconds=context.wait_seconds,
+            progress=context.progress,
         )
 
     return run.change(settings, "refresh-vm", act)

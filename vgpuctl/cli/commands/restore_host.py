@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
 
 
@@ -35,26 +35,26 @@ def command(settings: Settings, dry_run: bool) -> int:
     when their GPUs are ready.
     """
 
-    def act(work: Work) -> Outcome:
-        from vgpuctl.cli import wishes
+    def act(context: ChangeContext) -> Outcome:
+        from vgpuctl.cli import requests
+        from vgpuctl.config.host_spec import FORMAT_VERSION, HostSpec
         from vgpuctl.engine import restore
         from vgpuctl.errors import InvalidInput
-        from vgpuctl.spec.host import VERSION, HostSpec
 
-        unread = None
+        read_error = None
         try:
-            spec = wishes.host_spec(work.world)
+            spec = requests.host_spec(context.host)
         except InvalidInput as error:
             if dry_run:
                 raise
-            spec, unread = HostSpec(VERSION), error
+            spec, read_error = HostSpec(FORMAT_VERSION), error
         return restore.restore_host(
-            work.world,
+            context.host,
             spec,
             dry_run=dry_run,
-            wait_seconds=work.wait_seconds,
-            progress=work.progress,
-            unread=unread,
+            wait_seconds=context.wait_seconds,
+            progress=context.progress,
+            host_file_error=read_error,
         )
 
     return run.change(settings, "restore-host", act)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import complete, run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
+    from vgpuctl.model.mig import MigSpec
     from vgpuctl.model.outcome import Outcome
-    from vgpuctl.model.partition import MigSpec
 
 
 @make_command(
@@ -63,25 +63,27 @@ def command(
     after a boot, and restore-host makes them again.
     """
 
-    def act(work: Work) -> Outcome:
-        from vgpuctl.engine import layout
+    def act(context: ChangeContext) -> Outcome:
+        from vgpuctl.engine import gpu_mode
 
-        wanted = _wanted(instances, vgpus, off=off)
-        mixed_size = False if wanted.on else None  # MIG and mixed sizes exclude each other
-        job = layout.Job(gpu, None, drain=drain, wait_seconds=work.wait_seconds, mig=wanted, mixed_size=mixed_size)
-        return layout.set_mode(work.world, job, dry_run=dry_run, progress=work.progress)
+        requested = _requested_mig(instances, vgpus, off=off)
+        mixed_size = False if requested.is_requested else None  # MIG and mixed sizes exclude each other
+        request = gpu_mode.ModeRequest(
+            gpu, None, drain=drain, wait_seconds=context.wait_seconds, mig=requested, mixed_size=mixed_size
+        )
+        return gpu_mode.set_mode(context.host, request, dry_run=dry_run, progress=context.progress)
 
     return run.change(settings, "set-mig", act)
 
 
-def _wanted(instances: tuple[str, ...], vgpus: tuple[str, ...], *, off: bool) -> MigSpec:
-    """Return what was typed, by the same rules as host.yaml.
+def _requested_mig(instances: tuple[str, ...], vgpus: tuple[str, ...], *, off: bool) -> MigSpec:
+    """Return the given MIG configuration, checked by the same rules as host.yaml.
 
     Raises:
-        InvalidInput: it is nothing, or two things at once, or a name cannot be meant.
+        InvalidInput: nothing is given, or more than one alternative, or a name is invalid.
     """
+    from vgpuctl.config.mig_spec import parse_mig_options
     from vgpuctl.errors import InvalidInput
-    from vgpuctl.spec.mig import typed_mig
 
     if (bool(instances), bool(vgpus), off).count(True) != 1:
         raise InvalidInput(
@@ -89,6 +91,6 @@ def _wanted(instances: tuple[str, ...], vgpus: tuple[str, ...], *, off: bool) ->
             hint="vgpuctl set-mig --help",
         )
     try:
-        return typed_mig(instances, vgpus)
+        return parse_mig_options(instances, vgpus)
     except ValueError as error:
         raise InvalidInput(str(error), hint="vgpuctl set-mig --help") from error

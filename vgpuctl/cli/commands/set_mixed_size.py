@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import complete, run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
 
-WORDS = ("on", "off")
+ON_OFF = ("on", "off")
 
 
 @make_command(
@@ -29,7 +29,7 @@ WORDS = ("on", "off")
     ),
 )
 @click.argument("gpu", shell_complete=complete.gpus)
-@click.argument("mixed", metavar="on|off", type=click.Choice(WORDS))
+@click.argument("mixed", metavar="on|off", type=click.Choice(ON_OFF))
 @click.option(
     "--drain",
     is_flag=True,
@@ -45,10 +45,12 @@ def command(settings: Settings, gpu: str, mixed: str, drain: bool, dry_run: bool
     lost when the virtual functions go, and set again with them and after a boot.
     """
 
-    def act(work: Work) -> Outcome:
-        from vgpuctl.engine import layout
+    def act(context: ChangeContext) -> Outcome:
+        from vgpuctl.engine import gpu_mode
 
-        job = layout.Job(gpu, None, drain=drain, wait_seconds=work.wait_seconds, mixed_size=mixed == "on")
-        return layout.set_mode(work.world, job, dry_run=dry_run, progress=work.progress)
+        request = gpu_mode.ModeRequest(
+            gpu, None, drain=drain, wait_seconds=context.wait_seconds, mixed_size=mixed == "on"
+        )
+        return gpu_mode.set_mode(context.host, request, dry_run=dry_run, progress=context.progress)
 
     return run.change(settings, "set-mixed-size", act)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import complete, run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-from vgpuctl.spec.fields import GPU_MODES
+from vgpuctl.config.vm_fields import GPU_MODES
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
 
 
@@ -50,10 +50,10 @@ def command(settings: Settings, gpu: str, mode: str, vfs: int | None, drain: boo
     vgpuctl then places nothing there.
     """
 
-    def act(work: Work) -> Outcome:
-        from vgpuctl.engine import layout
+    def act(context: ChangeContext) -> Outcome:
+        from vgpuctl.engine import gpu_mode
 
-        job = layout.Job(gpu, mode, vfs, drain, wait_seconds=work.wait_seconds)
-        return layout.set_mode(work.world, job, dry_run=dry_run, progress=work.progress)
+        request = gpu_mode.ModeRequest(gpu, mode, vfs, drain, wait_seconds=context.wait_seconds)
+        return gpu_mode.set_mode(context.host, request, dry_run=dry_run, progress=context.progress)
 
     return run.change(settings, "set-mode", act)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpuctl.cli import complete, field_options, run, wishes
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli import complete, field_options, requests, run
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
 
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("name", shell_complete=complete.vms)
-@field_options.fields("profile", *field_options.WHERE, required=("profile",))
+@field_options.fields("profile", *field_options.CONSTRAINT_FIELDS, required=("profile",))
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.pass_obj
-def command(settings: Settings, /, name: str, dry_run: bool, **typed: object) -> int:
+def command(settings: Settings, /, name: str, dry_run: bool, **explicit: object) -> int:
     """Give a stopped VM other profiles in place of those it has.
 
     The vGPUs that it has already with one of these profiles stay, wherever they are: --gpu is for the new ones.
@@ -35,15 +35,15 @@ def command(settings: Settings, /, name: str, dry_run: bool, **typed: object) ->
     is said as for create-vm; what is left out is as it was typed when the VM was made.
     """
 
-    def act(work: Work) -> Outcome:
+    def act(context: ChangeContext) -> Outcome:
         from vgpuctl.engine import change
 
         return change.set_profile(
-            work.world,
-            wishes.for_vm(work.world, name, typed),
+            context.host,
+            requests.for_vm(context.host, name, explicit),
             dry_run=dry_run,
-            wait_seconds=work.wait_seconds,
-            progress=work.progress,
+            wait_seconds=context.wait_seconds,
+            progress=context.progress,
         )
 
     return run.change(settings, "set-profile", act)

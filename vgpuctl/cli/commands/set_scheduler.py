@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import complete, run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
-    from vgpuctl.model.scheduler import SchedulerSpec
+    from vgpuctl.model.vgpu_scheduler import SchedulerSpec
 
 POLICIES = ("best_effort", "equal_share", "fixed_share")
 _OPTIONS = {"time_slice_ms": "--time-slice", "frequency_hz": "--frequency", "averaging_factor": "--averaging-factor"}
-WAYS = ("auto", "nvml", "modprobe")
+METHODS = ("auto", "nvml", "modprobe")
 
 
 @make_command(
@@ -55,7 +55,7 @@ WAYS = ("auto", "nvml", "modprobe")
 )
 @click.option(
     "--via",
-    type=click.Choice(WAYS),
+    type=click.Choice(METHODS),
     default="auto",
     help="nvml: now; modprobe: when the driver is loaded next; auto: nvml where that can be. [auto]",
 )
@@ -84,28 +84,32 @@ def command(
     moment. What NVML sets is lost when the driver is loaded again, and set again by restore-host after a boot.
     """
 
-    def act(work: Work) -> Outcome:
-        from vgpuctl.engine import scheduler
+    def act(context: ChangeContext) -> Outcome:
+        from vgpuctl.engine import gpu_scheduler
 
         numbers = {"time_slice_ms": time_slice, "frequency_hz": frequency, "averaging_factor": averaging_factor}
-        job = scheduler.SchedulerJob(gpu, _checked(policy, numbers), via, drain, wait_seconds=work.wait_seconds)
-        return scheduler.set_scheduler(work.world, job, dry_run=dry_run, progress=work.progress)
+        request = gpu_scheduler.SchedulerRequest(
+            gpu, _requested_scheduler(policy, numbers), via, drain, wait_seconds=context.wait_seconds
+        )
+        return gpu_scheduler.set_scheduler(context.host, request, dry_run=dry_run, progress=context.progress)
 
     return run.change(settings, "set-scheduler", act)
 
 
-def _checked(policy: str, numbers: dict[str, int | None]) -> SchedulerSpec:
-    """Return what was typed, by the same rules as host.yaml.
+def _requested_scheduler(policy: str, numbers: dict[str, int | None]) -> SchedulerSpec:
+    """Return the given scheduler configuration, checked by the same rules as host.yaml.
 
     Raises:
-        InvalidInput: with every problem.
+        InvalidInput: it lists every problem.
     """
+    from vgpuctl.config.rules import ValidationError
+    from vgpuctl.config.scheduler_spec import parse_scheduler_spec
     from vgpuctl.errors import InvalidInput
-    from vgpuctl.spec.rules import Refused
-    from vgpuctl.spec.scheduler import scheduler_spec
 
     try:
-        return scheduler_spec({"policy": policy, **numbers})
-    except Refused as error:
-        said = [f"{_OPTIONS.get(str(p.path[0]), p.path[0])}: {p.text}" for p in error.problems]
-        raise InvalidInput("; ".join(said), hint="vgpuctl set-scheduler --help") from error
+        return parse_scheduler_spec({"policy": policy, **numbers})
+    except ValidationError as error:
+        messages = [
+            f"{_OPTIONS.get(str(problem.path[0]), problem.path[0])}: {problem.text}" for problem in error.problems
+        ]
+        raise InvalidInput("; ".join(messages), hint="vgpuctl set-scheduler --help") from error

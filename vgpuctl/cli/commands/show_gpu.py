@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import complete, run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import Answer
-    from vgpuctl.model.world import World
+    from vgpuctl.model.outcome import QueryResult
+    from vgpuctl.ports.host import Host
 
 
 @make_command(
@@ -28,9 +28,9 @@ def command(settings: Settings, address: str) -> int:
     ADDRESS is a PCI address, or the kernel name of another mdev parent: what 'vgpuctl list-gpus --all' lists.
     """
 
-    def ask(world: World) -> Answer:
+    def read(host: Host) -> QueryResult:
         from vgpuctl.engine import queries
 
-        return queries.show_gpu(world, address)
+        return queries.show_gpu(host, address)
 
-    return run.answer(settings, "show-gpu", ask)
+    return run.query(settings, "show-gpu", read)

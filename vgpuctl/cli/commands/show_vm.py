@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import complete, run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.model.outcome import Answer
-    from vgpuctl.model.world import World
+    from vgpuctl.model.outcome import QueryResult
+    from vgpuctl.ports.host import Host
 
 
 @make_command(
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def command(settings: Settings, name: str) -> int:
     """Show one VM, by name or uuid: its state, its vGPUs with their devices, and its disks."""
 
-    def ask(world: World) -> Answer:
+    def read(host: Host) -> QueryResult:
         from vgpuctl.engine import queries
 
-        return queries.show_vm(world, name)
+        return queries.show_vm(host, name)
 
-    return run.answer(settings, "show-vm", ask)
+    return run.query(settings, "show-vm", read)

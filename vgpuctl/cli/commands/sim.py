@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import run
-from vgpuctl.cli.command import CONTEXT_SETTINGS, LazyGroup
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import CONTEXT_SETTINGS, LazyGroup, make_command
+from vgpuctl.cli.command_table import COMMANDS, SIM_COMMANDS
 from vgpuctl.cli.settings import Settings, global_options
-from vgpuctl.cli.table import COMMANDS, SIM_COMMANDS
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Result
-    from vgpuctl.cli.signals import Guard
+    from vgpuctl.cli.result import CommandOutput
+    from vgpuctl.cli.signals import SignalGuard
 
 
 @make_command(
@@ -27,12 +26,12 @@ if TYPE_CHECKING:
 def reboot(settings: Settings) -> int:
     """Boot the simulated host again, as power loss would: its devices and /run are empty, its VMs are off."""
 
-    def work(guard: Guard) -> Result:
-        from vgpuctl.cli import simulated
-        from vgpuctl.cli.result import Result
+    def work(guard: SignalGuard) -> CommandOutput:
+        from vgpuctl.cli import simulated_host
+        from vgpuctl.cli.result import CommandOutput
 
-        simulated.reboot(settings)
-        return Result({"host": settings.host}, changed=True)
+        simulated_host.reboot(settings)
+        return CommandOutput({"host": settings.host}, changed=True)
 
     return run.perform(settings, "sim-reboot", work)
 
@@ -46,14 +45,14 @@ def reboot(settings: Settings) -> int:
 def reset(settings: Settings) -> int:
     """Forget everything that happened on the simulated host: VMs, vGPUs and disks. Asks before."""
 
-    def work(guard: Guard) -> Result:
-        from vgpuctl.cli import confirm, simulated
-        from vgpuctl.cli.result import Result
+    def work(guard: SignalGuard) -> CommandOutput:
+        from vgpuctl.cli import confirm, simulated_host
+        from vgpuctl.cli.result import CommandOutput
 
-        simulated.scenario(settings)
-        confirm.Question(settings)(f"Forget everything on {settings.host}?", ())
-        simulated.reset(settings)
-        return Result({"host": settings.host}, changed=True)
+        simulated_host.selected_scenario(settings)
+        confirm.ConfirmationPrompt(settings)(f"Forget everything on {settings.host}?", ())
+        simulated_host.reset(settings)
+        return CommandOutput({"host": settings.host}, changed=True)
 
     return run.perform(settings, "sim-reset", work)
 
@@ -67,11 +66,13 @@ def reset(settings: Settings) -> int:
 def list_scenarios(settings: Settings) -> int:
     """List the built-in simulated hosts. --host sim:FILE takes one of your own: docs/scenarios.md."""
 
-    def work(guard: Guard) -> Result:
-        from vgpuctl.cli import simulated
-        from vgpuctl.cli.result import Result
+    def work(guard: SignalGuard) -> CommandOutput:
+        from vgpuctl.cli import simulated_host
+        from vgpuctl.cli.result import CommandOutput
 
-        return Result([{"host": f"sim:{name}", "description": text} for name, text in simulated.scenarios()])
+        return CommandOutput(
+            [{"host": f"sim:{name}", "description": text} for name, text in simulated_host.list_scenarios()]
+        )
 
     return run.perform(settings, "sim-list-scenarios", work)
 
@@ -84,12 +85,12 @@ _COMMANDS: dict[str, click.Command] = {
 
 command = LazyGroup(
     "sim",
-    table=SIM_COMMANDS,
+    help_texts=SIM_COMMANDS,
     load=_COMMANDS.__getitem__,
     help="Reboot or reset the simulated host that --host names, or list the built-in ones.",
     short_help=COMMANDS["sim"][1],
     examples=(("vgpuctl --host sim:a100-40 sim reboot", "what a reboot takes away is gone"),),
-    params=global_options(in_front=False),
+    params=global_options(before_command=False),
     context_settings=CONTEXT_SETTINGS,
     subcommand_metavar="COMMAND",
 )

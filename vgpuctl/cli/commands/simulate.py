@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vgpuctl.cli import run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
-from vgpuctl.spec.fields import DEFAULT_PLACEMENT, PLACEMENTS
+from vgpuctl.config.vm_fields import DEFAULT_PLACEMENT_POLICY, PLACEMENT_POLICIES
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Result
-    from vgpuctl.cli.signals import Guard
-    from vgpuctl.engine.simulate import Generated, Hardware, Recorded
+    from vgpuctl.cli.result import CommandOutput
+    from vgpuctl.cli.signals import SignalGuard
+    from vgpuctl.engine.simulate import GeneratedRequests, Hardware, RecordedRequests
 
 PATTERNS = ("vdi-day", "ai", "mig", "churn")
-MOST_HOSTS, MOST_DAYS, MOST_NUMBER, MOST_LOAD = 10_000, 366, 1_000_000, 1000
-ONE_DAY, OTHER_DAYS = 1, 7
-FULL_LOAD, FIRST_SEED = 100, 1
-MOST_BYTES = 64 << 20
+MAX_HOSTS, MAX_DAYS, MAX_REQUESTS, MAX_LOAD = 10_000, 366, 1_000_000, 1000
+VDI_DAYS, DEFAULT_DAYS = 1, 7
+DEFAULT_LOAD, DEFAULT_SEED = 100, 1
+MAX_BYTES = 64 << 20
 """About a million requests."""
-_FOR_GENERATE = ("load", "count", "mix", "days", "seed", "write")
+_GENERATE_OPTIONS = ("load", "count", "mix", "days", "seed", "write")
 
 
 @make_command(
@@ -46,13 +46,13 @@ _FOR_GENERATE = ("load", "count", "mix", "days", "seed", "write")
 @click.option("--generate", "pattern", type=click.Choice(PATTERNS), help="Make requests up, of this pattern.")
 @click.option(
     "--load",
-    type=click.IntRange(1, MOST_LOAD),
+    type=click.IntRange(1, MAX_LOAD),
     metavar="PERCENT",
     help="Generate what asks for so much of the framebuffer. [100]",
 )
 @click.option(
     "--count",
-    type=click.IntRange(1, MOST_NUMBER),
+    type=click.IntRange(1, MAX_REQUESTS),
     metavar="N",
     help="Generate so many requests in place of a load; for vdi-day so many desktops.",
 )
@@ -62,13 +62,17 @@ _FOR_GENERATE = ("load", "count", "mix", "days", "seed", "write")
     metavar="PROFILE:WEIGHT",
     help="Generate requests for these profiles: A16-2B, or 2B for any model's. [the pattern's]",
 )
-@click.option("--days", type=click.IntRange(1, MOST_DAYS), metavar="N", help="How long. [vdi-day: 1, others: 7]")
+@click.option("--days", type=click.IntRange(1, MAX_DAYS), metavar="N", help="How long. [vdi-day: 1, others: 7]")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="The same seed makes the same requests. [1]")
 @click.option("--write", metavar="CSV", type=click.Path(), help="Keep what was generated, for --requests.")
-@click.option("--placement", type=click.Choice(PLACEMENTS), help=f"The policy. [host.yaml's, else {DEFAULT_PLACEMENT}]")
+@click.option(
+    "--placement",
+    type=click.Choice(PLACEMENT_POLICIES),
+    help=f"The policy. [host.yaml's, else {DEFAULT_PLACEMENT_POLICY}]",
+)
 @click.option("--compare", is_flag=True, help="Every policy on the same requests.")
 @click.option(
-    "--host-count", type=click.IntRange(1, MOST_HOSTS), default=1, metavar="N", help="So many hosts like this. [1]"
+    "--host-count", type=click.IntRange(1, MAX_HOSTS), default=1, metavar="N", help="So many hosts like this. [1]"
 )
 @click.option("--keep", is_flag=True, help="What is on the GPUs now stays there. [they are taken as empty]")
 @click.option(
@@ -86,7 +90,7 @@ def command(
     keep: bool,
     mig_on_demand: bool,
     plot: str | None,
-    **how: Any,
+    **options: Any,
 ) -> int:
     """Replay arrivals and departures of vGPUs on the GPUs of a host, or of many; nothing is changed.
 
@@ -97,89 +101,89 @@ def command(
     least-waste protects the mix of the requests that are replayed.
     """
 
-    def work(guard: Guard) -> Result:
-        from vgpuctl.cli import new_file, worlds
+    def work(guard: SignalGuard) -> CommandOutput:
+        from vgpuctl.cli import hosts, new_file
         from vgpuctl.cli import plot as pictures
-        from vgpuctl.cli.result import Result
+        from vgpuctl.cli.result import CommandOutput
         from vgpuctl.engine import simulate
 
         hardware = simulate.Hardware(host_count, keep, mig_on_demand)
-        _check(how, hardware, compare=compare)
-        if plot and plot == how["write"]:
-            raise _contradiction("--plot and --write name one file")
-        for option, path in (("--plot", plot), ("--write", how["write"])):
+        _check_options(options, hardware, compare=compare)
+        if plot and plot == options["write"]:
+            raise _usage_error("--plot and --write name one file")
+        for option, path in (("--plot", plot), ("--write", options["write"])):
             if path:
                 new_file.require_new(path, option)
-        kind = pictures.checked(plot) if plot else ""
-        wanted = _recorded(how["file"]) if how["file"] else _generated(how)
-        policies = PLACEMENTS if compare else tuple(filter(None, [how["placement"]]))
-        found = simulate.simulate(worlds.open_world(settings), hardware, wanted, policies)
-        data = {**found.data, "plot": plot or None, "written": how["write"]}
-        picture = pictures.drawn(data, kind) if plot else b""
-        if how["write"]:
-            new_file.write_new(how["write"], "".join(found.csv).encode(), "--write")
+        picture_format = pictures.check_format(plot) if plot else ""
+        request_source = _read_recorded(options["file"]) if options["file"] else _generation_settings(options)
+        policies = PLACEMENT_POLICIES if compare else tuple(filter(None, [options["placement"]]))
+        result = simulate.simulate(hosts.open_host(settings), hardware, request_source, policies)
+        data = {**result.data, "plot": plot or None, "written": options["write"]}
+        picture = pictures.draw(data, picture_format) if plot else b""
+        if options["write"]:
+            new_file.write_new(options["write"], "".join(result.csv).encode(), "--write")
         if plot:
             new_file.write_new(plot, picture, "--plot")
-        return Result(data, warnings=found.warnings)
+        return CommandOutput(data, warnings=result.warnings)
 
     return run.perform(settings, "simulate", work)
 
 
-def _check(how: Mapping[str, Any], hardware: Hardware, *, compare: bool) -> None:
-    """See that what was typed goes together.
+def _check_options(options: Mapping[str, Any], hardware: Hardware, *, compare: bool) -> None:
+    """Check that the given options go together.
 
     Raises:
         InvalidInput: it does not.
     """
-    if (how["file"] is None) == (how["pattern"] is None):
-        raise _contradiction("either --requests CSV or --generate PATTERN is due")
-    if how["file"] is not None:
-        for name in _FOR_GENERATE:
-            if how[name] not in (None, ()):
-                raise _contradiction(f"--{name} goes with --generate")
-    if how["count"] is not None and how["load"] is not None:
-        raise _contradiction("--count and --load exclude each other")
-    if compare and how["placement"] is not None:
-        raise _contradiction("--compare runs every policy: leave --placement out")
+    if (options["file"] is None) == (options["pattern"] is None):
+        raise _usage_error("either --requests CSV or --generate PATTERN is due")
+    if options["file"] is not None:
+        for name in _GENERATE_OPTIONS:
+            if options[name] not in (None, ()):
+                raise _usage_error(f"--{name} goes with --generate")
+    if options["count"] is not None and options["load"] is not None:
+        raise _usage_error("--count and --load exclude each other")
+    if compare and options["placement"] is not None:
+        raise _usage_error("--compare runs every policy: leave --placement out")
     if hardware.keep and hardware.instances_on_demand:
-        raise _contradiction("--keep keeps the GPU instances that are there, --mig-on-demand does not")
+        raise _usage_error("--keep keeps the GPU instances that are there, --mig-on-demand does not")
 
 
-def _contradiction(text: str) -> Exception:
+def _usage_error(text: str) -> Exception:
     from vgpuctl.errors import InvalidInput
 
     return InvalidInput(text, hint="vgpuctl simulate --help")
 
 
-def _recorded(path: str) -> Recorded:
-    """Read requests from a file."""
-    from vgpuctl.cli import wishes
-    from vgpuctl.engine.simulate import Recorded
-    from vgpuctl.placement import trace
+def _read_recorded(path: str) -> RecordedRequests:
+    """Read recorded requests from a file."""
+    from vgpuctl.cli import requests
+    from vgpuctl.engine.simulate import RecordedRequests
+    from vgpuctl.placement import trace_csv
 
-    return Recorded(path, trace.read(wishes.text_of(path, "CSV", MOST_BYTES), path))
+    return RecordedRequests(path, trace_csv.parse_trace(requests.read_text(path, "CSV", MAX_BYTES), path))
 
 
-def _generated(how: Mapping[str, Any]) -> Generated:
-    """Say what to generate."""
+def _generation_settings(options: Mapping[str, Any]) -> GeneratedRequests:
+    """Return what requests to generate."""
     import random
 
-    from vgpuctl.engine.simulate import Generated
+    from vgpuctl.engine.simulate import GeneratedRequests
 
-    pattern = how["pattern"]
-    chance = random.Random(FIRST_SEED if how["seed"] is None else how["seed"])  # noqa: S311
-    days = how["days"] or (ONE_DAY if pattern == "vdi-day" else OTHER_DAYS)
-    load = (how["load"] or FULL_LOAD) / 100
-    return Generated(pattern, chance, days, load, how["count"], dict(map(_weight, how["mix"])))
+    pattern = options["pattern"]
+    rng = random.Random(DEFAULT_SEED if options["seed"] is None else options["seed"])  # noqa: S311
+    days = options["days"] or (VDI_DAYS if pattern == "vdi-day" else DEFAULT_DAYS)
+    load = (options["load"] or DEFAULT_LOAD) / 100
+    return GeneratedRequests(pattern, rng, days, load, options["count"], dict(map(_parse_weight, options["mix"])))
 
 
-def _weight(text: str) -> tuple[str, float]:
+def _parse_weight(text: str) -> tuple[str, float]:
     """Return a profile and its weight.
 
     Raises:
-        InvalidInput: it is not both, or the weight is nothing.
+        InvalidInput: one of them is missing, or the weight is zero.
     """
     profile, _, weight = text.rpartition(":")
     if not profile or not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", weight, re.ASCII) or float(weight) <= 0:
-        raise _contradiction(f"--mix {text}: say PROFILE:WEIGHT, as 2B:40")
+        raise _usage_error(f"--mix {text}: say PROFILE:WEIGHT, as 2B:40")
     return profile, float(weight)

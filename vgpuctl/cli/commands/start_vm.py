@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import complete, run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
 
 
@@ -29,9 +29,11 @@ def command(settings: Settings, name: str, dry_run: bool) -> int:
     A VM that was made with '--reserve running' gets its vGPUs wherever there is room, its last place if that is free.
     """
 
-    def act(work: Work) -> Outcome:
+    def act(context: ChangeContext) -> Outcome:
         from vgpuctl.engine import power
 
-        return power.start_vm(work.world, name, dry_run=dry_run, wait_seconds=work.wait_seconds, progress=work.progress)
+        return power.start_vm(
+            context.host, name, dry_run=dry_run, wait_seconds=context.wait_seconds, progress=context.progress
+        )
 
     return run.change(settings, "start-vm", act)

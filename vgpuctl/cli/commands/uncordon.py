@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import complete, run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
 
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 def command(settings: Settings, gpu: str, dry_run: bool) -> int:
     """Let new vGPUs and VMs on a GPU again."""
 
-    def act(work: Work) -> Outcome:
+    def act(context: ChangeContext) -> Outcome:
         from vgpuctl.engine import cordon
 
-        return cordon.cordon(work.world, gpu, cordoned=False, dry_run=dry_run, progress=work.progress)
+        return cordon.cordon(context.host, gpu, cordoned=False, dry_run=dry_run, progress=context.progress)
 
     return run.change(settings, "uncordon", act)

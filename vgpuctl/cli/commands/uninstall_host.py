@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpuctl.cli import run
-from vgpuctl.cli.command import command as make_command
+from vgpuctl.cli.command import make_command
 from vgpuctl.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from vgpuctl.cli.result import Work
+    from vgpuctl.cli.result import ChangeContext
     from vgpuctl.model.outcome import Outcome
 
 
@@ -35,11 +35,11 @@ def command(settings: Settings, restart_libvirt: bool, dry_run: bool) -> int:
     A file that was changed by hand is kept and named. /etc/vgpuctl goes only when it is empty.
     """
 
-    def act(work: Work) -> Outcome:
+    def act(context: ChangeContext) -> Outcome:
         from vgpuctl.engine import installation
 
         return installation.uninstall_host(
-            work.world, restart_libvirt=restart_libvirt, dry_run=dry_run, progress=work.progress
+            context.host, restart_libvirt=restart_libvirt, dry_run=dry_run, progress=context.progress
         )
 
     return run.change(settings, "uninstall-host", act)

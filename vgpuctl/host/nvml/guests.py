@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVML's running vGPUs: whose each is, and the version of NVIDIA's driver in its guest.
+"""NVML's running vGPUs: the VM of each, and the version of NVIDIA's driver in its guest.
 
-NVML says "Not Available" while no driver of NVIDIA's runs in the guest, as until it has booted. With KVM a VM's id is
-its UUID (NVML_VGPU_VM_ID_UUID); other hypervisors have numbers. pynvml leaves it bytes, as it is one of two answers.
+NVML reports "Not Available" while no NVIDIA driver runs in the guest, for example until it has booted. With KVM a VM's
+id is its UUID (NVML_VGPU_VM_ID_UUID); other hypervisors have numbers. pynvml leaves the id as bytes, because its call
+returns two values.
 Source: nvml.h, nvmlVgpuInstanceGetVmDriverVersion.
 """
 
@@ -11,29 +12,29 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from vgpuctl.host.nvml.call import Library
-from vgpuctl.model.records import NvmlGuest
+from vgpuctl.host.nvml.library import NvmlLibrary
+from vgpuctl.model.port_values import NvmlGuest
 
-_UUID = 1
+_VM_ID_IS_UUID = 1
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
-def read(library: Library, handle: Any) -> tuple[NvmlGuest, ...] | None:
-    """Return the vGPUs of a GPU that VMs have; None where NVML does not tell them, or not their drivers."""
-    running = library.ask("nvmlDeviceGetActiveVgpus", handle)
+def read_guests(library: NvmlLibrary, handle: Any) -> tuple[NvmlGuest, ...] | None:
+    """Return the vGPUs that VMs use on a GPU; None where NVML does not report them or their drivers."""
+    running = library.query("nvmlDeviceGetActiveVgpus", handle)
     if running is None or not library.has("nvmlVgpuInstanceGetVmDriverVersion"):
         return None
-    return tuple(_guest(library, one) for one in running)
+    return tuple(_read_guest(library, vgpu) for vgpu in running)
 
 
-def _guest(library: Library, vgpu: Any) -> NvmlGuest:
-    who = library.ask("nvmlVgpuInstanceGetVmID", vgpu)
-    version = str(library.ask("nvmlVgpuInstanceGetVmDriverVersion", vgpu) or "")
+def _read_guest(library: NvmlLibrary, vgpu: Any) -> NvmlGuest:
+    vm_id = library.query("nvmlVgpuInstanceGetVmID", vgpu)
+    version = str(library.query("nvmlVgpuInstanceGetVmDriverVersion", vgpu) or "")
     return NvmlGuest(
-        vm_uuid=_text(who[0]).lower() if who is not None and who[1] == _UUID else None,
+        vm_uuid=_decode(vm_id[0]).lower() if vm_id is not None and vm_id[1] == _VM_ID_IS_UUID else None,
         driver_version=version if _VERSION.fullmatch(version) else None,
     )
 
 
-def _text(told: bytes | str) -> str:
-    return told.decode(errors="replace") if isinstance(told, bytes) else told
+def _decode(text: bytes | str) -> str:
+    return text.decode(errors="replace") if isinstance(text, bytes) else text

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libvirt behind the seams: one connection, used for domains, networks and storage."""
+"""Implements the ports to libvirt: one connection for domains, networks and storage."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host without libvirt: what a captured tree has. Looking works without it; every call says why it fails."""
+"""A host without libvirt, as in a captured tree. Reading the host works without it; every call raises the reason."""
 
 from __future__ import annotations
 
@@ -7,149 +7,149 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, NoReturn
 
 from vgpuctl.errors import HostCannot
-from vgpuctl.model.records import (
+from vgpuctl.model.port_values import (
+    DomainInfo,
     DomainLeftovers,
-    DomainRecord,
-    Glance,
     GuestAddress,
     HypervisorCapabilities,
     HypervisorStatus,
-    ImageRecord,
-    NetworkRecord,
-    PoolRecord,
-    VolumeRecord,
+    ImageFile,
+    ImageInfo,
+    NetworkInfo,
+    PoolInfo,
+    VolumeInfo,
 )
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from vgpuctl.model.seams import Removal
+    from vgpuctl.ports.hypervisor import DeviceRemoval
 
 
 class _Absent:
     def __init__(self, reason: str) -> None:
         self._reason = reason
 
-    def _refuse(self) -> NoReturn:
+    def _raise_absent(self) -> NoReturn:
         raise HostCannot(
             f"libvirt is not asked: {self._reason}", hint="name a connection with --connect URI", check="libvirt"
         )
 
 
 class AbsentHypervisor(_Absent):
-    """No domains, and no knowledge that there are none."""
+    """A hypervisor that is not available; whether there are domains is unknown."""
 
     def status(self) -> HypervisorStatus:
-        """Say that libvirt is not asked, and why."""
+        """Return that libvirt is not available, and why."""
         return HypervisorStatus(available=False, uri="", reason=f"libvirt is not asked: {self._reason}")
 
     def capabilities(self) -> HypervisorCapabilities:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
-    def domains(self) -> tuple[DomainRecord, ...]:
+    def domains(self) -> tuple[DomainInfo, ...]:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
-    def find_domain(self, name_or_uuid: str) -> DomainRecord | None:
+    def find_domain(self, name_or_uuid: str) -> DomainInfo | None:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
-    def define(self, xml: str) -> DomainRecord:
+    def define(self, xml: str) -> DomainInfo:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
     def undefine(self, uuid: str) -> None:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
-    def set_promise(self, uuid: str, xml: str | None) -> None:
+    def set_record(self, uuid: str, xml: str | None) -> None:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
     def leftovers(self, uuid: str) -> DomainLeftovers:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
     def start(self, uuid: str) -> None:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
     def shutdown(self, uuid: str) -> None:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
     def destroy(self, uuid: str) -> None:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
     def wait_stopped(self, uuid: str, deadline_seconds: float) -> bool:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
-    def network(self, name: str) -> NetworkRecord | None:
+    def network(self, name: str) -> NetworkInfo | None:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
     def definition(self, uuid: str) -> str:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
-    def redefine(self, uuid: str, xml: str) -> DomainRecord:
+    def redefine(self, uuid: str, xml: str) -> DomainInfo:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
     def attach_device(self, uuid: str, xml: str, live: bool) -> None:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
     def detach_device(self, uuid: str, alias: str, *, live: bool, config: bool) -> None:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
-    def removal(self, uuid: str, alias: str) -> AbstractContextManager[Removal]:
+    def watch_device_removal(self, uuid: str, alias: str) -> AbstractContextManager[DeviceRemoval]:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
     def guest_addresses(self, uuid: str, source: str) -> tuple[GuestAddress, ...] | None:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
-    def graphics_passwords(self, uuid: str) -> frozenset[str] | None:
+    def password_protected_graphics(self, uuid: str) -> frozenset[str] | None:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
 
 class AbsentStorage(_Absent):
-    """No pools, and no images."""
+    """Storage that is not available."""
 
-    def pool(self, name: str) -> PoolRecord | None:
+    def pool(self, name: str) -> PoolInfo | None:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
-    def pools(self) -> tuple[PoolRecord, ...]:
+    def pools(self) -> tuple[PoolInfo, ...]:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
-    def volumes(self, pool: str, *, refresh: bool = True) -> tuple[VolumeRecord, ...]:
+    def volumes(self, pool: str, *, refresh: bool = True) -> tuple[VolumeInfo, ...]:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
     def make_pool(self, name: str, path: str) -> None:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
     def start_pool(self, name: str) -> None:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
     def remove_pool(self, name: str) -> None:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
-    def volume(self, pool: str, name: str) -> VolumeRecord | None:
+    def volume(self, pool: str, name: str) -> VolumeInfo | None:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
     def make_volume(
         self,
@@ -158,30 +158,30 @@ class AbsentStorage(_Absent):
         capacity_bytes: int,
         base: str | None = None,
         base_format: str | None = None,
-    ) -> VolumeRecord:
+    ) -> VolumeInfo:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
-    def put_volume(self, pool: str, name: str, data: bytes) -> VolumeRecord:
+    def create_private_volume(self, pool: str, name: str, data: bytes) -> VolumeInfo:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
     def remove_volume(self, pool: str, name: str) -> None:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
-    def image(self, path: str) -> ImageRecord | None:
+    def image(self, path: str) -> ImageInfo | None:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
-    def files_in(self, directory: str) -> tuple[str, ...]:
+    def list_files(self, directory: str) -> tuple[str, ...]:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
     def file_system_bytes(self, directory: str) -> int | None:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()
 
-    def glance(self, path: str, *, near: Collection[str] | None = None) -> Glance | None:
+    def image_file(self, path: str, *, reachable: Collection[str] | None = None) -> ImageFile | None:
         """Raise HostCannot."""
-        self._refuse()
+        self._raise_absent()

@@ -1,45 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libvirt's domain capabilities say (docs, formatdomaincaps), as far as new VMs depend on it."""
+"""Reads libvirt's domain capabilities (docs, formatdomaincaps), as far as new VMs depend on them."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any
 
-from vgpuctl.host.virt import documents
-from vgpuctl.model.json_text import parsed
-from vgpuctl.model.records import HypervisorCapabilities
-from vgpuctl.regular_file import read_regular
+from vgpuctl.host.virt import libvirt_xml
+from vgpuctl.model.json_text import parse_json
+from vgpuctl.model.port_values import HypervisorCapabilities
+from vgpuctl.regular_file import read_regular_file
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-FIRMWARE = ("/usr/share/qemu/firmware", "/etc/qemu/firmware")
-"""Where QEMU's firmware is described (QEMU, docs/interop/firmware.json). A file hides one of its name before it."""
+FIRMWARE_DIRECTORIES = ("/usr/share/qemu/firmware", "/etc/qemu/firmware")
+"""Where QEMU firmware is described (QEMU, docs/interop/firmware.json). A later file hides one of the same name."""
 
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
-def capabilities_of(root: _Element, *, kvm: bool, keys: bool) -> HypervisorCapabilities:
-    """Read a `<domainCapabilities>`; `keys` as `has_keys` says.
+def parse_capabilities(root: _Element, *, kvm: bool, enrolled_keys: bool) -> HypervisorCapabilities:
+    """Parse a `<domainCapabilities>`; `enrolled_keys` comes from `has_enrolled_keys`.
 
-    The emulator among a TPM's backends means that libvirt found swtpm; `secure` loaders, that a firmware with
-    secure boot is installed, with keys or without: libvirt 11.3 does not tell which.
+    The emulator among a TPM's backends means that libvirt found swtpm. A `secure` loader means that a firmware with
+    secure boot is installed, with or without keys: libvirt 11.3 does not report which.
     """
     uefi = _offers(root, "os/enum[@name='firmware']", "efi")
-    crb = _offers(root, "devices/tpm[@supported='yes']/enum[@name='model']", "tpm-crb")
-    emulated = _offers(root, "devices/tpm[@supported='yes']/enum[@name='backendModel']", "emulator")
+    has_crb = _offers(root, "devices/tpm[@supported='yes']/enum[@name='model']", "tpm-crb")
+    has_emulator = _offers(root, "devices/tpm[@supported='yes']/enum[@name='backendModel']", "emulator")
     return HypervisorCapabilities(
         kvm=kvm,
         uefi=uefi,
-        emulator=documents.text_at(root, "path") or "",
-        secure_boot=uefi and keys and _offers(root, "os/loader/enum[@name='secure']", "yes"),
-        tpm=crb and emulated,
+        emulator=libvirt_xml.find_text(root, "path") or "",
+        secure_boot=uefi and enrolled_keys and _offers(root, "os/loader/enum[@name='secure']", "yes"),
+        tpm=has_crb and has_emulator,
     )
 
 
-def has_keys(directories: tuple[str, ...] = FIRMWARE) -> bool:
-    """Say whether a firmware comes with keys enrolled. Where none is described, libvirt looks elsewhere: maybe."""
+def has_enrolled_keys(directories: tuple[str, ...] = FIRMWARE_DIRECTORIES) -> bool:
+    """Return whether a firmware has enrolled keys. True where none is described, as libvirt then searches elsewhere."""
     files: dict[str, str] = {}
     for directory in directories:
         try:
@@ -47,20 +47,20 @@ def has_keys(directories: tuple[str, ...] = FIRMWARE) -> bool:
         except OSError:
             continue
         files |= {name: os.path.join(directory, name) for name in names}
-    features = [_features(path) for path in files.values()]
-    return not features or any(found is None or "enrolled-keys" in found for found in features)
+    feature_lists = [_read_features(path) for path in files.values()]
+    return not feature_lists or any(firmware is None or "enrolled-keys" in firmware for firmware in feature_lists)
 
 
-def _features(path: str) -> list[object] | None:
-    """Return the features of a described firmware, or None when they cannot be read; an empty file only hides."""
+def _read_features(path: str) -> list[object] | None:
+    """Return a described firmware's features, or None when they cannot be read; an empty file only hides another."""
     try:
-        text = read_regular(path, _MOST_BYTES).decode("utf-8")
-        described: Any = parsed(text)
-        found = described["features"] if text.strip() else []
+        text = read_regular_file(path, _MAX_BYTES).decode("utf-8")
+        description: Any = parse_json(text)
+        features = description["features"] if text.strip() else []
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if isinstance(found, list) else None
+    return features if isinstance(features, list) else None
 
 
-def _offers(root: _Element, path: str, word: str) -> bool:
-    return any(value.text == word for value in root.findall(f"{path}/value"))
+def _offers(root: _Element, path: str, value: str) -> bool:
+    return any(element.text == value for element in root.findall(f"{path}/value"))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connection to libvirt: the one module that imports it, and the one that explains its errors.
+"""The connection to libvirt: the only module that imports libvirt and translates its errors.
 
-Errors are told apart by number, never by text. While this process holds the host lock no call is made:
-libvirt runs hooks under a domain's lock, and a hook may be waiting for ours.
+Errors are distinguished by number, never by text. This process makes no call while it holds the host lock: libvirt runs
+hooks under a domain's lock, and a hook may be waiting for the host lock.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import cache
 from threading import Event, Thread, local
 from typing import TYPE_CHECKING, TypeVar
 
-from vgpuctl.errors import HostCannot, InvalidInput, LibvirtFailed, VgpuctlError, missing_library
-from vgpuctl.host.virt import numbers
-from vgpuctl.model.records import HypervisorStatus
+from vgpuctl.errors import HostCannot, InvalidInput, LibvirtFailed, VgpuctlError, missing_library_error
+from vgpuctl.host.virt import constants
+from vgpuctl.model.port_values import HypervisorStatus
 
 if TYPE_CHECKING:
     from libvirt import libvirtError as libvirtError
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-SYSTEM = "qemu:///system"
-_LOCAL = ("qemu", "qemu+unix", "test")
-_START = "start it: systemctl start libvirtd (or virtqemud.socket, with modular daemons)"
-_SERVED_SECONDS = 5.0
-_RIGHTS = "run it as root, or add your user to the group libvirt"
+SYSTEM_URI = "qemu:///system"
+_LOCAL_SCHEMES = ("qemu", "qemu+unix", "test")
+_START_HINT = "start it: systemctl start libvirtd (or virtqemud.socket, with modular daemons)"
+_JOIN_SECONDS = 5.0
+_PERMISSION_HINT = "run it as root, or add your user to the group libvirt"
 
 
-def checked_uri(uri: str) -> str:
-    """Return a URI of this host's libvirt.
+def require_local_uri(uri: str) -> str:
+    """Return the URI if it names this host's libvirt.
 
     Raises:
-        InvalidInput: it names another host or another driver.
+        InvalidInput: the URI names another host or another driver.
     """
     scheme, separator, rest = uri.partition("://")
-    if scheme in _LOCAL and separator and rest.startswith("/"):
+    if scheme in _LOCAL_SCHEMES and separator and rest.startswith("/"):
         return uri
     raise InvalidInput(
         f"'{uri}' is not a libvirt connection on this host",
@@ -50,62 +50,62 @@ def checked_uri(uri: str) -> str:
     )
 
 
-class Connection:
+class LibvirtConnection:
     """One connection, opened at the first call and again after it broke."""
 
     def __init__(self, uri: str | None, lock_held: Callable[[], bool]) -> None:
-        self.uri = checked_uri(uri or SYSTEM)
+        self.uri = require_local_uri(uri or SYSTEM_URI)
         self._lock_held = lock_held
-        self._open: virConnect | None = None
+        self._connect: virConnect | None = None
 
     @contextmanager
-    def calling(self, call: str, failure: str, **facts: object) -> Iterator[virConnect]:
-        """Give out the connection, and turn libvirt's errors into ours.
+    def call(self, function: str, failure: str, **facts: object) -> Iterator[virConnect]:
+        """Yield the connection, and translate libvirt's errors into vgpuctl's.
 
-        `failure` is what the message begins with ("cannot start VM x"), `call` libvirt's own name of the call.
+        `failure`: the beginning of the message ("cannot start VM x"); `function`: libvirt's name of the call.
         """
         import libvirt
 
-        connect = self._connected()
-        _heard.error = None
+        connect = self._get_connection()
+        _last_error.error = None
         try:
             yield connect
         except libvirt.libvirtError as error:
-            raise self._explained(_whole(error), connect, call, failure, facts) from error
+            raise self._translate_error(_restore_error_number(error), connect, function, failure, facts) from error
 
     @contextmanager
-    def listening(self, call: str, failure: str, **facts: object) -> Iterator[virConnect]:
-        """Give out a connection of its own on which libvirt's events are heard, in a thread, until the block ends.
+    def listen(self, function: str, failure: str, **facts: object) -> Iterator[virConnect]:
+        """Yield a separate connection that receives libvirt's events, in a thread, until the block ends.
 
-        libvirt wants its loop of events registered before the connection is opened that is to hear them; one that was
-        opened without does not change. The thread keeps signals away from the callbacks: they reach the main thread.
+        libvirt requires its event loop to be registered before the connection is opened; a connection that was opened
+        earlier never receives events. The thread keeps signals away from the callbacks: they reach the main thread.
         """
         import libvirt
 
         if self._lock_held():
             raise AssertionError("a libvirt call under the host lock")
         _register_events()
-        connect = self._opened()
-        over = Event()
-        timer = libvirt.virEventAddTimeout(-1, _quiet, None)
-        thread = Thread(target=_serve, args=(over,), name="libvirt-events", daemon=True)
+        connect = self._open_connection()
+        stopped = Event()
+        timer = libvirt.virEventAddTimeout(-1, _ignore_timeout, None)
+        thread = Thread(target=_run_event_loop, args=(stopped,), name="libvirt-events", daemon=True)
         thread.start()
         try:
             yield connect
         except libvirt.libvirtError as error:
-            raise self._explained(_whole(error), connect, call, failure, facts) from error
+            raise self._translate_error(_restore_error_number(error), connect, function, failure, facts) from error
         finally:
-            over.set()
+            stopped.set()
             libvirt.virEventUpdateTimeout(timer, 0)  # wakes the loop
-            thread.join(_SERVED_SECONDS)
+            thread.join(_JOIN_SECONDS)
             libvirt.virEventRemoveTimeout(timer)
             with suppress(libvirt.libvirtError):
                 connect.close()
 
     def status(self) -> HypervisorStatus:
-        """Say whether libvirt answers."""
+        """Return whether libvirt answers."""
         try:
-            with self.calling("virConnectGetVersion", "cannot ask libvirt for its version") as connect:
+            with self.call("virConnectGetVersion", "cannot ask libvirt for its version") as connect:
                 return HypervisorStatus(
                     available=True,
                     uri=self.uri,
@@ -115,99 +115,101 @@ class Connection:
         except VgpuctlError as error:
             return HypervisorStatus(available=False, uri=self.uri, reason=str(error), hint=error.hint)
         except ImportError as error:
-            lacks = missing_library(error) or error
-            return HypervisorStatus(available=False, uri=self.uri, reason=str(lacks), hint=getattr(lacks, "hint", None))
+            library_error = missing_library_error(error) or error
+            return HypervisorStatus(
+                available=False, uri=self.uri, reason=str(library_error), hint=getattr(library_error, "hint", None)
+            )
 
-    def sought(self, missing: int, look: Callable[[], _T]) -> _T | None:
-        """Return what a look-up finds, or None for the error number that means "there is none"."""
+    def look_up(self, missing: int, look: Callable[[], _T]) -> _T | None:
+        """Return the result of a lookup, or None for the error number that means "there is none"."""
         import libvirt
 
         try:
             return look()
         except libvirt.libvirtError as error:
-            if _whole(error).get_error_code() == missing:
+            if _restore_error_number(error).get_error_code() == missing:
                 return None
             raise
 
-    def tried(self, allowed: frozenset[int] | None, do: Callable[[], object]) -> int | None:
-        """Make a call; return None when it succeeded, or its error number when that is allowed (None: any)."""
+    def attempt(self, allowed: frozenset[int] | None, do: Callable[[], object]) -> int | None:
+        """Make a call; return None when it succeeds, or its error number if that is allowed (`allowed` None: any)."""
         import libvirt
 
-        _heard.error = None
+        _last_error.error = None
         try:
             do()
         except libvirt.libvirtError as error:
-            code = _whole(error).get_error_code()
+            code = _restore_error_number(error).get_error_code()
             if allowed is None or code in allowed:
                 return code
             raise
         return None
 
-    def flags(self, *names: str) -> int:
-        """Return the sum of the flags that the installed binding knows: it depends on its libvirt."""
+    def combine_flags(self, *names: str) -> int:
+        """Return the sum of those flags that the installed binding has; this depends on its libvirt version."""
         import libvirt
 
         return sum(int(getattr(libvirt, name, 0)) for name in names)
 
-    def _connected(self) -> virConnect:
+    def _get_connection(self) -> virConnect:
         if self._lock_held():
             raise AssertionError("a libvirt call under the host lock")
-        if self._open is None:
-            self._open = self._opened()
-        return self._open
+        if self._connect is None:
+            self._connect = self._open_connection()
+        return self._connect
 
-    def _opened(self) -> virConnect:
+    def _open_connection(self) -> virConnect:
         import libvirt
 
-        libvirt.registerErrorHandler(_hear, None)  # the library prints every error itself otherwise
+        libvirt.registerErrorHandler(_save_last_error, None)  # otherwise the library prints every error itself
         try:
             return libvirt.open(self.uri)
         except libvirt.libvirtError as error:
             if os.geteuid() != 0:
                 try:
-                    return libvirt.openReadOnly(self.uri)  # enough to look, and open to everyone
+                    return libvirt.openReadOnly(self.uri)  # enough to read, and allowed for everyone
                 except libvirt.libvirtError:
                     pass
             code = error.get_error_code()
             raise HostCannot(
                 f"libvirt does not answer at {self.uri}: {error.get_error_message()}",
-                hint=_RIGHTS if code in numbers.NOT_ALLOWED else _START,
+                hint=_PERMISSION_HINT if code in constants.PERMISSION_ERRORS else _START_HINT,
                 check="libvirt",
                 libvirt_code=code,
                 uri=self.uri,
             ) from error
 
-    def _explained(
+    def _translate_error(
         self, error: libvirtError, connect: virConnect, call: str, failure: str, facts: dict[str, object]
     ) -> VgpuctlError:
         code, text = error.get_error_code(), error.get_error_message() or "libvirt gave no reason"
-        seen: dict[str, object] = {**facts, "libvirt_code": code, "call": call}
-        if code in numbers.NOT_ALLOWED:
-            return HostCannot(f"{failure}: {text}", hint=_RIGHTS, check="libvirt", **seen)
-        if _broken(code, connect):
-            self._open = None
+        all_facts: dict[str, object] = {**facts, "libvirt_code": code, "call": call}
+        if code in constants.PERMISSION_ERRORS:
+            return HostCannot(f"{failure}: {text}", hint=_PERMISSION_HINT, check="libvirt", **all_facts)
+        if _is_broken(code, connect):
+            self._connect = None
             return HostCannot(
-                f"{failure}: the connection to libvirt broke: {text}", hint=_START, check="libvirt", **seen
+                f"{failure}: the connection to libvirt broke: {text}", hint=_START_HINT, check="libvirt", **all_facts
             )
         return LibvirtFailed(
             f"{failure}: {text}",
-            hint=numbers.HINTS.get(code),
+            hint=constants.ERROR_HINTS.get(code),
             libvirt_domain=error.get_error_domain(),
-            **seen,
+            **all_facts,
         )
 
 
-def code_of(error: VgpuctlError) -> int | None:
-    """Return libvirt's error number that an error of ours was made from."""
+def libvirt_code_of(error: VgpuctlError) -> int | None:
+    """Return the libvirt error number in one of vgpuctl's errors, or None."""
     code = error.facts.get("libvirt_code")
     return code if isinstance(code, int) else None
 
 
-def _broken(code: int, connect: virConnect) -> bool:
-    """Say whether the connection itself is gone; then even a plain call ends with an internal error."""
+def _is_broken(code: int, connect: virConnect) -> bool:
+    """Return whether the connection itself is broken; then even a plain call ends with an internal error."""
     import libvirt
 
-    if code in (numbers.VIR_ERR_RPC, numbers.VIR_ERR_INVALID_CONN):
+    if code in (constants.VIR_ERR_RPC, constants.VIR_ERR_INVALID_CONN):
         return True
     try:
         return connect.isAlive() != 1
@@ -217,39 +219,39 @@ def _broken(code: int, connect: virConnect) -> bool:
 
 @cache
 def _register_events() -> None:
-    """Have libvirt's own loop of events, once in a process."""
+    """Register libvirt's own event loop, once in a process."""
     import libvirt
 
     libvirt.virEventRegisterDefaultImpl()
 
 
-def _serve(over: Event) -> None:
-    """Run the loop of events until it is over."""
+def _run_event_loop(stopped: Event) -> None:
+    """Run the event loop until `stopped` is set."""
     import libvirt
 
-    while not over.is_set():
+    while not stopped.is_set():
         libvirt.virEventRunDefaultImpl()
 
 
-_heard = local()
-"""The last error that libvirt told in this thread, as the numbers and texts that libvirtError keeps."""
+_last_error = local()
+"""The last error that libvirt reported in this thread, as the numbers and texts that libvirtError keeps."""
 
 
-def _hear(_context: object, error: object) -> None:
-    """Keep an error that is also raised."""
-    _heard.error = error
+def _save_last_error(_context: object, error: object) -> None:
+    """Save an error that is also raised."""
+    _last_error.error = error
 
 
-def _whole(error: libvirtError) -> libvirtError:
+def _restore_error_number(error: libvirtError) -> libvirtError:
     """Return the error with its number.
 
-    libvirtError asks for the last error of its thread only when it is made. If the garbage collector frees a domain
-    between the call and that, the bindings have called virDomainFree, which resets the last error.
+    libvirtError reads its thread's last error only when it is constructed. If the garbage collector frees a domain
+    between the call and the construction, the bindings call virDomainFree, which resets the last error.
     """
     if error.err is None:
-        error.err = getattr(_heard, "error", None)
+        error.err = getattr(_last_error, "error", None)
     return error
 
 
-def _quiet(*_: object) -> None:
-    """Do nothing: a timer that only wakes."""
+def _ignore_timeout(*_: object) -> None:
+    """Do nothing: the timer only wakes the event loop."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libvirt's domains and networks, as `seams.Hypervisor`."""
+"""libvirt's domains and networks; implements `ports.Hypervisor`."""
 
 from __future__ import annotations
 
@@ -11,138 +11,138 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vgpuctl.errors import Exists, LibvirtFailed
-from vgpuctl.host.virt import documents, guest, numbers
-from vgpuctl.host.virt.capabilities import capabilities_of, has_keys
-from vgpuctl.host.virt.connection import Connection, code_of
-from vgpuctl.host.virt.devices import DeviceCalls
-from vgpuctl.model.records import DomainLeftovers, DomainRecord, HypervisorCapabilities, HypervisorStatus, NetworkRecord
+from vgpuctl.host.virt import constants, guest_info, libvirt_xml
+from vgpuctl.host.virt.capabilities import has_enrolled_keys, parse_capabilities
+from vgpuctl.host.virt.connection import LibvirtConnection, libvirt_code_of
+from vgpuctl.host.virt.domain_changes import DomainChanges
+from vgpuctl.model.port_values import DomainInfo, DomainLeftovers, HypervisorCapabilities, HypervisorStatus, NetworkInfo
 from vgpuctl.model.vm import VmState
 
 if TYPE_CHECKING:
     from vgpuctl.host.virt.connection import virConnect, virDomain
-    from vgpuctl.model.records import GuestAddress
-    from vgpuctl.model.seams import Clock
+    from vgpuctl.model.port_values import GuestAddress
+    from vgpuctl.ports.processes import Clock
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
-_UNDEFINE = (
+_UNDEFINE_FLAGS = (
     "VIR_DOMAIN_UNDEFINE_MANAGED_SAVE",
     "VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA",
     "VIR_DOMAIN_UNDEFINE_NVRAM",
     "VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA",
     "VIR_DOMAIN_UNDEFINE_TPM",
 )
-"""In the order in which libvirt learnt them: a daemon older than its client refuses the last ones."""
+"""In the order in which libvirt introduced them: a daemon older than its client refuses the last ones."""
 
-_GONE_OR_OFF = frozenset({numbers.VIR_ERR_NO_DOMAIN, numbers.VIR_ERR_OPERATION_INVALID})
-_NAME_TAKEN = (numbers.VIR_ERR_OPERATION_FAILED, numbers.VIR_ERR_DOM_EXIST)
+_GONE_OR_OFF = frozenset({constants.VIR_ERR_NO_DOMAIN, constants.VIR_ERR_OPERATION_INVALID})
+_NAME_TAKEN = (constants.VIR_ERR_OPERATION_FAILED, constants.VIR_ERR_DOM_EXIST)
 _NVRAM_DIRECTORY = "/var/lib/libvirt/qemu/nvram"
 _FIRST_PAUSE_SECONDS = 0.02
-_LONGEST_PAUSE_SECONDS = 0.2
+_MAX_PAUSE_SECONDS = 0.2
 
 
-class LibvirtHypervisor(DeviceCalls):
+class LibvirtHypervisor(DomainChanges):
     """Domains and networks of one connection."""
 
-    def __init__(self, connection: Connection, clock: Clock) -> None:
+    def __init__(self, connection: LibvirtConnection, clock: Clock) -> None:
         self._connection = connection
         self._clock = clock
 
     def status(self) -> HypervisorStatus:
-        """Say whether libvirt answers, and if not why. Never raises."""
+        """Return whether libvirt answers, and if not, why. Never raises."""
         return self._connection.status()
 
     def capabilities(self) -> HypervisorCapabilities:
-        """Return what domains may use on this host: with KVM, or else what plain QEMU offers."""
+        """Return what domains can use on this host: with KVM, or else with plain QEMU."""
         call, failure = "virConnectGetDomainCapabilities", "cannot read what VMs may use on this host"
-        with self._connection.calling(call, failure) as connect:
-            ask = partial(connect.getDomainCapabilities, None, "x86_64", "q35")
-            text = self._connection.sought(numbers.VIR_ERR_INVALID_ARG, partial(ask, "kvm", 0))
+        with self._connection.call(call, failure) as connect:
+            get_capabilities = partial(connect.getDomainCapabilities, None, "x86_64", "q35")
+            text = self._connection.look_up(constants.VIR_ERR_INVALID_ARG, partial(get_capabilities, "kvm", 0))
             kvm = text is not None
-            root = documents.parsed(text or ask("qemu", 0))
-        return capabilities_of(root, kvm=kvm, keys=has_keys())
+            root = libvirt_xml.parse_xml(text or get_capabilities("qemu", 0))
+        return parse_capabilities(root, kvm=kvm, enrolled_keys=has_enrolled_keys())
 
-    def domains(self) -> tuple[DomainRecord, ...]:
-        """Return every domain, sorted by name. One that vanishes while listing is left out."""
-        with self._connection.calling("virConnectListAllDomains", "cannot list VMs") as connect:
-            missing, sought = numbers.VIR_ERR_NO_DOMAIN, self._connection.sought
-            records = [sought(missing, partial(_record, domain)) for domain in connect.listAllDomains(0)]
-        found = (record for record in records if record is not None)
-        return tuple(sorted(found, key=lambda record: record.name))
+    def domains(self) -> tuple[DomainInfo, ...]:
+        """Return every domain, sorted by name. A domain that vanishes while listing is left out."""
+        with self._connection.call("virConnectListAllDomains", "cannot list VMs") as connect:
+            missing, look_up = constants.VIR_ERR_NO_DOMAIN, self._connection.look_up
+            infos = [look_up(missing, partial(_read_domain, domain)) for domain in connect.listAllDomains(0)]
+        existing = (info for info in infos if info is not None)
+        return tuple(sorted(existing, key=lambda info: info.name))
 
-    def find_domain(self, name_or_uuid: str) -> DomainRecord | None:
+    def find_domain(self, name_or_uuid: str) -> DomainInfo | None:
         """Return one domain by uuid, else by exact name, or None."""
         failure = f"cannot look up VM {name_or_uuid}"
-        with self._connection.calling("virDomainLookupByName", failure, vm=name_or_uuid) as connect:
-            return self._connection.sought(
-                numbers.VIR_ERR_NO_DOMAIN, lambda: _record(self._looked_up(connect, name_or_uuid))
+        with self._connection.call("virDomainLookupByName", failure, vm=name_or_uuid) as connect:
+            return self._connection.look_up(
+                constants.VIR_ERR_NO_DOMAIN, lambda: _read_domain(self._look_up_domain(connect, name_or_uuid))
             )
 
-    def define(self, xml: str) -> DomainRecord:
+    def define(self, xml: str) -> DomainInfo:
         """Define a new domain and return it as libvirt re-reads it.
 
-        Without VALIDATE an older libvirt drops attributes that it does not know, silently.
+        Without VALIDATE an older libvirt silently drops attributes that it does not know.
         """
-        name = _name_in(xml)
+        name = _domain_name_in(xml)
         try:
-            with self._connection.calling("virDomainDefineXMLFlags", f"cannot define VM {name}", vm=name) as c:
-                return _record(c.defineXMLFlags(xml, numbers.VIR_DOMAIN_DEFINE_VALIDATE))
+            with self._connection.call("virDomainDefineXMLFlags", f"cannot define VM {name}", vm=name) as connect:
+                return _read_domain(connect.defineXMLFlags(xml, constants.VIR_DOMAIN_DEFINE_VALIDATE))
         except LibvirtFailed as error:
-            if code_of(error) in _NAME_TAKEN and self.find_domain(name) is not None:
+            if libvirt_code_of(error) in _NAME_TAKEN and self.find_domain(name) is not None:
                 raise Exists(f"a VM named {name} exists already", hint=None, **error.facts) from error
             raise
 
     def undefine(self, uuid: str) -> None:
         """Undefine a stopped domain with its NVRAM, TPM, managed save, snapshot and checkpoint metadata."""
-        with self._domain(uuid, "virDomainUndefineFlags", "undefine") as domain:
+        with self._open_domain(uuid, "virDomainUndefineFlags", "undefine") as domain:
             if domain.isActive():
                 raise LibvirtFailed(
                     f"cannot undefine VM {domain.name()}: it is running",
                     hint=f"vgpuctl stop-vm {domain.name()}",
                     call="virDomainUndefineFlags",
-                    libvirt_code=numbers.VIR_ERR_OPERATION_INVALID,
+                    libvirt_code=constants.VIR_ERR_OPERATION_INVALID,
                 )
-            unknown = frozenset({numbers.VIR_ERR_INVALID_ARG})
-            for count in range(len(_UNDEFINE), 0, -1):
-                flags = self._connection.flags(*_UNDEFINE[:count])
-                if self._connection.tried(unknown, partial(domain.undefineFlags, flags)) is None:
+            unknown_flags = frozenset({constants.VIR_ERR_INVALID_ARG})
+            for count in range(len(_UNDEFINE_FLAGS), 0, -1):
+                flags = self._connection.combine_flags(*_UNDEFINE_FLAGS[:count])
+                if self._connection.attempt(unknown_flags, partial(domain.undefineFlags, flags)) is None:
                     return
             domain.undefineFlags(0)
 
-    def set_promise(self, uuid: str, xml: str | None) -> None:
+    def set_record(self, uuid: str, xml: str | None) -> None:
         """Set or delete the element of namespace urn:vgpuctl:1 in the domain's metadata."""
-        element = None if xml is None else documents.without_namespace(xml)
-        with self._domain(uuid, "virDomainSetMetadata", "write the record of") as domain:
+        element = None if xml is None else libvirt_xml.strip_namespace(xml)
+        with self._open_domain(uuid, "virDomainSetMetadata", "write the record of") as domain:
 
             def change(flags: int) -> int | None:
-                allowed = frozenset({numbers.VIR_ERR_NO_DOMAIN_METADATA} if element is None else ())
-                if flags & numbers.VIR_DOMAIN_AFFECT_LIVE:
-                    allowed |= {numbers.VIR_ERR_OPERATION_INVALID}
-                return self._connection.tried(
+                allowed = frozenset({constants.VIR_ERR_NO_DOMAIN_METADATA} if element is None else ())
+                if flags & constants.VIR_DOMAIN_AFFECT_LIVE:
+                    allowed |= {constants.VIR_ERR_OPERATION_INVALID}
+                return self._connection.attempt(
                     allowed,
                     lambda: domain.setMetadata(
-                        numbers.VIR_DOMAIN_METADATA_ELEMENT,
+                        constants.VIR_DOMAIN_METADATA_ELEMENT,
                         element,
-                        documents.PROMISE_PREFIX,
-                        documents.PROMISE_NAMESPACE,
+                        libvirt_xml.RECORD_PREFIX,
+                        libvirt_xml.RECORD_NAMESPACE,
                         flags,
                     ),
                 )
 
-            # One call for each copy: deleting from both at once stops at the first that has none.
-            change(numbers.VIR_DOMAIN_AFFECT_CONFIG)
+            # One call for each copy: deleting from both at once stops at the first copy without a record.
+            change(constants.VIR_DOMAIN_AFFECT_CONFIG)
             if domain.isActive():
-                change(numbers.VIR_DOMAIN_AFFECT_LIVE)
+                change(constants.VIR_DOMAIN_AFFECT_LIVE)
 
     def leftovers(self, uuid: str) -> DomainLeftovers:
-        """Return what undefine would remove beside the definition."""
-        with self._domain(uuid, "virDomainListAllSnapshots", "look at what belongs to") as domain:
-            root = documents.parsed(domain.XMLDesc(numbers.VIR_DOMAIN_XML_INACTIVE))
-            nvram = documents.text_at(root, "os/nvram")
+        """Return what undefine would remove in addition to the definition."""
+        with self._open_domain(uuid, "virDomainListAllSnapshots", "look at what belongs to") as domain:
+            root = libvirt_xml.parse_xml(domain.XMLDesc(constants.VIR_DOMAIN_XML_INACTIVE))
+            nvram = libvirt_xml.find_text(root, "os/nvram")
             if nvram is None and root.find("os[@firmware]") is not None:
-                nvram = _usual_nvram(domain.name())
-            no_support = numbers.VIR_ERR_NO_SUPPORT
-            snapshots = self._connection.sought(no_support, lambda: domain.listAllSnapshots(0)) or []
-            checkpoints = self._connection.sought(no_support, lambda: domain.listAllCheckpoints(0)) or []
+                nvram = _default_nvram_path(domain.name())
+            no_support = constants.VIR_ERR_NO_SUPPORT
+            snapshots = self._connection.look_up(no_support, lambda: domain.listAllSnapshots(0)) or []
+            checkpoints = self._connection.look_up(no_support, lambda: domain.listAllCheckpoints(0)) or []
             return DomainLeftovers(
                 nvram=nvram,
                 tpm=root.find("devices/tpm/backend[@type='emulator']") is not None,
@@ -152,107 +152,111 @@ class LibvirtHypervisor(DeviceCalls):
             )
 
     def start(self, uuid: str) -> None:
-        """Start a defined domain; returns when libvirt says it runs."""
-        with self._domain(uuid, "virDomainCreate", "start") as domain:
+        """Start a defined domain; returns when libvirt reports that it runs."""
+        with self._open_domain(uuid, "virDomainCreate", "start") as domain:
             domain.create()
 
     def shutdown(self, uuid: str) -> None:
         """Ask the guest to power off (ACPI); returns at once."""
-        with self._domain(uuid, "virDomainShutdown", "shut down") as domain:
+        with self._open_domain(uuid, "virDomainShutdown", "shut down") as domain:
             domain.shutdown()
 
     def destroy(self, uuid: str) -> None:
-        """Pull the plug. A domain that is off already is no error."""
-        with self._domain(uuid, "virDomainDestroy", "power off") as domain:
-            if self._connection.tried(_GONE_OR_OFF, domain.destroy) is None:
+        """Force the domain off. A domain that is already off is no error."""
+        with self._open_domain(uuid, "virDomainDestroy", "power off") as domain:
+            if self._connection.attempt(_GONE_OR_OFF, domain.destroy) is None:
                 return
-            if not self._off(domain):
+            if not self._is_off(domain):
                 domain.destroy()
 
     def wait_stopped(self, uuid: str, deadline_seconds: float) -> bool:
-        """Look again and again until the domain is off or gone; False when the deadline came first."""
+        """Poll until the domain is off or gone; False when the deadline passes first."""
         deadline = self._clock.monotonic() + deadline_seconds
         pause = _FIRST_PAUSE_SECONDS
         failure = f"cannot see whether VM {uuid} is off"
         while True:
-            with self._connection.calling("virDomainIsActive", failure, vm_uuid=uuid) as connect:
-                missing = numbers.VIR_ERR_NO_DOMAIN
-                domain = self._connection.sought(missing, partial(connect.lookupByUUIDString, uuid))
-                if domain is None or self._off(domain):
+            with self._connection.call("virDomainIsActive", failure, vm_uuid=uuid) as connect:
+                missing = constants.VIR_ERR_NO_DOMAIN
+                domain = self._connection.look_up(missing, partial(connect.lookupByUUIDString, uuid))
+                if domain is None or self._is_off(domain):
                     return True
-            left = deadline - self._clock.monotonic()
-            if left <= 0:
+            remaining = deadline - self._clock.monotonic()
+            if remaining <= 0:
                 return False
-            self._clock.pause(min(pause, left))
-            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+            self._clock.sleep(min(pause, remaining))
+            pause = min(pause * 2, _MAX_PAUSE_SECONDS)
 
-    def network(self, name: str) -> NetworkRecord | None:
+    def network(self, name: str) -> NetworkInfo | None:
         """Return one network by name, or None."""
         failure = f"cannot look up network {name}"
-        with self._connection.calling("virNetworkLookupByName", failure, network=name) as connect:
-            missing = numbers.VIR_ERR_NO_NETWORK
-            found = self._connection.sought(missing, lambda: connect.networkLookupByName(name))
-            return None if found is None else NetworkRecord(found.name(), bool(found.isActive()))
+        with self._connection.call("virNetworkLookupByName", failure, network=name) as connect:
+            missing = constants.VIR_ERR_NO_NETWORK
+            virtual_network = self._connection.look_up(missing, lambda: connect.networkLookupByName(name))
+            return (
+                None
+                if virtual_network is None
+                else NetworkInfo(virtual_network.name(), bool(virtual_network.isActive()))
+            )
 
     def guest_addresses(self, uuid: str, source: str) -> tuple[GuestAddress, ...] | None:
-        """Return a running guest's addresses by one source; None when that source does not answer."""
-        with self._domain(uuid, "virDomainInterfaceAddresses", "ask for the addresses of") as domain:
-            return guest.addresses(self._connection, domain, source)
+        """Return a running guest's addresses from one source; None when that source does not answer."""
+        with self._open_domain(uuid, "virDomainInterfaceAddresses", "ask for the addresses of") as domain:
+            return guest_info.read_addresses(self._connection, domain, source)
 
-    def graphics_passwords(self, uuid: str) -> frozenset[str] | None:
-        """Return the kinds of graphics that ask for a password; None when this connection may not see it."""
-        with self._domain(uuid, "virDomainGetXMLDesc", "look at the console of") as domain:
-            return guest.passwords(self._connection, domain)
+    def password_protected_graphics(self, uuid: str) -> frozenset[str] | None:
+        """Return the graphics types that have a password; None when this connection may not read it."""
+        with self._open_domain(uuid, "virDomainGetXMLDesc", "look at the console of") as domain:
+            return guest_info.read_password_protected_graphics(self._connection, domain)
 
     @contextmanager
-    def _domain(self, uuid: str, call: str, verb: str) -> Iterator[virDomain]:
-        """Look a domain up, and explain what fails inside the block by the VM's name."""
+    def _open_domain(self, uuid: str, call: str, verb: str) -> Iterator[virDomain]:
+        """Look up a domain; errors inside the block name the VM."""
         failure = f"cannot {verb} VM {uuid}"
-        with self._connection.calling("virDomainLookupByUUIDString", failure, vm_uuid=uuid) as connect:
+        with self._connection.call("virDomainLookupByUUIDString", failure, vm_uuid=uuid) as connect:
             domain = connect.lookupByUUIDString(uuid)
             name = domain.name()
-        with self._connection.calling(call, f"cannot {verb} VM {name}", vm=name, vm_uuid=uuid):
+        with self._connection.call(call, f"cannot {verb} VM {name}", vm=name, vm_uuid=uuid):
             yield domain
 
-    def _looked_up(self, connect: virConnect, name_or_uuid: str) -> virDomain:
+    def _look_up_domain(self, connect: virConnect, name_or_uuid: str) -> virDomain:
         if _UUID.fullmatch(name_or_uuid) is not None:
             by_uuid = partial(connect.lookupByUUIDString, name_or_uuid)
-            found = self._connection.sought(numbers.VIR_ERR_NO_DOMAIN, by_uuid)
-            if found is not None:
-                return found
+            domain = self._connection.look_up(constants.VIR_ERR_NO_DOMAIN, by_uuid)
+            if domain is not None:
+                return domain
         return connect.lookupByName(name_or_uuid)
 
-    def _off(self, domain: virDomain) -> bool:
-        return not self._connection.sought(numbers.VIR_ERR_NO_DOMAIN, domain.isActive)
+    def _is_off(self, domain: virDomain) -> bool:
+        return not self._connection.look_up(constants.VIR_ERR_NO_DOMAIN, domain.isActive)
 
 
-def _record(domain: virDomain) -> DomainRecord:
+def _read_domain(domain: virDomain) -> DomainInfo:
     """Read one domain; raises when it is gone."""
     number, _reason = domain.state(0)
-    active = number != numbers.VIR_DOMAIN_SHUTOFF and domain.isActive()
-    return DomainRecord(
+    active = number != constants.VIR_DOMAIN_SHUTOFF and domain.isActive()
+    return DomainInfo(
         name=domain.name(),
         uuid=domain.UUIDString(),
-        state=numbers.STATES.get(number, VmState.UNKNOWN),
-        xml=domain.XMLDesc(numbers.VIR_DOMAIN_XML_INACTIVE),
+        state=constants.VM_STATES.get(number, VmState.UNKNOWN),
+        xml=domain.XMLDesc(constants.VIR_DOMAIN_XML_INACTIVE),
         live_xml=domain.XMLDesc(0) if active else None,
         persistent=not active or bool(domain.isPersistent()),
     )
 
 
-def _usual_nvram(name: str) -> str | None:
-    """Return the variable store that libvirt made at the first start, if it did.
+def _default_nvram_path(name: str) -> str | None:
+    """Return the UEFI variable store that libvirt created at the first start, if it exists.
 
-    With firmware='efi' libvirt 9.0 chooses the firmware at each start and never writes the path into the
-    config XML (tried); undefine removes the file all the same.
+    With firmware='efi' libvirt 9.0 chooses the firmware at each start and never writes the path into the config XML
+    (tested); undefine removes the file nevertheless.
     """
     path = f"{_NVRAM_DIRECTORY}/{name}_VARS.fd"
     return path if os.path.exists(path) else None
 
 
-def _name_in(xml: str) -> str:
-    """Return the name in a domain's XML, for messages; libvirt itself says what is wrong with bad XML."""
+def _domain_name_in(xml: str) -> str:
+    """Return the name in a domain's XML, for messages; libvirt itself reports what is wrong with bad XML."""
     try:
-        return documents.text_at(documents.parsed(xml), "name") or "?"
+        return libvirt_xml.find_text(libvirt_xml.parse_xml(xml), "name") or "?"
     except LibvirtFailed:
         return "?"

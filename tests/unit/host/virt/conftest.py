@@ -3,13 +3,13 @@
 
 import pytest
 
-from vgpuctl.host.virt.connection import Connection
+from vgpuctl.host.virt.connection import LibvirtConnection
 from vgpuctl.host.virt.domains import LibvirtHypervisor
 from vgpuctl.host.virt.storage import LibvirtStorage
 
 
 class Time:
-    """A clock that only goes on when somebody waits, and tells who wants to know."""
+    """A clock that only advances while a caller waits, and reports each wait."""
 
     def __init__(self):
         self.passed = 0.0
@@ -21,13 +21,13 @@ class Time:
     def monotonic(self):
         return self.passed
 
-    def pause(self, seconds):
+    def sleep(self, seconds):
         self.passed += seconds
         self.on_pause()
 
 
 class Switch:
-    """Says whether the host lock is held."""
+    """Whether the host lock is held."""
 
     on = False
 
@@ -64,7 +64,7 @@ def host(tmp_path):
 
 @pytest.fixture
 def connection(host, lock):
-    return Connection(host, lock)
+    return LibvirtConnection(host, lock)
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host whose libvirt is not asked."""
+"""A host whose libvirt is not used."""
 
 import inspect
 
@@ -7,7 +7,8 @@ import pytest
 
 from vgpuctl.errors import HostCannot
 from vgpuctl.host.virt.absent import AbsentHypervisor, AbsentStorage
-from vgpuctl.model.seams import Hypervisor, Storage
+from vgpuctl.ports.hypervisor import Hypervisor
+from vgpuctl.ports.storage import Storage
 
 
 def test_its_status_says_why():
@@ -16,9 +17,9 @@ def test_its_status_says_why():
     assert "libvirt is not asked: --root" in str(status.reason)
 
 
-@pytest.mark.parametrize(("seam", "absent"), [(Hypervisor, AbsentHypervisor), (Storage, AbsentStorage)])
-def test_every_other_call_names_what_is_missing(seam, absent):
-    calls = [name for name in vars(seam) if not name.startswith("_") and name != "status"]
+@pytest.mark.parametrize(("port", "absent"), [(Hypervisor, AbsentHypervisor), (Storage, AbsentStorage)])
+def test_every_other_call_names_what_is_missing(port, absent):
+    calls = [name for name in vars(port) if not name.startswith("_") and name != "status"]
     assert len(calls) > 7
     for name in calls:
         call = getattr(absent("--root"), name)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libvirt's domain capabilities, in the form that libvirt 9.0 gives them; its test driver has none."""
+"""libvirt's domain capabilities, in the format of libvirt 9.0; its test driver has none."""
 
 import json
 
 import pytest
 
-from vgpuctl.host.virt.capabilities import capabilities_of, has_keys
-from vgpuctl.host.virt.documents import parsed
+from vgpuctl.host.virt.capabilities import has_enrolled_keys, parse_capabilities
+from vgpuctl.host.virt.libvirt_xml import parse_xml
 
 XML = """<domainCapabilities><path>/usr/bin/qemu-system-x86_64</path><os supported='yes'>
 <enum name='firmware'><value>bios</value><value>efi</value></enum>
@@ -17,9 +17,9 @@ XML = """<domainCapabilities><path>/usr/bin/qemu-system-x86_64</path><os support
 
 
 def test_a_host_that_has_everything():
-    found = capabilities_of(parsed(XML), kvm=True, keys=True)
-    assert (found.kvm, found.uefi, found.secure_boot, found.tpm) == (True, True, True, True)
-    assert found.emulator == "/usr/bin/qemu-system-x86_64"
+    result = parse_capabilities(parse_xml(XML), kvm=True, enrolled_keys=True)
+    assert (result.kvm, result.uefi, result.secure_boot, result.tpm) == (True, True, True, True)
+    assert result.emulator == "/usr/bin/qemu-system-x86_64"
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,13 @@ def test_a_host_that_has_everything():
     ],
 )
 def test_what_is_not_listed_is_not_there(lost, uefi, secure_boot, tpm):
-    found = capabilities_of(parsed(XML.replace(lost, "")), kvm=False, keys=True)
-    assert (found.kvm, found.uefi, found.secure_boot, found.tpm) == (False, uefi, secure_boot, tpm)
+    result = parse_capabilities(parse_xml(XML.replace(lost, "")), kvm=False, enrolled_keys=True)
+    assert (result.kvm, result.uefi, result.secure_boot, result.tpm) == (False, uefi, secure_boot, tpm)
 
 
 def test_no_tpm_at_all():
-    assert not capabilities_of(
-        parsed(XML.replace("<tpm supported='yes'>", "<tpm supported='no'>")), kvm=True, keys=True
+    assert not parse_capabilities(
+        parse_xml(XML.replace("<tpm supported='yes'>", "<tpm supported='no'>")), kvm=True, enrolled_keys=True
     ).tpm
 
 
@@ -53,20 +53,20 @@ def described(directory, **firmware):
 
 
 def test_a_firmware_with_secure_boot_but_without_keys_is_none_for_secure_boot(tmp_path):
-    assert not capabilities_of(parsed(XML), kvm=True, keys=False).secure_boot
+    assert not parse_capabilities(parse_xml(XML), kvm=True, enrolled_keys=False).secure_boot
     plain = described(tmp_path / "usr", secure=["secure-boot", "requires-smm"], plain=["amd-sev"])
-    assert not has_keys((plain, str(tmp_path / "etc")))
+    assert not has_enrolled_keys((plain, str(tmp_path / "etc")))
     enrolled = described(tmp_path / "etc", enrolled=["secure-boot", "enrolled-keys"])
-    assert has_keys((plain, enrolled))
+    assert has_enrolled_keys((plain, enrolled))
 
 
 def test_a_description_in_etc_hides_the_one_of_its_name(tmp_path):
     usr = described(tmp_path / "usr", secure=["secure-boot", "enrolled-keys"], plain=[])
-    assert has_keys((usr,))
-    assert not has_keys((usr, described(tmp_path / "etc", secure="")))
+    assert has_enrolled_keys((usr,))
+    assert not has_enrolled_keys((usr, described(tmp_path / "etc", secure="")))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"features": 1}'])
 def test_what_cannot_be_read_refuses_nobody(tmp_path, text):
-    assert has_keys((str(tmp_path / "none"),))
-    assert has_keys((described(tmp_path / "usr", plain=[], odd=text),))
+    assert has_enrolled_keys((str(tmp_path / "none"),))
+    assert has_enrolled_keys((described(tmp_path / "usr", plain=[], odd=text),))

@@ -9,15 +9,15 @@ import libvirt
 import pytest
 
 from vgpuctl.errors import HostCannot, InvalidInput, LibvirtFailed
-from vgpuctl.host.virt import numbers
-from vgpuctl.host.virt.connection import Connection, checked_uri
+from vgpuctl.host.virt import constants
+from vgpuctl.host.virt.connection import LibvirtConnection, require_local_uri
 
 
 @pytest.mark.parametrize(
     "uri", ["qemu:///system", "qemu:///session", "qemu+unix:///system?socket=/x", "test:///default"]
 )
 def test_uris_of_this_host(uri):
-    assert checked_uri(uri) == uri
+    assert require_local_uri(uri) == uri
 
 
 @pytest.mark.parametrize(
@@ -34,11 +34,11 @@ def test_uris_of_this_host(uri):
 )
 def test_other_hosts_and_drivers_are_refused(uri):
     with pytest.raises(InvalidInput, match="on this host"):
-        checked_uri(uri)
+        require_local_uri(uri)
 
 
-def test_without_a_uri_the_systems_libvirt_is_meant():
-    assert Connection(None, lambda: False).uri == "qemu:///system"
+def test_the_default_uri_is_the_systems():
+    assert LibvirtConnection(None, lambda: False).uri == "qemu:///system"
 
 
 def test_it_says_that_it_answers(connection, host):
@@ -50,14 +50,14 @@ def test_it_says_that_it_answers(connection, host):
 
 def test_a_daemon_that_is_not_there(tmp_path):
     uri = f"qemu+unix:///system?socket={tmp_path}/none"
-    connection = Connection(uri, lambda: False)
+    connection = LibvirtConnection(uri, lambda: False)
     status = connection.status()
     assert not status.available
     assert f"{tmp_path}/none" in status.reason
-    with pytest.raises(HostCannot) as caught, connection.calling("virConnectListAllDomains", "cannot list VMs"):
+    with pytest.raises(HostCannot) as caught, connection.call("virConnectListAllDomains", "cannot list VMs"):
         pass
     assert caught.value.facts["check"] == "libvirt"
-    assert caught.value.facts["libvirt_code"] == numbers.VIR_ERR_SYSTEM_ERROR
+    assert caught.value.facts["libvirt_code"] == constants.VIR_ERR_SYSTEM_ERROR
     assert "systemctl start libvirtd" in caught.value.hint
 
 
@@ -65,29 +65,29 @@ def test_no_call_is_made_under_the_host_lock(connection, lock):
     lock.on = True
     with pytest.raises(AssertionError):
         connection.status()
-    with pytest.raises(AssertionError), connection.calling("x", "cannot"):
+    with pytest.raises(AssertionError), connection.call("x", "cannot"):
         pass
 
 
 def raised(connection, code, failure="cannot start VM a"):
-    """Return what becomes of a libvirt error with this number."""
+    """Return the exception for a libvirt error with this number."""
     error = libvirt.libvirtError("x")
     error.err = (code, 10, "what libvirt says", 2, None, None, None, -1, -1)
-    with pytest.raises((LibvirtFailed, HostCannot)) as caught, connection.calling("virDomainCreate", failure, vm="a"):
+    with pytest.raises((LibvirtFailed, HostCannot)) as caught, connection.call("virDomainCreate", failure, vm="a"):
         raise error
     assert caught.value.__cause__ is error
     return caught.value
 
 
 def test_an_error_says_what_could_not_be_done_and_what_libvirt_says(connection):
-    error = raised(connection, numbers.VIR_ERR_CONFIG_UNSUPPORTED)
+    error = raised(connection, constants.VIR_ERR_CONFIG_UNSUPPORTED)
     assert isinstance(error, LibvirtFailed)
     assert error.message == "cannot start VM a: what libvirt says"
-    assert error.hint == numbers.HINTS[numbers.VIR_ERR_CONFIG_UNSUPPORTED]
+    assert error.hint == constants.ERROR_HINTS[constants.VIR_ERR_CONFIG_UNSUPPORTED]
     assert error.facts == {"libvirt_code": 67, "libvirt_domain": 10, "call": "virDomainCreate", "vm": "a"}
 
 
-@pytest.mark.parametrize("code", sorted(numbers.NOT_ALLOWED))
+@pytest.mark.parametrize("code", sorted(constants.PERMISSION_ERRORS))
 def test_a_right_that_is_missing_is_the_hosts_to_give(connection, code):
     error = raised(connection, code)
     assert isinstance(error, HostCannot)
@@ -95,33 +95,33 @@ def test_a_right_that_is_missing_is_the_hosts_to_give(connection, code):
 
 
 def test_a_connection_that_broke_is_opened_again(connection):
-    with connection.calling("x", "cannot") as first:
+    with connection.call("x", "cannot") as first:
         pass
-    assert isinstance(raised(connection, numbers.VIR_ERR_RPC), HostCannot)
-    with connection.calling("x", "cannot") as second:
+    assert isinstance(raised(connection, constants.VIR_ERR_RPC), HostCannot)
+    with connection.call("x", "cannot") as second:
         assert second is not first
-    assert isinstance(raised(connection, numbers.VIR_ERR_SYSTEM_ERROR), LibvirtFailed)
-    with connection.calling("x", "cannot") as third:
+    assert isinstance(raised(connection, constants.VIR_ERR_SYSTEM_ERROR), LibvirtFailed)
+    with connection.call("x", "cannot") as third:
         assert third is second
 
 
 def test_libvirt_prints_nothing_by_itself(host):
     code = (
-        "from vgpuctl.host.virt.connection import Connection\n"
+        "from vgpuctl.host.virt.connection import LibvirtConnection\n"
         "from vgpuctl.host.virt.domains import LibvirtHypervisor\n"
         "from vgpuctl.host.clock import HostClock\n"
-        f"assert LibvirtHypervisor(Connection({host!r}, lambda: False), HostClock()).find_domain('none') is None"
+        f"assert LibvirtHypervisor(LibvirtConnection({host!r}, lambda: False), HostClock()).find_domain('none') is None"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_flags_that_the_binding_lacks_are_left_out(connection):
-    assert connection.flags("VIR_DOMAIN_UNDEFINE_NVRAM", "VIR_DOMAIN_UNDEFINE_MANAGED_SAVE", "VIR_OF_2040") == 5
+    assert connection.combine_flags("VIR_DOMAIN_UNDEFINE_NVRAM", "VIR_DOMAIN_UNDEFINE_MANAGED_SAVE", "VIR_OF_2040") == 5
 
 
 def test_an_error_whose_number_was_reset_before_it_was_read_still_has_it(connection):
-    """As when the garbage collector frees a domain between libvirt's call and the making of the exception."""
+    """As if the garbage collector frees a domain between libvirt's call and the creation of the exception."""
 
     def lost(connect: libvirt.virConnect) -> None:
         kept = libvirt.open("test:///default").lookupByName("test")
@@ -133,8 +133,8 @@ def test_an_error_whose_number_was_reset_before_it_was_read_still_has_it(connect
 
     with (
         pytest.raises(LibvirtFailed, match="Domain not found") as caught,
-        connection.calling("virDomainLookupByName", "cannot find it") as connect,
+        connection.call("virDomainLookupByName", "cannot find it") as connect,
     ):
         lost(connect)
-    assert caught.value.facts["libvirt_code"] == numbers.VIR_ERR_NO_DOMAIN
-    assert connection.sought(numbers.VIR_ERR_NO_DOMAIN, lambda: lost(libvirt.open(connection.uri))) is None
+    assert caught.value.facts["libvirt_code"] == constants.VIR_ERR_NO_DOMAIN
+    assert connection.look_up(constants.VIR_ERR_NO_DOMAIN, lambda: lost(libvirt.open(connection.uri))) is None

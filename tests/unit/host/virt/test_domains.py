@@ -5,7 +5,7 @@ import pytest
 from lxml import etree
 
 from vgpuctl.errors import Exists, LibvirtFailed
-from vgpuctl.host.virt import numbers
+from vgpuctl.host.virt import constants
 from vgpuctl.model.vm import VmState
 
 FIRST = "00000000-0000-4000-8000-000000000001"
@@ -19,20 +19,20 @@ def definition(name="second", uuid=SECOND, extra=""):
     )
 
 
-def promise_of(xml):
+def record_of(xml):
     return etree.fromstring(xml).find("metadata/{urn:vgpuctl:1}promise")
 
 
 def test_domains_are_listed_by_name(hypervisor):
     hypervisor.define(definition("a-third", "00000000-0000-4000-8000-000000000003"))
-    found = hypervisor.domains()
-    assert [(d.name, d.state) for d in found] == [("a-third", VmState.STOPPED), ("first", VmState.RUNNING)]
-    assert found[0].live_xml is None
-    assert "<name>first</name>" in found[1].live_xml
+    result = hypervisor.domains()
+    assert [(d.name, d.state) for d in result] == [("a-third", VmState.STOPPED), ("first", VmState.RUNNING)]
+    assert result[0].live_xml is None
+    assert "<name>first</name>" in result[1].live_xml
 
 
 @pytest.mark.parametrize("key", ["first", FIRST, FIRST.upper()])
-def test_a_domain_is_found_by_name_or_uuid(hypervisor, key):
+def test_domain_by_name_or_uuid(hypervisor, key):
     assert hypervisor.find_domain(key).uuid == FIRST
 
 
@@ -74,7 +74,7 @@ def test_waiting_sees_the_end_when_it_comes(hypervisor, clock):
     assert clock.passed < 2
 
 
-def test_pulling_the_plug_twice_is_no_error(hypervisor):
+def test_forcing_off_twice_is_no_error(hypervisor):
     hypervisor.destroy(FIRST)
     hypervisor.destroy(FIRST)
     assert hypervisor.find_domain(FIRST).state is VmState.STOPPED
@@ -96,7 +96,7 @@ def test_a_name_that_is_taken_is_an_error_of_its_own(hypervisor):
 def test_an_attribute_that_this_libvirt_does_not_know_is_an_error(hypervisor):
     with pytest.raises(LibvirtFailed) as caught:
         hypervisor.define(definition(extra="<devices><nonsense/></devices>"))
-    assert caught.value.facts["libvirt_code"] == numbers.VIR_ERR_XML_INVALID_SCHEMA
+    assert caught.value.facts["libvirt_code"] == constants.VIR_ERR_XML_INVALID_SCHEMA
     assert "cannot define VM second" in caught.value.message
     assert hypervisor.find_domain("second") is None
 
@@ -114,7 +114,7 @@ def test_a_call_names_the_vm_that_it_was_for(hypervisor):
     assert caught.value.facts["vm_uuid"] == FIRST
     with pytest.raises(LibvirtFailed, match=f"cannot start VM {SECOND}") as caught:
         hypervisor.start(SECOND)
-    assert caught.value.facts["libvirt_code"] == numbers.VIR_ERR_NO_DOMAIN
+    assert caught.value.facts["libvirt_code"] == constants.VIR_ERR_NO_DOMAIN
 
 
 @pytest.mark.parametrize(
@@ -124,39 +124,39 @@ def test_a_call_names_the_vm_that_it_was_for(hypervisor):
         '<vgpuctl:promise xmlns:vgpuctl="urn:vgpuctl:1" state="ready"><vgpuctl:vgpu index="0"/></vgpuctl:promise>',
     ],
 )
-def test_a_promise_is_written_replaced_and_deleted(hypervisor, text):
+def test_a_record_is_set_replaced_and_deleted(hypervisor, text):
     for uuid in (FIRST, hypervisor.define(definition()).uuid):
-        hypervisor.set_promise(uuid, '<promise state="making"/>')
-        hypervisor.set_promise(uuid, text)
-        found = hypervisor.find_domain(uuid)
-        for xml in filter(None, (found.xml, found.live_xml)):
-            promise = promise_of(xml)
-            assert promise.get("state") == "ready"
-            assert promise.find("{urn:vgpuctl:1}vgpu").get("index") == "0"
-        hypervisor.set_promise(uuid, None)
-        hypervisor.set_promise(uuid, None)
-        found = hypervisor.find_domain(uuid)
-        assert promise_of(found.xml) is None
-        assert found.live_xml is None or promise_of(found.live_xml) is None
+        hypervisor.set_record(uuid, '<promise state="making"/>')
+        hypervisor.set_record(uuid, text)
+        result = hypervisor.find_domain(uuid)
+        for xml in filter(None, (result.xml, result.live_xml)):
+            record = record_of(xml)
+            assert record.get("state") == "ready"
+            assert record.find("{urn:vgpuctl:1}vgpu").get("index") == "0"
+        hypervisor.set_record(uuid, None)
+        hypervisor.set_record(uuid, None)
+        result = hypervisor.find_domain(uuid)
+        assert record_of(result.xml) is None
+        assert result.live_xml is None or record_of(result.live_xml) is None
 
 
 def test_other_programs_metadata_stays(hypervisor):
     hypervisor.define(definition(extra='<metadata><o:x xmlns:o="urn:other">kept</o:x></metadata>'))
-    hypervisor.set_promise(SECOND, "<promise/>")
-    hypervisor.set_promise(SECOND, None)
+    hypervisor.set_record(SECOND, "<promise/>")
+    hypervisor.set_record(SECOND, None)
     assert "kept" in hypervisor.find_domain(SECOND).xml
 
 
 def test_what_undefine_would_take_along(hypervisor, connection):
     hypervisor.define(definition(extra="<devices><tpm model='tpm-crb'><backend type='emulator'/></tpm></devices>"))
-    with connection.calling("x", "cannot") as connect:
+    with connection.call("x", "cannot") as connect:
         domain = connect.lookupByUUIDString(SECOND)
         domain.snapshotCreateXML("<domainsnapshot><name>before</name></domainsnapshot>", 0)
         domain.create()
         domain.managedSave(0)
-    found = hypervisor.leftovers(SECOND)
-    assert (found.tpm, found.managed_save, found.snapshots, found.checkpoints) == (True, True, ("before",), ())
-    assert found.nvram is None
+    result = hypervisor.leftovers(SECOND)
+    assert (result.tpm, result.managed_save, result.snapshots, result.checkpoints) == (True, True, ("before",), ())
+    assert result.nvram is None
     hypervisor.undefine(SECOND)
     assert hypervisor.find_domain(SECOND) is None
 
@@ -178,10 +178,10 @@ def test_networks(hypervisor):
 def test_a_driver_without_the_call_says_so(hypervisor):
     with pytest.raises(LibvirtFailed, match="what VMs may use") as caught:
         hypervisor.capabilities()
-    assert caught.value.facts["libvirt_code"] == numbers.VIR_ERR_NO_SUPPORT
+    assert caught.value.facts["libvirt_code"] == constants.VIR_ERR_NO_SUPPORT
 
 
-def test_nothing_is_asked_under_the_host_lock(hypervisor, lock):
+def test_no_domain_call_under_the_host_lock(hypervisor, lock):
     hypervisor.domains()
     lock.on = True
     calls = (
@@ -191,7 +191,7 @@ def test_nothing_is_asked_under_the_host_lock(hypervisor, lock):
         lambda: hypervisor.find_domain("first"),
         lambda: hypervisor.define(definition()),
         lambda: hypervisor.undefine(FIRST),
-        lambda: hypervisor.set_promise(FIRST, None),
+        lambda: hypervisor.set_record(FIRST, None),
         lambda: hypervisor.leftovers(FIRST),
         lambda: hypervisor.start(FIRST),
         lambda: hypervisor.shutdown(FIRST),
@@ -210,7 +210,7 @@ def test_a_definition_is_replaced_but_neither_renamed_nor_made(hypervisor):
     assert "<title>other</title>" in changed.xml
     with pytest.raises(LibvirtFailed) as caught:
         hypervisor.redefine(SECOND, definition(name="renamed"))
-    assert caught.value.facts["libvirt_code"] == numbers.VIR_ERR_OPERATION_FAILED
+    assert caught.value.facts["libvirt_code"] == constants.VIR_ERR_OPERATION_FAILED
     with pytest.raises(LibvirtFailed) as caught:
         hypervisor.redefine("00000000-0000-4000-8000-000000000009", definition())
-    assert caught.value.facts["libvirt_code"] == numbers.VIR_ERR_NO_DOMAIN
+    assert caught.value.facts["libvirt_code"] == constants.VIR_ERR_NO_DOMAIN

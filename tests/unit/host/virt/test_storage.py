@@ -6,7 +6,7 @@ import os
 import pytest
 
 from vgpuctl.errors import Exists, LibvirtFailed
-from vgpuctl.host.virt import numbers
+from vgpuctl.host.virt import constants
 from vgpuctl.host.virt.storage import LibvirtStorage
 
 GIB = 1 << 30
@@ -14,11 +14,11 @@ GIB = 1 << 30
 
 def test_a_pool_whose_directory_is_here_has_the_file_systems_sizes(storage, tmp_path):
     storage.make_pool("mine", str(tmp_path))
-    found = storage.pool("mine")
+    result = storage.pool("mine")
     here = os.statvfs(tmp_path)
-    assert (found.name, found.kind, found.active, found.path) == ("mine", "dir", True, str(tmp_path))
-    assert found.capacity_bytes == here.f_frsize * here.f_blocks
-    assert 0 < found.available_bytes <= found.capacity_bytes
+    assert (result.name, result.kind, result.active, result.path) == ("mine", "dir", True, str(tmp_path))
+    assert result.capacity_bytes == here.f_frsize * here.f_blocks
+    assert 0 < result.available_bytes <= result.capacity_bytes
 
 
 def test_a_pool_that_is_elsewhere_has_the_sizes_that_libvirt_tells(storage):
@@ -42,8 +42,8 @@ def test_the_files_of_a_directory(storage, tmp_path):
     (images / "folder").mkdir(parents=True)
     for name in ("b", "a"):
         (images / name).write_text("")
-    assert storage.files_in(str(images)) == (str(images / "a"), str(images / "b"))
-    assert storage.files_in(str(tmp_path / "none")) == ()
+    assert storage.list_files(str(images)) == (str(images / "a"), str(images / "b"))
+    assert storage.list_files(str(tmp_path / "none")) == ()
 
 
 def test_an_image_is_looked_at_with_the_directories_of_the_pools(connection, clock):
@@ -54,7 +54,7 @@ def test_an_image_is_looked_at_with_the_directories_of_the_pools(connection, clo
 
 def test_a_pools_life(storage, connection, tmp_path):
     storage.make_pool("mine", str(tmp_path))
-    with connection.calling("x", "cannot") as connect:
+    with connection.call("x", "cannot") as connect:
         pool = connect.storagePoolLookupByName("mine")
         assert pool.autostart() == 1
         pool.destroy()
@@ -76,7 +76,7 @@ def test_a_pool_name_that_is_taken(storage, tmp_path):
 
 def test_a_pool_that_cannot_be_made_is_not_left_half_made(storage):
     with pytest.raises(LibvirtFailed, match="cannot make storage pool"):
-        storage.make_pool("a/b", "/x")  # libvirt takes no slash in a name
+        storage.make_pool("a/b", "/x")  # libvirt allows no slash in a name
     assert storage.pool("a/b") is None
 
 
@@ -97,15 +97,15 @@ def test_a_linked_clone(storage):
 
 def test_a_volume_that_cannot_be_filled_is_not_left(storage):
     with pytest.raises(LibvirtFailed, match=r"cannot make volume seed\.iso in pool default") as caught:
-        storage.put_volume("default", "seed.iso", b"x")  # the test driver takes no bytes
-    assert caught.value.facts["libvirt_code"] == numbers.VIR_ERR_NO_SUPPORT
+        storage.create_private_volume("default", "seed.iso", b"x")  # the test driver accepts no upload
+    assert caught.value.facts["libvirt_code"] == constants.VIR_ERR_NO_SUPPORT
     assert storage.volume("default", "seed.iso") is None
 
 
 def test_a_name_that_is_taken_is_not_written_over(storage):
     made = storage.make_volume("default", "a.iso", GIB)
     with pytest.raises(Exists, match=r"a\.iso exists already"):
-        storage.put_volume("default", "a.iso", b"x")
+        storage.create_private_volume("default", "a.iso", b"x")
     assert storage.volume("default", "a.iso") == made
 
 
@@ -120,10 +120,10 @@ def test_a_volume_in_a_pool_that_is_not_there(storage):
     for call in (storage.volume, lambda pool, name: storage.make_volume(pool, name, GIB)):
         with pytest.raises(LibvirtFailed, match=r"volume a .*pool none") as caught:
             call("none", "a")
-        assert caught.value.facts["libvirt_code"] == numbers.VIR_ERR_NO_STORAGE_POOL
+        assert caught.value.facts["libvirt_code"] == constants.VIR_ERR_NO_STORAGE_POOL
 
 
-def test_nothing_is_asked_under_the_host_lock(storage, lock):
+def test_no_storage_call_under_host_lock(storage, lock):
     lock.on = True
     calls = (
         lambda: storage.pool("default"),
@@ -132,7 +132,7 @@ def test_nothing_is_asked_under_the_host_lock(storage, lock):
         lambda: storage.remove_pool("default"),
         lambda: storage.volume("default", "a"),
         lambda: storage.make_volume("default", "a", GIB),
-        lambda: storage.put_volume("default", "a", b"x"),
+        lambda: storage.create_private_volume("default", "a", b"x"),
         lambda: storage.remove_volume("default", "a"),
     )
     for call in calls:

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulated host as the program sees it: the simulator's ports, real claims and lock, and a clock without waiting.
+
+Every test gets its host in its own directory. Another process that opens the same directory gets the same host.
+`picture` returns everything that a command could leave behind on a host, so that a test can compare it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+from vgpuctl.engine.create import create_vm
+from vgpuctl.engine.power import delete_vm, start_vm, stop_vm
+from vgpuctl.engine.reconcile import reconcile
+from vgpuctl.host.atomic_files import open_unfinished_files
+from vgpuctl.host.claim_store import ClaimStore
+from vgpuctl.host.host_file import HostFileOnDisk
+from vgpuctl.host.processes import HostProcesses
+from vgpuctl.host.system_files import HostSystem
+from vgpuctl.model.outcome import Confirm, Outcome
+from vgpuctl.model.port_values import DeviceUser
+from vgpuctl.model.request import GpuConstraints, VmRequest
+from vgpuctl.model.vm import ProcessId
+from vgpuctl.ports.host import Host
+from vgpuctl.sim import SimHost, open_host
+
+WAIT_SECONDS = 30.0
+
+
+class Silent:
+    """Progress that shows nothing."""
+
+    def on_plan(self, steps: tuple[str, ...]) -> None: ...
+    def on_step_start(self, number: int, text: str) -> None: ...
+    def on_step_finish(self, number: int, text: str) -> None: ...
+    def on_step_undo(self, text: str) -> None: ...
+
+
+class EagerClock:
+    """A clock that advances only in sleep(), at once; for tests that run in one process."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_000_000.0
+
+    def now(self) -> float:
+        return self.seconds
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@dataclass(frozen=True)
+class SimProcesses:
+    """This machine's processes; the simulated host says who holds a simulated device node.
+
+    With `later`, the caller acts as a later process: all processes that wrote claims before are dead.
+    """
+
+    real: HostProcesses
+    sim: SimHost
+    later: int = 0
+
+    def current_process(self) -> ProcessId:
+        me = self.real.current_process()
+        return ProcessId(me.pid, me.start_ticks + self.later)
+
+    def command_line(self) -> str:
+        return "vgpuctl test"
+
+    def is_alive(self, process: ProcessId) -> bool:
+        return process == self.current_process() or (self.later == 0 and self.real.is_alive(process))
+
+    def find_holders(self, nodes: tuple[str, ...]) -> tuple[DeviceUser, ...]:
+        return tuple(self.sim.find_holders(nodes))
+
+
+@dataclass(frozen=True)
+class SimulatedHost:
+    """A Host on the simulator, and the simulator's own controls."""
+
+    ports: Host
+    sim: SimHost
+    directory: Path
+    scenario: str
+
+    later: int = 0
+
+    def again(self) -> SimulatedHost:
+        """The same host, opened by a later process: those that wrote claims before are dead."""
+        return open_sim_host(self.directory, self.scenario, later=self.later + 1)
+
+
+def open_sim_host(
+    directory: Path, scenario: str = "a100-40", text: str | None = None, clock: Any = None, later: int = 0
+) -> SimulatedHost:
+    """Open a host by a built-in scenario's name, a scenario file's path, or a scenario's `text`."""
+    if text is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+        scenario = str(directory / "scenario.yaml")
+        Path(scenario).write_text(text)
+    stores: list[ClaimStore] = []
+    state = directory / "state"
+    sim = open_host(scenario, state_dir=state, lock_held=lambda: bool(stores) and stores[0].is_locked)
+    processes = SimProcesses(HostProcesses(), sim, later)
+    stores.append(ClaimStore(sim.run_dir, processes, processes.command_line(), clock=clock))
+    ports = Host(
+        name=f"sim:{scenario}",
+        sysfs=sim.sysfs,
+        nvml=sim.nvml,
+        hypervisor=sim.hypervisor,
+        storage=sim.storage,
+        processes=processes,
+        claims=stores[0],
+        clock=clock or EagerClock(),
+        machine_id=sim.machine_id,
+        new_uuid=lambda: str(uuid.uuid4()),
+        system=HostSystem(state, allow_systemctl=False),
+        host_file=HostFileOnDisk(sim.host_file, lock_held=lambda: stores[0].is_locked),
+        vendor_commands=sim.vendor,
+        system_log=sim.kernel_log,
+        unfinished_files=open_unfinished_files(state, sim.run_dir, sim.host_file, processes),
+    )
+    return SimulatedHost(ports, sim, directory, scenario, later)
+
+
+def copied(host: SimulatedHost, directory: Path) -> SimulatedHost:
+    """Copy a host into a new directory, as seen by the same process: faster than creating it again."""
+    copytree(host.directory, directory)
+    return open_sim_host(directory, host.scenario, later=host.later)
+
+
+_names = (f"vm-{number:03d}" for number in itertools.count(1))
+
+
+def request(profile: str | None = None, count: int = 1, name: str | None = None, **changes: Any) -> VmRequest:
+    """Return a request for a small VM; `changes` are the fields of VmRequest that matter to the test."""
+    values: dict[str, Any] = {
+        "name": name or next(_names),
+        "profiles": ((profile, count),) if profile else (),
+        "mode": "vgpu",
+        "memory_mib": 1024,
+        "vcpus": 1,
+        "image": None,
+        "disks": (),
+        "cdrom": None,
+        "network": "default",
+        "os": "linux",
+        "storage_pool": "default",
+        "hotplug_slots": 4,
+        "vgpu_params": (),
+        "template": "vm",
+        "force_console": False,
+    }
+    named = changes.pop("gpu", None)
+    where = changes.pop("where", GpuConstraints(gpus=() if named is None else (named,)))
+    return VmRequest(**{**values, "constraints": where, **changes})
+
+
+def yes(question: str, details: tuple[str, ...]) -> None:
+    """Confirm everything."""
+
+
+def create(ports: Host, wanted: VmRequest, *, start: bool = True, dry_run: bool = False) -> Outcome:
+    """Run create-vm."""
+    return create_vm(ports, wanted, start=start, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
+
+
+def delete(ports: Host, name: str, *, keep_disks: bool = False, confirm: Confirm | None = None) -> Outcome:
+    """Run delete-vm --yes, or with another answer to its question."""
+    return delete_vm(
+        ports,
+        name,
+        keep_disks=keep_disks,
+        dry_run=False,
+        confirm=confirm or yes,
+        wait_seconds=WAIT_SECONDS,
+        progress=Silent(),
+    )
+
+
+def start(ports: Host, name: str) -> Outcome:
+    """Run start-vm."""
+    return start_vm(ports, name, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+
+
+def stop(ports: Host, name: str, *, force: bool = True) -> Outcome:
+    """Run stop-vm."""
+    return stop_vm(ports, name, force=force, dry_run=False, wait_seconds=WAIT_SECONDS, progress=Silent())
+
+
+def mend(ports: Host, *, dry_run: bool = False) -> Outcome:
+    """Run reconcile."""
+    return reconcile(ports, dry_run=dry_run, wait_seconds=WAIT_SECONDS, progress=Silent())
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What exists on a host, no matter who created it. Pools are left out: a created pool stays and does no harm."""
+
+    mdevs: dict[str, tuple[str, str, str]]
+    types: dict[str, int]
+    params: dict[str, str]
+    drivers: dict[str, str | None]
+    domains: dict[str, tuple[str, str]]
+    running: dict[str, tuple[str, ...]]
+    files: dict[str, tuple[int, str | None]]
+    claims: dict[str, str] = field(default_factory=dict)
+
+
+def picture(host: SimulatedHost) -> Picture:
+    """Take a picture of a host, from the simulator's own state and the claims."""
+    state = host.sim._core.read_state()
+    return Picture(
+        mdevs={m.uuid: (m.parent, m.type_key, m.params) for m in state.mdevs.values()},
+        types=dict(state.vf_types),
+        params=dict(state.vf_params),
+        drivers=dict(state.drivers),
+        domains={d.uuid: (d.name, d.xml) for d in state.domains.values()},
+        running={r.uuid: r.carriers for r in state.running.values()},
+        files={f.path: (f.size, f.base) for f in state.files.values()},
+        claims={c.carrier: c.vm_uuid for c in host.ports.claims.all()},
+    )
+
+
+Act = Callable[[Host], object]

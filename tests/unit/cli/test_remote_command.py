@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which arguments go to other hosts, and how their replies become one."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from json import loads
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Ran
+from vgpuctl import __version__
+from vgpuctl.cli import remote_argv, remote_command, remote_result
+from vgpuctl.cli.app import cli
+from vgpuctl.cli.settings import Settings
+from vgpuctl.cli.tables import Table
+from vgpuctl.remote.fanout import HostReply
+from vgpuctl.remote.reply import Reply
+from vgpuctl.remote.target import Target
+
+
+@pytest.mark.parametrize(
+    ("typed", "there", "file"),
+    [
+        ("--host ssh://a list-gpus --all", "list-gpus --all", None),
+        ("list-gpus --host=ssh://a --hosts f --limit x --json", "list-gpus", None),
+        ("-v --wait 5 --host-deadline 3 --hosts-at-a-time 2 list-gpus --progress", "-v --wait 5 list-gpus", None),
+        ("create-vm a --profile --host --host ssh://x", "create-vm a --profile --host", None),
+        ("create-vm --host ssh://x -- --host", "create-vm -- --host", None),
+        ("create-vm a --image /srv/x.qcow2 --profile p", "create-vm a --image /srv/x.qcow2 --profile p", None),
+        ("apply -f here.yaml --dry-run", "apply -f - --dry-run", "here.yaml"),
+        ("apply -fhere.yaml", "apply -f-", "here.yaml"),
+        ("apply -vfhere.yaml", "apply -vf-", "here.yaml"),
+        ("apply -vf here.yaml", "apply -vf -", "here.yaml"),
+        ("apply --file=here.yaml --set a=b", "apply --file=- --set a=b", "here.yaml"),
+        ("apply", "apply", None),
+        ("apply --undo --json --host ssh://a", "apply --undo", None),
+        ("apply --undo 3 --yes", "apply --undo 3 --yes", None),
+        ("install-host --wheelhouse=wheels --dry-run", "install-host --dry-run", None),
+        ("import -", "import -", "-"),
+        ("import /etc/mdevctl.d", "import /etc/mdevctl.d", None),
+    ],
+)
+def test_arguments_go_there_unchanged(typed: str, there: str, file: str | None) -> None:
+    words = shlex.split(typed)
+    name = next(word for word in words if word in cli.help_texts)
+    result = remote_argv.forward_args(words, cli.load(name), cli.params)
+    assert (" ".join(result.args), result.stdin_file) == (there, file)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status"),
+    [([0, 0], 0), ([0, 7], 7), ([7, 75], 75), ([75, 4], 4), ([4, 2], 2), ([2, 6], 6), ([6, 3], 3), ([3, 1], 1),
+     ([1, 5], 5), ([5, 130], 130), ([130, 143], 143), ([0, 99], 1), ([], 0)],
+)  # fmt: skip
+def test_the_exit_status_is_the_worst(statuses: list[int], status: int) -> None:
+    assert remote_result.worst_status(statuses) == status
+
+
+def test_equal_tables_become_one_and_other_pages_get_headings() -> None:
+    one, two = Table(("A",), (("1",),)), Table(("A",), (("2",), ("3",)))
+    (whole,) = remote_result.join_pages([("x", [one]), ("y", [two]), ("z", [])])
+    assert whole == Table(("HOST", "A"), (("x", "1"), ("y", "2"), ("y", "3")))
+    other = Table(("B",), ())
+    assert remote_result.join_pages([("x", [one]), ("y", [other])]) == ["== x", one, "", "== y", other]
+
+
+WHOLE = {
+    "name": "vdi-001", "uuid": "u", "state": "running", "owner": "ours", "memory_mib": 1, "vcpus": 1, "reserve": None,
+    "vgpus": [],
+}  # fmt: skip
+
+
+def reply(name: str, data: object, kind: str = "list-vms") -> HostReply:
+    """Return the reply of a host."""
+    result = {"schema": "vgpuctl/1", "kind": kind, "ok": True, "changed": False, "data": data, "warnings": []}
+    return HostReply(Target(name, name), 0.1, Reply(result, 0))
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (reply("gpu-01", None), "data is null, not a list"),
+        (reply("gpu-01", {}), "data is an object, not a list"),
+        (reply("gpu-01", [{}]), "data[0].name is missing"),
+        (reply("gpu-01", [WHOLE, 5]), "data[1] is a number, not an object"),
+        (reply("gpu-01", [{**WHOLE, "name": 1}]), "data[0].name is a number"),
+        (reply("gpu-01", [{**WHOLE, "memory_mib": True}]), "data[0].memory_mib is true or false"),
+        (reply("gpu-01", [{**WHOLE, "memory_mib": 10**300}]), "data[0].memory_mib is a number"),
+        (reply("gpu-01", [{**WHOLE, "reserve": {}}]), "data[0].reserve is an object"),
+        (reply("gpu-01", [], "list-gpus"), "it is of the kind 'list-gpus'"),
+        (reply("gpu-01", [], 5), "it is of the kind 5"),
+    ],
+)
+@pytest.mark.parametrize("json", [False, True])
+def test_an_answer_of_another_shape_fails_its_host_alone(
+    capsys: pytest.CaptureFixture[str], bad: HostReply, said: str, json: bool
+) -> None:
+    settings = Settings(json=json)
+    settings.kind = "list-vms"
+    newer = {**WHOLE, "state": "a-newer-word", "more": [1]}
+    assert remote_result.print_replies(settings, [bad, reply("gpu-02", [newer])], 0) == 6
+    captured = capsys.readouterr()
+    assert "gpu-02" in captured.out
+    assert (
+        f"gpu-01: what vgpuctl there answers is not what list-vms answers here: {said}" in captured.out + captured.err
+    )
+    assert remote_result.print_reply(settings, bad, 0) == 6
+
+
+OLD_VM = {"name": "vdi 1", "uuid": "u", "state": "off", "steps": [f"define VM vdi 1{chr(7)}", "start VM vdi 1"]}
+
+
+@pytest.mark.parametrize("json", [False, True])
+@pytest.mark.parametrize(
+    ("data", "look", "lines"),
+    [
+        (
+            {**OLD_VM, "vgpus": [{}]},
+            "vgpuctl --host ssh://gpu-01 show-vm 'vdi 1'",
+            ["define VM vdi 1", "start VM vdi 1"],
+        ),
+        ({**OLD_VM, "steps": 5}, "vgpuctl --host ssh://gpu-01 show-vm 'vdi 1'", []),
+        (None, "vgpuctl --host ssh://gpu-01 list-vms", []),
+    ],
+)
+def test_a_change_reported_in_an_unknown_shape_is_never_a_host_failure(
+    capsys: pytest.CaptureFixture[str], data: object, look: str, lines: list[str], json: bool
+) -> None:
+    settings = Settings(json=json)
+    settings.kind = "create-vm"
+    reported = reply("gpu-01", data, "create-vm")
+    assert reported.reply is not None
+    result = {**reported.reply.document, "changed": True}
+    made = HostReply(reported.target, 0.1, Reply(result, 0))
+    assert remote_result.print_reply(settings, made, 0) == 5
+    captured = capsys.readouterr()
+    text = captured.out + captured.err
+    assert "gpu-01: create-vm is done there, and what vgpuctl there answers is not what" in text
+    assert look in text
+    assert "vgpuctl --host ssh://gpu-01 install-host --wheelhouse DIR" in text
+    assert all(line in text for line in lines)
+    assert remote_result.print_replies(settings, [made, made], 0) == 5
+    several = capsys.readouterr()
+    if json:
+        one, many = loads(captured.out), loads(several.out)["data"]["hosts"][0]["document"]
+        assert [(d["error"]["code"], d["changed"]) for d in (one, many)] == [("answer-lost", True)] * 2
+        assert many["error"]["facts"]["here"] == __version__
+    assert "host-cannot" not in text + several.out + several.err
+
+
+def test_a_reply_in_an_unknown_shape_names_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = Settings()
+    settings.kind = "list-vms"
+    assert remote_result.print_reply(settings, reply("gpu-01", None), 0) == 6
+    text = capsys.readouterr().err
+    assert f"this is {__version__}" in text
+    assert "ssh ssh://gpu-01 vgpuctl --version" in text
+
+
+def test_doctor_facts_in_an_unknown_form_are_omitted(capsys: pytest.CaptureFixture[str]) -> None:
+    result = {"schema": "vgpuctl/1", "kind": "list-vms", "ok": False, "changed": False, "warnings": [], "error": {
+        "code": "failed", "message": "no libvirt", "hint": None, "facts": {"doctor": [{"id": "x"}]}}}  # fmt: skip
+    settings = Settings()
+    settings.kind = "list-vms"
+    remote_result.print_reply(settings, HostReply(Target("a", "a"), 0.1, Reply(result, 1)), 0)
+    assert capsys.readouterr().err == "vgpuctl: no libvirt   [failed]\n"
+
+
+def test_a_remote_failure_of_any_form_is_reported() -> None:
+    assert remote_result.parse_failure({"facts": 1, "left": "x", "exit_status": "9"}).status == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "changes"),
+    [
+        ("list-vms", False),
+        ("fits --profile A100-4C", False),
+        ("simulate --generate ai", False),
+        ("plan-moves --defragment", False),
+        ("plan-moves --defragment --yes", True),
+        ("ensure-vgpu lab --profile A100-4C", True),
+        ("ensure-vgpu lab --profile A100-4C --dry-run", False),
+        ("doctor", False),
+        ("doctor --fix", True),
+    ],
+)
+def test_only_a_changing_command_needs_its_result_checked(line: str, changes: bool) -> None:
+    name, *words = line.split()
+    settings = Settings()
+    settings.kind = name
+    assert remote_command.may_change_host(settings, cli.load(name).make_context(name, words, obj=settings)) is changes
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--host ssh://a --host local list-gpus", "do not go with others"),
+        ("--host ssh://a/b list-gpus", "is no address of a host"),
+        ("--host ssh://a completion bash", "completion is not for other hosts"),
+        ("--host ssh://a sim reboot", "sim is not for other hosts"),
+        ("--host ssh://a simulate --generate ai --plot ai.svg", "--plot ai.svg: simulate makes no file on"),
+        ("--host ssh://a simulate --generate ai --write ai.csv", "--write ai.csv: simulate makes no file on"),
+        ("--limit gpu --host ssh://a list-gpus", "--limit goes with --hosts FILE"),
+        ("--limit gpu list-gpus", "--limit goes with"),
+        ("--host sim:t4 --host-deadline 5 list-gpus", "--host-deadline goes with"),
+        ("list-gpus --host sim:t4 --hosts-at-a-time 5", "--hosts-at-a-time goes with"),
+        ("--host-deadline 0 --host ssh://a list-gpus", "no host answers at once"),
+        ("--hosts /nowhere/hosts list-gpus", "there is no inventory file"),
+        ("--host ssh://a apply -f /nowhere/host.yaml", "there is no spec file"),
+        ("--hosts-at-a-time 0 --host ssh://a list-gpus", "--hosts-at-a-time"),
+        ("--host sim:t4 install-host --wheelhouse /nowhere/wheels", "--wheelhouse goes with --hosts FILE or"),
+        ("--host ssh://a install-host --wheelhouse /nowhere/wheels", "there is no wheelhouse /nowhere/wheels"),
+    ],
+)
+def test_refused_before_anything_connects(vgpuctl: Callable[..., Ran], line: str, said: str) -> None:
+    ran = vgpuctl(*shlex.split(line))
+    assert ran.status == 2
+    assert said in ran.err
+
+
+def test_an_empty_inventory_is_refused(vgpuctl: Callable[..., Ran], tmp_path) -> None:
+    (tmp_path / "hosts").write_text("# none yet\n")
+    ran = vgpuctl("--hosts", str(tmp_path / "hosts"), "list-gpus")
+    assert (ran.status, "names no host" in ran.err) == (2, True)
+
+
+def test_progress_goes_to_stderr_with_json(sim: Callable[..., Ran], vgpuctl: Callable[..., Ran]) -> None:
+    ran = vgpuctl("--host", "sim:a100-40", "create-vm", "a", "--profile", "A100-4C", "--json", "--progress")
+    assert ran.document["ok"] is True
+    assert ran.err.splitlines()[-1] == "[7/7] start VM a"
+
+
+def test_a_host_behind_the_command_wins_over_one_in_front(vgpuctl: Callable[..., Ran]) -> None:
+    ran = vgpuctl("--host", "ssh://a", "list-gpus", "--host", "sim:a100-40", "--host", "sim:a100-40")
+    assert (ran.status, "A100" in ran.out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ("--hosts {hosts} list-gpus", ["there"]),
+        ("list-gpus --hosts {hosts}", ["there"]),
+        ("--host ssh://127.0.0.1:2 --hosts {hosts} list-gpus", ["127.0.0.1:2", "there"]),
+        ("list-gpus --host ssh://127.0.0.1:2 --host ssh://127.0.0.1:3", ["127.0.0.1:2", "127.0.0.1:3"]),
+    ],
+)
+def test_what_is_typed_wins_over_the_host_of_the_environment(
+    vgpuctl: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str, asked: list[str]
+) -> None:
+    monkeypatch.setenv("VGPUCTL_HOST", "ssh://127.0.0.1:1")
+    (tmp_path / "hosts").write_text("there ansible_host=127.0.0.1 ansible_port=4\n")
+    ran = vgpuctl("--json", *shlex.split(line.format(hosts=tmp_path / "hosts")))
+    assert [host["host"] for host in ran.document["data"]["hosts"]] == asked
+
+
+@pytest.mark.parametrize("line", ["--host sim:t4 --hosts {hosts} list-gpus", "--hosts {hosts} list-gpus --host local"])
+def test_a_host_without_ssh_is_refused_with_an_inventory(
+    vgpuctl: Callable[..., Ran], tmp_path: Path, line: str
+) -> None:
+    (tmp_path / "hosts").write_text("there ansible_host=127.0.0.1 ansible_port=4\n")
+    ran = vgpuctl(*shlex.split(line.format(hosts=tmp_path / "hosts")))
+    assert (ran.status, "does not go with --hosts" in ran.err) == (2, True)
+
+
+CONTROLS = "\x1b\x07\x9b\u202e\r"
+STEERING = f"title{CONTROLS}"
+ROW = {**WHOLE, "name": STEERING, "state": STEERING}
+VM = {**ROW, "record": None, "spread_group": STEERING, "firmware": STEERING, "networks": [STEERING], "disks": [],
+      "mac_addresses": [STEERING]}  # fmt: skip
+ERROR = {"code": STEERING, "message": STEERING, "hint": STEERING, "facts": {STEERING: STEERING}, "left": [STEERING]}
+
+
+@pytest.mark.parametrize("json", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        ("export", {"ok": True, "data": {"text": f"version: 1 # {STEERING}\n"}}),
+        ("import", {"ok": True, "data": {"text": STEERING, "source": STEERING, "left_out": [STEERING]}}),
+        ("create-vm", {"ok": True, "data": {"xml": f"<domain>{STEERING}</domain>"}}),
+        ("show-vm", {"ok": True, "data": {**VM, STEERING: STEERING}}),
+        ("list-vms", {"ok": True, "data": [ROW]}),
+        ("list-vms", {"ok": False, "error": ERROR}),
+    ],
+)
+def test_output_of_another_host_is_escaped(
+    capsys: pytest.CaptureFixture[str], kind: str, found: dict[str, object], json: bool
+) -> None:
+    document = {"schema": "vgpuctl/1", "kind": kind, "changed": False, "warnings": [STEERING], **found}
+    answered = HostReply(Target("gpu-01", "gpu-01"), 0.1, Reply(document, 0 if found["ok"] else 1, (STEERING,)))
+    settings = Settings(json=json, verbose=True)
+    settings.kind = kind
+    remote_result.print_reply(settings, answered, 0)
+    remote_result.print_replies(settings, [answered, answered], 0)
+    captured = capsys.readouterr()
+    assert "title" in captured.out + captured.err
+    assert not {*CONTROLS} & {*captured.out, *captured.err}

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""host.yaml: the version must be there, unknown keys are refused, the defaults follow the VM spec's rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from vgpuctl.config.host_spec import BootSpec, Defaults, GpuSpec, HostSpec, VgpuSpec, parse_host_spec
+from vgpuctl.config.host_writer import render_host_file
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.request import PlacementSpec
+
+NAME = "/etc/vgpuctl/host.yaml"
+
+
+def test_a_host_file_is_read() -> None:
+    text = (
+        "version: 1\ndefaults:\n  image: /a\n  memory: 8192\n  vcpus: 4\n  network: n\n  os: linux\n  storage_pool: p\n"
+    )
+    assert parse_host_spec(text, NAME) == HostSpec(
+        version=1,
+        defaults=Defaults(image="/a", memory="8GiB", vcpus=4, network="n", os="linux", storage_pool="p"),
+    )
+
+
+@pytest.mark.parametrize("text", ["version: 1", "version: 1\ndefaults:\n", "version: 1\ndefaults: {}\n"])
+def test_defaults_may_be_missing(text: str) -> None:
+    assert parse_host_spec(text, NAME).defaults == Defaults()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("defaults: {}", f"{NAME}:1:1: version: it is missing: write 'version: 1'"),
+        ("~", f"{NAME}:1:1: a mapping of fields"),
+        ("version: 1\n---\ngpus: {}\n", f"{NAME}:2:1: it is not YAML: expected a single document"),
+        ("version: 1\n...\ngpus: {}\n", f"{NAME}:3:1: it is not YAML: expected a single document"),
+        ("version: 2", f"{NAME}:1:10: version: this vgpuctl reads version 1"),
+        ("version: '1'", f"{NAME}:1:10: version: this vgpuctl reads version 1"),
+        ("version: true", f"{NAME}:1:10: version: this vgpuctl reads version 1"),
+        ("version: 1\ndefault: {}", f"{NAME}:2:1: default: there is no such field (did you mean 'defaults'?)"),
+        ("version: 1\ndefaults:\n  imag: /a", f"{NAME}:3:3: defaults.imag: there is no such field (did you"),
+        ("version: 1\ndefaults:\n  profile: A", f"{NAME}:3:3: defaults.profile: there is no such field"),
+        ("version: 1\ndefaults:\n  memory: 8GB", f"{NAME}:3:11: defaults.memory: '8GB' has the unit GB"),
+        ("version: 1\ndefaults: [1]", f"{NAME}:2:11: defaults: a mapping of fields"),
+        ("version: 1\nversion: 1", f"{NAME}:2:1: version: the key is there twice"),
+    ],
+)  # fmt: skip
+def test_invalid_values_have_a_line(text: str, message: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_host_spec(text, NAME)
+    assert caught.value.message.startswith(message)
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# version: 1\n  # gpus: {}\n"])
+def test_an_empty_file_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"says nothing: a host\.yaml has at least 'version: 1'"):
+        parse_host_spec(text, NAME)
+
+
+def test_gpus_vgpus_and_boot_are_read() -> None:
+    text = """version: 1
+gpus:
+  "3B:00.0": {mode: vgpu, vfs: 16}
+  "0000:af:00.0": {cordoned: true}
+vgpus:
+  kiosk: {profile: A100-4C, gpu: "0000:3b:00.0", carrier: 66740E39-cd28-5e55-be21-b2c22066fb9f}
+boot: {deadline_seconds: 60}
+"""
+    spec = parse_host_spec(text, NAME)
+    assert spec.gpus == {
+        "0000:3b:00.0": GpuSpec(mode="vgpu", vfs=16),
+        "0000:af:00.0": GpuSpec(cordoned=True),
+    }
+    assert spec.vgpus == {"kiosk": VgpuSpec("A100-4C", "0000:3b:00.0", "66740e39-cd28-5e55-be21-b2c22066fb9f")}
+    assert spec.boot == BootSpec(60)
+    assert parse_host_spec("version: 1\ngpus:\n", NAME).gpus == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gpus: [1]", f"{NAME}:2:7: gpus: a mapping of names"),
+        ("gpus:\n  '3b:00': {}", f"{NAME}:3:3: gpus.3b:00: '3b:00' is not a PCI address"),
+        ("gpus:\n  '3b:00.0': {mod: vgpu}", f"{NAME}:3:15: gpus.3b:00.0.mod: there is no such field (did you mean"),
+        ("gpus:\n  '3b:00.0': {mode: vgpus}", f"{NAME}:3:21: gpus.3b:00.0.mode: 'vgpus' is not vgpu, sriov"),
+        ("gpus:\n  '3b:00.0': {vfs: -1}", f"{NAME}:3:20: gpus.3b:00.0.vfs: -1 is not between 0 and 256"),
+        ("gpus:\n  '3b:00.0':\n  '0000:3b:00.0':", f"{NAME}:4:3: gpus.0000:3b:00.0: '0000:3b:00.0' is there twice"),
+        (
+            "vgpus:\n  a: {profile: P, gpu: '0:3b:0.0', carrier: '0:3b:0.4'}\n"
+            "  b: {profile: Q, gpu: '0:3b:0.0', carrier: '0000:3B:00.4'}",
+            f"{NAME}:4:45: vgpus.b.carrier: 0000:3b:00.4 is the carrier of vGPU a too",
+        ),
+        ("vgpus:\n  a: {profile: P}", f"{NAME} has 2 problems\n{NAME}:3:6: vgpus.a.gpu: it is missing"),
+        ("boot: {deadline_seconds: 0}", f"{NAME}:2:26: boot.deadline_seconds: 0 is not between 1 and 3600"),
+    ],
+)  # fmt: skip
+def test_invalid_gpus_values_have_a_line(text: str, message: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_host_spec(f"version: 1\n{text}", NAME)
+    assert caught.value.message.startswith(message)
+
+
+def test_how_new_vgpus_are_placed_is_read_and_written_back() -> None:
+    text = "version: 1\nplacement:\n  policy: breadth\n  demand: {A16-2Q: 3, GRID A16-4Q: 0.5}\n"
+    read = parse_host_spec(text, NAME)
+    assert read.placement == PlacementSpec("breadth", {"A16-2Q": 3, "GRID A16-4Q": 0.5})
+    assert parse_host_spec(render_host_file(read), NAME) == read
+    assert "placement" not in render_host_file(HostSpec(1))
+    assert parse_host_spec("version: 1\nplacement: {}", NAME).placement == PlacementSpec()
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("{policy: deep}", "2:21: placement.policy: 'deep' is not least-waste, depth, breadth or first-fit"),
+        ("{demand: {}}", "2:21: placement.demand: a mapping from profiles to weights is due here"),
+        ("{demand: [A]}", "2:21: placement.demand: a mapping from profiles to weights is due here"),
+        ("{demand: {A: 0}}", "2:25: placement.demand.A: 0 is no weight: a number above 0, at most 1000000"),
+        ("{demand: {A: '1'}}", "2:25: placement.demand.A: '1' is no weight"),
+        ("{demand: {A: true}}", "2:25: placement.demand.A: True is no weight"),
+        ("{demand: {A: .nan}}", "2:25: placement.demand.A: '.nan' is no weight"),
+        ("{demand: {'A:2': 1}}", "placement.demand.A:2: 'A:2' has a count: a profile is due here"),
+        ("{order: depth}", "2:13: placement.order: there is no such field"),
+    ],
+)  # fmt: skip
+def test_invalid_placement_values_have_a_line(said: str, message: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_host_spec(f"version: 1\nplacement: {said}", NAME)
+    assert message in caught.value.message

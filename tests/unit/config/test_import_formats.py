@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Other programs' files are read with line numbers; anything else is refused by line."""
+
+from __future__ import annotations
+
+import pytest
+
+from vgpuctl.config.import_formats import DeviceConfig, MdevDefinition, parse_import, parse_mdevctl_definition
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.mig import MigSpec
+
+UUID = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
+DUMP = f"""[
+  {{
+    "0000:3b:00.4": [
+      {{ "{UUID}": {{ "mdev_type": "nvidia-468", "start": "auto",
+         "attrs": [ {{ "nvidia/vgpu_params": "a=1,b=2" }}, {{ "assign": "5" }} ] }} }},
+      {{ "{UUID[:-1]}2": {{ "mdev_type": "nvidia-468", "start": "manual" }} }}
+    ]
+  }}
+]
+"""
+VGPUS = """version: v1
+vgpu-configs:
+  default:
+    - "T4-8Q"
+  small:
+    - devices: [0, 2]
+      device-filter: ["0x1EB810DE"]
+      vgpu-devices: {"T4-1Q": 8, "T4-2Q": 4}
+"""
+MIG = """version: v1
+mig-configs:
+  all-1g:
+    - devices: all
+      mig-enabled: true
+      mig-devices: {"1g.5gb": 7}
+  none:
+    - devices: all
+      mig-enabled: false
+  parts:
+    - devices: all
+      mig-enabled: true
+      mig-devices: {"1c.3g.20gb": 2, "3g.20gb": 1}
+    - devices: all
+      mig-enabled: true
+"""
+
+
+def test_mdevctls_list_gives_a_definition_for_each_device():
+    found = parse_import(DUMP, "dump", None)
+    assert found.source == "mdevctl"
+    assert found.definitions == (
+        MdevDefinition(UUID, "0000:3b:00.4", "nvidia-468", True, "a=1,b=2", ("assign",), "dump:4"),
+        MdevDefinition(f"{UUID[:-1]}2", "0000:3b:00.4", "nvidia-468", False, "", (), "dump:6"),
+    )
+
+
+def test_a_file_of_mdevctl_is_one_definition():
+    text = '{"mdev_type": "i915-GVTg_V5_4", "start": "auto"}\n'
+    found = parse_mdevctl_definition(text, "f", "0000:00:02.0", UUID.upper())
+    assert found == MdevDefinition(UUID, "0000:00:02.0", "i915-GVTg_V5_4", True, "", (), "f:1")
+
+
+def test_one_configuration_of_several_is_chosen():
+    assert parse_import(VGPUS, "f", None).device_configs == (DeviceConfig(None, (), (("T4-8Q", None),), None, "f:4"),)
+    small = DeviceConfig((0, 2), ("0x1EB810DE",), (("T4-1Q", 8), ("T4-2Q", 4)), None, "f:6")
+    assert parse_import(VGPUS, "f", "small").device_configs == (small,)
+    assert [c.mig for c in parse_import(MIG, "f", "all-1g").device_configs] == [MigSpec(("1g.5gb",) * 7)]
+    assert [c.mig for c in parse_import(MIG, "f", "none").device_configs] == [MigSpec()]
+    for text, config, told in ((MIG, None, "several"), (VGPUS, "big", "no configuration 'big'")):
+        with pytest.raises(InvalidInput, match=told) as raised:
+            parse_import(text, "f", config)
+        assert "--config" in str(raised.value.hint)
+
+
+def test_a_compute_instance_is_reported(tmp_path):
+    parts, bare = parse_import(MIG, "f", "parts").device_configs
+    assert parts.mig == MigSpec(("3g.20gb",))
+    assert parts.unsupported == (
+        "2 of 1c.3g.20gb, which is no GPU instance profile: vgpuctl makes no compute instances",
+    )
+    assert (bare.mig, bare.unsupported) == (None, ("MIG without GPU instances, in which there is no vGPU",))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("version: 1\n", "f:1:1: this is none of the formats"),
+        ("[[]]", "f:1:2"),
+        ("", "none of the formats"),
+        ('[{"p": [{"no-uuid": {}}]}]', "no UUID"),
+        (f'[{{"p": [{{"{UUID}": {{}}}}]}}]', "mdev_type is missing"),
+        (f'[{{"p": [{{"{UUID}": {{"mdev_type": "x", "attrs": {{}}, "start": "auto"}}}}]}}]', None),
+        (f'[{{"p": [{{"{UUID}": {{"mdev_type": "x", "attrs": [1]}}}}]}}]', "a mapping is due"),
+        ("vgpu-configs: 3\n", "f:1:15"),
+        ("vgpu-configs: {a: [{devices: all}]}\n", "a mapping is due"),
+        ("vgpu-configs: {a: [{devices: some, vgpu-devices: {}}]}\n", "devices is missing"),
+        ("vgpu-configs: {a: [{devices: [-1], vgpu-devices: {}}]}\n", "devices is missing"),
+        ("vgpu-configs: {a: b}\n", "a list is due"),
+        ("mig-configs:\n  a:\n    - devices: all\n      mig-enabled: yes\n", "f:4:20"),
+        ("mig-configs: [", "not YAML"),
+    ],
+)
+def test_invalid_imports_have_their_line(text, told):
+    if told is None:
+        assert parse_import(text, "f", None).definitions[0].other_attributes == ()
+        return
+    with pytest.raises(InvalidInput) as raised:
+        parse_import(text, "f", None)
+    assert told in raised.value.message

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of single values that the tests of files and options do not reach."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vgpuctl.config import rules
+from vgpuctl.config.vm_fields import NAME_PATTERN
+
+
+@pytest.mark.parametrize("name", ["a", "9", "vdi-1", "A.b_c-d", "x" * 63])
+def test_valid_names(name: str) -> None:
+    assert rules.name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "-a", ".a", "a b", "a/b", "x" * 64, "a\n", "ä", "<a>", "a'b", "../a", "a\x00", "²"]
+)
+def test_names_that_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="is not a name"):
+        rules.name(name)
+
+
+@given(st.text(max_size=70))
+def test_a_name_that_passes_is_safe_in_a_path(name: str) -> None:
+    try:
+        rules.name(name)
+    except ValueError:
+        return
+    assert re.fullmatch(NAME_PATTERN, name)
+    assert name.isascii()
+    assert not set(name) & set("/ \n\t'\"<>&,=")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("A100-4C", "A100-4C"),
+        ("A100-4C:1", "A100-4C"),
+        ("A100-4C:16", "A100-4C:16"),
+        ("NVIDIA A100-4C:2", "NVIDIA A100-4C:2"),
+        ("nvidia-468", "nvidia-468"),
+        ("i915-GVTg_V5_4", "i915-GVTg_V5_4"),
+    ],
+)
+def test_profiles(text: str, expected: str) -> None:
+    assert rules.profile(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is not a profile"),
+        (":2", "is not a profile"),
+        ("A\x00", "is not a profile"),
+        ("A:0", "must be at least 1"),
+        ("A:-1", "is not a number"),
+        ("A:x", "is not a number"),
+        ("A:", "is not a number"),
+        ("A:99999", "is too large"),
+        (3, "put it in quotes"),
+        (None, "not nothing"),
+        (["a"], "not a list"),
+    ],
+)
+def test_profiles_that_are_refused(text: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rules.profile(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("00000000:3B:00.0", "0000:3b:00.0"),
+        ("3b:00.0", "0000:3b:00.0"),
+        ("NVIDIA A100-PCIE-40GB", "NVIDIA A100-PCIE-40GB"),
+        ("mtty", "mtty"),
+    ],
+)
+def test_gpus(value: str, expected: str) -> None:
+    assert rules.gpu(value) == expected
+
+
+@pytest.mark.parametrize("value", [2460.0, 60, -1])
+def test_a_number_for_an_address_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="quote the PCI address"):
+        rules.gpu(value)
+
+
+@pytest.mark.parametrize("value", ["2460.0", "60", "1e3"])
+def test_a_text_that_is_a_number_names_no_gpu(value: str) -> None:
+    with pytest.raises(ValueError, match=f"'{value}' is no GPU: GPUs are named by PCI address or model"):
+        rules.gpu(value)
+
+
+@pytest.mark.parametrize("value", ["", " ", "a\nb", " A100", True, None, "x" * 256])
+def test_gpus_that_are_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"GPU|text"):
+        rules.gpu(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("100", "100GiB"),
+        (100, "100GiB"),
+        ("1024GiB", "1TiB"),
+        ("/dev/vg0/a", "/dev/vg0/a"),
+        ("/a b'&.raw", "/a b'&.raw"),
+    ],
+)
+def test_disks(value: object, expected: str) -> None:
+    assert rules.disk(value) == expected
+
+
+@pytest.mark.parametrize(
+    "value", ["./a.qcow2", "../a", "~/a", "/a/", "/a\nb", "/a\x00", "/\ud800", "/\x9b", "/a\u2028", "/"]
+)
+def test_disk_paths_that_are_refused(value: str) -> None:
+    with pytest.raises(ValueError, match="path"):
+        rules.disk(value)
+
+
+@pytest.mark.parametrize("value", ["a.qcow2", "", "big", None, True, 1.0001, "100GB"])
+def test_disk_sizes_that_are_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"size|text|MiB|nothing"):
+        rules.disk(value)
+
+
+def test_memory_has_a_minimum() -> None:
+    assert rules.memory("64") == "64MiB"
+    with pytest.raises(ValueError, match=r"8MiB of memory is too little .*a bare number is MiB"):
+        rules.memory(8)
+
+
+@pytest.mark.parametrize("value", ["a/b", "", "a\tb", " a", 3])
+def test_resource_names_that_are_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"name|quotes"):
+        rules.resource_name(value)
+
+
+@pytest.mark.parametrize("value", ["../vm", "vm.xml.j2", "", "a b", "vm\n"])
+def test_templates_that_are_refused(value: str) -> None:
+    with pytest.raises(ValueError, match="is not a template name"):
+        rules.template(value)
+
+
+def test_params_come_in_three_forms() -> None:
+    expected = {"a_b": "1", "c": "x=y"}
+    assert rules.vgpu_params({"c": "x=y", "a_b": 1}) == expected
+    assert rules.vgpu_params(["c=x=y", "a_b=1"]) == expected
+    assert rules.vgpu_params("c=x=y") == {"c": "x=y"}
+    assert list(rules.vgpu_params(["z=1", "a=1"])) == ["a", "z"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [["a"], ["=1"], ["a="], ["A=1"], ["a=1 2"], ["a=1,b=2"], ["a=1", "a=1"], {"a": True}, {"a": None}, 3, ["a=é"],
+     {"a=b": "c"}, ["a=1\n"]],
+)  # fmt: skip
+def test_params_that_are_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"parameter|key=value|text"):
+        rules.vgpu_params(value)
+
+
+@pytest.mark.parametrize("value", [True, 1.0, None, "four", 0, 4097, 10**30])
+def test_vcpus_that_are_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"whole number|between 1 and 4096"):
+        rules.vcpus(value)
+
+
+def test_a_long_value_is_cut_in_the_message() -> None:
+    with pytest.raises(ValueError, match="…") as caught:
+        rules.name("x" * 10000)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_terminal_escape_is_not_repeated_to_the_terminal() -> None:
+    with pytest.raises(ValueError, match="x1b") as caught:
+        rules.name("\x1b[31m")
+    assert str(caught.value).isprintable()

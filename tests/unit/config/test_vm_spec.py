@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The VM spec: files and options end in the same values, and every message names its place."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vgpuctl.config.host_spec import DEFAULTS_SHAPE, Defaults
+from vgpuctl.config.size_text import format_size
+from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, FIELD_BY_NAME, VM_FIELDS
+from vgpuctl.config.vm_spec import VM_SHAPE, VmSpec, build_request, parse_options, parse_vm_spec
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.request import ExistingDisk, NewDisk
+from vgpuctl.value import field_names
+from vgpuctl.visible_characters import is_visible
+
+EVERYTHING = """\
+name: vdi-1
+profile: [A100-4C, "A100-4C:2", B]
+gpu: [0000:3B:00.0, A40]
+not_gpu: A16
+numa_node: 1
+spread_group: exam-1
+scheduler: fixed_share
+placement: breadth
+mode: vgpu
+memory: 16384
+vcpus: 4
+image: /srv/base.qcow2
+disk: [100, 50GiB, /srv/data.raw]
+cdrom: /srv/a.iso
+cloud_init: /srv/user-data
+network: desktops
+os: generic
+storage_pool: fast
+hotplug_slots: 0
+vgpu_params: {frame_rate_limiter: 0}
+template: vm
+force_console: false
+"""
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(InvalidInput) as caught:
+        parse_vm_spec(text, "vm.yaml")
+    lines = caught.value.message.splitlines()
+    return lines if len(lines) == 1 else lines[1:]
+
+
+def option_problems(**typed: object) -> list[str]:
+    with pytest.raises(InvalidInput) as caught:
+        parse_options(**typed)
+    return caught.value.message.splitlines()
+
+
+def test_the_model_has_the_fields_of_the_table() -> None:
+    assert field_names(VmSpec) == VM_SHAPE.names == ("name", *(entry.name for entry in VM_FIELDS))
+    assert field_names(Defaults) == DEFAULTS_SHAPE.names == DEFAULTABLE_FIELDS
+
+
+def test_every_field_is_read() -> None:
+    spec = parse_vm_spec(EVERYTHING, "vm.yaml")
+    assert spec.given_fields() == {
+        "name": "vdi-1",
+        "profile": ("A100-4C", "A100-4C:2", "B"),
+        "gpu": ("0000:3b:00.0", "A40"),
+        "not_gpu": ("A16",),
+        "numa_node": 1,
+        "spread_group": "exam-1",
+        "scheduler": "fixed_share",
+        "placement": "breadth",
+        "mode": "vgpu",
+        "memory": "16GiB",
+        "vcpus": 4,
+        "image": "/srv/base.qcow2",
+        "disk": ("100GiB", "50GiB", "/srv/data.raw"),
+        "cdrom": "/srv/a.iso",
+        "cloud_init": "/srv/user-data",
+        "network": "desktops",
+        "os": "generic",
+        "storage_pool": "fast",
+        "hotplug_slots": 0,
+        "vgpu_params": {"frame_rate_limiter": "0"},
+        "template": "vm",
+        "force_console": False,
+    }
+    assert spec.count_profiles() == (("A100-4C", 3), ("B", 1))
+
+
+def test_files_and_options_agree() -> None:
+    by_file = parse_vm_spec(EVERYTHING.replace("force_console: false\n", "force_console: true\n"), "vm.yaml")
+    by_options = parse_options(
+        name="vdi-1",
+        profile=("A100-4C", "A100-4C:2", "B"),
+        gpu=("3B:00.0", "A40"),
+        not_gpu=("A16",),
+        numa_node="1",
+        spread_group="exam-1",
+        scheduler="fixed_share",
+        placement="breadth",
+        mode="vgpu",
+        memory="16GiB",
+        vcpus=4,
+        image="/srv/base.qcow2",
+        disk=("100", "50GiB", "/srv/data.raw"),
+        cdrom="/srv/a.iso",
+        cloud_init="/srv/user-data",
+        network="desktops",
+        os="generic",
+        storage_pool="fast",
+        hotplug_slots="0",
+        vgpu_params=("frame_rate_limiter=0",),
+        template="vm",
+        force_console=True,
+    )
+    assert by_options == by_file
+
+
+def test_unset_options_are_left_out() -> None:
+    nothing = parse_options(name=None, profile=("A",), disk=(), vcpus=None, force_console=False)
+    assert nothing.given_fields() == {"profile": ("A",)}
+    assert parse_vm_spec("profile: A\nimage:\ndisk: null\n", "n").given_fields() == {"profile": ("A",)}
+
+
+def test_every_problem_has_its_place() -> None:
+    text = (
+        "name: vdi 1\nprofle: A100-4C\ngpu: 2460.0\nmode: sriov\nprofile: [A100-4C:20, 'A:x', 3]\nmemory: 8GB\n"
+        "vcpus: '4'\ndisk: [100GiB, ./x, foo]\nos: linus\nvgpu_params: {a: 1, B: 2}\nhotplug_slots: 17\n"
+        "force_console: maybe\ntemplate: ../x\nnetwork: a/b\n"
+    )
+    found = problems(text)
+    expected = [
+        ("vm.yaml:1:7: name: 'vdi 1' is not a name"),
+        ("vm.yaml:2:1: profle: there is no such field (did you mean 'profile'?)"),
+        ("vm.yaml:3:6: gpu: 2460.0 is a number where a PCI address is due: quote the PCI address"),
+        ("vm.yaml:5:10: profile: mode sriov takes a gpu and no profile"),
+        ("vm.yaml:5:10: profile: 20 vGPUs are asked for; a VM can have at most 16"),
+        ("vm.yaml:5:23: profile[1]: the count after ':' in 'A:x' is not a number"),
+        ("vm.yaml:5:30: profile[2]: 3 is not text: put it in quotes"),
+        ("vm.yaml:6:9: memory: '8GB' has the unit GB"),
+        ("vm.yaml:7:8: vcpus: '4' is text: write the number without quotes"),
+        ("vm.yaml:8:16: disk[1]: './x' is not an absolute path"),
+        ("vm.yaml:8:21: disk[2]: 'foo' is neither a size like 100GiB nor an absolute path"),
+        ("vm.yaml:9:5: os: 'linus' is not linux, generic or windows11 (did you mean 'linux'?)"),
+        ("vm.yaml:10:14: vgpu_params: 'B=2' is not a vGPU parameter"),
+        ("vm.yaml:11:16: hotplug_slots: 17 is not between 0 and 16"),
+        ("vm.yaml:12:16: force_console: 'maybe' is not true or false"),
+        ("vm.yaml:13:11: template: '../x' is not a template name"),
+        ("vm.yaml:14:10: network: 'a/b' is not a name: it holds a '/'"),
+    ]
+    assert len(found) == len(expected)
+    for line, start in zip(found, expected, strict=True):
+        assert line.startswith(start)
+
+
+def test_facts_carry_the_same_problems() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_vm_spec("profile: A\nvcpus: 0\n", "vm.yaml")
+    assert caught.value.message == "vm.yaml:2:8: vcpus: 0 is not between 1 and 4096"
+    assert caught.value.facts["problems"] == [
+        {"file": "vm.yaml", "line": 2, "column": 8, "path": "vcpus", "problem": "0 is not between 1 and 4096"}
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "- a", "just words", "3"])
+def test_a_spec_is_a_mapping(text: str) -> None:
+    assert problems(text) == ["vm.yaml:1:1: a mapping of fields (key: value) is due here"]
+
+
+def test_a_field_typed_as_an_option_is_suggested() -> None:
+    assert problems("storage-pool: x") == [
+        "vm.yaml:1:1: storage-pool: there is no such field (did you mean 'storage_pool'?)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("mode: passthrough\ngpu: x\nprofile: A", "vm.yaml:3:10: profile: mode passthrough takes a gpu and no profile"),
+        ("profile: [A:9, B:8]", "vm.yaml:1:10: profile: 17 vGPUs are asked for; a VM can have at most 16"),
+        ("image: /a\ndisk: /b", "vm.yaml:2:7: disk: the first disk becomes the clone of image"),
+        ("disk: [/a, 3, /a]", "vm.yaml:1:7: disk: the disk '/a' is given twice"),
+    ],
+)
+def test_contradictions(text: str, line: str) -> None:
+    (found,) = problems(text)
+    assert found.startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ({"name": "-x"}, "NAME: '-x' is not a name"),
+        ({"profile": ("A:0",)}, "--profile: the count in 'A:0' must be at least 1"),
+        ({"gpu": "0"}, "--gpu: '0' is no GPU: GPUs are named by PCI address or model; vgpuctl list-gpus shows them"),
+        ({"not_gpu": ("",)}, "--not-gpu: '' is not a GPU"),
+        ({"not_gpu": ("A40",), "gpu": ("A40",)}, "--not-gpu: 'A40' is given as gpu too"),
+        ({"numa_node": "x"}, "--numa-node: 'x' is not a whole number"),
+        ({"numa_node": "1024"}, "--numa-node: 1024 is not between 0 and 1023"),
+        ({"spread_group": "a b"}, "--spread-group: 'a b' is not a name"),
+        ({"scheduler": "fair"}, "--scheduler: 'fair' is not best_effort, equal_share or fixed_share"),
+        ({"scheduler": "fixed_share", "mode": "sriov"}, "--scheduler: mode sriov has no vGPUs, and a scheduler is for"),
+        ({"placement": "deep"}, "--placement: 'deep' is not least-waste, depth, breadth or first-fit"),
+        ({"placement": "depth", "mode": "passthrough"}, "--placement: mode passthrough has no vGPUs, and a placement"),
+        ({"mode": "vgp"}, "--mode: 'vgp' is not vgpu, sriov or passthrough (did you mean 'vgpu'?)"),
+        ({"memory": "8GB"}, "--memory: '8GB' has the unit GB"),
+        ({"vcpus": "x"}, "--vcpus: 'x' is not a whole number"),
+        ({"image": "a"}, "--image: 'a' is not an absolute path"),
+        ({"disk": ("x",)}, "--disk: 'x' is neither a size"),
+        ({"cdrom": "a"}, "--cdrom: 'a' is not an absolute path"),
+        ({"cloud_init": "a"}, "--cloud-init: 'a' is not an absolute path"),
+        ({"network": "a/b"}, "--network: 'a/b' is not a name"),
+        ({"os": "windows"}, "--os: 'windows' is not linux, generic or windows11"),
+        ({"storage_pool": ""}, "--storage-pool: '' is not a name"),
+        ({"hotplug_slots": -1}, "--hotplug-slots: -1 is not between 0 and 16"),
+        ({"pci_window": "wide"}, "--pci-window: 'wide' is not a size"),
+        ({"vgpu_params": ("a=1", "a=2")}, "--vgpu-param: the vGPU parameter 'a' is given twice"),
+        ({"reserve": "never"}, "--reserve: 'never' is not always or running"),
+        ({"template": "/x"}, "--template: '/x' is not a template name"),
+        ({"force_console": "x"}, "--force-console: 'x' is not true or false"),
+    ],
+)
+def test_options_are_named_in_messages(typed: dict[str, object], line: str) -> None:
+    (found,) = option_problems(**typed)
+    assert found.startswith(line)
+
+
+def test_every_field_has_its_option_in_that_test() -> None:
+    parameters = test_options_are_named_in_messages.pytestmark[0].args[1]  # type: ignore[attr-defined]
+    assert {key for typed, _ in parameters for key in typed} == {"name", *FIELD_BY_NAME}
+
+
+def test_all_wrong_options_are_reported_at_once() -> None:
+    found = option_problems(mode="sriov", profile=("A:17",), memory="8GB", image="/a", disk=("/b",))
+    assert [line.split(":")[0] for line in found] == ["--memory", "--profile", "--profile", "--disk"]
+
+
+def test_defaults_fill_a_request_with_sources() -> None:
+    defaults = Defaults(memory="8GiB", vcpus=8, image="/srv/base.qcow2", storage_pool="fast", os="generic")
+    made = build_request(parse_options(profile=("A:2", "B", "A"), memory="2GiB", disk=("100",)), defaults)
+    assert made.profiles == (("A", 3), ("B", 1))
+    assert (made.memory_mib, made.vcpus, made.image) == (2048, 8, "/srv/base.qcow2")
+    assert made.disks == (NewDisk(100 * 1024),)
+    assert (made.network, made.os, made.storage_pool, made.hotplug_slots) == ("default", "generic", "fast", 4)
+    assert (made.mode, made.template, made.force_console, made.name) == ("vgpu", "vm", False, None)
+    assert set(made.sources) == {"name", *FIELD_BY_NAME}
+    assert made.is_explicit("memory")
+    assert made.sources["vcpus"] == "host.yaml"
+    assert made.sources["network"] == "built in"
+
+
+def test_built_in_values_fill_without_a_host_file() -> None:
+    made = build_request(parse_options(profile=("A100-4C",)))
+    assert (made.memory_mib, made.vcpus, made.image, made.disks, made.os) == (4096, 2, None, (), "linux")
+
+
+def test_every_built_in_value_passes_the_rules() -> None:
+    given = {entry.name: entry.default for entry in VM_FIELDS if entry.default is not None}
+    assert VM_SHAPE.check({"profile": "A", **given}) == {"profile": ("A",), **given}
+
+
+@pytest.mark.parametrize("given", [{"cdrom": "/a.iso"}, {"disk": ("/a.qcow2",)}])
+def test_a_default_image_yields_to_a_system_that_was_typed(given: dict[str, object]) -> None:
+    made = build_request(parse_options(profile=("A",), **given), Defaults(image="/srv/base.qcow2"))
+    assert made.image is None
+    assert made.sources["image"] == "built in"
+
+
+def test_a_vm_needs_a_profile_or_a_gpu() -> None:
+    with pytest.raises(InvalidInput, match="no profile is given") as caught:
+        build_request(parse_options(name="a"))
+    assert "list-profiles" in (caught.value.hint or "")
+    for mode in ("sriov", "passthrough"):
+        with pytest.raises(InvalidInput, match=f"--mode: mode {mode} needs a gpu"):
+            build_request(parse_options(mode=mode))
+    assert build_request(parse_options(mode="sriov", gpu="3b:00.0")).constraints.gpus == ("0000:3b:00.0",)
+    assert build_request(parse_options(name="a"), require_complete=False).name == "a"
+
+
+names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", fullmatch=True)
+clean = st.text(st.characters(exclude_categories=("Cs", "Cc", "Cf", "Zl", "Zp")).filter(is_visible), max_size=20)
+paths = clean.map(lambda rest: f"/{rest}x")
+sizes = st.integers(64, 2**30).map(format_size)
+typed_specs = st.fixed_dictionaries(
+    {"profile": st.lists(names, min_size=1, max_size=4).map(tuple)},
+    optional={
+        "name": names,
+        "gpu": st.sampled_from(["3b:00.0", "A100", "mtty"]),
+        "memory": sizes,
+        "vcpus": st.integers(1, 4096),
+        "cdrom": paths,
+        "cloud_init": paths,
+        "disk": st.lists(sizes | paths, max_size=4, unique=True).map(tuple),
+        "network": names,
+        "os": st.sampled_from(["linux", "generic", "windows11"]),
+        "storage_pool": names,
+        "hotplug_slots": st.integers(0, 16),
+        "pci_window": st.sampled_from(["auto", "none", "1TiB"]),
+        "vgpu_params": st.sampled_from([("a=1",), ("b=2", "a=x=y")]),
+        "template": st.sampled_from(["vm", "my-vm_2"]),
+        "force_console": st.booleans(),
+    },
+)
+
+
+@given(typed_specs)
+def test_a_file_and_the_same_options_give_the_same_spec(typed: dict[str, object]) -> None:
+    spec = parse_options(**typed)
+    assert parse_vm_spec(json.dumps(spec.given_fields()), "spec") == spec
+    made = build_request(spec)
+    assert sum(count for _, count in made.profiles) == len(typed["profile"])  # type: ignore[arg-type]
+    assert all(isinstance(disk, NewDisk | ExistingDisk) for disk in made.disks)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["name", *FIELD_BY_NAME]),
+        st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.text(), max_size=3),
+    )
+)
+def test_any_value_is_taken_or_refused_in_words(value: dict[str, object]) -> None:
+    try:
+        spec = parse_options(**value)
+    except InvalidInput:
+        return
+    assert parse_vm_spec(json.dumps(spec.given_fields()), "spec") == spec

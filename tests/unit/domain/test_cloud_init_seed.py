@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The seed that cloud-init reads, as another reader of ISO images sees it."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from pycdlib import PyCdlib
+
+from vgpuctl.domain.cloud_init_seed import build_seed_image, hostname_of_vm
+
+TEXT = "#cloud-config\npassword: pässword\n"
+
+
+def files(image: bytes, **how: str) -> dict[str, bytes]:
+    """Return the files of an image, by one of its two trees of long names."""
+    disc = PyCdlib()
+    disc.open_fp(io.BytesIO(image))
+    found = {}
+    for name in ("user-data", "meta-data"):
+        data = io.BytesIO()
+        disc.get_file_from_iso_fp(data, **{next(iter(how)): f"/{name}"})
+        found[name] = data.getvalue()
+    disc.close()
+    return found
+
+
+@pytest.mark.parametrize("tree", ["rr_path", "joliet_path"])
+def test_both_files_have_the_form_of_cloud_init(tree):
+    found = files(build_seed_image(TEXT, "some-id", "vdi-001"), **{tree: ""})
+    assert found["user-data"].decode() == TEXT
+    assert json.loads(found["meta-data"]) == {"instance-id": "some-id", "local-hostname": "vdi-001"}
+
+
+def test_the_volume_is_named_cidata():
+    image = build_seed_image(TEXT, "some-id", "vdi-001")
+    assert image[0x8001:0x8006] == b"CD001"
+    assert image[0x8028:0x8048].rstrip() == b"cidata"
+
+
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [("vdi-001", "vdi-001"), ("a_b", "a-b"), ("a__", "a"), ("web.example.org", "web.example.org"), ("a-.-._b", "a.b")],
+)
+def test_a_vms_name_becomes_a_host_name(name, host):
+    assert hostname_of_vm(name) == host

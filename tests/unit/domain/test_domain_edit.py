@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Editing a domain changes only the requested parts."""
+
+from __future__ import annotations
+
+import pytest
+from lxml import etree
+
+from tests.unit.domain.designs import MACHINE, mdev, passthrough, vendor_vf
+from vgpuctl.domain.domain_edit import DomainEdit, RootPorts, count_root_ports, edit_domain, hostdev_xml
+from vgpuctl.domain.domain_xml import parse_domain, parse_hostdevs
+from vgpuctl.errors import LibvirtFailed, Refused
+from vgpuctl.model.vm import HostdevRef, VmState
+from vgpuctl.value import replace
+
+VF, MDEV = vendor_vf().hostdevs[0], mdev().hostdevs[0]
+XML = """<domain type="kvm"><name>vdi-1</name><uuid>4b20d080-1b54-4048-85b3-a6a62d165c01</uuid><title>a &amp; b</title>
+<memory unit="KiB">1048576</memory><currentMemory unit="KiB">524288</currentMemory><vcpu current="1">2</vcpu><devices>
+<interface type="network"><source network="default" portgroup="p"/><model type="e1000e"/></interface>
+<interface type="bridge"><source bridge="br0"/></interface>
+<hostdev mode="subsystem" type="pci" managed="no"><driver name="vfio"/><source><address domain="0x0000" bus="0x3b" \
+slot="0x00" function="0x4"/></source><alias name="ua-vgpuctl-0"/><rom bar="off"/><address type="pci" \
+domain="0x0000" bus="0x05" slot="0x00" function="0x0"/></hostdev>
+<controller type="pci" index="4" model="pcie-root-port"/><controller type="pci" index="5" model="pcie-root-port"/>
+</devices></domain>"""
+
+
+def canonical(text: str) -> str:
+    """Return canonical XML: equal documents have equal text."""
+    return etree.tostring(etree.fromstring(text), method="c14n").decode()
+
+
+def test_no_change_keeps_every_word() -> None:
+    assert canonical(edit_domain(XML, DomainEdit())) == canonical(XML)
+
+
+def test_memory_vcpus_and_network_change_and_nothing_else() -> None:
+    text = edit_domain(XML, DomainEdit(memory_mib=2048, vcpus=4, network="lab"))
+    expected = XML.replace('unit="KiB">1048576', 'unit="MiB">2048').replace(' current="1">2<', ">4<")
+    expected = expected.replace('<currentMemory unit="KiB">524288</currentMemory>', "")
+    assert canonical(text) == canonical(expected.replace('network="default"', 'network="lab"'))
+
+
+TOPOLOGY = '<cpu mode="host-passthrough"><topology sockets="{}" dies="1" cores="{}" threads="{}"/></cpu><devices>'
+
+
+def test_other_vcpus_change_the_cores_of_a_topology() -> None:
+    text = edit_domain(XML.replace("<devices>", TOPOLOGY.format(1, 1, 2)), DomainEdit(vcpus=8))
+    topology = etree.fromstring(text).find("cpu/topology")
+    assert topology is not None
+    assert dict(topology.attrib) == {"sockets": "1", "dies": "1", "cores": "4", "threads": "2"}
+
+
+def test_vcpus_that_fit_no_number_of_cores_are_refused_with_the_numbers_that_do() -> None:
+    with pytest.raises(Refused, match="3 vCPUs do not fit the CPU topology of vdi-1: sockets=2 dies=1") as caught:
+        edit_domain(XML.replace("<devices>", TOPOLOGY.format(2, 1, 1)), DomainEdit(vcpus=3))
+    assert "a multiple of 2" in str(caught.value.hint)
+
+
+def test_a_replaced_device_keeps_an_admins_elements() -> None:
+    other = replace(VF, carrier="0000:3b:01.2", alias="ua-vgpuctl-1")
+    text = edit_domain(XML, DomainEdit(hostdev_changes=(("0000:3b:00.4", other),)))
+    assert parse_hostdevs(text) == (HostdevRef("pci", "0000:3b:01.2", False, "ua-vgpuctl-1"),)
+    kept = etree.fromstring(text).find("devices/hostdev")
+    assert kept is not None
+    assert {c.tag for c in kept} == {"source", "alias", "driver", "rom", "address"}
+    assert kept.find("address[@bus='0x05']") is not None
+
+
+def test_a_device_of_another_kind_keeps_only_its_guest_address() -> None:
+    text = edit_domain(XML, DomainEdit(hostdev_changes=(("0000:3b:00.4", MDEV),)))
+    kept = etree.fromstring(text).find("devices/hostdev")
+    assert kept is not None
+    assert ({c.tag for c in kept}, kept.get("type")) == ({"source", "alias", "address"}, "mdev")
+
+
+def test_devices_come_and_go() -> None:
+    both = edit_domain(XML, DomainEdit(hostdev_changes=((None, MDEV),)))
+    assert [h.carrier for h in parse_hostdevs(both)] == ["0000:3b:00.4", MDEV.carrier]
+    one = edit_domain(both, DomainEdit(hostdev_changes=((MDEV.carrier, None),)))
+    assert canonical(one) == canonical(XML)
+
+
+@pytest.mark.parametrize("design", [vendor_vf(), mdev(), passthrough()], ids=["vendor-vf", "mdev", "passthrough"])
+def test_a_device_reads_back(design) -> None:
+    for device in design.hostdevs:
+        text = f"<domain><devices>{hostdev_xml(device)}</devices></domain>"
+        assert parse_hostdevs(text) == (HostdevRef(device.kind, device.carrier, device.managed, device.alias),)
+
+
+def test_the_record_is_put_in_and_replaced() -> None:
+    first = vendor_vf().record
+    for record in (first, replace(first, created_vm=False)):
+        text = edit_domain(edit_domain(XML, DomainEdit(record=first)), DomainEdit(record=record))
+        assert parse_domain(text, VmState.STOPPED, MACHINE).record == record
+        assert text.count("urn:vgpuctl:1") == 1
+
+
+def test_missing_elements_cannot_change() -> None:
+    with pytest.raises(Refused, match="interface"):
+        edit_domain("<domain><name>a</name><devices/></domain>", DomainEdit(network="lab"))
+    with pytest.raises(Refused, match="does not refer"):
+        edit_domain(XML, DomainEdit(hostdev_changes=(("0000:ff:00.0", None),)))
+    with pytest.raises(LibvirtFailed):
+        edit_domain("<domain", DomainEdit())
+
+
+def test_ports_are_free_when_no_device_is_behind_them() -> None:
+    assert count_root_ports(XML) == RootPorts(free=1, total=2)
+    assert count_root_ports("<domain><devices/></domain>") == RootPorts(free=0, total=0)
+
+
+def test_only_that_disk_is_replaced_without_its_backing_chain() -> None:
+    disk = "<disk type='file' device='disk'><driver name='qemu' type='qcow2' cache='none'/><source file='{}'/>{}</disk>"
+    chain = "<backingStore type='file'><source file='/base'/></backingStore>"
+    before = XML.replace("<devices>", "<devices>" + disk.format("/a", chain) + disk.format("/b", chain))
+    after = XML.replace("<devices>", "<devices>" + disk.format("/c", "") + disk.format("/b", chain))
+    assert canonical(edit_domain(before, DomainEdit(disk_change=("/a", "/c")))) == canonical(after)
+    with pytest.raises(Refused, match="does not refer to /nothing"):
+        edit_domain(before, DomainEdit(disk_change=("/nothing", "/c")))

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draining a GPU: whatever interrupts it, the stopped desktops run again, or the error names them."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from tests.hosts import open_sim_host, picture
+from tests.layouts import FLEX, Signals, Struck, do, drained, numvfs, said, stand, starts
+from vgpuctl.errors import Interrupted
+from vgpuctl.value import replace
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt])
+def test_a_signal_while_vms_are_drained_brings_all_of_them_back(tmp_path, error):
+    host, signals = drained(tmp_path), Signals()
+    running = picture(host).running
+    if error is not None:
+        signals.come = lambda: (_ for _ in ()).throw(error)
+    struck = replace(host.ports, sysfs=Struck(host.ports.sysfs, signals, numvfs))
+    with pytest.raises(Interrupted) as raised:
+        do(struck, FLEX, "sriov", 6, drain=True, progress=signals)
+    assert (picture(host).running, stand(host)[0][FLEX]) == (running, 8)
+    assert (said(host), raised.value.left) == ({}, [])
+
+
+def test_a_guest_that_goes_off_after_the_signal_is_started_again_too(tmp_path):
+    host, signals = drained(tmp_path), Signals()
+    before = stand(host)
+    asked = []
+
+    class Slow:
+        def __getattr__(self, name):
+            return getattr(host.ports.hypervisor, name)
+
+        def shutdown(self, uuid):
+            asked.append(uuid)
+            signals.come()
+
+        def wait_stopped(self, uuid, deadline_seconds):
+            if uuid in asked:
+                host.ports.hypervisor.shutdown(asked.pop())
+            return host.ports.hypervisor.wait_stopped(uuid, deadline_seconds)
+
+    with pytest.raises(Interrupted) as raised:
+        do(replace(host.ports, hypervisor=Slow()), FLEX, "sriov", 6, drain=True, progress=signals)
+    assert (stand(host), asked, raised.value.left) == (before, [], [])
+
+
+def test_a_signal_during_vm_restart_is_raised_after_all_run(tmp_path):
+    host, signals = drained(tmp_path), Signals()
+    running = picture(host).running
+    struck = replace(host.ports, hypervisor=Struck(host.ports.hypervisor, signals, starts(1)))
+    with pytest.raises(Interrupted, match="SIGINT") as raised:
+        do(struck, FLEX, "sriov", 6, drain=True, progress=signals)
+    assert (picture(host).running, stand(host)[0][FLEX]) == (running, 6)
+    assert raised.value.left == [f"GPU {FLEX}: it is set up"]
+
+
+def test_a_second_signal_ends_it_and_names_the_vms_that_stay_off(tmp_path):
+    unmanaged = picture(open_sim_host(tmp_path, "mixed")).running
+    host, signals = drained(tmp_path), Signals()
+    struck = replace(host.ports, hypervisor=Struck(host.ports.hypervisor, signals, starts(1, 2)))
+    with pytest.raises(Interrupted) as raised:
+        do(struck, FLEX, "sriov", 6, drain=True, progress=signals)
+    assert raised.value.left[1:] == ["VM one is not started again", "VM two is not started again"]
+    assert raised.value.hint == "vgpuctl reconcile starts them, or vgpuctl start-vm NAME"
+    assert picture(host).running == unmanaged
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+def test_one_vm_that_does_not_start_keeps_no_other_off_and_is_named(tmp_path, breaks):
+    unmanaged = picture(open_sim_host(tmp_path, "mixed")).running
+    host = drained(tmp_path)
+    seen = starts(1)
+
+    class Broken:
+        def __getattr__(self, name):
+            return getattr(host.ports.hypervisor, name)
+
+        def start(self, uuid):
+            if seen("start", ()):
+                raise OSError(errno.EIO, "Input/output error")
+            host.ports.hypervisor.start(uuid)
+
+    class Deaf:
+        def __getattr__(self, name):
+            return getattr(host.ports.sysfs, name)
+
+        def write(self, path, text):
+            if breaks and numvfs("write", (path, text)):
+                raise OSError(errno.EIO, "Input/output error")
+            host.ports.sysfs.write(path, text)
+
+    with pytest.raises(Exception, match="sriov_numvfs" if breaks else "not every VM") as raised:
+        do(replace(host.ports, hypervisor=Broken(), sysfs=Deaf()), FLEX, "sriov", 6, drain=True)
+    assert len(picture(host).running) == len(unmanaged) + 1
+    assert "VM one is not started again: Input/output error" in raised.value.left[-1]
+    assert "vgpuctl start-vm NAME" in raised.value.hint

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that are replaced atomically: on the disk before the rename, and recognized if their writer is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.hosts import open_sim_host
+from tests.values import ME
+from vgpuctl.host.atomic_files import SYSTEM_DIRECTORIES, HostUnfinishedFiles, open_unfinished_files
+from vgpuctl.host.claim_store import ClaimStore
+from vgpuctl.host.host_file import HOST_FILE_PATH, HostFileOnDisk
+from vgpuctl.host.processes import HostProcesses
+from vgpuctl.host.scratch import HostScratch
+from vgpuctl.host.system_files import HostSystem
+from vgpuctl.model.vm import DrainedVm
+from vgpuctl.plan import installation
+from vgpuctl.scheduler import modprobe_files
+
+LASTING: dict[str, Callable[[Path, str], None]] = {
+    "host.yaml": lambda path, text: HostFileOnDisk(path, lock_held=lambda: False).replace(text, None),
+    "a file of install-host": lambda path, text: HostSystem(path.parent).put(f"/{path.name}", text, 0o644),
+    "a file of somebody else": lambda path, text: HostSystem(path.parent).put(f"/{path.name}", text, None),
+}
+
+
+@pytest.mark.parametrize("what", LASTING)
+def test_the_text_is_on_the_disk_before_the_file_has_its_name_and_the_name_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A power failure leaves the old file or the new one: fsync(2) the file, rename(2), fsync(2) the directory."""
+    seen: list[object] = []
+    fsync, replace, rename = os.fsync, os.replace, os.rename
+
+    def synced(descriptor: int) -> None:
+        fsync(descriptor)
+        known = os.fstat(descriptor)
+        seen.append(("synced", known.st_ino, known.st_size if descriptor and not is_dir(known.st_mode) else None))
+
+    def renamed(real: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
+        def call(old: Path, new: Path) -> None:
+            seen.append(("renamed", os.stat(old).st_ino, os.stat(old).st_size))
+            real(old, new)
+
+        return call
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed(replace))
+    monkeypatch.setattr(os, "rename", renamed(rename))
+    path = tmp_path / "some.conf"
+    LASTING[what](path, "text")
+    number = os.stat(path).st_ino
+    assert seen == [("synced", number, 4), ("renamed", number, 4), ("synced", os.stat(tmp_path).st_ino, None)]
+
+
+def is_dir(mode: int) -> bool:
+    return mode & 0o170000 == 0o040000
+
+
+def left_by_a_killed_process(write: Callable[[], object]) -> None:
+    """Kill a process just before it renames the file that it wrote."""
+    child = os.fork()
+    if not child:
+
+        def die(*_: object) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        os.replace = os.rename = os.link = die  # type: ignore[assignment]
+        try:
+            write()
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+def claims_in(run: Path) -> ClaimStore:
+    return ClaimStore(run, HostProcesses(), "vgpuctl test")
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "run/drained": lambda root: claims_in(root / "run").add_drained_vm(DrainedVm("uuid", None, ME)),
+    "run/scratch": lambda root: HostScratch(root / "run/scratch").write("template", b"code"),
+    "etc/vgpuctl": lambda root: HostFileOnDisk(root / "etc/vgpuctl/host.yaml", lock_held=lambda: False).replace(
+        "", None
+    ),
+    "etc/modprobe.d": lambda root: HostSystem(root).put(
+        f"{modprobe_files.ADMIN_DIRECTORY}/vgpuctl-nvidia.conf", "", None
+    ),
+    "etc/systemd/system": lambda root: HostSystem(root).put(installation.UNIT_PATH, "", 0o644),
+    "etc/libvirt/hooks": lambda root: HostSystem(root).put(installation.MAIN_HOOK_PATH, "", 0o755),
+    "etc/libvirt/hooks/qemu.d": lambda root: HostSystem(root).put(installation.HOOK_PATH, "", 0o755),
+}
+
+
+@pytest.mark.parametrize("where", WRITERS)
+def test_files_of_a_killed_process_are_removed(tmp_path: Path, where: str) -> None:
+    left_by_a_killed_process(lambda: WRITERS[where](tmp_path))
+    unfinished = open_unfinished_files(tmp_path, tmp_path / "run", tmp_path / "etc/vgpuctl/host.yaml", HostProcesses())
+    (file,) = unfinished.all()
+    assert Path(file.path).parent == tmp_path / where
+    unfinished.remove(file)
+    unfinished.remove(file)
+    assert list((tmp_path / where).iterdir()) == []
+
+
+def test_only_temporary_files_of_dead_writers_are_listed(tmp_path: Path) -> None:
+    me = HostProcesses().current_process()
+    kept = [
+        f".host.yaml.vgpuctl-{me.pid}-{me.start_ticks}",
+        ".host.yaml.4194399",
+        ".host.yaml.vgpuctl-4194399",
+        ".host.yaml.vgpuctl-04194399-1",
+        ".host.yaml.vgpuctl-4194399-1.swp",
+        "host.yaml.vgpuctl-4194399-1",
+        ".vgpuctl-4194399-1",
+    ]
+    for name in kept:
+        (tmp_path / name).write_text("")
+    (tmp_path / ".directory.vgpuctl-4194399-1").mkdir()
+    (tmp_path / ".link.vgpuctl-4194399-1").symlink_to("host.yaml")
+    (tmp_path / ".theirs.vgpuctl-4194399-1").write_text("")
+    os.chown(tmp_path / ".theirs.vgpuctl-4194399-1", 1234, 1234)
+    (tmp_path / ".host.yaml.vgpuctl-4194399-1").write_text("")
+    (tmp_path / f".host.yaml.vgpuctl-{me.pid}-{me.start_ticks - 1}").write_text("")
+    left = HostUnfinishedFiles([tmp_path, tmp_path / "missing"], HostProcesses()).all()
+    assert {Path(file.path).name for file in left} == {
+        ".host.yaml.vgpuctl-4194399-1",
+        f".host.yaml.vgpuctl-{me.pid}-{me.start_ticks - 1}",
+    }
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_is_left_where_host_yaml_is_somebody_elses_is_removed(tmp_path: Path, linked: bool) -> None:
+    """The new file has the owner of the old one before the rename."""
+    etc = tmp_path / "etc/vgpuctl"
+    etc.mkdir(parents=True)
+    real = etc / "host.yaml"
+    if linked:
+        real = tmp_path / "real.yaml"
+        (etc / "host.yaml").symlink_to(real)
+    real.write_text("version: 1\n")
+    os.chown(real, 1234, 1234)
+    file = HostFileOnDisk(etc / "host.yaml", lock_held=lambda: False)
+    left_by_a_killed_process(lambda: file.replace("version: 1\n\n", "version: 1\n"))
+    unfinished = open_unfinished_files(tmp_path, tmp_path / "run", etc / "host.yaml", HostProcesses())
+    left = unfinished.all()
+    assert [os.stat(one.path).st_uid for one in left] == [1234, 1234], "it, and the version before"
+    for one in left:
+        unfinished.remove(one)
+    assert {path.name for path in (*etc.iterdir(), *real.parent.iterdir())} <= {"host.yaml", "real.yaml", "etc"}
+
+
+def test_a_file_whose_writer_came_to_life_is_not_removed(tmp_path: Path) -> None:
+    """Detection and removal may be seconds apart; only the moment of the removal counts."""
+    me = HostProcesses().current_process()
+    path = tmp_path / f".host.yaml.vgpuctl-{me.pid}-{me.start_ticks}"
+    path.write_text("")
+
+    class Gone(HostProcesses):
+        def is_alive(self, process: object) -> bool:
+            return False
+
+    (file,) = HostUnfinishedFiles([tmp_path], Gone()).all()
+    HostUnfinishedFiles([tmp_path], HostProcesses()).remove(file)
+    assert path.exists()
+
+
+def test_every_directory_in_which_files_are_put_is_looked_at() -> None:
+    shells = [directory for places in installation.COMPLETION_DIRECTORIES.values() for directory, _ in places]
+    files = [str(HOST_FILE_PATH), installation.UNIT_PATH, installation.MAIN_HOOK_PATH, installation.HOOK_PATH]
+    assert {*shells, modprobe_files.ADMIN_DIRECTORY, *(os.path.dirname(file) for file in files)} == set(
+        SYSTEM_DIRECTORIES
+    )
+
+
+def test_where_host_yaml_is_a_link_the_directory_of_its_file_is_looked_at(tmp_path: Path) -> None:
+    host = open_sim_host(tmp_path)
+    real = tmp_path / "kept"
+    real.mkdir()
+    (real / "h.yaml").write_text("version: 1\n")
+    host.sim.host_file.parent.mkdir(parents=True, exist_ok=True)
+    host.sim.host_file.symlink_to(real / "h.yaml")
+    left_by_a_killed_process(lambda: host.ports.host_file.replace("version: 1\n\n", "version: 1\n"))
+    left = host.again().ports.unfinished_files.all()
+    assert {Path(file.path).parent for file in left} == {real, host.sim.host_file.parent}, "it and the version before"

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""host.yaml in a snapshot: each GPU's entry; a broken file is a warning and stops placement."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.hosts import Silent, create, mend, open_sim_host, request, start, stop
+from vgpuctl.engine import queries
+from vgpuctl.engine.claim import recheck_scope
+from vgpuctl.engine.cordon import cordon
+from vgpuctl.engine.devices import has_missing_devices
+from vgpuctl.engine.diagnose import diagnose
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.gpu import GpuMode
+from vgpuctl.model.request import PlacementSpec
+from vgpuctl.observe import ReadScope, observe, observe_devices
+from vgpuctl.observe.host_file import read_host_spec
+from vgpuctl.plan.choose import choose_vgpus
+from vgpuctl.value import replace
+
+GPU = "0000:3b:00.0"
+
+
+class Reads:
+    """A sysfs that records which files are read."""
+
+    def __init__(self, sysfs):
+        self.sysfs, self.paths = sysfs, []
+
+    def __getattr__(self, name):
+        return getattr(self.sysfs, name)
+
+    def read(self, path):
+        self.paths.append(path)
+        return self.sysfs.read(path)
+
+
+SAID = f'version: 1\ngpus:\n  "{GPU}": {{mode: vgpu, cordoned: true}}\n'
+
+
+def test_each_gpu_has_its_entry(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    host.sim.host_file.write_text(SAID)
+    look = observe(host.ports, ReadScope())
+    assert {g.address: (g.desired_mode, g.cordoned) for g in look.gpus if g.desired_mode or g.cordoned} == {
+        GPU: (GpuMode.VGPU, True)
+    }
+    assert look.host_file_problem is None
+
+
+def test_observing_under_the_lock_reads_host_yaml_again(tmp_path):
+    host = open_sim_host(tmp_path)
+    host.sim.host_file.parent.mkdir(parents=True, exist_ok=True)
+    host.sim.host_file.write_text("version: 1\nplacement: {policy: breadth, demand: {A100-4C: 2.5}}\n")
+    before = observe(host.ports, ReadScope(types=True))
+    assert (before.placement_spec, before.partial) == (PlacementSpec("breadth", {"A100-4C": 2.5}), False)
+    vgpus = choose_vgpus(before, request("A100-4C"), "6c9a3b4e-0000-4000-8000-000000000000")
+
+    def locked():
+        return observe_devices(host.ports, recheck_scope(before, vgpus), vms=before.vms, status=before.hypervisor)
+
+    same = locked()
+    assert ([g.cordoned for g in same.gpus], same.placement_spec, same.partial) == (
+        [False],
+        before.placement_spec,
+        True,
+    )
+    host.sim.host_file.write_text("version: 1\ngpus: {all: {cordoned: true}}\n")
+    assert [g.cordoned for g in locked().gpus] == [True]
+    host.sim.host_file.write_text("broken: [")
+    assert locked().host_file_problem is not None
+
+
+def test_a_broken_file_warns_read_commands_and_fails_placement(tmp_path):
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"))
+    host.sim.host_file.write_text("version: 1\ngpus: {'x:': }\n")
+    assert any("/etc/vgpuctl/host.yaml:2" in w for w in queries.list_gpus(host.ports).warnings)
+    with pytest.raises(InvalidInput, match=r"host\.yaml"):
+        create(host.ports, request("A100-4C"))
+    stop(host.ports, "vm")
+    assert start(host.ports, "vm").data["state"] == "running"
+
+
+@pytest.mark.parametrize("look", ["list_gpus", "list_profiles", "list_vms", "show_gpu"])
+@pytest.mark.parametrize("text", ["version: 1\ndefaults: {nonsense: 1}\n", "version: 1\nboot: ]\n"])
+def test_read_commands_warn_of_a_broken_file_without_gpus(tmp_path, look, text):
+    host = open_sim_host(tmp_path)
+    host.sim.host_file.write_text(text)
+    arguments = (GPU,) if look == "show_gpu" else ()
+    warned = [w for w in getattr(queries, look)(host.ports, *arguments).warnings if "/etc/vgpuctl/host.yaml:2:" in w]
+    assert len(warned) == 1
+    assert "refused until it is fixed" in warned[0]
+    with pytest.raises(InvalidInput):
+        read_host_spec(host.ports)
+    with pytest.raises(InvalidInput, match=r"host\.yaml:2"):
+        create(host.ports, request("A100-4C"))
+
+
+@pytest.mark.parametrize("text", ["", "\n \n", "# version: 1\n#gpus: {}\n", "gpus: {}\n", "\0" * 40])
+def test_an_emptied_file_warns_and_stops_changes_with_a_hint(tmp_path, text):
+    host = open_sim_host(tmp_path)
+    host.sim.host_file.write_text(text)
+    (warned,) = [w for w in queries.list_gpus(host.ports).warnings if "host.yaml" in w]
+    assert "correct it, or remove it" in warned
+    job = {"dry_run": False, "progress": Silent()}
+    for act in (lambda: create(host.ports, request("A100-4C")), lambda: cordon(host.ports, GPU, cordoned=True, **job)):
+        with pytest.raises(InvalidInput, match=r"host\.yaml") as raised:
+            act()
+        assert "apply --undo" not in raised.value.hint, "no version is kept"
+    assert [fix for fix in broken(host.ports) if "correct it, or remove it" in fix], "and doctor says so too"
+    assert host.sim.host_file.read_text() == text
+    host.sim.host_file.unlink()
+    assert cordon(host.ports, GPU, cordoned=True, **job).changed
+    assert cordon(host.ports, GPU, cordoned=False, **job).changed
+    host.sim.host_file.write_text(text)
+    assert "vgpuctl apply --undo" in queries.list_gpus(host.ports).warnings[0]
+    for act in (lambda: create(host.ports, request("A100-4C")), lambda: cordon(host.ports, GPU, cordoned=True, **job)):
+        with pytest.raises(InvalidInput) as raised:
+            act()
+        assert "vgpuctl apply --undo" in raised.value.hint
+    with pytest.raises(InvalidInput) as raised:
+        mend(host.ports)
+    assert "vgpuctl apply --undo" in raised.value.hint
+    assert [fix for fix in broken(host.ports) if "vgpuctl apply --undo" in fix]
+
+
+def broken(ports):
+    """Doctor's fix for a broken host.yaml."""
+    return [check["fix"] for check in diagnose(ports, ("host-file",))["checks"]]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless", "directory", "large"])
+def test_a_non_regular_file_is_refused(tmp_path, kind):
+    host = open_sim_host(tmp_path)
+    path = host.sim.host_file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    {
+        "pipe": lambda: os.mkfifo(path),
+        "endless": lambda: path.symlink_to("/dev/zero"),
+        "directory": path.mkdir,
+        "large": lambda: (path.touch(), os.truncate(path, 3 << 30)),
+    }[kind]()
+    assert any("host.yaml cannot be read: it is" in w for w in queries.list_gpus(host.ports).warnings)
+    with pytest.raises(InvalidInput, match=r"host\.yaml cannot be read: it is"):
+        cordon(host.ports, GPU, cordoned=True, dry_run=False, progress=Silent())
+
+
+def test_bytes_that_are_not_utf_8_are_refused(tmp_path):
+    host = open_sim_host(tmp_path)
+    host.sim.host_file.write_bytes(b"version: 1 # caf\xe9\n")
+    with pytest.raises(InvalidInput, match=r"host\.yaml is not UTF-8 text"):
+        read_host_spec(host.ports)
+
+
+def test_restoring_a_vms_devices_does_not_read_the_file(tmp_path):
+    host = open_sim_host(tmp_path)
+    create(host.ports, request("A100-4C", name="vm"), start=False)
+    vm = observe(host.ports, ReadScope()).vms[0]
+    reads = Reads(host.ports.sysfs)
+    assert not has_missing_devices(replace(host.ports, sysfs=reads), vm, vm.record)
+    assert [path for path in reads.paths if "current_vgpu_type" in path]
+    assert not [path for path in reads.paths if "host.yaml" in path]

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names and numbers from NVML, the driver or the PCI database; without those they stay unknown."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hosts import open_sim_host
+from vgpuctl.model.gpu import Backend, GpuMode
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.value import replace
+
+TEXT = "version: 1\nnvidia: {nvml: %s}\ngpus:\n  - {model: A100}\n"
+A16 = 'version: 1\nkernel: 5.14.0-427.el9_4.x86_64\nnvidia: {driver: "550.90.05"}\ngpus:\n  - {model: A16}\n'
+IDS = "8086  Intel Corporation\n\t56c0  Flex 170\n10de  NVIDIA Corporation\n\t20f1  GA100 [A100 PCIe 40GB]\n"
+
+
+def test_nvml_gives_size_and_maximum_of_each_type(tmp_path):
+    (gpu,) = observe(open_sim_host(tmp_path).ports, ReadScope(types=True)).gpus
+    found = gpu.find_type("468")
+    assert (gpu.framebuffer_mib, found.framebuffer_mib, found.max_per_gpu) == (40960, 4096, 10)
+
+
+def test_nvml_gives_mig_and_placement_needs_of_types_and_mdevs(tmp_path):
+    a16 = open_sim_host(tmp_path / "a16", text=A16).ports
+    a16.nvml.set_mixed_size(observe(a16, ReadScope()).gpus[0].address, enabled=True)
+    (gpu, *_) = observe(a16, ReadScope(types=True)).gpus
+    assert gpu.backend is Backend.MDEV_VF
+    whole = next(t for t in gpu.types if t.profile == "A16-16Q")
+    assert (whole.placement_ids, whole.placement_size, whole.gi_profile_id) == ((0,), 16, None)
+    look = observe(open_sim_host(tmp_path / "h100", "h100-mig").ports, ReadScope(types=True))
+    one = next(t for t in look.gpus[0].types if t.profile == "H100-1-10C")
+    assert (one.gi_profile_id, one.max_per_gi) == (19, 1)
+    assert [g.mode for g in look.gpus] == [GpuMode.MIG_VGPU, GpuMode.VGPU]
+
+
+@pytest.mark.parametrize("reason", ["absent", "too-old"])
+def test_without_nvml_size_and_maximum_are_unknown_with_a_reason(tmp_path, reason):
+    look = observe(open_sim_host(tmp_path, text=TEXT % reason).ports, ReadScope(types=True))
+    found = look.gpus[0].find_type("468")
+    assert (look.gpus[0].framebuffer_mib, found.framebuffer_mib, found.max_per_gpu) == (None, None, None)
+    assert (look.nvml.available, look.nvml.reason) == (False, reason)
+
+
+class _WithIds:
+    def __init__(self, inner):
+        self._inner, self.reads = inner, 0
+
+    def read(self, path):
+        if path.endswith("/pci.ids"):
+            self.reads += 1
+            return IDS
+        if path.startswith("/proc/driver/nvidia"):
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return self._inner.read(path)
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+
+def test_the_pci_database_names_what_nvml_did_not_and_is_read_once(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    sysfs = _WithIds(host.ports.sysfs)
+    look = observe(replace(host.ports, sysfs=sysfs), ReadScope())
+    assert look.gpu("0000:86:00.0").model == "Intel Corporation Flex 170"
+    assert sysfs.reads == 1
+
+
+def test_model_names_are_read_only_if_needed(tmp_path):
+    host = open_sim_host(tmp_path, "mixed")
+    sysfs = _WithIds(host.ports.sysfs)
+    observe(replace(host.ports, sysfs=sysfs), ReadScope(models=False))
+    assert sysfs.reads == 0

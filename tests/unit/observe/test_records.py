@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims and stuck writes in a snapshot: unreadable ones warn, and under the lock few processes are checked."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults import counted
+from tests.hosts import open_sim_host
+from tests.values import A4C, a100, assigned, claim, vm
+from vgpuctl.errors import Failed
+from vgpuctl.model.port_values import ClaimList
+from vgpuctl.model.vm import ProcessId
+from vgpuctl.observe import ReadScope, observe, observe_devices
+from vgpuctl.value import replace
+
+WANT = ReadScope(models=False)
+
+
+class Records:
+    """Claims that cannot all be listed."""
+
+    is_locked = False
+
+    def __init__(self, read=None, stuck_writes=None):
+        self._read, self._stuck = read, stuck_writes
+
+    def read(self, carriers=None):
+        if self._read is not None:
+            raise self._read
+        return ClaimList((), ("0000:3b:00.4",))
+
+    def stuck_writes(self):
+        if self._stuck is not None:
+            raise self._stuck
+        return ()
+
+
+def closed(name):
+    return PermissionError(13, "Permission denied", f"/run/vgpuctl/{name}")
+
+
+@pytest.mark.parametrize(
+    ("read", "stuck", "said"),
+    [
+        (closed("claims"), None, "the claims (/run/vgpuctl/claims) cannot be read without root"),
+        (None, closed("stuck"), "the records of stuck writes (/run/vgpuctl/stuck) cannot be read without root"),
+        (
+            closed("claims"),
+            closed("stuck"),
+            "the claims (/run/vgpuctl/claims) and the records of stuck writes (/run/vgpuctl/stuck) cannot be read",
+        ),
+    ],
+)
+def test_files_only_for_root_warn(tmp_path, read, stuck, said):
+    look = observe(replace(open_sim_host(tmp_path).ports, claims=Records(read, stuck)), WANT)
+    (warning,) = [w for w in look.warnings if "without root" in w]
+    assert warning.startswith(said)
+    assert look.gpus
+
+
+def test_an_unreadable_claim_counts_as_taken(tmp_path):
+    look = observe(replace(open_sim_host(tmp_path).ports, claims=Records()), WANT)
+    assert look.unreadable_claims == ("0000:3b:00.4",)
+    assert "the claim on 0000:3b:00.4 cannot be read; 0000:3b:00.4 counts as taken" in look.warnings
+    assert [v.carrier for v in look.vgpus] == ["0000:3b:00.4"]
+
+
+@pytest.mark.parametrize("name", ["claims", "stuck"])
+def test_other_read_failures_are_errors_and_not_empty(tmp_path, name):
+    error = OSError(5, "Input/output error", f"/run/vgpuctl/{name}")
+    records = Records(error) if name == "claims" else Records(stuck_writes=error)
+    with pytest.raises(Failed) as raised:
+        observe(replace(open_sim_host(tmp_path).ports, claims=records), WANT)
+    assert raised.value.facts == {"errno": 5, "path": f"/run/vgpuctl/{name}"}
+    assert name in str(raised.value)
+
+
+def test_under_the_lock_only_unseen_vms_processes_are_checked(tmp_path):
+    ports = open_sim_host(tmp_path).ports
+    me, dead = ports.processes.current_process(), ProcessId(1, 1)
+    ours, theirs, gone = (claim(assigned(a100(), A4C, n), n, process) for n, process in ((1, me), (2, me), (3, dead)))
+    for one in (ours, theirs, gone):
+        ports.claims.add(one)
+    status = ports.hypervisor.status()
+
+    def look(watched):
+        return observe_devices(watched, WANT, vms=(vm(1),), status=status)
+
+    free = look(ports)
+    assert free.live_claims == {ours.carrier, theirs.carrier}
+    assert counted(ports, look).count("processes.is_alive") == 2
+    with ports.claims.lock(0):
+        held = look(ports)
+        assert held.live_claims == {theirs.carrier}
+        assert counted(ports, look).count("processes.is_alive") == 2
+    assert held.vgpus == free.vgpus
+    ports.claims.remove(gone.carrier, gone.vm_uuid)
+    ports.claims.remove(theirs.carrier, theirs.vm_uuid)
+    with ports.claims.lock(0):
+        assert "processes.is_alive" not in counted(ports, look)

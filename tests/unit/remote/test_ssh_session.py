@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A remote command with endless output, on a fake connection."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from vgpuctl.remote import shell_line
+from vgpuctl.remote.session import RemoteCommand, Watch
+from vgpuctl.remote.ssh_session import SshSession
+
+PIECE = 1 << 16
+BEGUN = b"vgpuctl-over-ssh 1234\n"
+
+
+class Endless:
+    """A transport and its channel: the remote command prints forever, without a line end."""
+
+    def __init__(self, stream: str, fail_at: int, piece: bytes = b"x" * PIECE, begun: bytes = b"") -> None:
+        self.stream = stream
+        self.piece = piece
+        self.begun = begun
+        self.reads = 0
+        self.fail_at = fail_at
+        self.window = 1000
+        self.taken = b""
+        self.shut = False
+        self.eof_received = self.closed = False
+        self.ends = os.pipe()
+
+    def open_session(self) -> Endless:
+        return self
+
+    def is_active(self) -> bool:
+        return True
+
+    def exec_command(self, line: str) -> None:
+        self.line = line
+
+    def shutdown_write(self) -> None:
+        self.shut = True
+
+    def send_ready(self) -> bool:
+        return self.window > 0
+
+    def send(self, piece: bytes) -> int:
+        assert self.window, "paramiko waits here, and hears no stop"
+        taken = min(len(piece), self.window)
+        self.window -= taken
+        self.taken += piece[:taken]
+        return taken
+
+    def close(self) -> None:
+        for end in self.ends:
+            os.close(end)
+
+    def fileno(self) -> int:
+        return self.ends[0]
+
+    def exit_status_ready(self) -> bool:
+        return False
+
+    def recv_ready(self) -> bool:
+        return self.stream == "out"
+
+    def recv_stderr_ready(self) -> bool:
+        return self.stream == "err"
+
+    def recv(self, size: int) -> bytes:
+        self.reads += 1
+        assert self.reads < self.fail_at, "it reads and reads, and hears no stop"
+        begun, self.begun = self.begun, b""
+        return begun or self.piece[:size]
+
+    recv_stderr = recv
+
+
+@pytest.mark.parametrize("stream", ["out", "err"])
+def test_output_without_an_end_hinders_no_stop(stream):
+    played = Endless(stream, 1000)
+    session = SshSession("gpu-01", "root", played, time.monotonic() + 60, lambda: None)
+    try:
+        ran = session.run(
+            RemoteCommand(("list-gpus",)),
+            Watch(time.monotonic() + 60, lambda line: None, lambda: 3 if played.reads > 9 else 0),
+        )
+    finally:
+        session.close()
+    assert ran.abandon_reason == "it was not waited for"
+
+
+@pytest.mark.parametrize("line", [b"x" * PIECE, b"y\n" * (PIECE // 2)])
+def test_endless_stderr_is_reported_up_to_a_limit(line):
+    played = Endless("err", 10_000, line)
+    reported: list[str] = []
+    session = SshSession("gpu-01", "root", played, time.monotonic() + 60, lambda: None)
+    try:
+        session.run(
+            RemoteCommand(("list-gpus",)),
+            Watch(time.monotonic() + 60, reported.append, lambda: 3 if played.reads > 200 else 0),
+        )
+    finally:
+        session.close()
+    assert played.reads > 200
+    assert len(reported) <= 10_001
+    assert PIECE < sum(map(len, reported)) <= (1 << 20) + 100 or len(reported) == 10_001
+    assert reported[-1] == "what it prints on stderr from here on is not shown"
+
+
+@pytest.mark.parametrize(
+    ("begun", "reads", "why"),
+    [(b"", 18, "it printed more than 1 MiB before vgpuctl began"), (BEGUN, 300, "it printed more than 16 MiB")],
+)
+def test_output_without_an_end_is_given_up_before_it_fills_the_memory(begun, reads, why):
+    played = Endless("out", reads, begun=begun)
+    session = SshSession("gpu-01", "root", played, time.monotonic() + 60, lambda: None)
+    try:
+        ran = session.run(RemoteCommand(("list-gpus",)), Watch(time.monotonic() + 60, lambda line: None, lambda: 0))
+    finally:
+        session.close()
+    assert (ran.status, ran.abandon_reason) == (None, why)
+
+
+def test_a_process_id_that_is_none_does_not_begin_the_answer():
+    assert shell_line.split_output(b"vgpuctl-over-ssh " + b"1" * 5000 + b"\n") is None
+    assert shell_line.split_output(BEGUN + b"{}") == (b"", 1234, b"{}")
+
+
+def test_unread_stdin_does_not_block_a_stop_and_progress_is_reported():
+    played = Endless("none", 1)
+    sent: list[int] = []
+    looks: list[int] = []
+
+    def stops() -> int:
+        looks.append(1)
+        return 3 if len(looks) > 10 else 0
+
+    session = SshSession("gpu-01", "root", played, time.monotonic() + 60, lambda: None)
+    try:
+        ran = session.run(
+            RemoteCommand((), b"y" * 5000, 10), Watch(time.monotonic() + 60, lambda line: None, stops, sent.append)
+        )
+    finally:
+        session.close()
+    assert (ran.abandon_reason, sent, played.taken, played.shut) == (
+        "it was not waited for",
+        [1000],
+        b"y" * 1000,
+        False,
+    )
+
+
+def test_all_of_standard_input_is_sent_and_then_closed():
+    played = Endless("none", 1)
+    played.window = 5000
+    session = SshSession("gpu-01", "root", played, time.monotonic() + 5, lambda: None)
+    try:
+        session.run(
+            RemoteCommand(("apply",), b"z" * 5000),
+            Watch(time.monotonic() + 5, lambda line: None, lambda: 3 if played.shut else 0),
+        )
+    finally:
+        session.close()
+    assert (played.taken, played.shut) == (b"z" * 5000, True)

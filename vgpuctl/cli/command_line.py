@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Splits a command line into options with their values, and other arguments, before click parses it.
+
+click reports neither how often an option was given nor where its value begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import click
+
+from vgpuctl.value import Value
+
+
+class Token(Value):
+    """An option with its value, or another argument.
+
+    `value_offset`: where the value begins if option and value are one argument, as in `--gpu=A100`.
+    """
+
+    args: tuple[str, ...]
+    option: click.Option | None = None
+    value_offset: int | None = None
+
+
+def split_front_options(args: list[str], options: Mapping[str, click.Option]) -> tuple[list[Token], list[str]]:
+    """Return the options before the command's name, and the arguments from the command's name on."""
+    tokens: list[Token] = []
+    while args and args[0].startswith("-"):
+        tokens.append(_take_token(args, options))
+    return tokens, args
+
+
+def split_tokens(args: Sequence[str], options: Mapping[str, click.Option]) -> Iterator[Token]:
+    """Yield the options and other arguments of a command."""
+    rest = list(args)
+    while rest:
+        if rest[0] == "--":
+            yield from (Token((arg,)) for arg in rest)
+            return
+        yield _take_token(rest, options)
+
+
+def _take_token(rest: list[str], options: Mapping[str, click.Option]) -> Token:
+    """Remove and return the next option with its value, or the next other argument."""
+    arg = rest.pop(0)
+    if arg.startswith("--"):
+        name, equals, _ = arg.partition("=")
+        option = options.get(name)
+        if equals or option is None or option.is_flag:
+            return Token((arg,), option, len(name) + 1 if equals else None)
+        return Token((arg, *_take_value(rest)), option)
+    letters = arg[1:] if arg.startswith("-") else ""
+    for index, letter in enumerate(letters, 1):
+        option = options.get(f"-{letter}")
+        if option is not None and not option.is_flag:
+            attached = index + 1 < len(arg)
+            return Token((arg,), option, index + 1) if attached else Token((arg, *_take_value(rest)), option)
+    return Token((arg,))
+
+
+def _take_value(rest: list[str]) -> list[str]:
+    return [rest.pop(0)] if rest else []
+
+
+def option_value(token: Token) -> str:
+    """Return the option's value as it was given."""
+    return token.args[-1][token.value_offset or 0 :]
+
+
+def refuse_conflicting_values(args: Sequence[str], context: click.Context) -> None:
+    """Raise a usage error if an option that takes one value is given twice with different values.
+
+    A group owns the options before the command's name; those after it belong to the command.
+    """
+    options = dict(list_spellings(context.command.get_params(context)))
+    tokens = (
+        split_front_options(list(args), options)[0]
+        if isinstance(context.command, click.Group)
+        else split_tokens(args, options)
+    )
+    values: dict[str, str] = {}
+    for token in tokens:
+        option = token.option
+        if option is None or option.multiple or option.is_flag:
+            continue
+        value = values.setdefault(str(option.name), option_value(token))
+        if value != option_value(token):
+            from vgpuctl.cli.suggest import UsageErrorWithHint
+
+            name = max(option.opts, key=len)
+            message = f"{name} is given twice: {value} and {option_value(token)}"
+            raise UsageErrorWithHint(message, f"{name} takes one value: leave one out", context)
+
+
+def list_spellings(params: Sequence[click.Parameter]) -> Iterator[tuple[str, click.Option]]:
+    """Yield every spelling of each option, with the option."""
+    for param in params:
+        if isinstance(param, click.Option):
+            yield from ((spelling, param) for spelling in (*param.opts, *param.secondary_opts))

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a command on other hosts by SSH: the same arguments for vgpuctl on each host, and one combined result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from vgpuctl.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from vgpuctl.cli.remote_argv import ForwardedArgs
+    from vgpuctl.cli.settings import Settings
+    from vgpuctl.cli.signals import SignalGuard
+    from vgpuctl.remote.bootstrap import BootstrapPlan
+    from vgpuctl.remote.fanout import FanoutTask, HostReply
+    from vgpuctl.remote.target import Target
+
+LOCAL_ONLY_COMMANDS = {
+    "completion": "it is about this shell",
+    "sim": "a simulated host is on this machine; VGPUCTL_HOST in the environment there names one",
+}
+READ_ONLY_COMMANDS = frozenset(
+    {
+        "list-gpus", "show-gpu", "list-profiles", "explain", "list-vgpus", "list-vms", "show-vm", "diff", "assert",
+        "export", "import", "console", "address", "list-images", "fits", "simulate",
+    }
+)  # fmt: skip
+"""Commands that change nothing: they may be run again if a reply was lost."""
+PREVIEW_OPTIONS = ("dry_run", "print_xml")
+OUTPUT_FILE_OPTIONS = ("plot", "write")
+"""Options of simulate that name output files: root would write them on the other host, where nobody looks."""
+
+
+def run(settings: Settings, context: click.Context) -> int:
+    """Run a command on the hosts that the global options name, print the result, and return the exit status."""
+    from vgpuctl.cli import failures, remote_result, signals
+
+    settings.kind = "-".join(context.command_path.split()[1:])
+    with signals.handle_signals() as guard:
+        try:
+            targets = _resolve_targets(settings)
+            replies = _collect_replies(settings, context, targets, guard)
+            guard.close()
+        except BaseException as exc:  # noqa: BLE001
+            guard.close()
+            return failures.report(exc, settings, signal_status=guard.status)
+        stopped = guard.status if guard.received else 0
+        if len(settings.ssh_hosts) == 1 and settings.hosts is None:
+            return remote_result.print_reply(settings, replies[0], stopped)
+        return remote_result.print_replies(settings, replies, stopped)
+
+
+def _resolve_targets(settings: Settings) -> tuple[Target, ...]:
+    """Return the hosts, each once. --hosts overrides VGPUCTL_HOST, as --host does.
+
+    Raises:
+        InvalidInput, NotFound: an address or the inventory is wrong, or a pattern matches no host.
+    """
+    from vgpuctl.remote.target import parse_url
+
+    if settings.hosts is not None and settings.is_host_explicit and not settings.ssh_hosts:
+        raise InvalidInput(f"--host {settings.host} does not go with --hosts {settings.hosts}", hint="leave one out")
+    urls = settings.ssh_hosts if settings.hosts is None or settings.is_host_explicit else ()
+    targets = [parse_url(url) for url in urls]
+    if settings.hosts is not None:
+        from vgpuctl.cli import requests
+        from vgpuctl.remote import inventory, limit
+
+        inventory_targets = inventory.parse_inventory(requests.read_text(settings.hosts, "inventory"), settings.hosts)
+        targets += limit.apply_limit(inventory_targets, settings.limit)
+    elif settings.limit:
+        raise InvalidInput("--limit goes with --hosts FILE", hint="name a host alone: --host ssh://HOST")
+    if not targets:
+        raise InvalidInput(f"{settings.hosts} names no host", hint="docs/remote.md tells the format")
+    return tuple({target.name: target for target in targets}.values())
+
+
+def _collect_replies(
+    settings: Settings, context: click.Context, targets: tuple[Target, ...], guard: SignalGuard
+) -> tuple[HostReply, ...]:
+    command_words = context.command_path.split()[1:]
+    if command_words[0] in LOCAL_ONLY_COMMANDS:
+        raise InvalidInput(
+            f"{command_words[0]} is not for other hosts: {LOCAL_ONLY_COMMANDS[command_words[0]]}",
+            hint="leave --host ssh:// out",
+        )
+    option = next(
+        (name for name in OUTPUT_FILE_OPTIONS if settings.kind == "simulate" and context.params.get(name)), None
+    )
+    if option is not None:
+        raise InvalidInput(
+            f"--{option} {context.params[option]}: simulate makes no file on another host",
+            hint=f"leave --{option} out: --json tells what was found, and the same --seed makes the same requests",
+        )
+    task = _build_task(settings, context, single_host=len(targets) == 1 and settings.hosts is None)
+    from vgpuctl.cli import signals
+
+    with signals.block_signals():
+        from vgpuctl.remote import fanout
+        from vgpuctl.remote.ssh import SshConnector
+    return fanout.run(targets, task, SshConnector(), lambda: len(guard.received))
+
+
+def _build_task(settings: Settings, context: click.Context, *, single_host: bool) -> FanoutTask:
+    from vgpuctl import __version__
+    from vgpuctl.cli import remote_argv, streams
+    from vgpuctl.remote import fanout
+    from vgpuctl.remote.session import RemoteCommand
+
+    root = context.find_root()
+    forwarded = remote_argv.forward_args(settings.args, context.command, root.command.params)
+    show_progress = settings.progress or not settings.json
+    front = ["--json", *(["--progress"] if show_progress and may_change_host(settings, context) else [])]
+
+    def report_line(name: str, line: str) -> None:
+        if line.strip():
+            streams.write_err(streams.sanitize(line) if single_host else f"{name}: {streams.sanitize(line)}")
+
+    if settings.host_deadline == 0:
+        raise InvalidInput("--host-deadline 0: no host answers at once", hint="say a number of seconds")
+    remote_args = (*front, *forwarded.args)
+    return fanout.FanoutTask(
+        RemoteCommand(remote_args, _read_stdin_file(forwarded)),
+        may_change_host(settings, context),
+        __version__,
+        report_line,
+        settings.host_deadline or fanout.DEADLINE_SECONDS,
+        settings.hosts_at_a_time or fanout.MAX_PARALLEL,
+        _prepare_bootstrap(context, remote_args, report_line if show_progress else None),
+    )
+
+
+def _prepare_bootstrap(
+    context: click.Context, remote_args: tuple[str, ...], report_line: Callable[[str, str], None] | None
+) -> BootstrapPlan | None:
+    """Return the plan that installs vgpuctl on the other host before install-host runs; None without --wheelhouse.
+
+    Raises:
+        InvalidInput, NotFound: there is no wheelhouse with vgpuctl.
+    """
+    directory = context.params.get("wheelhouse")
+    if directory is None:
+        return None
+    from vgpuctl.plan import installation
+    from vgpuctl.remote import bootstrap, wheelhouse
+
+    referring_paths = (installation.UNIT_PATH, installation.HOOK_PATH, installation.MAIN_HOOK_PATH)
+    contents = wheelhouse.read_wheelhouse(directory)
+    return bootstrap.plan_bootstrap(
+        contents, remote_args, referring_paths, dry_run=bool(context.params["dry_run"]), report_line=report_line
+    )
+
+
+def _read_stdin_file(forwarded: ForwardedArgs) -> bytes:
+    if forwarded.stdin_file is None:
+        return b""
+    from vgpuctl.cli import requests
+
+    return requests.read_text(forwarded.stdin_file).encode()
+
+
+def may_change_host(settings: Settings, context: click.Context) -> bool:
+    """Say whether the command may change a host: then it has progress, and after a lost reply its result is unknown."""
+    if settings.kind == "doctor" and not context.params.get("fix"):
+        return False
+    if settings.kind == "plan-moves" and not settings.yes:
+        return False
+    return settings.kind not in READ_ONLY_COMMANDS and not any(context.params.get(name) for name in PREVIEW_OPTIONS)

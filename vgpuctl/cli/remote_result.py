@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints the replies of other hosts: one host's like a local result, several hosts' as one document or one page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vgpuctl import __version__
+from vgpuctl.cli import document, failures, output, pages, run, shape_check, streams, tables
+from vgpuctl.cli.failures import Failure
+from vgpuctl.cli.result import CommandOutput
+from vgpuctl.cli.shapes import KINDS
+from vgpuctl.cli.tables import Block, Table
+from vgpuctl.errors import HostCannot, ResultUnknown, VgpuctlError
+from vgpuctl.value import Value, replace
+
+if TYPE_CHECKING:
+    from vgpuctl.cli.settings import Settings
+    from vgpuctl.remote.fanout import HostReply
+    from vgpuctl.remote.reply import Reply
+    from vgpuctl.remote.target import Target
+
+KIND = "hosts"
+SOME_FAILED = "some-hosts-failed"
+STATUSES_WORST_FIRST = (5, 1, 3, 6, 2, 4, 75, 7)
+"""Exit statuses of hosts, the worst first: partly applied, failed, what a person has to decide or fix, what trying
+elsewhere or again may solve, and a difference. A stop by the user is worse than all; any other status counts as 1."""
+MAX_NAMES = 5
+
+
+class HostRow(Value):
+    """One host in the result. `document` comes from vgpuctl on that host, or is made here in the same form."""
+
+    host: str
+    address: str
+    exit_status: int
+    seconds: float
+    document: Mapping[str, Any]
+
+
+class HostPage(Value):
+    """What people see of one host: its part of the result, and complete lines for stderr."""
+
+    host: str
+    blocks: tuple[Block, ...]
+    stderr_lines: tuple[str, ...]
+
+
+def print_reply(settings: Settings, reply: HostReply, stopped: int) -> int:
+    """Print one host's reply as the command prints its own result, and return the exit status."""
+    reply = _check_reply(settings, reply)
+    if reply.reply is None:
+        status = failures.report(_reply_error(reply), settings, signal_status=stopped or 130)
+        return stopped or status
+    for warning in reply.reply.warnings:
+        streams.write_err(f"warning: {streams.sanitize(warning)}")
+    body = reply.reply.document
+    settings.kind = str(body.get("kind", settings.kind))
+    if not body["ok"]:
+        failures.print_failure(settings, parse_failure(body["error"]), document.text(body) if settings.json else None)
+        return reply.reply.status
+    if settings.json:
+        changes = {output.LOCAL: body["data"]} if body.get("changed") else {}
+        printed = output.write_result(settings.kind, lambda: streams.write_out(document.text(body)), changes)
+        return reply.reply.status if printed else 1
+    return run.print_result(settings, _command_result(settings, reply.reply))
+
+
+def print_replies(settings: Settings, replies: Sequence[HostReply], stopped: int) -> int:
+    """Print several hosts' replies, and return the worst exit status."""
+    replies = [_check_reply(settings, reply) for reply in replies]
+    rows = [_host_row(settings, reply, stopped) for reply in replies]
+    warnings = [warning for reply in replies if reply.reply for warning in reply.reply.warnings]
+    changes = {row.host: row.document.get("data") for row in rows if row.document["ok"] and row.document.get("changed")}
+    status = stopped or worst_status(row.exit_status for row in rows)
+    if settings.json:
+        text = _hosts_document(settings.kind, rows, warnings, status)
+        printed = False
+        try:
+            printed = output.write_result(settings.kind, lambda: streams.write_out(text), changes)
+        finally:
+            if not printed:
+                _print_failures(settings, rows)
+        return status if printed else 1
+    host_pages = [
+        _host_page(row, *_render_page(settings.kind, row.document["data"])) for row in rows if row.document["ok"]
+    ]
+    blocks = join_pages([(page.host, page.blocks) for page in host_pages])
+
+    def write() -> None:
+        if blocks and streams.is_terminal(sys.stdout):
+            tables.print_rich(blocks, sys.stdout)
+        elif blocks:
+            streams.write_out(tables.render_plain(blocks))
+
+    try:
+        printed = output.write_result(settings.kind, write, changes)
+    finally:
+        page_lines = (line for page in host_pages for line in page.stderr_lines)
+        for line in (*(f"warning: {warning}" for warning in warnings), *page_lines):
+            streams.write_err(streams.sanitize(line))
+        _print_failures(settings, rows)
+    return status if printed else 1
+
+
+def _print_failures(settings: Settings, rows: Sequence[HostRow]) -> None:
+    failed = [row for row in rows if not row.document["ok"]]
+    for row in failed:
+        _print_failure(settings, row)
+    if failed:
+        streams.write_err(streams.sanitize(f"vgpuctl: {_summary(rows, failed)}   [{SOME_FAILED}]"))
+
+
+def worst_status(statuses: Any) -> int:
+    """Return the worst of exit statuses."""
+    normalized = {
+        status if status in STATUSES_WORST_FIRST or status == 0 or status >= 128 else 1 for status in statuses
+    }
+    stopped = [status for status in normalized if status >= 128]
+    return max(stopped) if stopped else next((status for status in STATUSES_WORST_FIRST if status in normalized), 0)
+
+
+def parse_failure(error: Mapping[str, Any]) -> Failure:
+    """Return the failure that a document reports; another vgpuctl made it, so no field of it is certain."""
+    hint, facts, status = error.get("hint"), error.get("facts"), error.get("exit_status")
+    return Failure(
+        str(error.get("code", "failed")),
+        str(error.get("message", "")),
+        status if isinstance(status, int) else 1,
+        None if hint is None else str(hint),
+        dict(facts) if isinstance(facts, dict) else {},
+        _string_list(error.get("undone")),
+        _string_list(error.get("left")),
+    )
+
+
+def _string_list(value: object) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list) else []
+
+
+def _host_row(settings: Settings, reply: HostReply, stopped: int) -> HostRow:
+    target, address = reply.target, _ssh_url(reply.target)
+    if reply.reply is not None:
+        return HostRow(target.name, address, reply.reply.status, reply.seconds, reply.reply.document)
+    failure = failures.failure_from_exception(_reply_error(reply), settings, signal_status=stopped or 130)
+    return HostRow(
+        target.name, address, failure.status, reply.seconds, failures.failure_document(failure, settings.kind)
+    )
+
+
+def _ssh_url(target: Target) -> str:
+    user = f"{target.user}@" if target.user else ""
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    return f"ssh://{user}{host}{f':{target.port}' if target.port else ''}"
+
+
+def _reply_error(reply: HostReply) -> BaseException:
+    return reply.error if reply.error is not None else RuntimeError(f"{reply.target.name}: no answer and no error")
+
+
+def _command_result(settings: Settings, reply: Reply) -> CommandOutput:
+    """Return the output that the command printed on the other host, as a local result."""
+    body, data = reply.document, reply.document["data"]
+    notes = _string_list(data.get("notes")) if isinstance(data, dict) else []
+    warnings = tuple(_string_list(body.get("warnings")))
+    raw = _raw_text(settings.kind, data)
+    return CommandOutput(data, bool(body.get("changed")), warnings, tuple(notes), raw, reply.status)
+
+
+def _raw_text(kind: str, data: Any) -> str | None:
+    """Return the text of commands that print plain text, without control characters; None for other commands."""
+    if kind == "assert":
+        return ""
+    if kind in ("export", "import"):
+        return streams.sanitize(str(data["text"]))
+    if kind == "create-vm" and set(data) == {"xml"}:
+        return streams.sanitize(str(data["xml"])).rstrip("\n") + "\n"
+    return None
+
+
+def _hosts_document(command: str, rows: Sequence[HostRow], warnings: Sequence[str], status: int) -> str:
+    changed = any(bool(row.document.get("changed")) for row in rows)
+    data = {"command": command, "hosts": rows}
+    failed = [row for row in rows if not row.document["ok"]]
+    if not failed:
+        return document.success_text(KIND, data, changed=changed, warnings=warnings)
+    error = {
+        "code": SOME_FAILED,
+        "message": _summary(rows, failed),
+        "hint": None,
+        "facts": {"failed": [row.host for row in failed]},
+        "exit_status": status,
+        "undone": [],
+        "left": [f"{row.host}: {left}" for row in failed for left in _string_list(row.document["error"].get("left"))],
+    }
+    return document.failure_text(KIND, error, changed=changed, data=data, warnings=warnings)
+
+
+def _summary(rows: Sequence[HostRow], failed: Sequence[HostRow]) -> str:
+    labels = [f"{row.host} ({row.document['error'].get('code', 'failed')})" for row in failed]
+    more = f" and {len(labels) - MAX_NAMES} more" if len(labels) > MAX_NAMES else ""
+    return f"{len(failed)} of {len(rows)} hosts failed: {', '.join(labels[:MAX_NAMES])}{more}"
+
+
+def _check_reply(settings: Settings, reply: HostReply) -> HostReply:
+    """Return the reply; if its data has not the shape that this version expects, replace the data with an error."""
+    if reply.reply is None or not reply.reply.document["ok"]:
+        return reply
+    body = reply.reply.document
+    kind, data = body.get("kind"), body["data"]
+    mismatch = None if kind == settings.kind else f"it is of the kind {kind!r:.99}"
+    mismatch = mismatch or shape_check.find_mismatch(data, KINDS[settings.kind])
+    if mismatch is None:
+        try:
+            _render_page(settings.kind, data)
+            return reply
+        except Exception as exc:  # noqa: BLE001 - a page may rely on more than the shape guarantees
+            mismatch = f"{type(exc).__name__} {exc}"
+    return replace(reply, reply=None, error=_shape_error(settings.kind, reply.target, body, mismatch))
+
+
+def _shape_error(kind: str, target: Target, body: Mapping[str, Any], mismatch: str) -> VgpuctlError:
+    """Return the error for a reply of another shape. If it reports a change, only the change itself is certain."""
+    address = _ssh_url(target)
+    problem = f"what vgpuctl there answers is not what {kind} answers here: {mismatch}"
+    install_hint = f"bring this vgpuctl there: vgpuctl --host {address} install-host --wheelhouse DIR"
+    if body.get("changed") is not True:
+        return HostCannot(
+            f"{target.name}: {problem}",
+            hint=f"this is {__version__}; ssh {address} vgpuctl --version tells which is there; {install_hint}",
+            check="version",
+            here=__version__,
+        )
+    error = ResultUnknown(
+        f"{target.name}: {kind} is done there, and {problem}",
+        hint=f"{install_hint}; then look there: {output.inspect_command(kind, body['data'], address)}",
+        lines=output.result_lines(kind, body["data"]),
+        here=__version__,
+    )
+    error.changed = True
+    return error
+
+
+def _render_page(kind: str, data: Any) -> tuple[list[Block], list[str]]:
+    """Return what people see of a reply on stdout, and the lines for stderr."""
+    raw = _raw_text(kind, data)
+    if raw is not None:
+        return list(raw.splitlines()), []
+    page = pages.page(kind, data)
+    return list(page.blocks), list(page.stderr_lines)
+
+
+def _host_page(row: HostRow, blocks: Sequence[Block], stderr_lines: Sequence[str]) -> HostPage:
+    data = row.document["data"]
+    notes = _string_list(data.get("notes")) if isinstance(data, dict) else []
+    lines = [f"{row.host}: {line}" for line in stderr_lines]
+    lines += [f"warning: {row.host}: {line}" for line in _string_list(row.document.get("warnings"))]
+    return HostPage(row.host, tuple(blocks), (*lines, *(f"note: {row.host}: {line}" for line in notes)))
+
+
+def join_pages(sections: Sequence[tuple[str, Sequence[Block]]]) -> list[Block]:
+    """Join the hosts' pages; if each is one table with the same headers, the result is one table."""
+    non_empty = [(name, blocks) for name, blocks in sections if blocks]
+    single_blocks = [
+        (name, blocks[0]) for name, blocks in non_empty if len(blocks) == 1 and isinstance(blocks[0], Table)
+    ]
+    host_tables = [(name, block) for name, block in single_blocks if isinstance(block, Table)]
+    if host_tables and len(host_tables) == len(non_empty) and len({table.headers for _, table in host_tables}) == 1:
+        rows = tuple((name, *row) for name, table in host_tables for row in table.rows)
+        return [Table(("HOST", *host_tables[0][1].headers), rows, host_tables[0][1].right_aligned)]
+    pages_: list[Block] = []
+    for name, blocks in non_empty:
+        pages_ += [*([""] if pages_ else []), f"== {name}", *blocks]
+    return pages_
+
+
+def _print_failure(settings: Settings, row: HostRow) -> None:
+    failure = parse_failure(row.document["error"])
+    if not failure.message.startswith(f"{row.host}: "):
+        failure.message = f"{row.host}: {failure.message}"
+    streams.write_err("\n".join(failures.text_lines(failure, verbose=settings.verbose)))

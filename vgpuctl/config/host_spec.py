@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`/etc/vgpuctl/host.yaml`: the desired state of this host, as far as vgpuctl reads it today.
+
+`version: 1` is required, and unknown keys are refused from the first release on, so that an older vgpuctl never
+silently ignores a later key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from vgpuctl.config import rules
+from vgpuctl.config.mig_spec import MIG_JSON_SCHEMA, check_gpu_keys, dump_mig, parse_mig_spec
+from vgpuctl.config.placement_spec import PLACEMENT_SHAPE, parse_placement_spec
+from vgpuctl.config.scheduler_spec import SCHEDULER_SHAPE, dump_scheduler, parse_scheduler_spec
+from vgpuctl.config.shape import Key, Shape, mapping_of, nonempty_list
+from vgpuctl.config.vm_fields import DEFAULTABLE_FIELDS, GPU_MODES
+from vgpuctl.config.vm_keys import make_key
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.mig import MigSpec
+from vgpuctl.model.request import PlacementSpec
+from vgpuctl.model.vgpu_scheduler import SchedulerSpec
+from vgpuctl.value import EMPTY_MAPPING, Value
+
+FORMAT_VERSION = 1
+
+
+class Defaults(Value):
+    """Values for fields that a VM spec or a command line leaves out."""
+
+    image: str | None = None
+    memory: str | None = None
+    vcpus: int | None = None
+    network: str | None = None
+    os: str | None = None
+    storage_pool: str | None = None
+
+
+class GpuSpec(Value):
+    """The configuration of a GPU. `vfs` None: as many as the driver creates itself; `cordoned`: no new vGPUs on it.
+
+    `scheduler` None: NVIDIA's driver decides. `profiles`: only these are placed on it; `reserved_for`: only for VMs
+    whose names match one of these patterns. `mig` None: its MIG mode and instances stay as they are; `mixed_size`:
+    whether vGPUs of several sizes may be on it at once.
+    """
+
+    mode: str | None = None
+    vfs: int | None = None
+    cordoned: bool | None = None
+    scheduler: SchedulerSpec | None = None
+    profiles: tuple[str, ...] | None = None
+    reserved_for: tuple[str, ...] | None = None
+    mig: MigSpec | None = None
+    mixed_size: bool | None = None
+
+
+class VgpuSpec(Value):
+    """A vGPU without a VM, created again after each boot: its profile, and where it is (an mdev's UUID or a VF)."""
+
+    profile: str
+    gpu: str
+    carrier: str
+    vgpu_params: Mapping[str, str] = EMPTY_MAPPING
+
+
+class BootSpec(Value):
+    """Settings for restore-host after a boot. `deadline_seconds`: how long it waits for drivers and VFs.
+
+    `hold_libvirt_seconds`: how long libvirt's start waits for them; VMs of GPUs that become ready later start
+    afterwards.
+    """
+
+    deadline_seconds: int = 300
+    hold_libvirt_seconds: int = 30
+
+
+class HostSpec(Value):
+    """The host file /etc/vgpuctl/host.yaml. `gpus` by PCI address, model or "all", `vgpus` by name.
+
+    `placement`: on which GPU new vGPUs go, of those with room.
+    """
+
+    version: int
+    defaults: Defaults = Defaults()
+    gpus: Mapping[str, GpuSpec] = EMPTY_MAPPING
+    vgpus: Mapping[str, VgpuSpec] = EMPTY_MAPPING
+    boot: BootSpec = BootSpec()
+    placement: PlacementSpec = PlacementSpec()
+
+
+def parse_host_spec(text: str, path: str) -> HostSpec:
+    """Read host.yaml; `path` is its path, for messages.
+
+    Raises:
+        InvalidInput: each problem as `file:line:column: path: what is wrong`; also for an empty text, as a broken pipe
+            or a full disk leaves it.
+    """
+    if all(not line or line.startswith("#") for line in (line.strip() for line in text.splitlines())):
+        raise InvalidInput(f"{path} says nothing: a host.yaml has at least 'version: {FORMAT_VERSION}'", path=path)
+    from vgpuctl.config.yaml_reader import parse_document  # the YAML reader is not needed for types and defaults
+
+    given: dict[str, Any] = parse_document(text, path, HOST_SHAPE)
+    return HostSpec(**given)
+
+
+def dump_keys(entry: Value | None, keys: Iterable[str]) -> dict[str, object]:
+    """Return the values of some keys of a host.yaml entry, as the file has them; None for keys that are not set."""
+    return {key: dump_value(getattr(entry, key, None)) for key in keys}
+
+
+def dump_value(value: object) -> object:
+    """Return a value as host.yaml writes it: a tuple as a list, a scheduler as a mapping, an empty value as None."""
+    if isinstance(value, SchedulerSpec):
+        return dump_scheduler(value)
+    if isinstance(value, MigSpec):
+        return dump_mig(value)
+    if isinstance(value, tuple):
+        return list(value) or None
+    if isinstance(value, Mapping):
+        return dict(value) or None
+    return value if value or value is False else None
+
+
+def format_one_line(value: object) -> str:
+    """Return a value as host.yaml writes it, in one line."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {format_one_line(item)}' for key, item in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(format_one_line, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check_version(value: object) -> object:
+    if value != FORMAT_VERSION or isinstance(value, bool | float):
+        raise ValueError(
+            f"this vgpuctl reads version {FORMAT_VERSION} of host.yaml, written 'version: {FORMAT_VERSION}'"
+        )
+    return value
+
+
+def _parse_defaults(value: object) -> Defaults:
+    given: dict[str, Any] = DEFAULTS_SHAPE.check(value)
+    return Defaults(**given)
+
+
+def _parse_gpus(value: object) -> dict[str, GpuSpec]:
+    given: Any = mapping_of(rules.gpu_key, GPU_SHAPE)(value)
+    return {address: GpuSpec(**entry) for address, entry in given.items()}
+
+
+def _parse_vgpus(value: object) -> dict[str, VgpuSpec]:
+    given: Any = mapping_of(rules.name, VGPU_SHAPE)(value)
+    name_by_carrier: dict[object, str] = {}
+    duplicates: list[rules.Problem] = []
+    for name, entry in given.items():
+        other = name_by_carrier.setdefault(entry["carrier"], name)
+        if other != name:
+            duplicates.append(
+                rules.Problem((name, "carrier"), f"{entry['carrier']} is the carrier of vGPU {other} too")
+            )
+    if duplicates:
+        raise rules.ValidationError(tuple(duplicates))
+    return {name: VgpuSpec(**entry) for name, entry in given.items()}
+
+
+def _parse_boot(value: object) -> BootSpec:
+    given: dict[str, Any] = BOOT_SHAPE.check(value)
+    return BootSpec(**given)
+
+
+DEFAULTS_SHAPE = Shape(
+    "Defaults",
+    "What fills a field that a VM spec or a command line leaves out.",
+    tuple(make_key(field) for field in DEFAULTABLE_FIELDS),
+)
+_TEXT_LIST_SCHEMA = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1},
+    ]
+}
+GPU_SHAPE = Shape(
+    "Gpu",
+    "What a GPU is set up for; vgpuctl apply, set-mode, set-mig, set-mixed-size, set-scheduler and cordon write it.",
+    (
+        Key("mode", rules.gpu_mode, "what the GPU is set up for", {"enum": list(GPU_MODES), "type": "string"}),
+        Key("vfs", rules.vfs, "how many virtual functions are on", {"minimum": 0, "maximum": 256, "type": "integer"}),
+        Key("cordoned", rules.boolean, "true: nothing new is placed on it", {"type": "boolean"}),
+        Key(
+            "scheduler",
+            parse_scheduler_spec,
+            "how NVIDIA's driver divides the GPU's time",
+            nested_shape=SCHEDULER_SHAPE,
+        ),
+        Key(
+            "profiles",
+            nonempty_list(rules.allowed_profile),
+            "only these vGPU profiles are placed on it",
+            _TEXT_LIST_SCHEMA,
+        ),
+        Key(
+            "reserved_for",
+            nonempty_list(rules.name_pattern),
+            "only for VMs with such names, like vdi-*",
+            _TEXT_LIST_SCHEMA,
+        ),
+        Key(
+            "mig",
+            parse_mig_spec,
+            "off, the GPU instances that there are, or the vGPUs that there is room for",
+            MIG_JSON_SCHEMA,
+        ),
+        Key("mixed_size", rules.boolean, "true: vGPUs of several sizes may be on it at once", {"type": "boolean"}),
+    ),
+    check_gpu_keys,
+)
+VGPU_SHAPE = Shape(
+    "Vgpu",
+    "A vGPU without a VM, which restore-host makes again after each boot; create-vgpu and delete-vgpu write it.",
+    (
+        Key("profile", rules.profile, "the vGPU profile", {"minLength": 1, "type": "string"}, required=True),
+        Key("gpu", rules.pci_address, "the GPU's PCI address", {"type": "string"}, required=True),
+        Key("carrier", rules.carrier, "the mdev's UUID, or the VF's PCI address", {"type": "string"}, required=True),
+        make_key("vgpu_params"),
+    ),
+)
+BOOT_SHAPE = Shape(
+    "Boot",
+    "How restoring after a boot goes about it.",
+    (
+        Key(
+            "deadline_seconds",
+            rules.deadline_seconds,
+            "how long drivers and VFs are waited for; 300 when it is left out",
+            {"minimum": 1, "maximum": 3600, "type": "integer"},
+        ),
+        Key(
+            "hold_libvirt_seconds",
+            rules.hold_seconds,
+            "how long libvirt's start waits for GPUs that are not ready; 30 when it is left out",
+            {"minimum": 0, "maximum": 3600, "type": "integer"},
+        ),
+    ),
+)
+HOST_SHAPE = Shape(
+    "HostSpec",
+    "The host file /etc/vgpuctl/host.yaml.",
+    (
+        Key("version", _check_version, "the version of this file's format", {"const": FORMAT_VERSION}, required=True),
+        Key("defaults", _parse_defaults, "fill what is not typed for a new VM", nested_shape=DEFAULTS_SHAPE),
+        Key(
+            "gpus",
+            _parse_gpus,
+            "what each GPU is set up for, by PCI address (in quotes), by model, or all",
+            entry_shape=GPU_SHAPE,
+        ),
+        Key("vgpus", _parse_vgpus, "vGPUs without a VM, by name", entry_shape=VGPU_SHAPE),
+        Key("boot", _parse_boot, "restoring after a boot", nested_shape=BOOT_SHAPE),
+        Key("placement", parse_placement_spec, "on which GPU new vGPUs go", nested_shape=PLACEMENT_SHAPE),
+    ),
+)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON Schemas of the files that people write, for editors and for checks by other programs.
+
+The shapes that check the files also produce the schemas, so both always match. A schema expresses less than the rules
+(it cannot check fields together), so vgpuctl itself never uses it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vgpuctl.config.host_spec import HOST_SHAPE
+from vgpuctl.config.shape import Key, Shape
+from vgpuctl.config.vm_spec import VM_SHAPE
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def vm_spec_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a VM spec."""
+    return _make_schema(VM_SHAPE, "vm-spec", "vgpuctl VM spec")
+
+
+def host_schema() -> dict[str, Any]:
+    """Return the JSON Schema of /etc/vgpuctl/host.yaml."""
+    return _make_schema(HOST_SHAPE, "host", "vgpuctl host file")
+
+
+def _make_schema(shape: Shape, name: str, title: str) -> dict[str, Any]:
+    return {"$schema": DRAFT, "$id": f"urn:vgpuctl:schema:{name}", "title": title, **_mapping_schema(shape)}
+
+
+def _mapping_schema(shape: Shape) -> dict[str, Any]:
+    required = [key.name for key in shape.keys if key.required]
+    return {
+        "description": shape.help,
+        "type": "object",
+        "properties": {key.name: _value_schema(key) for key in shape.keys},
+        **({"required": required} if required else {}),
+        "additionalProperties": False,
+    }
+
+
+def _value_schema(key: Key) -> dict[str, Any]:
+    body = _mapping_schema(key.nested_shape) if key.nested_shape is not None else dict(key.json_schema)
+    if key.entry_shape is not None:
+        body = {
+            "type": "object",
+            "additionalProperties": {"anyOf": [_mapping_schema(key.entry_shape), {"type": "null"}]},
+        }
+    if not key.required:
+        body = {"anyOf": [*body.get("anyOf", [body]), {"type": "null"}]}
+    return {**body, "description": key.help}

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The user-data of cloud-init, checked before a VM gets it: text that cloud-init would ignore is refused.
+
+cloud-init recognizes the kinds by how the text begins (cloudinit/handlers/__init__.py, INCLUSION_TYPES_MAP) or by a
+MIME header, and only warns in the guest's log about anything else. For cloud-config the YAML is parsed too; only the
+guest's cloud-init knows how a module uses its keys. No message quotes the text: it holds secrets.
+"""
+
+from __future__ import annotations
+
+from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
+
+from vgpuctl.config.yaml_reader import LocatedProblem, problems_error
+from vgpuctl.errors import InvalidInput
+from vgpuctl.model.request import UserData
+from vgpuctl.model.yaml_text import YamlError, compose_yaml
+
+MAX_USER_DATA_BYTES = 1 << 20
+CLOUD_CONFIG = "#cloud-config"
+_ARCHIVE = "#cloud-config-archive"
+_JINJA = "## template: jinja"
+_INCLUDES = ("#include", "#include-once")
+_HEADERS = (CLOUD_CONFIG, _ARCHIVE, "#cloud-config-jsonp", "#cloud-boothook", *_INCLUDES, "#part-handler")
+_MIME = ("mime-version:", "content-type: multipart/")
+
+
+def parse_user_data(text: str, path: str) -> UserData:
+    """Return user-data that cloud-init understands; `path` is its file, for messages.
+
+    Raises:
+        InvalidInput: each problem as `file:line:column: what is wrong`.
+    """
+    if len(text.encode()) > MAX_USER_DATA_BYTES:
+        raise _problem_error(path, 1, f"it is larger than {MAX_USER_DATA_BYTES >> 10} KiB")
+    if "\0" in text:
+        raise _problem_error(path, text[: text.index("\0")].count("\n") + 1, "it is not text: it holds a NUL byte")
+    if text.startswith("\ufeff"):
+        raise _problem_error(path, 1, "it begins with a byte order mark, behind which cloud-init finds no header")
+    lines = [line.rstrip() for line in text.split("\n")]
+    if lines[0].lower().startswith(_MIME):
+        return UserData(path, text)
+    jinja = lines[0] == _JINJA
+    header = lines[1] if jinja and len(lines) > 1 else lines[0]
+    word, _, rest = header.partition(" ")
+    if not header.startswith("#!") and word not in _HEADERS:
+        words = ", ".join((*_HEADERS, "#!", f"'{_JINJA}'"))
+        where = "its second line" if jinja else "its first line"
+        raise _problem_error(path, 1 + jinja, f"cloud-init would ignore it: {where} must begin with one of {words}")
+    if not jinja and word in (CLOUD_CONFIG, _ARCHIVE):
+        _check_yaml(text, path, SequenceNode if word == _ARCHIVE else MappingNode)
+    elif not any(lines[1 + jinja :]) and not (rest and word in _INCLUDES):
+        raise _problem_error(path, 1, "nothing follows its header")
+    return UserData(path, text)
+
+
+def _check_yaml(text: str, path: str, expected: type[MappingNode] | type[SequenceNode]) -> None:
+    """Check that the text is YAML of the expected kind; the reader's own error quotes the text, so it is dropped."""
+    kind = "a mapping (key: value)" if expected is MappingNode else "a list of parts"
+    problem: InvalidInput | None = None
+    try:
+        node = compose_yaml(text)
+    except YamlError as exc:
+        problem = problems_error(
+            path, [LocatedProblem(exc.line, exc.column, "", "it is not YAML: the structure breaks off here")]
+        )
+    if problem is not None:
+        raise problem
+    if node is None or (isinstance(node, ScalarNode) and not node.value):
+        raise _problem_error(path, 1, f"nothing follows its first line; {kind} is due")
+    if not isinstance(node, expected):
+        raise problems_error(
+            path, [LocatedProblem(node.start_mark.line + 1, node.start_mark.column + 1, "", f"{kind} is due here")]
+        )
+
+
+def _problem_error(path: str, line: int, text: str) -> InvalidInput:
+    return problems_error(path, [LocatedProblem(line, 1, "", text)])

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MIG and mixed sizes: a mode that waits for a reset, instances that no vGPU can use, and the settings of host.yaml.
+
+Sources: NVML's nvmlDeviceGetMigMode (current and pending); NVIDIA's AI Enterprise administration guide, "MIG-backed
+vGPUs". With vendor-specific VFIO, a bus reset hangs hosts with Linux 7 and newer.
+"""
+
+from __future__ import annotations
+
+from vgpuctl.doctor.check import (
+    Check,
+    CheckContext,
+    Finding,
+    RequiredPaths,
+    fail,
+    not_applicable,
+    ok,
+    parse_version,
+    require_snapshot,
+    unknown,
+    warn,
+)
+from vgpuctl.doctor.gpus import shorten
+from vgpuctl.doctor.versions import KERNEL_RELEASE
+from vgpuctl.model.gpu import MODES_WITHOUT_VFS, Backend, Gpu, GpuMode
+from vgpuctl.model.mig import GpuInstance, MigState
+from vgpuctl.model.snapshot import Snapshot
+
+RESET_HANGS_SINCE = (7,)
+_NO_MIG = "no GPU here has MIG, or NVML does not tell of it"
+
+
+def _check_mig_mode(context: CheckContext, snapshot: Snapshot) -> Finding:
+    mig_gpus = _mig_gpus(snapshot)
+    if not mig_gpus:
+        return not_applicable(_NO_MIG)
+    waiting = [(gpu, mig) for gpu, mig in mig_gpus if mig.enabled is not mig.pending_enabled]
+    if not waiting:
+        return ok(*shorten([f"{gpu.address}: MIG is {_on_or_off(mig.enabled)}" for gpu, mig in mig_gpus]))
+    lines = [
+        f"{gpu.address} ({gpu.model}): MIG is {_on_or_off(mig.enabled)}, and "
+        f"{_on_or_off(mig.pending_enabled)} after its next reset"
+        for gpu, mig in waiting
+    ]
+    release = (context.file(KERNEL_RELEASE).text or "").strip()
+    if parse_version(release) >= RESET_HANGS_SINCE and any(g.backend is Backend.VENDOR_VF for g in snapshot.gpus):
+        return warn(
+            *shorten(lines),
+            f"{KERNEL_RELEASE}: {release}; with vendor-specific VFIO a reset hangs such a host until its power is cut",
+            fix="reboot the host; never nvidia-smi --gpu-reset here",
+        )
+    return warn(
+        *shorten(lines),
+        fix="reboot the host, or stop who has the driver open (vgpuctl doctor driver-holders) and run vgpuctl set-mig"
+        " again; no nvidia-smi --gpu-reset while VFs are on",
+    )
+
+
+def _check_mig_instances(context: CheckContext, snapshot: Snapshot) -> Finding:
+    mig_gpus = [
+        (gpu, mig) for gpu, mig in _mig_gpus(snapshot) if mig.enabled and gpu.desired_mode not in MODES_WITHOUT_VFS
+    ]
+    if not mig_gpus:
+        return not_applicable("no GPU for vGPUs has MIG on")
+    without_instances = [
+        f"{gpu.address} ({gpu.model}): MIG is on, and it has no GPU instance"
+        for gpu, mig in mig_gpus
+        if not mig.instances
+    ]
+    if without_instances:
+        return fail(
+            *shorten(without_instances),
+            "no vGPU can be made on it",
+            fix="vgpuctl set-mig GPU PROFILE[:N]... makes GPU instances (--off turns MIG off); those of host.yaml:"
+            " vgpuctl restore-host",
+        )
+    unusable = [
+        f"{gpu.address}: GPU instance {instance.gi_id} ({_profile_name(mig, instance)}) has no vGPU type"
+        for gpu, mig in mig_gpus
+        for instance in mig.instances
+        if not _has_type(context, gpu, instance)
+    ]
+    if unusable:
+        return warn(
+            *shorten(unusable),
+            fix="vgpuctl set-mig GPU --for VGPU_PROFILE[:N] makes those that vGPUs need",
+        )
+    return ok(*shorten([f"{gpu.address}: {len(mig.instances)} GPU instances" for gpu, mig in mig_gpus]))
+
+
+def _has_type(context: CheckContext, gpu: Gpu, instance: GpuInstance) -> bool:
+    """Return whether a vGPU can be in an instance; assumed where no type reports its instance."""
+    profile_ids = {t.gi_profile_id for t in context.instance_types.get(gpu.address, ())} - {None}
+    return not profile_ids or instance.profile_id in profile_ids
+
+
+def _profile_name(mig: MigState, instance: GpuInstance) -> str:
+    profile = mig.find_profile(instance.profile_id)
+    return profile.name if profile is not None else f"profile {instance.profile_id}"
+
+
+def _check_partition(context: CheckContext, snapshot: Snapshot) -> Finding:
+    if snapshot.host_file_problem is not None:
+        return unknown(snapshot.host_file_problem)
+    configured = [g for g in snapshot.gpus if _has_desired_partition(g)]
+    if not configured:
+        return not_applicable("host.yaml asks for neither MIG nor mixed sizes")
+    unreported = [g.address for g in configured if g.has_nvidia_driver and g.mig is None and g.mixed_size is None]
+    if unreported and not snapshot.nvml.available:
+        return unknown(f"NVML does not tell how these are partitioned: {', '.join(unreported)}")
+    lines = [line for g in configured for line in context.partition_drift.get(g.address, ())]
+    if lines:
+        return warn(
+            *shorten(lines),
+            "turning VFs off and on, or loading the driver again, takes GPU instances and mixed sizes away",
+            fix="vgpuctl restore-host; where VMs run on it: vgpuctl apply --drain",
+        )
+    return ok(f"{len(configured)} GPU(s) are partitioned as host.yaml asks")
+
+
+def _has_desired_partition(gpu: Gpu) -> bool:
+    if gpu.desired_mode not in (None, GpuMode.VGPU):
+        return False
+    return gpu.desired_mig is not None or gpu.desired_mixed_size is not None
+
+
+def _mig_gpus(snapshot: Snapshot) -> list[tuple[Gpu, MigState]]:
+    return [(gpu, gpu.mig) for gpu in snapshot.gpus if gpu.has_nvidia_driver and gpu.mig is not None]
+
+
+def _on_or_off(value: bool) -> str:
+    return "on" if value else "off"
+
+
+CHECKS = (
+    Check(
+        id="mig-mode",
+        title="no change of MIG waits for a reset",
+        looks_at=f"NVML, `{KERNEL_RELEASE}`",
+        run=require_snapshot(_check_mig_mode),
+        paths=RequiredPaths(files=(KERNEL_RELEASE,)),
+        explains=("busy", "partition", "no-capacity"),
+    ),
+    Check(
+        id="mig-instances",
+        title="GPUs with MIG on have GPU instances that vGPUs can use",
+        looks_at="NVML",
+        run=require_snapshot(_check_mig_instances),
+        explains=("no-capacity", "partition"),
+        needs_partitions=True,
+    ),
+    Check(
+        id="partition",
+        title="MIG and mixed sizes are as host.yaml asks",
+        looks_at="NVML, `mig:` and `mixed_size:` of `/etc/vgpuctl/host.yaml`",
+        run=require_snapshot(_check_partition),
+        explains=("partition", "no-capacity"),
+        needs_partitions=True,
+    ),
+)

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's vGPU scheduler: whether the configured one runs, and whether the driver's options have the right effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vgpuctl.doctor.check import (
+    Check,
+    CheckContext,
+    Finding,
+    RequiredPaths,
+    fail,
+    not_applicable,
+    ok,
+    require_snapshot,
+    unknown,
+    warn,
+)
+from vgpuctl.doctor.gpus import shorten
+from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec
+from vgpuctl.scheduler.driver_version import MODULE_VERSION, PROC_VERSION, parse_driver_version
+from vgpuctl.scheduler.limits import running_scheduler, satisfies
+from vgpuctl.scheduler.log_line import parse_scheduler_log
+from vgpuctl.scheduler.modprobe_files import (
+    DIRECTORIES,
+    DRIVER_PARAMS,
+    ModprobeFile,
+    ParameterSetting,
+    find_configured_dword,
+    find_loaded_dword,
+    overridden_settings,
+    parse_settings,
+)
+from vgpuctl.scheduler.registry_dword import (
+    REGISTRY_KEY,
+    DriverGeneration,
+    decode_dword,
+    driver_generation,
+    wrong_generation,
+)
+from vgpuctl.steps.set_scheduler import scheduler_text, set_scheduler_command
+
+_NO_GPU = "no GPU here has NVIDIA's driver"
+
+
+def _check_scheduler(context: CheckContext, snapshot: Snapshot) -> Finding:
+    configured = [(gpu, gpu.desired_scheduler) for gpu in _nvidia_gpus(snapshot) if gpu.desired_scheduler is not None]
+    if not configured:
+        return not_applicable("host.yaml asks for no scheduler of a GPU with NVIDIA's driver")
+    states = [(gpu, spec, _runs_spec(context, snapshot, gpu, spec)) for gpu, spec in configured]
+    differing = [(gpu, spec) for gpu, spec, is_running in states if is_running is False]
+    if differing:
+        command = set_scheduler_command(differing[0][0].address, differing[0][1])
+        return warn(
+            *shorten([_describe_scheduler(context, gpu, spec) for gpu, spec in differing]),
+            fix=f"{command} --drain; what was written for modprobe counts once the driver is loaded again",
+        )
+    unreported = [_describe_scheduler(context, gpu, spec) for gpu, spec, is_running in states if is_running is None]
+    if unreported:
+        return unknown(*shorten(unreported))
+    return ok(*shorten([_describe_scheduler(context, gpu, spec) for gpu, spec in configured]))
+
+
+def _runs_spec(context: CheckContext, snapshot: Snapshot, gpu: Gpu, spec: SchedulerSpec) -> bool | None:
+    """Return whether a GPU runs the configured scheduler; None if neither NVML, log nor driver parameters report it."""
+    state = running_scheduler(gpu)
+    if state is not None:
+        return satisfies(state, spec)
+    logged_policy = _logged_policy(context, gpu)
+    if logged_policy is not None and logged_policy is not spec.policy:
+        return False
+    dword, generation = (
+        find_loaded_dword(context.file(DRIVER_PARAMS).text or "", gpu.address),
+        _generation(context, snapshot, gpu),
+    )
+    if dword is None or generation is None:
+        return True if logged_policy is not None and spec == SchedulerSpec(logged_policy) else None
+    try:
+        return decode_dword(generation, dword) == spec
+    except ValueError:
+        return False
+
+
+def _logged_policy(context: CheckContext, gpu: Gpu) -> SchedulerPolicy | None:
+    """Return the policy in the kernel log; a later change through NVML is not logged, but then NVML reports it."""
+    state = parse_scheduler_log(context.kernel_log or (), gpu.address)
+    return state.policy if state is not None else None
+
+
+def _describe_scheduler(context: CheckContext, gpu: Gpu, spec: SchedulerSpec) -> str:
+    state = running_scheduler(gpu)
+    dword = find_loaded_dword(context.file(DRIVER_PARAMS).text or "", gpu.address)
+    logged_policy = _logged_policy(context, gpu)
+    log_text = "what runs is not known" if logged_policy is None else f"{logged_policy} runs by the kernel log"
+    running_text = f"{state.policy or 'a policy that is not known'} runs" if state is not None else log_text
+    loaded_text = f", the driver was loaded with {REGISTRY_KEY}=0x{dword:08X}" if dword is not None else ""
+    return f"{gpu.address}: {scheduler_text(spec)} is asked for, {running_text}{loaded_text}"
+
+
+def _check_registry_lines(context: CheckContext, snapshot: Snapshot) -> Finding:
+    if not _nvidia_gpus(snapshot):
+        return not_applicable(_NO_GPU)
+    settings, problems = _read_settings(context)
+    overridden = [
+        f"{setting.path}:{setting.line} sets {setting.name}, and does not count"
+        for setting in overridden_settings(settings)
+    ]
+    if overridden:
+        last = {setting.name: setting for setting in settings}
+        effective = [f"{setting.path}:{setting.line} counts for {setting.name}" for setting in last.values()]
+        return fail(
+            *shorten(overridden),
+            *effective,
+            fix="the kernel keeps the last value of a parameter: put all keys into one line, joined by ';'",
+        )
+    if problems:
+        return unknown(*problems)
+    return ok(f"{len(settings)} line(s) set registry words, each parameter once")
+
+
+def _check_registry_word(context: CheckContext, snapshot: Snapshot) -> Finding:
+    gpus = _nvidia_gpus(snapshot)
+    if not gpus:
+        return not_applicable(_NO_GPU)
+    settings, problems = _read_settings(context)
+    dwords = [
+        (gpu, where, dword)
+        for gpu in gpus
+        for where, dword in _registry_words(context, settings, gpu)
+        if dword is not None
+    ]
+    if not dwords:
+        return unknown(*problems) if problems else ok(f"no {REGISTRY_KEY} is set for any GPU")
+    generations = {gpu.address: _generation(context, snapshot, gpu) for gpu, _, _ in dwords}
+    if None in generations.values():
+        return unknown(f"the driver's version is not known (NVML, {MODULE_VERSION}, {PROC_VERSION})")
+    decodable = [
+        (f"{gpu.address}, {where}", generation, dword)
+        for gpu, where, dword in dwords
+        if (generation := generations[gpu.address])
+    ]
+    wrong_dwords = [
+        f"{label}: {why}"
+        for label, generation, dword in decodable
+        if (why := _explain_word(generation, dword)) is not None
+    ]
+    if wrong_dwords:
+        return warn(
+            *shorten(wrong_dwords),
+            fix="vgpuctl set-scheduler GPU --policy POLICY --via modprobe writes the word as this driver reads it",
+        )
+    return ok(
+        *shorten(
+            [f"{label}: {scheduler_text(decode_dword(generation, dword))}" for label, generation, dword in decodable]
+        )
+    )
+
+
+def _explain_word(generation: DriverGeneration, dword: int) -> str | None:
+    try:
+        decode_dword(generation, dword)
+    except ValueError as error:
+        return str(error)
+    return wrong_generation(generation, dword)
+
+
+def _registry_words(
+    context: CheckContext, settings: tuple[ParameterSetting, ...], gpu: Gpu
+) -> Iterator[tuple[str, int | None]]:
+    yield "loaded", find_loaded_dword(context.file(DRIVER_PARAMS).text or "", gpu.address)
+    yield "at the next load", find_configured_dword(settings, gpu.address)
+
+
+def _nvidia_gpus(snapshot: Snapshot) -> tuple[Gpu, ...]:
+    return tuple(gpu for gpu in snapshot.gpus if gpu.has_nvidia_driver)
+
+
+def _generation(context: CheckContext, snapshot: Snapshot, gpu: Gpu) -> DriverGeneration | None:
+    limits = gpu.scheduler.limits if gpu.scheduler is not None else None
+    file_version = parse_driver_version(context.file(MODULE_VERSION).text, context.file(PROC_VERSION).text)
+    version = snapshot.nvml.driver_version or file_version
+    return driver_generation(version, adaptive=limits.supports_adaptive if limits is not None else None)
+
+
+def _read_settings(context: CheckContext) -> tuple[tuple[ParameterSetting, ...], list[str]]:
+    """Return the registry dwords that modprobe's files set, and why some of the files cannot be read."""
+    files, problems = read_modprobe_files(context)
+    return parse_settings(files), problems
+
+
+def read_modprobe_files(context: CheckContext) -> tuple[tuple[ModprobeFile, ...], list[str]]:
+    """Return modprobe's files, for equal names the one in the first directory, and why some cannot be read.
+
+    The check has to declare the directories as `configs`.
+    """
+    files: dict[str, ModprobeFile] = {}
+    problems: list[str] = []
+    for folder in DIRECTORIES:
+        listing = context.folder(folder)
+        problems += [listing.problem] if listing.problem else []
+        for name in listing.names or ():
+            if not name.endswith(".conf") or name in files:
+                continue
+            content = context.file(f"{folder}/{name}")
+            problems += [content.problem] if content.problem else []
+            files[name] = ModprobeFile(f"{folder}/{name}", content.text or "")
+    return tuple(files.values()), problems
+
+
+_MODPROBE_PATHS = RequiredPaths(files=(DRIVER_PARAMS, MODULE_VERSION, PROC_VERSION), configs=DIRECTORIES)
+
+CHECKS = (
+    Check(
+        id="scheduler",
+        title="each GPU runs the scheduler that host.yaml asks for",
+        looks_at=f"NVML, the kernel's log, `{DRIVER_PARAMS}`, `/etc/vgpuctl/host.yaml`",
+        run=require_snapshot(_check_scheduler),
+        paths=RequiredPaths(files=(DRIVER_PARAMS, MODULE_VERSION, PROC_VERSION)),
+        explains=("scheduler",),
+        needs_logs=True,
+    ),
+    Check(
+        id="registry-lines",
+        title="no option of nvidia.ko is lost behind a second line",
+        looks_at=f"`NVreg_RegistryDwords` in `{'/*.conf`, `'.join(DIRECTORIES)}/*.conf`",
+        run=require_snapshot(_check_registry_lines),
+        paths=_MODPROBE_PATHS,
+        explains=("scheduler",),
+    ),
+    Check(
+        id="registry-word",
+        title=f"{REGISTRY_KEY} means on this driver what it was written for",
+        looks_at=f"`{DRIVER_PARAMS}`, `{MODULE_VERSION}`, `{PROC_VERSION}`, `{'/*.conf`, `'.join(DIRECTORIES)}/*.conf`",
+        run=require_snapshot(_check_registry_word),
+        paths=_MODPROBE_PATHS,
+        explains=("scheduler",),
+    ),
+)

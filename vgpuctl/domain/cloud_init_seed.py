@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The seed that cloud-init reads in a guest: an ISO 9660 image named `cidata` with user-data and meta-data.
+
+That is cloud-init's NoCloud data source (doc/rtd/reference/datasources/nocloud.rst): both files must exist, and a guest
+whose disk does not know the instance-id yet applies them at its first boot.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+
+from pycdlib import PyCdlib
+
+VOLUME_LABEL = "cidata"
+_ROOT_ONLY_MODE = 0o100400
+"""A file that only root may read, even in a guest whose desktop mounts CD-ROMs by itself."""
+
+
+def hostname_of_vm(vm_name: str) -> str:
+    """Return a VM's name as a host name: letters, digits and '-', with no '-' at either end of a part."""
+    parts = (part.replace("_", "-").strip("-") for part in vm_name.split("."))
+    return ".".join(part for part in parts if part)
+
+
+def build_seed_image(user_data: str, instance_id: str, hostname: str) -> bytes:
+    """Return the ISO image; meta-data is JSON, a part of the YAML that cloud-init reads."""
+    meta = json.dumps({"instance-id": instance_id, "local-hostname": hostname}) + "\n"
+    image = PyCdlib()
+    image.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=VOLUME_LABEL)
+    for name, text in (("user-data", user_data), ("meta-data", meta)):
+        data = text.encode()
+        short = name.upper().replace("-", "_")
+        image.add_fp(
+            io.BytesIO(data),
+            len(data),
+            iso_path=f"/{short}.;1",
+            rr_name=name,
+            joliet_path=f"/{name}",
+            file_mode=_ROOT_ONLY_MODE,
+        )
+    buffer = io.BytesIO()
+    image.write_fp(buffer)
+    image.close()
+    return buffer.getvalue()

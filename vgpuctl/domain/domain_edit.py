@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Change the XML of an existing domain: what the request says, and nothing else.
+
+An admin may have changed anything by hand; all of it stays, even the guest's PCI address when a device is replaced.
+"""
+
+from __future__ import annotations
+
+import math
+
+from lxml import etree
+
+from vgpuctl.domain.domain_xml import hostdev_carrier
+from vgpuctl.domain.metadata import ROOT_TAG, record_to_xml
+from vgpuctl.errors import LibvirtFailed, Refused
+from vgpuctl.model.request import DesignHostdev
+from vgpuctl.model.vm import VmRecord
+from vgpuctl.value import Value
+
+_PARSER = etree.XMLParser(resolve_entities=False, no_network=True)
+_PCI_FIELDS = (("domain", 0, 4), ("bus", 5, 7), ("slot", 8, 10), ("function", 11, 12))
+
+
+class DomainEdit(Value):
+    """The changes: None and empty mean unchanged.
+
+    `hostdev_changes` holds (current carrier, device in its place): None as carrier adds the device, None as device
+    removes the carrier's device. `network`: of the first network card that has one. `disk_change`: (current file, qcow2
+    file in its place).
+    """
+
+    memory_mib: int | None = None
+    vcpus: int | None = None
+    network: str | None = None
+    disk_change: tuple[str, str] | None = None
+    hostdev_changes: tuple[tuple[str | None, DesignHostdev | None], ...] = ()
+    record: VmRecord | None = None
+
+
+class RootPorts(Value):
+    """The root ports of a domain: how many there are, and how many have no device behind them."""
+
+    free: int
+    total: int
+
+
+def hostdev_xml(device: DesignHostdev, *, indented: bool = False) -> str:
+    """Return the element that gives a host device to a domain; `indented` for people. An empty alias is omitted."""
+    element = _hostdev_element(device)
+    if indented:
+        etree.indent(element)
+    return etree.tostring(element, encoding="unicode")
+
+
+def edit_domain(xml: str, edit: DomainEdit) -> str:
+    """Return a domain's XML with these changes.
+
+    Raises:
+        LibvirtFailed: it is not a domain's XML.
+        Refused: it lacks something that has to change.
+    """
+    root = _parse_root(xml)
+    if edit.memory_mib is not None:
+        _set_memory(root, edit.memory_mib)
+    if edit.vcpus is not None:
+        _set_vcpus(root, edit.vcpus)
+    if edit.network is not None:
+        _require_element(root, "devices/interface[@type='network']/source[@network]").set("network", edit.network)
+    if edit.disk_change is not None:
+        _replace_disk(root, *edit.disk_change)
+    current_hostdevs = [
+        None if carrier is None else _require_hostdev(root, carrier) for carrier, _ in edit.hostdev_changes
+    ]
+    for current, (_, device) in zip(current_hostdevs, edit.hostdev_changes, strict=True):
+        _replace_hostdev(root, current, device)
+    if edit.record is not None:
+        _set_record(root, edit.record)
+    return etree.tostring(root, encoding="unicode")
+
+
+def count_root_ports(xml: str) -> RootPorts:
+    """Count the root ports of a domain by the addresses of its devices; for the live XML of a running domain.
+
+    Hot-plugging a PCI Express device needs a free root port: the root bus does not support hotplug.
+    """
+    root = _parse_root(xml)
+    indexes = {controller.get("index") for controller in root.iterfind("devices/controller[@model='pcie-root-port']")}
+    used = {str(int(address.get("bus", "0"), 0)) for address in root.iterfind("devices/*/address[@type='pci']")}
+    return RootPorts(len(indexes - used), len(indexes))
+
+
+def _parse_root(xml: str) -> etree._Element:
+    try:
+        root = etree.fromstring(xml, _PARSER)
+    except (etree.XMLSyntaxError, ValueError) as exc:
+        raise LibvirtFailed(f"a domain's XML cannot be read: {exc}") from exc
+    return root
+
+
+def _require_element(root: etree._Element, path: str) -> etree._Element:
+    element = root.find(path)
+    if element is None:
+        raise Refused(
+            f"the definition of {root.findtext('name')} has no {path} that could be changed",
+            hint=f"change it with virsh edit {root.findtext('name')}",
+        )
+    return element
+
+
+def _set_memory(root: etree._Element, mib: int) -> None:
+    memory = _require_element(root, "memory")
+    memory.text = str(mib)
+    memory.set("unit", "MiB")
+    current = root.find("currentMemory")
+    if current is not None:
+        root.remove(current)
+
+
+def _set_vcpus(root: etree._Element, count: int) -> None:
+    """Change the number.
+
+    A topology gets other cores: libvirt requires its product to be that number (tried: code 67).
+    """
+    vcpu = _require_element(root, "vcpu")
+    vcpu.text = str(count)
+    if "current" in vcpu.attrib:
+        del vcpu.attrib["current"]
+    topology = root.find("cpu/topology")
+    if topology is None:
+        return
+    sizes = {str(level): int(size) for level, size in topology.attrib.items()}
+    other_levels = math.prod(size for level, size in sizes.items() if level != "cores")
+    if count % other_levels:
+        topology_text = " ".join(f"{level}={size}" for level, size in sizes.items())
+        raise Refused(
+            f"{count} vCPUs do not fit the CPU topology of {root.findtext('name')}: {topology_text}",
+            hint=f"--vcpus with a multiple of {other_levels}, or change the topology with "
+            f"virsh edit {root.findtext('name')}",
+            vcpus=count,
+        )
+    topology.set("cores", str(count // other_levels))
+
+
+def _replace_disk(root: etree._Element, current: str, replacement: str) -> None:
+    """Replace the file; a chain below it in the XML belongs to the old file and is removed."""
+    for disk in root.iterfind("devices/disk"):
+        source = disk.find("source")
+        if source is not None and source.get("file") == current:
+            source.set("file", replacement)
+            for chain in disk.findall("backingStore"):
+                disk.remove(chain)
+            return
+    raise Refused(f"the definition of {root.findtext('name')} does not refer to {current}", disk=current)
+
+
+def _require_hostdev(root: etree._Element, carrier: str) -> etree._Element:
+    devices = _require_element(root, "devices")
+    old = next((d for d in devices.iterchildren("hostdev") if hostdev_carrier(d) == carrier), None)
+    if old is None:
+        raise Refused(f"the definition of {root.findtext('name')} does not refer to {carrier}", carrier=carrier)
+    return old
+
+
+def _replace_hostdev(root: etree._Element, old: etree._Element | None, device: DesignHostdev | None) -> None:
+    devices = _require_element(root, "devices")
+    fresh = None if device is None else _hostdev_element(device)
+    if old is None:
+        if fresh is not None:
+            devices.append(fresh)
+        return
+    if fresh is None:
+        devices.remove(old)
+        return
+    for child in old if old.get("type") == fresh.get("type") else old.findall("address"):
+        if child.tag not in ("source", "alias"):
+            fresh.append(child)
+    for name, value in old.attrib.items():
+        if old.get("type") == fresh.get("type") and name not in fresh.attrib:
+            fresh.set(name, value)
+    fresh.tail = old.tail
+    devices.replace(old, fresh)
+
+
+def _hostdev_element(device: DesignHostdev) -> etree._Element:
+    mdev = device.kind == "mdev"
+    root = etree.Element("hostdev", {"mode": "subsystem", "type": device.kind})
+    if mdev:
+        root.set("model", "vfio-pci")
+    root.set("managed", "yes" if device.managed else "no")
+    address = etree.SubElement(etree.SubElement(root, "source"), "address")
+    if mdev:
+        address.set("uuid", device.carrier)
+    for name, start, end in () if mdev else _PCI_FIELDS:
+        address.set(name, f"0x{device.carrier[start:end]}")
+    if device.alias:
+        etree.SubElement(root, "alias").set("name", device.alias)
+    return root
+
+
+def _set_record(root: etree._Element, record: VmRecord) -> None:
+    metadata = root.find("metadata")
+    if metadata is None:
+        metadata = etree.Element("metadata")
+        root.insert(0, metadata)
+    for old in metadata.findall(ROOT_TAG):
+        metadata.remove(old)
+    metadata.append(etree.fromstring(record_to_xml(record), _PARSER))

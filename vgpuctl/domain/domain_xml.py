@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parse a domain's XML, as libvirt returns it, into a `Vm`. One pass over the tree: every listing reads every domain.
+
+Host devices can be in three places of a domain: `<hostdev>`, an `<interface type='hostdev'>` (a VF as network card) and
+a `<disk type='nvme'>`. Each reserves a PCI function exclusively.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from lxml import etree
+
+from vgpuctl.domain.disk_sources import parse_disk_sources
+from vgpuctl.domain.record import ROOT_TAG, find_named_files, parse_record
+from vgpuctl.errors import LibvirtFailed
+from vgpuctl.model.numbers import parse_integer
+from vgpuctl.model.vm import DiskRef, HostdevRef, Vm, VmRecord, VmState
+
+_UNIT_BYTES = {
+    "b": 1, "bytes": 1,
+    "kb": 1000, "k": 1024, "kib": 1024,
+    "mb": 1000**2, "m": 1024**2, "mib": 1024**2,
+    "gb": 1000**3, "g": 1024**3, "gib": 1024**3,
+    "tb": 1000**4, "t": 1024**4, "tib": 1024**4,
+    "pb": 1000**5, "p": 1024**5, "pib": 1024**5,
+    "eb": 1000**6, "e": 1024**6, "eib": 1024**6,
+}  # fmt: skip
+"""libvirt's scaled integers (docs, formatdomain, "memory"): KiB without a unit, KB is 1000 bytes."""
+
+_MIB = 1024**2
+_MAX_NODES = 1024
+_NODE_RANGE = re.compile(r"(?P<without>\^)?(?P<first>[0-9]{1,4})(-(?P<last>[0-9]{1,4}))?", re.ASCII)
+
+
+_ADDRESS_SOURCE = re.compile(r"<source[^>]*>\s*<address [^>]*>")
+
+_PARSER = etree.XMLParser(resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True)
+
+
+def parse_domain(xml: str, state: VmState, machine_id: str) -> Vm:
+    """Read a domain's inactive XML.
+
+    The record is the VM's own only if it names this domain and this host; otherwise it is a copy from a clone or a
+    restored dump. An existing record that cannot be parsed gives no record, but is not lost either: a newer vgpuctl may
+    have written it.
+
+    Raises:
+        LibvirtFailed: it is not a domain's XML.
+    """
+    top = _first_children(parse_root(xml))
+    uuid = _text(top.get("uuid")).strip().lower()
+    record, unreadable = _parse_record(top.get("metadata"))
+    is_own = record is not None and record.vm_uuid == uuid and record.machine_id == machine_id
+    devices = top.get("devices")
+    interfaces = (
+        []
+        if devices is None
+        else [(interface.get("type"), _first_children(interface)) for interface in devices.iterchildren("interface")]
+    )
+    macs = (parts["mac"].get("address") for _, parts in interfaces if "mac" in parts)
+    sources = (
+        interface_parts["source"].get("network")
+        for kind, interface_parts in interfaces
+        if kind == "network" and "source" in interface_parts
+    )
+    return Vm(
+        name=_text(top.get("name")),
+        uuid=uuid,
+        state=state,
+        memory_mib=_parse_memory_mib(top.get("memory")),
+        vcpus=_parse_count(_text(top.get("vcpu")), 1),
+        hostdevs=tuple(_iterate_hostdevs(devices)),
+        disks=tuple(_iterate_disks(devices)),
+        networks=tuple(str(name) for name in sources if name is not None),
+        mac_addresses=tuple(str(mac).lower() for mac in macs if mac is not None),
+        firmware=_parse_firmware(top.get("os")),
+        memory_nodes=_parse_memory_nodes(top.get("numatune")),
+        record=record if is_own else None,
+        copied_record=None if is_own else record,
+        has_unreadable_record=unreadable is not None,
+        unreadable_disks=() if unreadable is None else find_named_files(unreadable),
+        backing_pairs=parse_disk_sources(xml).backing_pairs if "<backingStore " in xml else (),
+    )
+
+
+def _parse_memory_nodes(numatune: etree._Element | None) -> frozenset[int]:
+    """Return the NUMA nodes to which a VM's memory is bound (libvirt's formatdomain, "numatune"); empty: not bound.
+
+    `preferred` and `interleave` bind nothing. A nodeset has the form `0-3,^2`.
+    """
+    memory = None if numatune is None else numatune.find("memory")
+    if memory is None or memory.get("mode", "strict") not in ("strict", "restrictive"):
+        return frozenset()
+    bound: set[int] = set()
+    for part in (memory.get("nodeset") or "").split(","):
+        match = _NODE_RANGE.fullmatch(part.strip())
+        if match is not None:
+            first, last = int(match["first"]), int(match["last"] or match["first"])
+            nodes = set(range(first, min(last, _MAX_NODES) + 1))
+            bound = bound - nodes if match["without"] else bound | nodes
+    return frozenset(bound)
+
+
+def parse_domain_id(live_xml: str) -> str | None:
+    """Return the id that libvirt gives a domain at its start (virDomainGetID); each start gives another one."""
+    return parse_root(live_xml).get("id")
+
+
+def parse_hostdevs(xml: str) -> tuple[HostdevRef, ...]:
+    """Return the host devices of a domain's XML; for the live XML of a running domain."""
+    return tuple(_iterate_hostdevs(parse_root(xml).find("devices")))
+
+
+def may_have_more_hostdevs(live_xml: str, config_xml: str) -> bool:
+    """Return whether the running domain may refer to a host device that its config lacks.
+
+    Compares the text of the sources, which libvirt writes alike in both; a difference may turn out to be none.
+    """
+    return not all(source in config_xml for source in _ADDRESS_SOURCE.findall(live_xml))
+
+
+def hostdev_carrier(entry: etree._Element) -> str | None:
+    """Return the carrier of a `<hostdev>` element; None when it is no mdev or PCI function."""
+    address = entry.find("source/address")
+    return None if address is None else _parse_carrier(address)
+
+
+def has_serial_console(xml: str) -> bool:
+    """Return whether a domain has a serial console on a pseudo-terminal."""
+    devices = parse_root(xml).find("devices")
+    return devices is not None and any(
+        entry.get("type") == "pty" for tag in ("console", "serial") for entry in devices.iterchildren(tag)
+    )
+
+
+def missing_windows_features(xml: str) -> tuple[str, ...]:
+    """Return what a domain lacks that Windows 11 needs to start, a sentence each.
+
+    libvirt writes secure boot as the requested firmware feature, or as a secure loader after it has chosen one.
+    """
+    root = parse_root(xml)
+    requested = root.find("os/firmware/feature[@name='secure-boot'][@enabled='yes']") is not None
+    secure = requested or root.find("os/loader[@secure='yes']") is not None
+    emulated = root.find("devices/tpm/backend[@type='emulator']") is not None
+    missing = () if secure else ("secure boot is not on",)
+    return missing if emulated else (*missing, "the TPM is not there")
+
+
+def parse_root(xml: str) -> etree._Element:
+    """Return the root element of a domain's XML, or raise LibvirtFailed."""
+    try:
+        root = etree.fromstring(xml, _PARSER)
+    except (etree.XMLSyntaxError, ValueError) as exc:
+        raise LibvirtFailed(f"a domain's XML cannot be read: {exc}") from exc
+    if root.tag != "domain":
+        raise LibvirtFailed(f"a domain's XML starts with <{root.tag}>, not <domain>")
+    return root
+
+
+def _first_child(element: etree._Element, tag: str) -> etree._Element | None:
+    """Return the first child of that tag; find() takes twice as long, and every listing calls it thousands of times."""
+    return next(element.iterchildren(tag), None)
+
+
+def _first_children(element: etree._Element) -> dict[str, etree._Element]:
+    """Return the first child of each tag; a lookup for each tag takes longer."""
+    children: dict[str, etree._Element] = {}
+    for child in element:
+        children.setdefault(str(child.tag), child)
+    return children
+
+
+def _text(element: etree._Element | None) -> str:
+    return "" if element is None else element.text or ""
+
+
+def _parse_record(metadata: etree._Element | None) -> tuple[VmRecord | None, etree._Element | None]:
+    """Return the record, or the element of a record that cannot be parsed."""
+    record = None if metadata is None else _first_child(metadata, ROOT_TAG)
+    try:
+        return (None if record is None else parse_record(record)), None
+    except ValueError:
+        return None, record
+
+
+def _iterate_hostdevs(devices: etree._Element | None) -> Iterator[HostdevRef]:
+    for entry in () if devices is None else devices.iterchildren("hostdev", "interface", "disk"):
+        tag, kind = entry.tag, entry.get("type")
+        if tag != "hostdev" and kind != ("hostdev" if tag == "interface" else "nvme"):
+            continue
+        source = _first_child(entry, "source")
+        address = None if source is None else _first_child(source, "address")
+        carrier = None if address is None else _parse_carrier(address)
+        if source is None or carrier is None:
+            continue
+        managed = (source if tag == "disk" else entry).get("managed") == "yes"
+        alias = _first_child(entry, "alias")
+        name = None if alias is None else alias.get("name")
+        mdev = tag == "hostdev" and kind == "mdev"
+        yield HostdevRef("mdev" if mdev else "pci", carrier, managed, None if name is None else str(name))
+
+
+def _parse_carrier(address: etree._Element) -> str | None:
+    uuid = address.get("uuid")
+    if uuid is not None:
+        return str(uuid).strip().lower()
+    if address.get("slot") is None or address.get("bus") is None or address.get("type") not in (None, "pci"):
+        return None
+    parts = [parse_integer(str(address.get(key, "0"))) for key in ("domain", "bus", "slot", "function")]
+    if None in parts:
+        return None
+    return f"{parts[0]:04x}:{parts[1]:02x}:{parts[2]:02x}.{parts[3]:x}"
+
+
+def _iterate_disks(devices: etree._Element | None) -> Iterator[DiskRef]:
+    for entry in () if devices is None else devices.iterchildren("disk"):
+        parts = _first_children(entry)
+        source, driver, target = parts.get("source"), parts.get("driver"), parts.get("target")
+        path = None
+        if source is not None:
+            path = source.get("file") or source.get("dev") or source.get("dir")
+        kind = None if driver is None else driver.get("type")
+        yield DiskRef(
+            device=str(entry.get("device", "disk")),
+            target="" if target is None else str(target.get("dev", "")),
+            source=None if path is None else str(path),
+            format=None if kind is None else str(kind),
+            volume=_parse_volume(source),
+        )
+
+
+def _parse_volume(source: etree._Element | None) -> tuple[str, str] | None:
+    pool, name = (None, None) if source is None else (source.get("pool"), source.get("volume"))
+    return (str(pool), str(name)) if pool and name else None
+
+
+def _parse_memory_mib(element: etree._Element | None) -> int:
+    if element is None:
+        return 0
+    unit = _UNIT_BYTES.get(str(element.get("unit", "KiB")).lower(), 1024)
+    return _parse_count(element.text, 0) * unit // _MIB
+
+
+def _parse_count(text: str | None, default: int) -> int:
+    number = parse_integer(text or "")
+    return default if number is None or number < 0 else number
+
+
+def _parse_firmware(element: etree._Element | None) -> str:
+    if element is None:
+        return "bios"
+    loader = _first_child(element, "loader")
+    flash = loader is not None and loader.get("type") == "pflash"
+    return "uefi" if element.get("firmware") == "efi" or flash else "bios"

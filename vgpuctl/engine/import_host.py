@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convert another program's files to the text of a host.yaml; writes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vgpuctl.config.host_writer import render_host_file
+from vgpuctl.config.import_formats import ImportedConfig
+from vgpuctl.model.outcome import QueryResult
+from vgpuctl.observe import ReadScope, observe
+from vgpuctl.plan.imports import convert_import
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+
+def import_host(host: Host, imported_config: ImportedConfig) -> QueryResult:
+    """Return the text of a host.yaml, and the lines that were left out of it.
+
+    Raises:
+        NotFound, InvalidInput: the imported configuration does not fit this host.
+    """
+    snapshot = observe(host, ReadScope(types=bool(imported_config.definitions)))
+    converted = convert_import(imported_config, snapshot)
+    header_lines = (
+        f"from the files of {imported_config.source}",
+        *(f"left out: {line}" for line in converted.left_out),
+    )
+    text = render_host_file(converted.host_spec, {g.address: g.model for g in snapshot.gpus}, header_lines)
+    data = {"text": text, "source": imported_config.source, "left_out": list(converted.left_out)}
+    return QueryResult(data, (*snapshot.warnings, *(f"left out: {line}" for line in converted.left_out)))

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads an image file's format and its backing chain from the first bytes, before any program opens the image.
+
+Disk images come from the network, and qemu-img opens whatever file an image names. So vgpuctl detects the format by
+content, parses a qcow2 header itself, and checks every backing file first. This prevents what CVE-2015-5162 (qemu-img
+without limits), CVE-2022-47951 (a VMDK that names a file of the host) and CVE-2024-32498 (a qcow2 with an external data
+file, or with a backing file of the host) allowed in OpenStack.
+
+The layout of a header is in QEMU's docs/interop/qcow2.txt, "Header" and "Header extensions". The signatures of
+the other formats are those by which QEMU's own drivers recognise them (block/*.c, `bdrv_probe`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Callable, Collection, Iterable
+
+from vgpuctl.host.boot_firmware import HEAD_BYTES
+from vgpuctl.host.reachable_files import is_reachable
+from vgpuctl.model.port_values import ImageFile
+from vgpuctl.value import Value
+
+MAX_CHAIN_FILES = 64
+"""A chain with more files is a mistake or an attack."""
+
+_QCOW2_MAGIC = b"QFI\xfb"
+_EXTERNAL_DATA_FILE = 1 << 2
+_BACKING_FORMAT = 0xE2792ACA
+_MAX_BACKING_NAME_BYTES = 1023
+_PROTOCOL = re.compile(r"[^/]*:")
+"""QEMU treats a name as a protocol if a ':' comes before any '/' (block.c, path_has_protocol)."""
+_OTHER_FORMATS = (
+    (0, b"KDMV", "vmdk"),
+    (0, b"COWD", "vmdk"),
+    (0, b"conectix", "vpc"),
+    (0, b"vhdxfile", "vhdx"),
+    (0, b"QED\0", "qed"),
+    (0, b"LUKS\xba\xbe", "luks"),
+    (0, b"WithoutFreeSpace", "parallels"),
+    (0, b"WithouFreSpacExt", "parallels"),
+    (0, b"Bochs Virtual HD Image", "bochs"),
+    (0, b"#!/bin/sh\n#V2.0 Format\nmodprobe cloop", "cloop"),
+    (64, b"\x7f\x10\xda\xbe", "vdi"),
+)
+_VMDK_DESCRIPTOR = re.compile(rb"(?:[ \t]*(?:#[^\n]*)?\r?\n)*version=[0-9]+\s*\n")
+
+
+class ImageHeader(Value):
+    """The format of an image and the files that it names; `backing_file` exactly as in the header."""
+
+    format: str
+    size_bytes: int
+    backing_file: str | None = None
+    backing_format: str | None = None
+    has_data_file: bool = False
+
+
+class UnsafeImage(Exception):
+    """Why an image is never given to QEMU; `convert_format`: from which format qemu-img could convert it, or None."""
+
+    def __init__(self, text: str, convert: str | None = None) -> None:
+        super().__init__(text)
+        self.convert_format = convert
+
+
+def read_image_head(path: str) -> tuple[os.stat_result, int, bytes]:
+    """Return a file's status, its size and its first bytes; a block device's size is the offset of its end.
+
+    Raises:
+        OSError: it cannot be opened, is a directory (EISDIR), or is neither a file nor a block device (EINVAL).
+    """
+    _require_image(path, os.stat(path))  # before open(): opening a device can have effects
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        _require_image(path, status)
+        return status, os.lseek(descriptor, 0, os.SEEK_END), os.pread(descriptor, HEAD_BYTES, 0)
+    finally:
+        os.close(descriptor)
+
+
+def _require_image(path: str, seen: os.stat_result) -> None:
+    if stat.S_ISDIR(seen.st_mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(seen.st_mode) and not stat.S_ISBLK(seen.st_mode):
+        raise OSError(errno.EINVAL, "it is not a file or a block device", path)
+
+
+def parse_header(head: bytes, size: int) -> ImageHeader:
+    """Parse the first bytes of an image.
+
+    Raises:
+        ValueError: they begin like a qcow2, but the header is invalid.
+    """
+    if head.startswith(_QCOW2_MAGIC):
+        return _parse_qcow2(head)
+    if _VMDK_DESCRIPTOR.match(head):
+        return ImageHeader("vmdk", 0)
+    for offset, magic, name in _OTHER_FORMATS:
+        if head[offset : offset + len(magic)] == magic:
+            return ImageHeader(name, 0)
+    return ImageHeader("raw", -(-size // 512) * 512)  # QEMU counts in sectors
+
+
+def _parse_qcow2(head: bytes) -> ImageHeader:
+    def number(offset: int, length: int) -> int:
+        if offset + length > len(head):
+            raise ValueError("its header is cut off")
+        return int.from_bytes(head[offset : offset + length], "big")
+
+    version = number(4, 4)
+    if version == 1:
+        return ImageHeader("qcow", number(24, 8))
+    if version not in (2, 3):
+        raise ValueError(f"its header names version {version} of qcow2, which does not exist")
+    offset, length = number(8, 8), number(16, 4)
+    backing_file = None
+    if offset:
+        if not 0 < length <= _MAX_BACKING_NAME_BYTES or offset + length > len(head):
+            raise ValueError(f"its header names a backing file of {length} bytes at byte {offset}")
+        backing_file = os.fsdecode(head[offset : offset + length])
+    extensions = 72 if version == 2 else number(100, 4)
+    data_file = version == 3 and bool(number(72, 8) & _EXTERNAL_DATA_FILE)
+    return ImageHeader("qcow2", number(24, 8), backing_file, _parse_backing_format(head, extensions), data_file)
+
+
+def _parse_backing_format(head: bytes, offset: int) -> str | None:
+    """Return the backing file's format from the header extension that names it."""
+    while offset + 8 <= len(head):
+        kind, length = (int.from_bytes(head[at : at + 4], "big") for at in (offset, offset + 4))
+        if kind == 0:
+            break
+        if kind == _BACKING_FORMAT:
+            return head[offset + 8 : offset + 8 + min(length, 16)].decode("ascii", "replace")
+        offset += 8 + -(-length // 8) * 8
+    return None
+
+
+def read_image_file(path: str, *, reachable: Collection[str] | None = None) -> ImageFile | None:
+    """Return the file that a path leads to, and its backing file; None where it cannot be read.
+
+    With `reachable` it accesses no servers except those of the `reachable` files, and reads no devices.
+    """
+    try:
+        if reachable is not None and not is_reachable(path, reachable):
+            return None
+        if reachable is not None and stat.S_ISBLK((status := os.stat(path)).st_mode):
+            return ImageFile(path, _file_identity(status), None, "")
+        return _read_image_file(path)[0]
+    except OSError:
+        return None
+
+
+def _read_image_file(path: str) -> tuple[ImageFile, ImageHeader | ValueError]:
+    status, size, head = read_image_head(path)
+    device = stat.S_ISBLK(status.st_mode)
+    header: ImageHeader | ValueError
+    try:
+        header = parse_header(head, size)
+    except ValueError as error:
+        header = error
+    backing_path = None if isinstance(header, ValueError) else _resolve_backing_path(path, header.backing_file)
+    content = repr(header) if isinstance(header, ValueError) else f"{header.format} {header.backing_format}"
+    # No ctime: when a VM with a clone of a base image starts, libvirt changes the base's owner (dynamic_ownership).
+    stamp = f"{size} {0 if device else status.st_mtime_ns} {content}"
+    return ImageFile(path, _file_identity(status), backing_path, stamp), header
+
+
+def _file_identity(seen: os.stat_result) -> str:
+    return f"device {seen.st_rdev}" if stat.S_ISBLK(seen.st_mode) else f"{seen.st_dev}:{seen.st_ino}"
+
+
+def _resolve_backing_path(path: str, below: str | None) -> str | None:
+    """Return the path of a backing file: QEMU resolves the name from the directory of the file that contains it."""
+    if below is None or _PROTOCOL.match(below):
+        return None
+    return os.path.join(os.path.dirname(path), below)
+
+
+def read_backing_chain(
+    path: str, pool_directories: Callable[[], Iterable[str]]
+) -> tuple[ImageHeader, tuple[ImageFile, ...]]:
+    """Return an image's header, and the image with its backing files, from the top down, all checked.
+
+    The planner decides whether vgpuctl accepts the image's own format. `pool_directories` returns the directories in
+    which backing files may be; it is called only if the image has a backing file.
+
+    Raises:
+        UnsafeImage: the image is unsafe for QEMU.
+        OSError: the image itself cannot be read.
+    """
+    top, header_or_error = _read_image_file(path)
+    first = header = _require_safe_header(path, header_or_error)
+    chain = [top]
+    while header.backing_file is not None:
+        backing_path = chain[-1].backing_path
+        name = repr(header.backing_file)[1:-1][:200]
+        parent = "it" if len(chain) == 1 else chain[-1].path
+        if backing_path is None:
+            raise UnsafeImage(f"{parent} names the backing file '{name}', which is no file of this host by its path")
+        if header.backing_format not in ("raw", "qcow2"):
+            description = f"as {header.backing_format}" if header.backing_format else "without its format"
+            raise UnsafeImage(
+                f"{parent} names its backing file {backing_path} {description}, so that QEMU would guess", "qcow2"
+            )
+        _require_in_pool(parent, backing_path, pool_directories)
+        try:
+            backing, header_or_error = _read_image_file(backing_path)
+        except OSError as error:
+            raise UnsafeImage(
+                f"{parent} has the backing file {backing_path}, which cannot be read: {error.strerror}"
+            ) from error
+        if any(backing.identity == file.identity for file in chain):
+            raise UnsafeImage(f"its backing files lead back to {backing_path}: such an image never ends")
+        if len(chain) == MAX_CHAIN_FILES:
+            raise UnsafeImage(f"it has more than {MAX_CHAIN_FILES} backing files, one below the other", "qcow2")
+        if header.backing_format == "raw":
+            chain.append(ImageFile(backing_path, backing.identity, None, backing.content_stamp))
+            break
+        chain.append(backing)
+        header = _require_safe_header(backing_path, header_or_error)
+        if header.format != "qcow2":
+            raise UnsafeImage(f"{parent} names its backing file {backing_path} as qcow2, and it is {header.format}")
+    return first, tuple(chain)
+
+
+def _require_safe_header(path: str, header: ImageHeader | ValueError) -> ImageHeader:
+    if isinstance(header, ValueError):
+        raise UnsafeImage(f"{path} begins like a qcow2 image, and {header}")
+    if header.has_data_file:
+        raise UnsafeImage(f"{path} keeps its data in another file (data_file), whichever that is", "qcow2")
+    return header
+
+
+def _require_in_pool(where: str, below: str, pools: Callable[[], Iterable[str]]) -> None:
+    real = os.path.realpath(below)
+    if not any(real.startswith(os.path.realpath(pool).rstrip("/") + "/") for pool in pools()):
+        raise UnsafeImage(f"{where} has the backing file {real}, which is in no storage pool of this host", "qcow2")

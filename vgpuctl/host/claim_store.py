@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims, stuck writes, drained VMs and VMs in progress: one small JSON file each in /run/vgpuctl.
+
+The reboot that removes the devices also empties /run, so nothing here is stale after a boot. Files are written
+atomically (`host/atomic_files.py`), and a new claim never overwrites an existing one. Removing a claim first compares,
+then unlinks, under a lock on the directory; so it never removes a claim that another VM got meanwhile.
+
+Two versions of vgpuctl may share these files: unknown keys are ignored, so a field that is added to `Claim`,
+`ProcessId` or `StuckWrite` needs a default. All claims are read in one pass, because a read under the host lock spends
+its time on this.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from vgpuctl.host.atomic_files import write_file
+from vgpuctl.host.clock import HostClock
+from vgpuctl.host.host_lock import HostLock, make_private_directories
+from vgpuctl.model.gpu import Backend
+from vgpuctl.model.json_text import parse_json
+from vgpuctl.model.port_values import ClaimList
+from vgpuctl.model.vm import Claim, DrainedVm, ProcessId, StuckWrite, VmInProgress
+from vgpuctl.value import Value, as_dict, field_names
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.processes import Clock, Processes
+
+RUN_DIR = Path("/run/vgpuctl")
+_MAX_FILE_BYTES = 65536
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_FIELD_TYPES: tuple[tuple[str, type | tuple[type, ...]], ...] = (
+    *((key, str) for key in ("gpu", "function", "vm", "vm_uuid", "command")),
+    ("profile", (str, type(None))),
+    ("framebuffer_mib", (int, type(None))),
+)
+_CLAIM_FIELDS, _PROCESS_FIELDS = frozenset(field_names(Claim)), frozenset(field_names(ProcessId))
+
+AnyNote = TypeVar("AnyNote", bound=Value)
+
+
+class ClaimStore:
+    """The directory /run/vgpuctl; implements `ports.Claims`, and also stores the stuck writes.
+
+    `read_only`: a captured tree. Nothing in it is created, changed or removed. The lock exists only in this process,
+    because nobody else changes a capture.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        processes: Processes,
+        command: str,
+        *,
+        clock: Clock | None = None,
+        read_only: bool = False,
+    ) -> None:
+        self._run_dir = run_dir
+        self._claims = run_dir / "claims"
+        self._stuck = run_dir / "stuck"
+        self._drained = run_dir / "drained"
+        self._in_progress = run_dir / "working"
+        self._processes = processes
+        self._read_only = read_only
+        self._parsed_claims: dict[str, tuple[bytes, Claim | None]] = {}
+        self._command = command
+        self._clock = clock or HostClock()
+        self._lock = self._make_lock("lock")
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether this process holds the host lock now."""
+        return self._lock.is_locked
+
+    def lock(self, wait_seconds: float) -> AbstractContextManager[None]:
+        """Take the host lock; raises Locked after `wait_seconds`."""
+        return self._lock.hold(wait_seconds)
+
+    def gpu_make_lock(self, gpu: str, wait_seconds: float) -> AbstractContextManager[None]:
+        """Take the GPU's own lock for creating a vGPU; raises Locked after `wait_seconds`."""
+        _require_file_name(gpu)
+        return self._make_lock(f"turn-{gpu}", description=f"GPU {gpu} for a new vGPU").hold(wait_seconds)
+
+    def _make_lock(self, name: str, description: str = "the host lock") -> HostLock:
+        path = None if self._read_only else self._run_dir / name
+        return HostLock(path, self._processes, self._command, self._clock, description)
+
+    def all(self) -> tuple[Claim, ...]:
+        """Return every readable claim, sorted by carrier."""
+        return self.read().claims
+
+    def read(self, carriers: frozenset[str] | None = None) -> ClaimList:
+        """Read every claim once, in one pass, or only those on `carriers`."""
+        claims: list[Claim] = []
+        unreadable: list[str] = []
+        for name, text in _read_files(self._claims, carriers):
+            claim = self._parse_cached(name, text)
+            if claim is not None:
+                claims.append(claim)
+            else:
+                unreadable.append(name)
+        return ClaimList(tuple(claims), tuple(unreadable))
+
+    def _parse_cached(self, name: str, text: bytes) -> Claim | None:
+        """Return the claim in a file; an unchanged text is not parsed again."""
+        cached = self._parsed_claims.get(name)
+        if cached is None or cached[0] != text:
+            cached = self._parsed_claims[name] = (text, _parse_claim(name, text))
+        return cached[1]
+
+    def add(self, claim: Claim) -> None:
+        """Write a claim; FileExistsError, with the file's path, when the carrier is already claimed."""
+        _require_file_name(claim.carrier)
+        self._require_writable()
+        with _lock_directory(self._claims):
+            _write_json(self._claims / claim.carrier, as_dict(claim))
+
+    def replace(self, claim: Claim) -> None:
+        """Replace the VM's own claim, or write a missing one; FileExistsError as `add`."""
+        _require_file_name(claim.carrier)
+        self._require_writable()
+        path = self._claims / claim.carrier
+        with _lock_directory(self._claims):
+            if path.exists():
+                current = _parse_claim(claim.carrier, _read_or_empty(path))
+                if current is None or current.vm_uuid != claim.vm_uuid:
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+            _write_json(path, as_dict(claim), overwrite=True)
+
+    def set_permissions(self, mode: int) -> None:
+        """Set the permission bits of the directory itself."""
+        self._require_writable()
+        os.chmod(self._run_dir, mode)
+
+    def remove(self, carrier: str, vm_uuid: str) -> None:
+        """Remove a claim if it still belongs to this VM; never remove an unreadable one."""
+        _require_file_name(carrier)
+        self._require_writable()
+        if not self._claims.is_dir():
+            return
+        with _lock_directory(self._claims):
+            claim = _parse_claim(carrier, _read_or_empty(self._claims / carrier))
+            if claim is not None and claim.vm_uuid == vm_uuid:
+                os.unlink(self._claims / carrier)
+
+    def drained_vms(self) -> tuple[DrainedVm, ...]:
+        """Return the VMs that were shut down temporarily and not started again; unreadable entries are left out.
+
+        Raises:
+            OSError: they cannot be listed.
+        """
+        return tuple(vm for _, text in _read_files(self._drained) if (vm := _parse_note(DrainedVm, text)) is not None)
+
+    def add_drained_vm(self, vm: DrainedVm) -> None:
+        """Record that a VM is about to be shut down temporarily."""
+        self._write_note(self._drained, vm.vm_uuid, vm)
+
+    def remove_drained_vm(self, vm_uuid: str, expected: DrainedVm | None = None) -> None:
+        """Remove a drained VM's entry; with `expected`, only if the entry equals it."""
+        self._remove_note(self._drained, vm_uuid, expected)
+
+    def vms_in_progress(self) -> frozenset[str]:
+        """Return the uuids of the VMs that a live process works on; removes the entries of ended processes.
+
+        Raises:
+            OSError: they cannot be listed.
+        """
+        uuids = set()
+        for name, text in _read_files(self._in_progress):
+            work = _parse_note(VmInProgress, text)
+            if work is not None and self._processes.is_alive(work.process):
+                uuids.add(work.vm_uuid)
+            elif work is not None:
+                self._remove_note(self._in_progress, name, work)
+        return frozenset(uuids)
+
+    def add_vm_in_progress(self, work: VmInProgress) -> None:
+        """Record that a process works on a VM; overwrites an earlier process's entry."""
+        self._write_note(self._in_progress, work.vm_uuid, work)
+
+    def remove_vm_in_progress(self, vm_uuid: str) -> None:
+        """Remove the entry that a process works on a VM."""
+        self._remove_note(self._in_progress, vm_uuid)
+
+    def stuck_writes(self) -> tuple[StuckWrite, ...]:
+        """Return the writes that still wait in the kernel; removes the entries whose process has ended.
+
+        Raises:
+            OSError: the entries cannot be listed.
+        """
+        writes: list[StuckWrite] = []
+        for name, text in _read_files(self._stuck):
+            write = _parse_note(StuckWrite, text)
+            if write is not None and self._processes.is_alive(write.process):
+                writes.append(write)
+            elif write is not None:
+                self._remove_note(self._stuck, name, write)
+        return tuple(writes)
+
+    def add_stuck_write(self, write: StuckWrite) -> None:
+        """Record a write that has not returned; overwrites the entry of an earlier process with that pid."""
+        self._write_note(self._stuck, str(write.process.pid), write)
+
+    def remove_stuck_write(self, write: StuckWrite) -> None:
+        """Remove the entry of a write that has returned."""
+        self._remove_note(self._stuck, str(write.process.pid))
+
+    def _write_note(self, directory: Path, name: str, note: DrainedVm | VmInProgress | StuckWrite) -> None:
+        """Write an entry atomically, over an earlier one."""
+        _require_file_name(name)
+        self._require_writable()
+        with _lock_directory(directory):
+            _write_json(directory / name, as_dict(note), overwrite=True)
+
+    def _remove_note(
+        self, directory: Path, name: str, expected: DrainedVm | VmInProgress | StuckWrite | None = None
+    ) -> None:
+        """Remove an entry; with `expected`, only if it equals that: another process may have written a new one."""
+        if self._read_only or not directory.is_dir():
+            return
+        try:
+            with _lock_directory(directory):
+                if expected is None or _parse_note(type(expected), _read_or_empty(directory / name)) == expected:
+                    os.unlink(directory / name)
+        except OSError:  # gone, or no permission: readers check again whether the process is alive
+            return
+
+    def _require_writable(self) -> None:
+        if self._read_only:
+            raise PermissionError(errno.EROFS, "nothing is written here", str(self._claims.parent))
+
+
+def _parse_claim(name: str, text: bytes) -> Claim | None:
+    """Return the claim in a file of that name, or None: a claim is never parsed in part."""
+    data = parse_json(text)
+    if not isinstance(data, dict) or data.get("carrier") != name:
+        return None
+    try:
+        data = _known_fields(data, _CLAIM_FIELDS)
+        if not all(isinstance(data[key], kinds) for key, kinds in _FIELD_TYPES):
+            return None
+        if not (isinstance(data.get("type_id"), str | None) and isinstance(data.get("placement_id"), int | None)):
+            return None
+        if not isinstance(data.get("leaving", False), bool) or not isinstance(data.get("spread_group"), str | None):
+            return None
+        return Claim(**{**data, "backend": Backend(data["backend"]), "process": _parse_process(data["process"])})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _parse_note(kind: type[AnyNote], text: bytes) -> AnyNote | None:
+    """Return the entry in a file, or None when it cannot be parsed."""
+    data = parse_json(text)
+    if not isinstance(data, dict):
+        return None
+    try:
+        return kind(**{**_known_fields(data, frozenset(field_names(kind))), "process": _parse_process(data["process"])})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _parse_process(data: dict[str, Any]) -> ProcessId:
+    process = ProcessId(**_known_fields(data, _PROCESS_FIELDS))
+    if not (isinstance(process.pid, int) and isinstance(process.start_ticks, int)):
+        raise TypeError("a process is two numbers")
+    return process
+
+
+def _known_fields(data: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    """Return the fields that this version knows; another version may have written the file."""
+    return data if data.keys() == names else {key: data[key] for key in data.keys() & names}
+
+
+def _require_file_name(carrier: str) -> None:
+    """Refuse a carrier that is not a plain file name, because it becomes part of a path."""
+    if not carrier or carrier.startswith(".") or "/" in carrier or "\0" in carrier:
+        raise ValueError(f"not a carrier: {carrier!r}")
+
+
+def _read_files(directory: Path, names: frozenset[str] | None = None) -> Iterator[tuple[str, bytes]]:
+    """Yield each file's name and text, sorted; the text is empty if unreadable. A file that vanishes is left out.
+
+    The directory itself must not be a link: in a captured root it would lead to the files of the machine running this.
+    """
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return
+    try:
+        for name in sorted(os.listdir(descriptor) if names is None else names):
+            if name.startswith(".") or "/" in name:
+                continue
+            try:
+                yield name, _read_bytes(name, descriptor)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                yield name, b""
+    finally:
+        os.close(descriptor)
+
+
+def _read_bytes(path: str | Path, directory: int | None = None) -> bytes:
+    descriptor = os.open(path, _READ_FLAGS, dir_fd=directory)
+    try:
+        return os.read(descriptor, _MAX_FILE_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def _read_or_empty(path: Path) -> bytes:
+    try:
+        return _read_bytes(path)
+    except OSError:
+        return b""
+
+
+def _write_json(path: Path, data: dict[str, object], *, overwrite: bool = False) -> None:
+    """Write a whole file, under the directory's lock; `overwrite`: replace an existing one."""
+    write_file(path, json.dumps(data).encode(), overwrite=overwrite, durable=False)
+
+
+@contextmanager
+def _lock_directory(directory: Path) -> Iterator[None]:
+    """Keep other writers out of a directory for the microseconds of one change."""
+    make_private_directories(directory.parent, directory)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host lock: flock(2) on one file in /run/vgpuctl, held for milliseconds.
+
+The kernel releases it when its holder dies, however it dies. The file is never removed: another process may be waiting
+on it. Its text names the holder, for the error after a timeout. The holder writes it after taking the lock and empties
+it before releasing. If /run is full, the text is missing and the lock still works. The descriptor is closed on exec, so
+no child keeps the lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vgpuctl.errors import FileFailed, HostCannot, Locked
+from vgpuctl.model.json_text import parse_json
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.processes import Clock, Processes
+
+_FIRST_PAUSE_SECONDS = 0.001
+_MAX_PAUSE_SECONDS = 0.05
+_HOLDER_NICE = -20
+
+
+def make_private_directories(*directories: Path) -> None:
+    """Create missing directories, accessible only by their owner (root), outermost first."""
+    os.makedirs(directories[0].parent, exist_ok=True)
+    for directory in directories:
+        with suppress(FileExistsError):
+            os.mkdir(directory, 0o700)
+
+
+class HostLock:
+    """One process's handle on a lock; not thread-safe. Without a path (a captured tree) it locks no file.
+
+    `description`: what is locked, for the error after a timeout.
+    """
+
+    def __init__(
+        self, path: Path | None, processes: Processes, command: str, clock: Clock, description: str = "the host lock"
+    ) -> None:
+        self._path = path
+        self._description = description
+        self._processes = processes
+        self._command = command
+        self._clock = clock
+        self._held = False
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether this process holds the lock now."""
+        return self._held
+
+    @contextmanager
+    def hold(self, wait_seconds: float) -> Iterator[None]:
+        """Take the lock, and release it at the end of the block.
+
+        Raises:
+            Locked: after `wait_seconds`, naming the holder.
+            FileFailed: there is no space for the lock file.
+            HostCannot: the lock file cannot be opened.
+        """
+        if self._held:
+            raise AssertionError("the host lock is held already")
+        with nullcontext() if self._path is None else self._hold_file_lock(self._path, wait_seconds):
+            self._held = True
+            try:
+                yield
+            finally:
+                self._held = False
+
+    @contextmanager
+    def _hold_file_lock(self, path: Path, wait_seconds: float) -> Iterator[None]:
+        descriptor = _open_lock_file(path)
+        try:
+            self._wait(descriptor, wait_seconds)
+            with _raised_priority():
+                with suppress(OSError):
+                    self._write_holder(descriptor)
+                try:
+                    yield
+                finally:
+                    with suppress(OSError):
+                        os.ftruncate(descriptor, 0)
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
+            os.close(descriptor)
+
+    def _wait(self, descriptor: int, wait_seconds: float) -> None:
+        """Try until the deadline: flock has no timeout, and an alarm belongs to the whole process."""
+        deadline = self._clock.monotonic() + wait_seconds
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                remaining = deadline - self._clock.monotonic()
+                if remaining <= 0:
+                    raise self._locked_error(descriptor, wait_seconds) from None
+                self._clock.sleep(min(pause, remaining))
+                pause = min(pause * 2, _MAX_PAUSE_SECONDS)
+            else:
+                return
+
+    def _write_holder(self, descriptor: int) -> None:
+        """Write who holds the lock; first clear what an earlier holder left."""
+        os.ftruncate(descriptor, 0)
+        process = self._processes.current_process()
+        text = json.dumps({"pid": process.pid, "start_ticks": process.start_ticks, "command": self._command})
+        os.pwrite(descriptor, text.encode(), 0)
+
+    def _locked_error(self, descriptor: int, wait_seconds: float) -> Locked:
+        try:
+            holder: Any = parse_json(os.pread(descriptor, 4096, 0))
+            pid, command = int(holder["pid"]), str(holder["command"])
+        except (ValueError, KeyError, TypeError):  # the holder is just taking or releasing the lock
+            return Locked(f"another vgpuctl holds {self._description}", hint="try again", waited_seconds=wait_seconds)
+        return Locked(
+            f"another vgpuctl holds {self._description}: pid {pid} ({command})",
+            hint=f"wait longer with --wait SECONDS, or look at it: ps -fp {pid}",
+            pid=pid,
+            command=command,
+            waited_seconds=wait_seconds,
+        )
+
+
+@contextmanager
+def _raised_priority() -> Iterator[None]:
+    """Raise the holder's scheduling priority: the processes that wait for the lock would compete with it for a CPU.
+
+    setpriority(2) lets only root lower its nice value; for other users nothing changes.
+    """
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, _HOLDER_NICE)
+    try:
+        yield
+    finally:
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, nice)
+
+
+def _open_lock_file(path: Path) -> int:
+    try:
+        make_private_directories(path.parent)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        text, directory = f"cannot open {path}: {error.strerror}", path.parent.parent
+        if error.errno in (errno.ENOSPC, errno.EROFS, errno.EDQUOT):
+            hint = f"is it full, or mounted read-only? df -h {directory}; df -i {directory}"
+            raise FileFailed(text, hint=hint, path=str(path), errno=error.errno) from error
+        raise HostCannot(
+            text, hint="run it as root", check="run-directory", path=str(path), errno=error.errno
+        ) from error

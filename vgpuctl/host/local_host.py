@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the real host: one `Host` for a root directory and a libvirt connection."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vgpuctl.errors import InvalidInput
+from vgpuctl.host.atomic_files import open_unfinished_files
+from vgpuctl.host.audit_journal import JournalSocket
+from vgpuctl.host.claim_store import RUN_DIR, ClaimStore
+from vgpuctl.host.clock import HostClock
+from vgpuctl.host.files import HostFiles, resolve_below
+from vgpuctl.host.host_file import HOST_FILE_PATH, HostFileOnDisk
+from vgpuctl.host.kernel_log import HostKernelLog
+from vgpuctl.host.machine_id import read_machine_id
+from vgpuctl.host.nvml import AbsentNvml, HostNvml
+from vgpuctl.host.processes import HostProcesses
+from vgpuctl.host.scratch import HostScratch
+from vgpuctl.host.system_files import HostSystem
+from vgpuctl.host.uninterruptible import UninterruptibleWriter
+from vgpuctl.host.vendor_commands import HostVendorCommands
+from vgpuctl.ports.host import Host
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.hypervisor import Hypervisor
+    from vgpuctl.ports.nvml import Nvml
+    from vgpuctl.ports.storage import Storage
+
+
+def open_local_host(
+    *,
+    root: str = "/",
+    connect: str | None = None,
+    new_uuid: Callable[[], str] | None = None,
+    euid: int | None = None,
+) -> Host:
+    """Return this host, or the captured one whose files are under `root`. `euid` None: this process's own.
+
+    A captured tree is read-only. It has no NVML and no commands, which would describe the machine that runs vgpuctl.
+    For the same reason libvirt is used only if a connection is given.
+    """
+    root = os.path.abspath(root)
+    captured = root != "/"
+    if captured and not os.path.isdir(root):
+        raise InvalidInput(f"--root: there is no directory {root}", value=root)
+    clock = HostClock()
+    processes = HostProcesses(root)
+    claims = ClaimStore(_run_dir(root), processes, processes.command_line(), clock=clock, read_only=captured)
+    writer = None if captured else UninterruptibleWriter(claims, processes)
+    nvml: Nvml = AbsentNvml("--root") if captured else HostNvml()
+    hypervisor, storage = _open_libvirt(
+        connect, clock, claims, allow_commands=not captured, use_libvirt=not captured or bool(connect)
+    )
+    machine_id = read_machine_id(root)
+    return Host(
+        name=root if captured else "local",
+        sysfs=HostFiles(root, lock_held=lambda: claims.is_locked, writer=writer),
+        nvml=nvml,
+        hypervisor=hypervisor,
+        storage=storage,
+        processes=processes,
+        claims=claims,
+        clock=clock,
+        machine_id=machine_id or "",
+        new_uuid=new_uuid or _random_uuid,
+        scratch=None if captured else HostScratch(_run_dir(root) / "scratch"),
+        read_only_reason=_read_only_reason(root, captured, machine_id),
+        unprivileged_user=None if captured else _unprivileged_user(os.geteuid() if euid is None else euid),
+        audit_log=None if captured else JournalSocket(),
+        system=None if captured else HostSystem(),
+        host_file=None if captured else HostFileOnDisk(lock_held=lambda: claims.is_locked),
+        vendor_commands=None
+        if captured
+        else HostVendorCommands(lock_held=lambda: claims.is_locked, store=claims, processes=processes),
+        system_log=None if captured else HostKernelLog(),
+        unfinished_files=None if captured else open_unfinished_files(Path(root), RUN_DIR, HOST_FILE_PATH, processes),
+    )
+
+
+def _run_dir(root: str) -> Path:
+    """Return /run/vgpuctl under the root: a captured /run may be a link, and must not lead out of the capture."""
+    if root == "/":
+        return RUN_DIR
+    try:
+        return Path(resolve_below(root, "/run/vgpuctl"))
+    except OSError as error:
+        raise InvalidInput(f"--root: {root}/run/vgpuctl cannot be followed: {error.strerror}", value=root) from error
+
+
+def _open_libvirt(
+    connect: str | None, clock: HostClock, claims: ClaimStore, *, allow_commands: bool, use_libvirt: bool
+) -> tuple[Hypervisor, Storage]:
+    """Return the hypervisor and storage ports of one connection, or their absent versions."""
+    if not use_libvirt:
+        from vgpuctl.host.virt.absent import AbsentHypervisor, AbsentStorage
+
+        return AbsentHypervisor("--root"), AbsentStorage("--root")
+    from vgpuctl.host.image_inspector import ImageInspector
+    from vgpuctl.host.qemu_access import QemuUser, read_qemu_user, session_qemu_user
+    from vgpuctl.host.virt.connection import LibvirtConnection
+    from vgpuctl.host.virt.domains import LibvirtHypervisor
+    from vgpuctl.host.virt.storage import LibvirtStorage
+
+    connection = LibvirtConnection(connect, lambda: claims.is_locked)
+
+    def find_qemu_user() -> QemuUser | None:
+        if connection.uri.startswith("test"):
+            return None
+        return session_qemu_user() if connection.uri.partition("?")[0].endswith("/session") else read_qemu_user()
+
+    def find_tool(name: str) -> str | None:
+        from vgpuctl.host.commands import find_command
+
+        return find_command(name) if allow_commands else None
+
+    images = ImageInspector(find_qemu_user, find_tool)
+    return LibvirtHypervisor(connection, clock), LibvirtStorage(connection, clock, images.inspect)
+
+
+def _read_only_reason(root: str, captured: bool, identity: str | None) -> str | None:
+    if captured:
+        return f"--root {root}: a host's files below another directory are only looked at"
+    if identity is None:
+        return "this host has no machine id, so its VMs cannot be told from copies; run systemd-machine-id-setup"
+    return None
+
+
+def _unprivileged_user(euid: int) -> str | None:
+    """Return who runs this if not root: only root can write to sysfs, /etc and /run."""
+    if euid == 0:
+        return None
+    import pwd
+
+    try:
+        return f"user {pwd.getpwuid(euid).pw_name}"
+    except KeyError:
+        return f"uid {euid}"
+
+
+def _random_uuid() -> str:
+    import uuid
+
+    return str(uuid.uuid4())

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls NVML's functions through pynvml; no other module imports pynvml.
+
+Every function may be missing from the loaded library or from an older pynvml. Each is looked up once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from ctypes import byref, c_uint
+from typing import Any
+
+from vgpuctl.errors import NvmlFailed, missing_library_error
+
+REQUIRED_FUNCTIONS = (
+    "nvmlDeviceGetHandleByPciBusId_v2",
+    "nvmlDeviceGetHostVgpuMode",
+    "nvmlDeviceGetSupportedVgpus",
+    "nvmlVgpuTypeGetName",
+    "nvmlVgpuTypeGetFramebufferSize",
+    "nvmlVgpuTypeGetMaxInstances",
+)
+"""The functions that libnvidia-ml must have, by its own names."""
+
+INVALID_ARGUMENT, NOT_SUPPORTED = 2, 3
+_LIBRARY = "libnvidia-ml.so.1"
+_VERSIONED_NAMES = {
+    "nvmlDeviceGetHandleByPciBusId": "nvmlDeviceGetHandleByPciBusId_v2",
+    "nvmlDeviceGetGpuInstancePossiblePlacements": "nvmlDeviceGetGpuInstancePossiblePlacements_v2",
+}
+"""pynvml's functions that call a library function of another name."""
+
+
+class NvmlLibrary:
+    """NVML while it is open. `operation`: what an error says that NVML does not do. `function_cache` outlives this."""
+
+    def __init__(self, nvml: Any, function_cache: dict[str, bool], operation: str) -> None:
+        self.nvml = nvml
+        self._known = function_cache
+        self._doing = operation
+
+    def has(self, name: str) -> bool:
+        """Return whether both the library and pynvml have a function."""
+        if name not in self._known:
+            library_name = _VERSIONED_NAMES.get(name, name)
+            self._known[name] = hasattr(self.nvml, name) and has_function(self.nvml, library_name)
+        return self._known[name]
+
+    def query(self, name: str, *args: Any) -> Any:
+        """Return a function's result; None where it is missing or NVML returns an error."""
+        if not self.has(name):
+            return None
+        try:
+            return getattr(self.nvml, name)(*args)
+        except self.nvml.NVMLError:
+            return None
+
+    def call(self, name: str, *args: Any) -> Any:
+        """Return a function's result.
+
+        Raises:
+            NvmlFailed: NVML returned an error, or lacks the function.
+        """
+        if not self.has(name):
+            raise self.make_error("this driver's NVML does not have that function", name, None)
+        try:
+            return getattr(self.nvml, name)(*args)
+        except self.nvml.NVMLError as error:
+            raise self.make_error(str(error), name, int(error.value)) from error
+
+    def call_for_list(self, name: str, item_type: Any, max_count: int, *args: Any) -> list[Any]:
+        """Return the items of a function that fills an array and returns their number.
+
+        Raises:
+            NvmlFailed: as `call`.
+        """
+        items, count = (item_type * max_count)(), c_uint(max_count)
+        self.call(name, *args, items, byref(count))
+        return list(items[: min(count.value, max_count)])
+
+    def make_error(self, reason: str, name: str, code: int | None) -> NvmlFailed:
+        """Return the error of a call; the caller raises it."""
+        return NvmlFailed(f"NVML does not {self._doing}: {reason}", nvml_code=code, call=name)
+
+
+def load_pynvml() -> Any:
+    """Return pynvml, or raise ImportError; loads its thousands of lines only where the driver's library exists."""
+    from ctypes import CDLL
+
+    try:
+        CDLL(_LIBRARY)
+    except OSError as exc:
+        raise ImportError(str(exc)) from exc
+    import pynvml
+
+    return pynvml
+
+
+@contextmanager
+def open_nvml(nvml: Any) -> Iterator[None]:
+    """Keep NVML open for one query or change."""
+    nvml.nvmlInit()
+    try:
+        yield
+    finally:
+        with suppress(nvml.NVMLError):  # harmless: the end of the process closes it
+            nvml.nvmlShutdown()
+
+
+@contextmanager
+def open_for_change(load: Callable[[], Any], function_cache: dict[str, bool], operation: str) -> Iterator[NvmlLibrary]:
+    """Keep NVML open for one change.
+
+    Raises:
+        NvmlFailed: NVML cannot be opened.
+    """
+    try:
+        nvml = load()
+    except ImportError as error:
+        library_error = missing_library_error(error)
+        hint = library_error.hint if library_error else None
+        raise NvmlFailed(
+            f"NVML cannot be asked: {library_error or error}", hint=hint, nvml_code=None, call="nvmlInit"
+        ) from error
+    try:
+        with open_nvml(nvml):
+            yield NvmlLibrary(nvml, function_cache, operation)
+    except nvml.NVMLError as error:  # from nvmlInit: the other calls wrap theirs
+        raise NvmlFailed(f"NVML cannot be asked: {error}", nvml_code=int(error.value), call="nvmlInit") from error
+
+
+def find_missing_function(nvml: Any) -> str | None:
+    """Return the first required function that the loaded library lacks."""
+    return next((name for name in REQUIRED_FUNCTIONS if not has_function(nvml, name)), None)
+
+
+def has_function(nvml: Any, name: str) -> bool:
+    """Return whether the loaded library has a function."""
+    try:
+        nvml._nvmlGetFunctionPointer(name)
+    except nvml.NVMLError:
+        return False
+    return True

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configuration files under a root, and systemctl; implements `ports.System`. rename(2) replaces each file whole."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from vgpuctl.errors import Failed
+from vgpuctl.host.atomic_files import write_file
+from vgpuctl.host.host_file import replace_keeping_owner
+from vgpuctl.regular_file import read_regular_file
+
+MAX_BYTES = 1 << 20
+"""Units and modprobe's files take a few pages at most."""
+_DEADLINE_SECONDS = 90.0
+
+
+class HostSystem:
+    """The files under `root`. `allow_systemctl`: whether to run systemctl, if it is installed."""
+
+    def __init__(self, root: str | Path = "/", *, allow_systemctl: bool = True) -> None:
+        self._root = Path(root)
+        self._allow_systemctl = allow_systemctl
+
+    def _real_path(self, path: str) -> Path:
+        return self._root / path.lstrip("/")
+
+    @property
+    def has_systemd(self) -> bool:
+        """Whether systemd runs here (sd_booted(3)) and systemctl is installed."""
+        return self._allow_systemctl and os.path.isdir("/run/systemd/system") and self._find_systemctl() is not None
+
+    def read(self, path: str) -> str | None:
+        """Return a file's text, or None."""
+        try:
+            data = read_regular_file(str(self._real_path(path)), MAX_BYTES, display_path=path)
+            return data.decode("utf-8", "replace")  # keeps the line endings
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def readlink(self, path: str) -> str | None:
+        """Return a link's target, or None."""
+        return os.readlink(self._real_path(path)) if self._real_path(path).is_symlink() else None
+
+    def is_directory(self, path: str) -> bool:
+        """Return whether the path is a directory."""
+        return self._real_path(path).is_dir()
+
+    def is_empty(self, path: str) -> bool:
+        """Return whether a directory is empty."""
+        return not os.listdir(self._real_path(path))
+
+    def put(self, path: str, text: str, mode: int | None) -> None:
+        """Write a temporary file, then rename it; without a mode the file is unmanaged, so a link is followed."""
+        real = self._real_path(path)
+        real.parent.mkdir(parents=True, exist_ok=True)
+        if mode is None:
+            replace_keeping_owner(Path(os.path.realpath(real)), text)
+            return
+        write_file(real, text.encode(), mode=mode)
+
+    def link(self, path: str, target: str) -> None:
+        """Create a symbolic link."""
+        real = self._real_path(path)
+        real.parent.mkdir(parents=True, exist_ok=True)
+        real.symlink_to(target)
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory that everybody can read."""
+        self._real_path(path).mkdir(mode=0o755, parents=True, exist_ok=True)
+
+    def remove(self, path: str) -> None:
+        """Remove a file or link."""
+        self._real_path(path).unlink(missing_ok=True)
+
+    def remove_directory(self, path: str) -> bool:
+        """Remove a directory if it is empty."""
+        try:
+            self._real_path(path).rmdir()
+        except OSError:
+            return False
+        return True
+
+    def is_active(self, unit: str) -> bool:
+        """Return whether `systemctl is-active` succeeds."""
+        return self.has_systemd and self._run_systemctl("is-active", "--quiet", unit)[0] == 0
+
+    def notify_ready(self, status: str) -> bool:
+        """Send READY to the socket that systemd names; False if there is none or it cannot be reached."""
+        import socket  # most commands do not need it
+
+        address = os.environ.get("NOTIFY_SOCKET", "")
+        if not self._allow_systemctl or not address:
+            return False
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify, suppress(OSError):
+            notify.connect(address.replace("@", "\0", 1) if address.startswith("@") else address)
+            notify.sendall(f"READY=1\nSTATUS={status}\n".encode())
+            return True
+        return False
+
+    def systemctl(self, *words: str) -> None:
+        """Run systemctl; raises Failed with its error line."""
+        status, error_line = self._run_systemctl(*words)
+        if status != 0:
+            command = f"systemctl {' '.join(words)}"
+            raise Failed(f"{command} failed: {error_line}", hint=f"run it by hand: {command}", status=status)
+
+    @staticmethod
+    def _find_systemctl() -> str | None:
+        from vgpuctl.host.commands import find_command
+
+        return find_command("systemctl")
+
+    def _run_systemctl(self, *words: str) -> tuple[int, str]:
+        from vgpuctl.host.commands import run_command
+
+        result = run_command(
+            [self._find_systemctl() or "/usr/bin/systemctl", *words], deadline_seconds=_DEADLINE_SECONDS
+        )
+        return result.status, result.error_line

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parses libvirt's XML and builds the small documents for pools and volumes, always with lxml."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vgpuctl.errors import LibvirtFailed
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element
+
+RECORD_NAMESPACE = "urn:vgpuctl:1"
+RECORD_PREFIX = "vgpuctl"
+
+
+def parse_xml(text: str) -> _Element:
+    """Parse XML without entities and without network access.
+
+    Raises:
+        LibvirtFailed: the text is not XML.
+    """
+    from lxml import etree
+
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, remove_blank_text=True)
+    try:
+        return etree.fromstring(text.encode(), parser)
+    except (etree.XMLSyntaxError, ValueError) as exc:
+        raise LibvirtFailed(f"libvirt's XML cannot be read: {exc}") from exc
+
+
+def find_text(root: _Element, path: str) -> str | None:
+    """Return the text of the first element at a path, without surrounding whitespace; None if it is empty."""
+    element = root.find(path)
+    return None if element is None or not (element.text or "").strip() else (element.text or "").strip()
+
+
+def find_attribute(root: _Element, path: str, name: str) -> str | None:
+    """Return an attribute of the first element at a path."""
+    element = root.find(path)
+    return None if element is None else element.get(name)
+
+
+def strip_namespace(text: str) -> str:
+    """Return a VM record's element without its namespace.
+
+    virDomainSetMetadata adds its own prefix and namespace to every element that has none, and fails with
+    "failed to create a new XML namespace" on an element that already has the same prefix (observed with 9.0).
+    """
+    from lxml import etree
+
+    root = parse_xml(text)
+    for element in root.iter(f"{{{RECORD_NAMESPACE}}}*"):
+        element.tag = etree.QName(element).localname
+    etree.cleanup_namespaces(root)
+    return etree.tostring(root, encoding="unicode")
+
+
+def pool_xml(name: str, path: str) -> str:
+    """Return the definition of a directory pool."""
+    from lxml import etree
+
+    root = etree.Element("pool", {"type": "dir"})
+    etree.SubElement(root, "name").text = name
+    etree.SubElement(etree.SubElement(root, "target"), "path").text = path
+    return etree.tostring(root, encoding="unicode")
+
+
+def private_volume_xml(name: str, size_bytes: int) -> str:
+    """Return the definition of a raw volume that only root can read, until libvirt makes QEMU's user its owner."""
+    from lxml import etree
+
+    root = etree.Element("volume")
+    etree.SubElement(root, "name").text = name
+    etree.SubElement(root, "capacity", {"unit": "bytes"}).text = str(size_bytes)
+    target = etree.SubElement(root, "target")
+    etree.SubElement(target, "format", {"type": "raw"})
+    etree.SubElement(etree.SubElement(target, "permissions"), "mode").text = "0600"
+    return etree.tostring(root, encoding="unicode")
+
+
+def volume_xml(name: str, capacity_bytes: int, base: str | None, base_format: str | None) -> str:
+    """Return the definition of a thin qcow2 volume, a linked clone if `base` is given.
+
+    Without `compat` libvirt makes qemu-img use version 2 of the format, which QEMU itself abandoned in 2013.
+    """
+    from lxml import etree
+
+    root = etree.Element("volume")
+    etree.SubElement(root, "name").text = name
+    etree.SubElement(root, "capacity", {"unit": "bytes"}).text = str(capacity_bytes)
+    etree.SubElement(root, "allocation", {"unit": "bytes"}).text = "0"
+    target = etree.SubElement(root, "target")
+    etree.SubElement(target, "format", {"type": "qcow2"})
+    etree.SubElement(target, "compat").text = "1.1"
+    if base is not None:
+        backing = etree.SubElement(root, "backingStore")
+        etree.SubElement(backing, "path").text = base
+        if base_format is not None:
+            etree.SubElement(backing, "format", {"type": base_format})
+    return etree.tostring(root, encoding="unicode")

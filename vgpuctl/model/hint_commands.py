@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that hints show. A VM with a record gets vgpuctl's command, any other VM virsh's.
+
+stop-vm and start-vm refuse a VM without a record or with an unfinished one. delete-vm refuses a VM that vgpuctl did not
+create but only gave vGPUs to.
+"""
+
+from __future__ import annotations
+
+from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.vm import RecordState, Vm
+
+
+def start_command(vm: Vm) -> str:
+    """Return the command that starts a VM."""
+    return f"{'virsh start' if vm.record is None else 'vgpuctl start-vm'} {_quote_name(vm)}"
+
+
+def stop_command(vm: Vm, *, force: bool = False) -> str:
+    """Return the command that stops a VM; with `force` it does not wait for the guest."""
+    name = _quote_name(vm)
+    if vm.record is None or vm.record.state is not RecordState.READY or vm.record.exchange is not None:
+        return f"virsh {'destroy' if force else 'shutdown'} {name}"
+    return f"vgpuctl stop-vm {name}{' --force' if force else ''}"
+
+
+def remove_transient_command(vm: Vm) -> str:
+    """Return the command that removes a VM which runs without a definition."""
+    created = vm.record is not None and vm.record.created_vm
+    return f"{'vgpuctl delete-vm' if created else 'virsh destroy'} {_quote_name(vm)}"
+
+
+def disable_vfs_hint(gpu: Gpu) -> str:
+    """Return the command that turns a GPU's VFs off."""
+    if gpu.driver == "gim":
+        return "set vf_num in /etc/modprobe.d or /etc/gim_config and reload gim"
+    return f"vgpuctl set-mode {gpu.address} passthrough"
+
+
+def enable_vfs_hint(gpu: Gpu) -> str:
+    """Return the command that turns a GPU's VFs on."""
+    if gpu.driver == "gim":
+        return "set vf_num in /etc/modprobe.d or /etc/gim_config and reload gim"
+    return f"vgpuctl set-mode {gpu.address} {'vgpu' if gpu.driver == 'nvidia' else 'sriov'}"
+
+
+def _quote_name(vm: Vm) -> str:
+    import shlex  # imported here: libvirt's hook loads this module and quotes nothing
+
+    return shlex.quote(vm.name)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user requests, already validated, and the domain design that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from vgpuctl.model.vgpu_scheduler import SchedulerPolicy
+from vgpuctl.model.vm import VmRecord
+from vgpuctl.value import EMPTY_MAPPING, Value
+
+
+class NewDisk(Value):
+    """A thin disk of this size to create."""
+
+    size_mib: int
+
+
+class ExistingDisk(Value):
+    """An existing disk image; vgpuctl never deletes it."""
+
+    path: str
+
+
+class UserData(Value):
+    """The user data for cloud-init: a file's text, validated. It may hold secrets, so it is never shown."""
+
+    path: str
+    text: str
+
+    def __repr__(self) -> str:
+        return f"UserData(path={self.path!r})"
+
+
+class GpuConstraints(Value):
+    """Which GPUs a request allows, and how to choose among them. The default allows all and uses the host's policy.
+
+    `gpus`, `not_gpus`: addresses or models; empty `gpus` means any. `numa_node`: the GPU's node. `spread_group`: no
+    other VM of this group may be on the GPU. `scheduler`: the policy that the GPU must run. `policy`: the name of the
+    placement policy, None for the host's.
+    """
+
+    gpus: tuple[str, ...] = ()
+    not_gpus: tuple[str, ...] = ()
+    numa_node: int | None = None
+    spread_group: str | None = None
+    scheduler: SchedulerPolicy | None = None
+    policy: str | None = None
+
+
+NO_CONSTRAINTS = GpuConstraints()
+
+
+class PlacementSpec(Value):
+    """The `placement:` section of host.yaml. `demand`: the weight of each profile in future requests.
+
+    An empty `demand` means that of the existing VMs.
+    """
+
+    policy: str | None = None
+    demand: Mapping[str, float] = EMPTY_MAPPING
+
+
+class VmRequest(Value):
+    """A requested VM with every value filled in; `vgpuctl.config` creates it, `vgpuctl.plan` reads it.
+
+    `profiles`: (profile, count) pairs. `sources`: the source of each field's value: "typed" (command line), "host.yaml"
+    or "built in". Only "typed" fields are compared with an existing VM. `disks` is empty when none was requested.
+    `name` None: vgpu-<first 8 hex digits of the uuid>. `reserve`: "always" or "running", see `VmRecord`.
+    """
+
+    name: str | None
+    profiles: tuple[tuple[str, int], ...]
+    constraints: GpuConstraints
+    mode: str
+    memory_mib: int
+    vcpus: int
+    image: str | None
+    disks: tuple[NewDisk | ExistingDisk, ...]
+    cdrom: str | None
+    network: str
+    os: str
+    storage_pool: str
+    hotplug_slots: int
+    vgpu_params: tuple[tuple[str, str], ...]
+    template: str
+    force_console: bool
+    sources: Mapping[str, str] = EMPTY_MAPPING
+    cloud_init: UserData | None = None
+    reserve: str = "always"
+    pci_window: str = "auto"
+
+    def is_explicit(self, name: str) -> bool:
+        """Return whether the field was given on the command line, not filled from defaults."""
+        return self.sources.get(name) == "typed"
+
+
+class DesignDisk(Value):
+    """A disk or CD-ROM of a design: `device` is "disk" or "cdrom", `format` as QEMU names it ("qcow2", "raw")."""
+
+    device: str
+    path: str
+    format: str
+
+
+class DesignHostdev(Value):
+    """A host device of a design: `kind` "mdev" (carrier a UUID) or "pci" (carrier an address)."""
+
+    kind: str
+    carrier: str
+    managed: bool
+    alias: str
+
+
+class DomainDesign(Value):
+    """Everything that a domain template receives. `firmware`: "uefi" or "bios"; `boot`: device kinds in order.
+
+    `os`: the request's: "linux", "generic" or "windows11". `pci_window_mib`: the address space for PCI devices above
+    4 GiB, None for the firmware's default; `host_width`: the guest's physical addresses then have the host's width.
+    """
+
+    name: str
+    uuid: str
+    memory_mib: int
+    vcpus: int
+    kvm: bool
+    emulator: str
+    firmware: str
+    disks: tuple[DesignDisk, ...]
+    network: str
+    hostdevs: tuple[DesignHostdev, ...]
+    hotplug_slots: int
+    boot: tuple[str, ...]
+    record: VmRecord
+    numa_node: int | None = None
+    os: str = "linux"
+    pci_window_mib: int | None = None
+    host_width: bool = False

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Observe a host through its ports: one reader per source, joined by a pure function.
+
+It writes nothing and needs no lock. A device that cannot be read stays in the snapshot with its `problem`: it does not
+stop the others from being read, and never counts as free. If claims or stuck writes cannot be read, as without root, a
+warning says so; they are not treated as absent.
+"""
+
+from __future__ import annotations
+
+from vgpuctl.capacity.ownership import resolve_ownership
+from vgpuctl.errors import FileFailed
+from vgpuctl.model.address import normalize_pci
+from vgpuctl.model.gpu import Gpu
+from vgpuctl.model.port_values import ClaimList, HypervisorStatus, NvmlStatus
+from vgpuctl.model.request import VmRequest
+from vgpuctl.model.snapshot import Snapshot
+from vgpuctl.model.vm import Claim, HostVgpu, StuckWrite, Vm
+from vgpuctl.observe.host_file import HostFileRead, read_host_file
+from vgpuctl.observe.pci import GpusRead, read_gpus
+from vgpuctl.ports.host import Host
+from vgpuctl.steps.claims import report_unreadable
+from vgpuctl.value import Value, replace
+
+
+class ReadScope(Value):
+    """How much to read.
+
+    `types`: also the vGPU types and how many can be created now (thousands of files on a large mdev host).
+    `every_function`: also SR-IOV functions of other classes and endpoints on vfio-pci or no driver (`--all`).
+    `models`: also product names for people.
+    `gpu_addresses`: only these GPUs.
+    `type_ids`: availability files of only these types.
+    `cached_gpus`: GPUs read a moment ago. What does not change (names, types, NVML facts) is taken from them. Used for
+    snapshots under the host lock, together with `type_ids`: these take milliseconds.
+    `profiles`: availability of only those types that one of these texts names.
+    `functions`: only these VFs of a GPU in `cached_gpus` with NVIDIA's vendor-specific VFIO. A caller that creates a
+    device needs the current state of its own VF; for the others the claims are enough. A card may have 48 VFs.
+    `carriers`: only the claims on these.
+    `named`: the vGPUs of host.yaml, read a moment ago; the file is then not read, which saves most of a short command's
+    time. None: the file is read. A caller that neither places VMs nor shows GPUs, such as libvirt's hook mostly, passes
+    an empty tuple: the claims on these vGPUs are enough for it.
+    """
+
+    types: bool = False
+    every_function: bool = False
+    models: bool = True
+    gpu_addresses: frozenset[str] | None = None
+    type_ids: frozenset[str] | None = None
+    cached_gpus: tuple[Gpu, ...] = ()
+    profiles: frozenset[str] | None = None
+    functions: frozenset[str] | None = None
+    carriers: frozenset[str] | None = None
+    named: tuple[HostVgpu, ...] | None = None
+
+
+def scope_of_request(request: VmRequest) -> ReadScope:
+    """Return the scope that is needed to place the vGPUs of a VM."""
+    by_model = any(normalize_pci(text) is None for text in (*request.constraints.gpus, *request.constraints.not_gpus))
+    return ReadScope(
+        types=request.mode == "vgpu",
+        models=by_model,
+        every_function=request.mode != "vgpu",
+        profiles=frozenset(text for text, _ in request.profiles),
+    )
+
+
+def observe(host: Host, scope: ReadScope) -> Snapshot:
+    """Return a snapshot of the whole host."""
+    from vgpuctl.observe.vms import read_vms  # needs lxml, which libvirt's hook does not load
+
+    status = host.hypervisor.status()
+    vms: tuple[Vm, ...] = ()
+    warnings: list[str] = []
+    if status.available:
+        vms, problems = read_vms(host)
+        warnings += problems
+    else:
+        warnings.append(f"VMs are unknown: {status.reason}")
+    return observe_devices(host, scope, vms=vms, status=status, warnings=tuple(warnings))
+
+
+def observe_vm(host: Host, uuid: str) -> Snapshot:
+    """Return a snapshot of one VM and its GPUs, for the report of a command that created or changed the VM.
+
+    Its cost does not grow with the number of VMs. The other VMs are not read, so the owners of the other devices on
+    these GPUs are unknown.
+    """
+    from vgpuctl.observe.vms import read_vm
+
+    status = host.hypervisor.status()
+    domain = host.hypervisor.find_domain(uuid)
+    vms = () if domain is None else (read_vm(host, domain),)
+    assigned = [v for vm in vms if vm.record is not None for v in vm.record.vgpus]
+    carriers = frozenset(v.carrier for v in assigned)
+    gpus = frozenset(v.gpu for v in assigned) | claimed_gpus(host, uuid, carriers)
+    scope = ReadScope(models=False, gpu_addresses=gpus, carriers=carriers, named=())
+    return observe_devices(host, scope, vms=vms, status=status)
+
+
+def claimed_gpus(host: Host, uuid: str, carriers: frozenset[str]) -> frozenset[str]:
+    """Return the GPUs of a VM's claims: an mdev created at each start may be on another GPU than its record says.
+
+    If the claims cannot be read, the result is empty; the snapshot taken afterwards warns about it.
+    """
+    try:
+        return frozenset(c.gpu for c in host.claims.read(carriers).claims if c.vm_uuid == uuid)
+    except OSError:
+        return frozenset()
+
+
+def observe_devices(
+    host: Host,
+    scope: ReadScope,
+    *,
+    vms: tuple[Vm, ...],
+    status: HypervisorStatus,
+    warnings: tuple[str, ...] = (),
+) -> Snapshot:
+    """Read only devices and claims, and join them with VMs read before; makes no libvirt call."""
+    host_file = read_host_file(host) if scope.named is None else HostFileRead(named=scope.named)
+    gpus_read = _read_gpus(host, replace(scope, models=True) if host_file.uses_models else scope)
+    gpus = host_file.add_desired(gpus_read.gpus, () if scope.named is None else scope.cached_gpus)
+    named = tuple(n for n in host_file.named if scope.gpu_addresses is None or n.gpu in scope.gpu_addresses)
+    claim_list, stuck, problems = _read_claims(host, scope)
+    live_carriers = _live_carriers(host, claim_list.claims, vms)
+    owners_known = status.available and host_file.problem is None
+    all_warnings = [*warnings, *gpus_read.warnings, *problems, *host_file.warnings]
+    all_warnings += [f"the claim on {c} cannot be read; {c} counts as taken" for c in claim_list.unreadable]
+    return Snapshot(
+        gpus=gpus,
+        vms=vms,
+        claims=claim_list.claims,
+        vgpus=resolve_ownership(
+            gpus,
+            vms,
+            claim_list.claims,
+            live_carriers,
+            claim_list.unreadable,
+            host_vgpus=named,
+            owners_known=owners_known,
+        ),
+        stuck_writes=stuck,
+        hypervisor=status,
+        nvml=gpus_read.nvml,
+        machine_id=host.machine_id,
+        live_claims=live_carriers,
+        unreadable_claims=claim_list.unreadable,
+        warnings=tuple(all_warnings),
+        host_file_problem=host_file.problem,
+        host_file_hint=host_file.hint,
+        host_vgpus=host_file.named,
+        placement_spec=host_file.placement,
+        partial=scope.gpu_addresses is not None,
+        unreadable_devices=gpus_read.warnings,
+    )
+
+
+def _read_claims(host: Host, scope: ReadScope) -> tuple[ClaimList, tuple[StuckWrite, ...], list[str]]:
+    """Read the claims and the stuck writes; a warning names what only root may read, other failures are errors."""
+    claim_list = ClaimList((), ())
+    stuck: tuple[StuckWrite, ...] = ()
+    denied: list[str] = []
+    with report_unreadable("the claims"):
+        try:
+            claim_list = host.claims.read(scope.carriers)
+        except PermissionError as error:
+            denied.append(f"the claims ({error.filename})")
+    with report_unreadable("the records of stuck writes"):
+        try:
+            stuck = host.claims.stuck_writes()
+        except PermissionError as error:
+            denied.append(f"the records of stuck writes ({error.filename})")
+    if not denied:
+        return claim_list, stuck, []
+    text = " and ".join(denied)
+    return claim_list, stuck, [f"{text} cannot be read without root: what they say is missing here"]
+
+
+def _live_carriers(host: Host, claims: tuple[Claim, ...], vms: tuple[Vm, ...]) -> frozenset[str]:
+    """Return the carriers whose claiming process is still alive.
+
+    Under the host lock this checks only claims of VMs that are not in `vms`: the processes of the others do not change
+    what is taken, and checking hundreds of them takes milliseconds.
+    """
+    if host.claims.is_locked:
+        vm_uuids = frozenset(vm.uuid for vm in vms)
+        claims = tuple(c for c in claims if c.vm_uuid not in vm_uuids)
+    processes = {(c.process.pid, c.process.start_ticks): c.process for c in claims}
+    alive = frozenset(key for key, process in processes.items() if host.processes.is_alive(process))
+    return frozenset(c.carrier for c in claims if (c.process.pid, c.process.start_ticks) in alive)
+
+
+def _read_gpus(host: Host, scope: ReadScope) -> GpusRead:
+    """Read the GPUs; if the listing as a whole fails, that is an error and not an empty list."""
+    try:
+        return read_gpus(host, scope)
+    except OSError as error:
+        raise FileFailed(
+            f"the devices of this host cannot be read: {error.strerror or error} ({error.filename})",
+            hint="the kernel log says more: journalctl -k -n 20",
+            errno=error.errno,
+            path=error.filename,
+        ) from error
+
+
+__all__ = [
+    "Claim",
+    "NvmlStatus",
+    "ReadScope",
+    "claimed_gpus",
+    "observe",
+    "observe_devices",
+    "observe_vm",
+    "scope_of_request",
+]

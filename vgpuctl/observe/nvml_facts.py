@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Add to GPUs the facts that only NVML, the driver's /proc files or pci.ids have: names, framebuffer, sizes, maxima.
+
+Without NVML the size and maximum of a vendor-specific type stay unknown: vgpuctl does not guess them from its name or
+from the number of VFs.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from vgpuctl.model.gpu import MDEV_BACKENDS, Backend, Gpu, GpuMode, VgpuType
+from vgpuctl.model.numbers import parse_integer
+from vgpuctl.model.port_values import NvmlGpu, NvmlStatus, NvmlVgpuType
+from vgpuctl.model.profile_name import profile_of_type
+from vgpuctl.ports.host import Host
+from vgpuctl.scheduler.driver_version import MODULE_VERSION, PROC_VERSION, parse_driver_version
+from vgpuctl.value import replace
+
+if TYPE_CHECKING:
+    from vgpuctl.observe import ReadScope
+    from vgpuctl.ports.sysfs import Sysfs
+
+MIXED_TYPES_SINCE = 550
+"""From this driver on a GPU takes all types of one size; before, one type (open kernel modules, kernel_vgpu_mgr.c)."""
+_MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)
+_PCI_IDS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids")
+
+
+def add_nvml_facts(host: Host, gpus: tuple[Gpu, ...], scope: ReadScope) -> tuple[tuple[Gpu, ...], NvmlStatus]:
+    """Return the GPUs with names and NVML's facts; NVML is queried only for GPUs bound to NVIDIA's driver."""
+    if scope.cached_gpus:
+        cached = {g.address: g for g in scope.cached_gpus}
+        return tuple(_with_mode(_with_cached(g, cached.get(g.address))) for g in gpus), NvmlStatus(available=False)
+    status = host.nvml.status()
+    nvidia_gpus = frozenset(g.address for g in gpus if g.has_nvidia_driver)
+    is_single_type = (
+        bool(nvidia_gpus) and scope.types and _takes_one_type(status.driver_version or _loaded_version(host.sysfs))
+    )
+    completed: list[Gpu] = []
+    for gpu in gpus:
+        nvml_gpu = host.nvml.gpu(gpu.address) if status.available and gpu.address in nvidia_gpus else None
+        with_facts = _with_mode(_with_nvml(gpu, nvml_gpu)) if nvml_gpu else gpu
+        completed.append(
+            replace(with_facts, has_single_type=True) if is_single_type and gpu.address in nvidia_gpus else with_facts
+        )
+    if scope.models:
+        completed = _with_names(host.sysfs, completed)
+    return tuple(completed), status
+
+
+def _loaded_version(sysfs: Sysfs) -> str:
+    """Return the version of the loaded driver, "" if it is unknown."""
+    module = _read_optional(sysfs, MODULE_VERSION)
+    return parse_driver_version(module, None) or parse_driver_version(None, _read_optional(sysfs, PROC_VERSION)) or ""
+
+
+def _read_optional(sysfs: Sysfs, path: str) -> str | None:
+    try:
+        return sysfs.read(path)
+    except OSError:
+        return None
+
+
+def _takes_one_type(version: str) -> bool:
+    """Return whether a driver takes only one vGPU type at a time on a GPU; False for an unknown version."""
+    major = version.partition(".")[0]
+    number = parse_integer(major)
+    return number is not None and number < MIXED_TYPES_SINCE
+
+
+def _with_cached(gpu: Gpu, cached_gpu: Gpu | None) -> Gpu:
+    if cached_gpu is None:
+        return gpu
+    types = {t.type_id: t for t in (*gpu.types, *cached_gpu.types)}
+    return replace(
+        gpu,
+        model=cached_gpu.model,
+        framebuffer_mib=cached_gpu.framebuffer_mib,
+        types=tuple(types[t] for t in sorted(types)),
+        has_single_type=cached_gpu.has_single_type,
+        scheduler=cached_gpu.scheduler,
+        mig=cached_gpu.mig,
+        mixed_size=cached_gpu.mixed_size,
+        gi_schedulers=cached_gpu.gi_schedulers,
+    )
+
+
+def _with_nvml(gpu: Gpu, nvml_gpu: NvmlGpu) -> Gpu:
+    gpu = replace(
+        gpu,
+        model=nvml_gpu.model,
+        framebuffer_mib=nvml_gpu.framebuffer_mib,
+        scheduler=nvml_gpu.scheduler,
+        mig=nvml_gpu.mig,
+        mixed_size=nvml_gpu.mixed_size,
+        gi_schedulers=nvml_gpu.gi_schedulers,
+    )
+    if gpu.backend in MDEV_BACKENDS:
+        nvml_types = {f"nvidia-{number}": nvml_type for number, nvml_type in nvml_gpu.types.items()}
+        return replace(gpu, types=tuple(_with_partitioning(t, nvml_types.get(t.type_id)) for t in gpu.types))
+    if gpu.backend is not Backend.VENDOR_VF:
+        return gpu
+    types = {t.type_id: t for t in gpu.types}
+    for nvml_type in nvml_gpu.types.values():
+        if not nvml_type.name.split():
+            continue
+        described = VgpuType(
+            type_id=str(nvml_type.type_id),
+            name=nvml_type.name,
+            profile=profile_of_type(nvml_type.name),
+            framebuffer_mib=nvml_type.framebuffer_mib,
+            max_per_gpu=nvml_type.max_per_gpu,
+        )
+        types[described.type_id] = _with_partitioning(described, nvml_type)
+    return replace(gpu, types=tuple(types[t] for t in sorted(types, key=int)))
+
+
+def _with_partitioning(kind: VgpuType, nvml_type: NvmlVgpuType | None) -> VgpuType:
+    """Return a type with facts only NVML has: the GPU instance it needs, and its placements on a mixed-size GPU."""
+    if nvml_type is None:
+        return kind
+    return replace(
+        kind,
+        gi_profile_id=nvml_type.gi_profile_id,
+        max_per_gi=nvml_type.max_per_gi,
+        placement_ids=nvml_type.placement_ids,
+        placement_size=nvml_type.placement_size,
+    )
+
+
+def _with_mode(gpu: Gpu) -> Gpu:
+    """Return the GPU with the mode that follows from its VFs and MIG together."""
+    mig = gpu.mig is not None and gpu.mig.enabled and gpu.backend in (Backend.MDEV_VF, Backend.VENDOR_VF)
+    return replace(gpu, mode=GpuMode.MIG_VGPU) if mig and gpu.mode is GpuMode.VGPU else gpu
+
+
+def _with_names(sysfs: Sysfs, gpus: list[Gpu]) -> list[Gpu]:
+    """Name the GPUs that NVML did not name: from the driver's /proc file, else from the PCI database, read once."""
+    named = [_from_proc(sysfs, g) for g in gpus]
+    unnamed_ids = {g.model for g in named if g.vendor_id and g.model == f"{g.vendor_id}:{g.device_id}"}
+    if not unnamed_ids:
+        return named
+    database = _from_pci_ids(sysfs, unnamed_ids)
+    return [replace(g, model=database[g.model]) if g.model in database else g for g in named]
+
+
+def _from_proc(sysfs: Sysfs, gpu: Gpu) -> Gpu:
+    if gpu.driver != "nvidia" or gpu.model != f"{gpu.vendor_id}:{gpu.device_id}":
+        return gpu
+    try:
+        match = _MODEL.search(sysfs.read(f"/proc/driver/nvidia/gpus/{gpu.address}/information"))
+    except OSError:
+        return gpu
+    return replace(gpu, model=match.group(1)) if match else gpu
+
+
+def _from_pci_ids(sysfs: Sysfs, pci_ids: set[str]) -> dict[str, str]:
+    """Return "vendor:device" -> "Vendor Device" for the requested ids, from the first database that exists."""
+    text = ""
+    for path in _PCI_IDS:
+        try:
+            text = sysfs.read(path)
+            break
+        except OSError:
+            continue
+    names: dict[str, str] = {}
+    for pci_id in pci_ids:
+        vendor, device = pci_id.split(":")
+        block = re.search(rf"^{vendor}  (.+)\n((?:[\t#].*\n|\n)*)", text, re.MULTILINE)
+        if block is None:
+            continue
+        line = re.search(rf"^\t{device}  (.+)$", block.group(2), re.MULTILINE)
+        if line is not None:
+            names[pci_id] = f"{block.group(1)} {line.group(1)}"
+    return names

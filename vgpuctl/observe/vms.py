@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read every domain through libvirt and return what vgpuctl needs of it."""
+
+from __future__ import annotations
+
+from vgpuctl.errors import LibvirtFailed
+from vgpuctl.model.port_values import DomainInfo
+from vgpuctl.model.vm import Vm
+from vgpuctl.ports.host import Host
+from vgpuctl.value import replace
+
+
+def read_vm(host: Host, domain: DomainInfo) -> Vm:
+    """Convert one domain to a Vm, including devices of the running domain that its persistent config lacks."""
+    from vgpuctl.domain.disk_sources import has_unknown_backing_file, parse_disk_sources
+    from vgpuctl.domain.domain_xml import (  # needs lxml, which a host without VMs need not load
+        may_have_more_hostdevs,
+        parse_domain,
+        parse_hostdevs,
+    )
+
+    vm = parse_domain(domain.xml, domain.state, host.machine_id)
+    if not domain.persistent:
+        vm = replace(vm, persistent=False)
+    if domain.live_xml is None:
+        return vm
+    if has_unknown_backing_file(domain.live_xml, {d.base for d in vm.record.disks if d.base} if vm.record else ()):
+        vm = replace(vm, backing_pairs=parse_disk_sources(domain.xml, domain.live_xml).backing_pairs)
+    if not may_have_more_hostdevs(domain.live_xml, domain.xml):
+        return vm
+    carriers = {h.carrier for h in vm.hostdevs}
+    live_only = tuple(h for h in parse_hostdevs(domain.live_xml) if h.carrier not in carriers)
+    return replace(vm, hostdevs=vm.hostdevs + live_only) if live_only else vm
+
+
+def read_vms(host: Host) -> tuple[tuple[Vm, ...], tuple[str, ...]]:
+    """Return every VM, and a sentence for each domain whose XML could not be parsed."""
+    vms: list[Vm] = []
+    problems: list[str] = []
+    for domain in host.hypervisor.domains():
+        try:
+            vms.append(read_vm(host, domain))
+        except (ValueError, LibvirtFailed) as error:
+            problems.append(f"the domain {domain.name} cannot be read: {error}")
+    return tuple(vms), tuple(problems)

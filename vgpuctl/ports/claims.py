@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The port to /run/vgpuctl: claims, drained VMs, VMs in progress, stuck writes and the host lock."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from vgpuctl.model.port_values import ClaimList
+from vgpuctl.model.vm import Claim, DrainedVm, StuckWrite, VmInProgress
+
+
+class Claims(Protocol):
+    """The claims, the stuck writes and the host lock in /run/vgpuctl."""
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether this process holds the host lock now."""
+
+    def lock(self, wait_seconds: float) -> AbstractContextManager[None]:
+        """Take the host lock.
+
+        Raises:
+            Locked: after `wait_seconds`, naming the holder's pid and command.
+        """
+
+    def gpu_make_lock(self, gpu: str, wait_seconds: float) -> AbstractContextManager[None]:
+        """Take the GPU's own lock, under which one process or thread at a time creates a vGPU and sets its placement.
+
+        This is not the host lock: its holder writes to devices.
+
+        Raises:
+            Locked: after `wait_seconds`, naming the holder.
+        """
+
+    def all(self) -> tuple[Claim, ...]:
+        """Return every readable claim, sorted by carrier. Raises the same errors as `read`."""
+
+    def read(self, carriers: frozenset[str] | None = None) -> ClaimList:
+        """Read every claim once, or only those on `carriers`.
+
+        Raises:
+            OSError: the claims cannot be listed, for example without root; never treat that as "nothing is claimed".
+        """
+
+    def add(self, claim: Claim) -> None:
+        """Create a claim's file with O_EXCL.
+
+        Raises:
+            FileExistsError: the carrier is already claimed; the error's `filename` is the claim's file.
+        """
+
+    def replace(self, claim: Claim) -> None:
+        """Replace the VM's own claim atomically: a kill leaves the old or the new one. Creates a missing claim.
+
+        Raises:
+            FileExistsError: another VM has claimed the carrier, or the existing claim cannot be read.
+        """
+
+    def remove(self, carrier: str, vm_uuid: str) -> None:
+        """Remove a claim if it still belongs to this VM; a missing claim is no error."""
+
+    def stuck_writes(self) -> tuple[StuckWrite, ...]:
+        """Return the writes that still wait in the kernel; removes the entries whose process has ended.
+
+        Raises:
+            OSError: they cannot be listed, for example without root; never treat that as "none".
+        """
+
+    def drained_vms(self) -> tuple[DrainedVm, ...]:
+        """Return the VMs that vgpuctl shut down temporarily and has not started again, sorted by uuid.
+
+        Raises:
+            OSError: they cannot be listed, for example without root.
+        """
+
+    def add_drained_vm(self, vm: DrainedVm) -> None:
+        """Record, until the next boot, that a VM is about to be shut down temporarily.
+
+        Raises:
+            OSError: with the kernel's errno.
+        """
+
+    def remove_drained_vm(self, vm_uuid: str, expected: DrainedVm | None = None) -> None:
+        """Remove that entry: the VM runs again or no longer exists. With `expected`, only if the entry equals it.
+
+        A missing entry is no error; neither is one that cannot be removed.
+        """
+
+    def vms_in_progress(self) -> frozenset[str]:
+        """Return the uuids of the VMs without a slot that a live process works on; removes entries of ended processes.
+
+        Raises:
+            OSError: they cannot be listed, for example without root.
+        """
+
+    def add_vm_in_progress(self, work: VmInProgress) -> None:
+        """Record that a process works on a VM, until the entry is removed or the process has ended.
+
+        Raises:
+            OSError: with the kernel's errno.
+        """
+
+    def remove_vm_in_progress(self, vm_uuid: str) -> None:
+        """Remove that entry. A missing entry is no error; neither is one that cannot be removed."""
+
+    def set_permissions(self, mode: int) -> None:
+        """Set the permission bits of /run/vgpuctl itself.
+
+        Raises:
+            OSError: with the kernel's errno.
+        """

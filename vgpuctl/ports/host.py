@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All ports of one host together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.claims import Claims
+    from vgpuctl.ports.files import HostFile, Scratch, UnfinishedFiles
+    from vgpuctl.ports.hypervisor import Hypervisor
+    from vgpuctl.ports.logs import AuditLog, SystemLog
+    from vgpuctl.ports.nvml import Nvml
+    from vgpuctl.ports.processes import Clock, Processes
+    from vgpuctl.ports.storage import Storage
+    from vgpuctl.ports.sysfs import Sysfs
+    from vgpuctl.ports.system import System
+    from vgpuctl.ports.vendor_commands import VendorCommands
+
+
+class Host(Value):
+    """One host. `read_only_reason` says why commands that change the host are refused; None when they are allowed.
+
+    `unprivileged_user` is the user who runs this without root, which a change needs; None for root.
+
+    `host_file`, `vendor_commands`, `system_log` and `unfinished_files` are None where vgpuctl cannot reach host.yaml,
+    the drivers' commands, the kernel's log or unfinished files (a captured tree).
+    """
+
+    name: str
+    sysfs: Sysfs
+    nvml: Nvml
+    hypervisor: Hypervisor
+    storage: Storage
+    processes: Processes
+    claims: Claims
+    clock: Clock
+    machine_id: str
+    new_uuid: Callable[[], str]
+    scratch: Scratch | None = None
+    read_only_reason: str | None = None
+    unprivileged_user: str | None = None
+    audit_log: AuditLog | None = None
+    system: System | None = None
+    host_file: HostFile | None = None
+    vendor_commands: VendorCommands | None = None
+    system_log: SystemLog | None = None
+    unfinished_files: UnfinishedFiles | None = None

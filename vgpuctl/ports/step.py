@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step: one change of the host, as data that describes the change and how to undo it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from vgpuctl.ports.host import Host
+
+
+class Step(Protocol):
+    """A value that a backend or `vgpuctl.steps` creates.
+
+    `perform` changes the host and is not repeated. `verify` reads back and raises VerifyFailed when the host does not
+    show the intended state. `undo` removes only what `perform` made, only if it still reads as written, and is safe to
+    call when `perform` failed half-way or never ran. A step whose class sets `records_owner` records which VM owns the
+    rest: it is kept when a step before it cannot be undone.
+    """
+
+    def describe(self) -> str:
+        """Return one line for people, in the imperative: "make vGPU A100-4C on 0000:3b:00.4"."""
+
+    def perform(self, host: Host) -> str | None:
+        """Perform the change; returns a note for the user where the change came about in another way than this call."""
+
+    def verify(self, host: Host) -> None:
+        """Read the change back."""
+
+    def undo(self, host: Host) -> None:
+        """Undo the change."""
+
+
+class Plan(Value):
+    """Steps in the order in which they run, and notes for people.
+
+    `vms_to_stop`: uuids of the VMs that must be off when something is taken from them: by the undo, and by the steps
+    themselves where there is no undo. Empty where libvirt is not used, or where a running VM is changed.
+    """
+
+    steps: tuple[Step, ...]
+    notes: tuple[str, ...] = ()
+    undo_on_failure: bool = True
+    vms_to_stop: tuple[str, ...] = ()

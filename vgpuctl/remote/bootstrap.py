@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bootstraps a host without vgpuctl: probes it, copies the wheels of a wheelhouse, and has them installed there.
+
+On the host, `bootstrap_script.py` does the work in one run to its end, even if this side dies. This module decides
+whether anything has to be installed, and what a lost reply means.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vgpuctl.errors import HostCannot, Interrupted, Refused, ResultUnknown, Unreachable, VgpuctlError
+from vgpuctl.remote import reply as replies
+from vgpuctl.remote import wheelhouse
+from vgpuctl.remote.reply import Reply
+from vgpuctl.remote.session import RemoteCommand, RemoteOutput, Session, Watch
+from vgpuctl.remote.wheelhouse import Wheelhouse
+from vgpuctl.value import Value, replace
+
+DIRECTORY = "/opt/vgpuctl"
+LINK = "/usr/local/bin/vgpuctl"
+"""Both paths are those of the role in the Ansible collection."""
+LOCK_PATH = "/run/vgpuctl-bring.lock"
+"""Locked on the host during the bootstrap; /run belongs to root and is empty after a boot."""
+BASE_BYTES = 64 << 20
+WHEEL_SPACE_FACTOR = 6
+"""The required free space: a base for pip and setuptools in an environment, plus this multiple of the wheels' size.
+With 15 MiB of wheels on Debian 12 the peak is 79 MiB; half of the required space is spare."""
+_PROGRESS_LINES = 4
+
+
+class BootstrapPlan(Value):
+    """The version to install and the commands for every host: built once, because it holds all wheels.
+
+    `report_line` gets a host's name and a line of progress, if the user wants progress.
+    """
+
+    version: str
+    directory: str
+    probe: RemoteCommand
+    install: RemoteCommand
+    dry_run: bool
+    report_line: Callable[[str, str], None] | None
+
+
+def plan_bootstrap(
+    wheelhouse_data: Wheelhouse,
+    arguments: Sequence[str],
+    referring_files: Sequence[str],
+    *,
+    dry_run: bool,
+    report_line: Callable[[str, str], None] | None,
+) -> BootstrapPlan:
+    """Return the plan. `arguments`: those of install-host there; `referring_files`: the files that name its Python."""
+    wheels = [
+        {"name": wheel.filename, "bytes": len(wheel.content), "sha256": wheel.sha256}
+        for wheel in wheelhouse_data.wheels
+    ]
+    request = {
+        "directory": DIRECTORY, "link": LINK, "lock": LOCK_PATH, "referring": referring_files,
+        "version": wheelhouse_data.version,
+        "digest": wheelhouse_data.digest, "oldest_python": wheelhouse_data.oldest_python, "words": arguments,
+        "has_libvirt": wheelhouse_data.has(wheelhouse.DISTRO_PACKAGE),
+        "needs_bytes": BASE_BYTES + WHEEL_SPACE_FACTOR * wheelhouse_data.size_bytes, "wheels": wheels,
+        "progress": report_line is not None,
+    }  # fmt: skip
+    program = Path(__file__).with_name("bootstrap_script.py").read_bytes()
+
+    def remote_command(act: str, contents: Sequence[bytes]) -> RemoteCommand:
+        header = json.dumps({"act": act, **request}).encode()
+        return RemoteCommand((), b"".join([program, header, b"\n", *contents]), len(program))
+
+    install = remote_command("bring", [wheel.content for wheel in wheelhouse_data.wheels])
+    return BootstrapPlan(
+        wheelhouse_data.version, wheelhouse_data.directory, remote_command("look", []), install, dry_run, report_line
+    )
+
+
+def bootstrap_host(session: Session, name: str, watch: Watch, plan: BootstrapPlan) -> Reply | None:
+    """Return the reply of a host that was (or would be) bootstrapped. None: this vgpuctl is installed there already.
+
+    Raises:
+        Refused: a newer one is installed.
+        HostCannot: it has no Python that vgpuctl runs on.
+        Unreachable, Interrupted: nothing was changed there; ResultUnknown: it is unknown whether.
+    """
+    probe_reply = _parse_reply(session.run(plan.probe, watch), name, is_change=False)
+    if probe_reply.status:
+        return probe_reply
+    probe_result = probe_reply.document["data"]
+    if not _is_probe_result(probe_result):
+        raise replies.invalid_reply_error(
+            name, f"is not what a look there answers: {probe_result!s:.99}", is_change=False
+        )
+    _refuse_downgrade(name, probe_result["was"], plan)
+    if probe_result["present"]:
+        if plan.report_line is not None:
+            plan.report_line(name, f"vgpuctl {plan.version} is there already: nothing is copied")
+        return None
+    if plan.dry_run:
+        return Reply(_dry_run_document(probe_result, plan), 0, probe_reply.warnings)
+    progress = _UploadProgress(name, len(plan.install.stdin), plan.report_line)
+    try:
+        return _parse_reply(session.run(plan.install, replace(watch, report_sent=progress)), name, is_change=True)
+    except ResultUnknown as exc:
+        raise _upload_lost_error(exc, name, progress, watch) from exc
+
+
+def _is_probe_result(value: Any) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("present"), bool):
+        return False
+    return isinstance(value.get("was", 0), str | None) and isinstance(value.get("steps"), list)
+
+
+class _UploadProgress:
+    """Reports in a few lines how much has been copied."""
+
+    def __init__(self, name: str, total_bytes: int, report_line: Callable[[str, str], None] | None) -> None:
+        self.name = name
+        self.total_bytes = total_bytes
+        self.report_line = report_line
+        self.sent_bytes = 0
+
+    def __call__(self, sent_bytes: int) -> None:
+        old_step, new_step = (size * _PROGRESS_LINES // self.total_bytes for size in (self.sent_bytes, sent_bytes))
+        self.sent_bytes = sent_bytes
+        if self.report_line is not None and new_step > old_step:
+            self.report_line(self.name, f"sent {sent_bytes:,} of {self.total_bytes:,} bytes")
+
+
+def _parse_reply(output: RemoteOutput, name: str, *, is_change: bool) -> Reply:
+    if output.noise is not None and output.status == replies.EXIT_NOT_FOUND and not output.out:
+        raise HostCannot(
+            f"{name}: there is no Python 3.11 or newer: {replies.last_line(output.err)}",
+            hint="install it there: apt install python3 python3-venv python3-libvirt",
+            check="python",
+        )
+    return replies.parse(output, name, is_change=is_change)
+
+
+def _refuse_downgrade(name: str, remote_version: str | None, plan: BootstrapPlan) -> None:
+    remote_key, local_key = wheelhouse.version_key(remote_version or ""), wheelhouse.version_key(plan.version)
+    if remote_key is not None and local_key is not None and remote_key > local_key:
+        raise Refused(
+            f"{name}: its vgpuctl {remote_version} is newer than {plan.version} of {plan.directory}: an "
+            "older one may not"
+            " understand what it recorded",
+            hint="take a newer wheelhouse",
+            there=remote_version,
+            wheelhouse=plan.version,
+        )
+
+
+def _dry_run_document(probe_result: Mapping[str, Any], plan: BootstrapPlan) -> dict[str, Any]:
+    """Return the document of a dry run: the vgpuctl that would report the steps of install-host is not there yet."""
+    data = {
+        "files": [], "kept": [], "steps": probe_result["steps"], "notes": ["then install-host runs there"],
+        "dry_run": True,
+        "brought": {"version": plan.version, "was": probe_result["was"]},
+    }  # fmt: skip
+    return {"schema": replies.SCHEMA, "kind": "install-host", "ok": True, "changed": True, "data": data, "warnings": []}
+
+
+def _upload_lost_error(exc: ResultUnknown, name: str, sent: _UploadProgress, watch: Watch) -> VgpuctlError:
+    """Return the error of a lost upload: nothing is installed without all wheels (counted, with checksums)."""
+    if sent.sent_bytes == sent.total_bytes:
+        exc.hint = "run it again: what is whole there stays, and what is not goes"
+        return exc
+    message = f"{name}: {sent.sent_bytes:,} of {sent.total_bytes:,} bytes were sent, and nothing was installed"
+    if watch.count_stops():
+        return Interrupted(message, signal_number=2)
+    return Unreachable(f"{message}: {exc.facts.get('reason')}", hint="run it again", reason=exc.facts.get("reason"))

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs one command on many hosts in parallel and independently: no host waits for another or stops another.
+
+One thread per host, with a maximum at a time. Python delivers signals only to the main thread, which waits here and
+counts them; each host's thread forwards a stop to its remote command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from vgpuctl.errors import DeadlineExceeded, HostCannot, Interrupted, VgpuctlError
+from vgpuctl.remote import reply as replies
+from vgpuctl.remote.reply import Reply
+from vgpuctl.remote.session import Connect, RemoteCommand, Session, Watch
+from vgpuctl.remote.ssh_session import MAX_STOPS
+from vgpuctl.remote.target import Target
+from vgpuctl.value import Value
+
+if TYPE_CHECKING:
+    from vgpuctl.remote.bootstrap import BootstrapPlan
+
+MAX_PARALLEL = 32
+DEADLINE_SECONDS = 600.0
+_POLL_SECONDS = 0.1
+_LAST_SECONDS = 1.0
+"""How long threads have to notice the end of the run."""
+
+
+class HostReply(Value):
+    """The result of one host: its reply, or the error instead."""
+
+    target: Target
+    seconds: float
+    reply: Reply | None = None
+    error: BaseException | None = None
+
+
+class FanoutTask(Value):
+    """The command for all hosts. `local_version`: this vgpuctl's; `report_line` gets a host's name and a stderr line.
+
+    With `bootstrap` vgpuctl is first installed on a host that lacks it.
+    """
+
+    command: RemoteCommand
+    is_change: bool
+    local_version: str
+    report_line: Callable[[str, str], None]
+    deadline_seconds: float = DEADLINE_SECONDS
+    max_parallel: int = MAX_PARALLEL
+    bootstrap: BootstrapPlan | None = None
+
+
+def run(
+    targets: Sequence[Target], task: FanoutTask, connect: Connect, stops: Callable[[], int]
+) -> tuple[HostReply, ...]:
+    """Run the command on every host and return the replies in host order. `stops` counts the signals so far.
+
+    After the first stop no further host is started, and running hosts undo what they began; after the third stop
+    vgpuctl does not wait any longer.
+    """
+    pending: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in range(len(targets)):
+        pending.put(number)
+    replies: dict[int, HostReply] = {}
+    all_done = threading.Event()
+
+    def worker() -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                number = pending.get_nowait()
+                replies[number] = _run_on_host(targets[number], task, connect, stops)
+                if len(replies) == len(targets):
+                    all_done.set()
+
+    for _ in range(min(task.max_parallel, len(targets))):
+        threading.Thread(target=worker, daemon=True).start()
+    _wait(all_done, stops)
+    return tuple(
+        replies.get(number) or _abandoned_reply(target, is_change=task.is_change)
+        for number, target in enumerate(targets)
+    )
+
+
+def _wait(all_done: threading.Event, stops: Callable[[], int]) -> None:
+    while True:
+        try:
+            while not all_done.is_set() and stops() < MAX_STOPS:
+                all_done.wait(_POLL_SECONDS)
+            all_done.wait(_LAST_SECONDS)
+            return
+        except (Interrupted, KeyboardInterrupt):  # counted by `stops`
+            continue
+
+
+def _run_on_host(target: Target, task: FanoutTask, connect: Connect, stops: Callable[[], int]) -> HostReply:
+    started = time.monotonic()
+    try:
+        if stops():
+            raise Interrupted(f"{target.name}: not asked", signal_number=2)
+        reply = _get_reply(target, task, connect, stops, started + task.deadline_seconds)
+    except Exception as exc:  # noqa: BLE001 - a bug on one host must not lose the others' replies
+        return HostReply(target, _elapsed_seconds(started), error=_add_deadline(exc, target, task, started))
+    return HostReply(target, _elapsed_seconds(started), reply)
+
+
+def _get_reply(target: Target, task: FanoutTask, connect: Connect, stops: Callable[[], int], until: float) -> Reply:
+    session = connect(target, until)
+    try:
+        if stops():
+            raise Interrupted(f"{target.name}: logged in, and nothing was begun", signal_number=2)
+        watch = Watch(until, lambda line: task.report_line(target.name, line), stops)
+        if task.bootstrap is not None:
+            from vgpuctl.remote import bootstrap
+
+            bootstrap_reply = bootstrap.bootstrap_host(session, target.name, watch, task.bootstrap)
+            if bootstrap_reply is not None:
+                return bootstrap_reply
+        reply = replies.parse(session.run(task.command, watch), target.name, is_change=task.is_change)
+        if replies.is_usage_error(reply):
+            check_version(session, reply, target, task, watch)
+        return reply
+    finally:
+        session.close()
+
+
+def check_version(session: Session, reply: Reply, target: Target, task: FanoutTask, watch: Watch) -> None:
+    """Raise HostCannot if the remote vgpuctl rejected the command line because it is another version."""
+    quiet = Watch(watch.until, lambda line: None, watch.count_stops)
+    remote_version = replies.parse_version(session.run(RemoteCommand(("--version",)), quiet))
+    mismatch = replies.version_mismatch(reply, target.name, remote_version, task.local_version)
+    if mismatch is not None:
+        raise mismatch
+
+
+def _add_deadline(exc: Exception, target: Target, task: FanoutTask, begun: float) -> Exception:
+    """Return the error, with the deadline in its facts if the deadline ended the host's run."""
+    if isinstance(exc, DeadlineExceeded):
+        exc.facts["host_deadline_seconds"] = task.deadline_seconds
+    elif (
+        _elapsed_seconds(begun) >= task.deadline_seconds
+        and isinstance(exc, VgpuctlError)
+        and not isinstance(exc, HostCannot)
+    ):
+        exc.facts.setdefault("host_deadline_seconds", task.deadline_seconds)
+    return exc
+
+
+def _abandoned_reply(target: Target, *, is_change: bool) -> HostReply:
+    exc = Interrupted(f"{target.name}: not waited for any longer", signal_number=2)
+    if is_change:
+        exc.left = [f"{target.name}: whatever the command did there; it goes on without us"]
+    return HostReply(target, 0.0, error=exc)
+
+
+def _elapsed_seconds(begun: float) -> float:
+    return round(time.monotonic() - begun, 3)

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A login at another host and the command that runs in it, over the channels of a given transport.
+
+There is no remote terminal: it would mix stdout with stderr. So a local Ctrl-C does not reach the remote command. A
+second command of the same login sends SIGINT to the first, and the remote vgpuctl undoes its work, as at a terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from vgpuctl.errors import Unreachable
+from vgpuctl.remote import shell_line
+from vgpuctl.remote.session import (
+    ABANDONED,
+    MAX_NOISE_BYTES,
+    MAX_REPLY_BYTES,
+    TOO_LONG,
+    TOO_NOISY,
+    RemoteCommand,
+    RemoteOutput,
+    Watch,
+)
+
+GRACE_SECONDS = 30.0
+"""How long a command that was stopped at its deadline may take to undo its work."""
+MAX_STOPS = 3
+"""The first stop starts the undo, the second ends the undo, the third ends the waiting."""
+MAX_STDERR_BYTES = 1 << 20
+MAX_STDERR_LINES = 10_000
+"""How much of a host's stderr is shown. Creating 1,000 VMs prints 7,000 lines of progress."""
+_POLL_SECONDS = 0.1
+_SEND_SECONDS = 0.01
+_TAIL_BYTES = 64 << 10
+_CHUNK_BYTES = 64 << 10
+_PID_LINE_BYTES = 64
+"""The maximum length of the line in which `shell_line`'s script prints its process id."""
+_AFTER_EXIT_SECONDS = 5.0
+
+
+class SshSession:
+    """A login, see `session.Session`."""
+
+    def __init__(self, name: str, user: str, transport: Any, until: float, log_out: Callable[[], None]) -> None:
+        self.name = name
+        self.user = user
+        self._transport = transport
+        self._log_out = log_out
+        max_seconds = max(0.0, until - time.monotonic()) + GRACE_SECONDS + _AFTER_EXIT_SECONDS
+        self._watchdog = threading.Timer(max_seconds, log_out)  # paramiko waits for some responses without a timeout
+        self._watchdog.daemon = True
+        self._watchdog.start()
+
+    def run(self, command: RemoteCommand, watch: Watch) -> RemoteOutput:
+        """Run vgpuctl there, see `session.Session`."""
+        python_line = (
+            None if command.program_bytes is None else shell_line.python_line(command.program_bytes, self.user)
+        )
+        channel = self._start_command(python_line or shell_line.vgpuctl_line(command.arguments, self.user))
+        try:
+            return _RunningCommand(self, channel, watch, command.stdin).wait()
+        finally:
+            with contextlib.suppress(Exception):
+                channel.close()
+
+    def close(self) -> None:
+        """Log out."""
+        self._watchdog.cancel()
+        self._log_out()
+
+    def is_active(self) -> bool:
+        """Return whether the connection is still open."""
+        return bool(self._transport.is_active())
+
+    def interrupt(self, pid: int) -> bool:
+        """Send SIGINT to the command without waiting for the result; return whether it could be sent."""
+        try:
+            self._start_command(shell_line.stop_line(pid, self.user))
+        except Unreachable:
+            return False
+        return True
+
+    def _start_command(self, line: str) -> Any:
+        try:
+            channel = self._transport.open_session()
+            channel.exec_command(line)
+        except Exception as exc:  # paramiko's own, EOFError and OSError alike: the connection is unusable
+            why = str(exc) or type(exc).__name__
+            raise Unreachable(f"{self.name}: the connection broke before the command began: {why}") from exc
+        return channel
+
+
+class _RunningCommand:
+    """One command while it runs."""
+
+    def __init__(self, session: SshSession, channel: Any, watch: Watch, stdin: bytes) -> None:
+        self.session = session
+        self.channel = channel
+        self.watch = watch
+        self.stdin = stdin
+        self.sent_bytes: int | None = 0
+        self.out = bytearray()
+        self.err = bytearray()
+        self.shown_bytes = 0
+        self.lines_left, self.bytes_left = MAX_STDERR_LINES, MAX_STDERR_BYTES
+        self.pid: int | None = None
+        self.stops_sent = 0
+        self.late_at: float | None = None
+
+    def wait(self) -> RemoteOutput:
+        poll = select.poll()
+        poll.register(self.channel.fileno(), select.POLLIN)
+        exited_at: float | None = None
+        while True:
+            sent, read = self._send(), self._read()
+            if self.pid is None and len(self.out) > MAX_NOISE_BYTES:
+                return self._output(None, TOO_NOISY)
+            if len(self.out) > MAX_REPLY_BYTES:
+                return self._output(None, TOO_LONG)
+            if self.channel.exit_status_ready():
+                exited_at = exited_at or time.monotonic()
+                is_closed = self.channel.eof_received or self.channel.closed
+                if not read and (is_closed or time.monotonic() > exited_at + _AFTER_EXIT_SECONDS):
+                    return self._finish()
+            elif not read and not self.session.is_active():
+                return self._finish()
+            abandon_reason = self._interrupt_when_due()
+            if abandon_reason:
+                return self._output(None, abandon_reason)
+            if read or sent:
+                continue
+            if self.channel.eof_received:
+                self.channel.status_event.wait(_POLL_SECONDS)  # its descriptor is always ready now
+            else:
+                poll.poll((_POLL_SECONDS if self.sent_bytes is None else _SEND_SECONDS) * 1000)
+
+    def _finish(self) -> RemoteOutput:
+        """Return its output, or that its end is unknown: paramiko uses -1 for a signal and for a broken connection."""
+        status = self.channel.recv_exit_status() if self.channel.exit_status_ready() else -1
+        if status >= 0:
+            return self._output(status, None)
+        return self._output(None, "a signal killed it there" if self.session.is_active() else "the connection broke")
+
+    def _send(self) -> bool:
+        """Send a chunk of standard input if the channel is ready; return whether it did. After a stop, send none."""
+        if self.sent_bytes is None:
+            return False
+        try:
+            if self.sent_bytes == len(self.stdin):
+                self.sent_bytes = None
+                self.channel.shutdown_write()
+                return False
+            if self.watch.count_stops() or not self.channel.send_ready():
+                return False
+            self.sent_bytes += self.channel.send(self.stdin[self.sent_bytes : self.sent_bytes + _CHUNK_BYTES])
+            if self.watch.report_sent is not None:
+                self.watch.report_sent(self.sent_bytes)
+        except (OSError, EOFError):  # it ended without reading: its status says why
+            self.sent_bytes = None
+        return self.sent_bytes is not None
+
+    def _read(self) -> bool:
+        """Read one chunk of available output and return whether there was any: endless output must not block a stop."""
+        has_data = False
+        if self.channel.recv_ready():
+            self.out += self.channel.recv(_CHUNK_BYTES)
+            has_data = True
+        if has_data and self.pid is None:
+            parts = shell_line.split_output(bytes(self.out[-_CHUNK_BYTES - _PID_LINE_BYTES :]))
+            self.pid = parts[1] if parts else None
+        if self.channel.recv_stderr_ready():
+            self.err += self.channel.recv_stderr(_CHUNK_BYTES)
+            has_data = True
+        self._show_stderr(last=False)
+        return has_data
+
+    def _show_stderr(self, *, last: bool) -> None:
+        is_too_long = len(self.err) - self.shown_bytes > _TAIL_BYTES
+        end = len(self.err) if last or is_too_long else self.err.rfind(b"\n") + 1
+        if end > self.shown_bytes:
+            for line in bytes(self.err[self.shown_bytes : end]).decode(errors="replace").splitlines():
+                self._show_line(line)
+            self.shown_bytes = end
+        if self.shown_bytes > 2 * _TAIL_BYTES:
+            del self.err[: self.shown_bytes - _TAIL_BYTES]
+            self.shown_bytes = _TAIL_BYTES
+
+    def _show_line(self, line: str) -> None:
+        """Report a line, up to the limits: a host must not flood the user's terminal."""
+        if self.lines_left < 0:
+            return
+        self.bytes_left -= len(line)
+        self.lines_left -= 1
+        if self.bytes_left < 0 or self.lines_left < 0:
+            self.lines_left = -1
+            line = "what it prints on stderr from here on is not shown"
+        self.watch.report_line(line)
+
+    def _interrupt_when_due(self) -> str | None:
+        """Send SIGINT at a stop of the user or at the deadline; return a reason if vgpuctl stops waiting."""
+        now, stops = time.monotonic(), self.watch.count_stops()
+        if stops >= MAX_STOPS or (stops and self.pid is None):
+            return ABANDONED
+        if stops > self.stops_sent and self.pid is not None:
+            self.stops_sent += 1
+            self.session.interrupt(self.pid)
+        if now < self.watch.until:
+            return None
+        if self.late_at is None:
+            self.late_at = now
+            if self.pid is None:
+                return "it had not begun"
+            if not self.session.interrupt(self.pid):
+                return "it could not be told to stop"
+        return "it was told to stop, and did not" if now > self.late_at + GRACE_SECONDS else None
+
+    def _output(self, status: int | None, abandon_reason: str | None) -> RemoteOutput:
+        self._show_stderr(last=True)
+        parts = shell_line.split_output(bytes(self.out))
+        noise = None if parts is None else parts[0].decode(errors="replace")
+        out = bytes(self.out) if parts is None else parts[2]
+        err = bytes(self.err[-_TAIL_BYTES:]).decode(errors="replace")
+        return RemoteOutput(status, out.decode(errors="replace"), err, noise, self.late_at is not None, abandon_reason)

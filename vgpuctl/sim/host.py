@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opening a simulated host by its scenario's name or file, and what an admin can do to it: reboot, reset.
+
+The caller combines these ports with the real claims and lock, which work in the real directory `run_dir`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from vgpuctl.errors import HostCannot, NotFound
+from vgpuctl.model.port_values import DeviceUser
+from vgpuctl.model.vm import ProcessId, StuckWrite
+from vgpuctl.regular_file import read_regular_file
+from vgpuctl.sim import vgpu_scheduler
+from vgpuctl.sim.audit import SimAudit
+from vgpuctl.sim.call_lock import serialize_calls
+from vgpuctl.sim.core import Core
+from vgpuctl.sim.host_tree import nvidia_node_name, vfio_device_name
+from vgpuctl.sim.hypervisor import EMULATOR, SimHypervisor
+from vgpuctl.sim.kernel_log import SimKernelLog
+from vgpuctl.sim.nvml import SimNvml
+from vgpuctl.sim.state import FIRST_PID, State
+from vgpuctl.sim.storage import SimStorage
+from vgpuctl.sim.sysfs import SimSysfs
+from vgpuctl.sim.vendor_commands import SimVendorCommands
+
+SCENARIOS = ("a100-40", "t4", "a16", "l40s-x4", "h100-mig", "rtx-pro-6000", "mixed", "empty")
+"""The built-in scenarios."""
+MAX_SCENARIO_BYTES = 1 << 20
+"""The largest scenario file that is read."""
+_BUILT_IN = Path(__file__).parent / "scenarios"
+CONSOLE_PID = FIRST_PID - 1
+DRIVER_CLIENT_PID = FIRST_PID - 2
+"""The pid of the process that has NVIDIA's driver open for the first GPU. Further GPUs count down from it."""
+
+
+@serialize_calls
+class SimHost:
+    """One simulated host. `name` is the scenario as given on the command line."""
+
+    def __init__(self, core: Core, text: str, file: str) -> None:
+        self._core = core
+        self._text = text
+        self._file = file
+        self.name = core.name
+        self.sysfs = SimSysfs(core)
+        self.nvml = SimNvml(core)
+        self.kernel_log = SimKernelLog(core)
+        self.hypervisor = SimHypervisor(core)
+        self.storage = SimStorage(core)
+        self.audit = SimAudit(core.directory)
+        self.vendor = SimVendorCommands(core)
+        self.run_dir: Path = core.directory / "run"
+        self.host_file: Path = core.directory / "etc" / "vgpuctl" / "host.yaml"
+        for directory in (self.run_dir, core.directory / "etc"):
+            directory.mkdir(mode=0o700, exist_ok=True)
+
+    @property
+    def machine_id(self) -> str:
+        """The host's /etc/machine-id."""
+        return self._core.machine_id
+
+    @property
+    def title(self) -> str:
+        """The scenario's one-line description."""
+        return str(self._core.machine.scenario["title"])
+
+    @property
+    def lock_held(self) -> Callable[[], bool]:
+        """A function that says whether this process holds the host lock. Writes and libvirt calls then raise."""
+        return self._core.lock_held
+
+    @lock_held.setter
+    def lock_held(self, value: Callable[[], bool]) -> None:
+        self._core.lock_held = value
+
+    # --------------------------------------------------------------- processes
+
+    def find_holders(self, nodes: tuple[str, ...]) -> tuple[DeviceUser, ...]:
+        """Return the simulated processes that have any of these device nodes open."""
+        state = self._core.read_state()
+        requested = set(nodes)
+        holders = [
+            DeviceUser(running.pid, f"{EMULATOR} -name guest={running.name}")
+            for running in state.running.values()
+            if requested.intersection(node for c in running.carriers for node in _device_nodes(state, c))
+        ]
+        for number, gpu in enumerate(state.machine.gpus.values()):
+            if (
+                gpu.console
+                and state.driver(gpu.own_function) == gpu.own_function.driver
+                and f"/dev/dri/card{number}" in requested
+            ):
+                holders.append(DeviceUser(CONSOLE_PID, "/usr/lib/xorg/Xorg :0"))
+            is_bound = gpu.nvml and state.driver(gpu.own_function) == "nvidia"
+            if gpu.held_by and is_bound and requested & {"/dev/nvidiactl", f"/dev/{nvidia_node_name(state, gpu)}"}:
+                holders.append(DeviceUser(DRIVER_CLIENT_PID - number, gpu.held_by))
+        return tuple(holders)
+
+    def is_alive(self, process: ProcessId) -> bool:
+        """Say whether a simulated process is alive: a VM's, or a write that hangs in the kernel."""
+        state = self._core.read_state()
+        pids = {running.pid for running in state.running.values()}
+        return process.pid in pids or process.pid in state.parked_writes
+
+    def stuck_writes(self) -> tuple[StuckWrite, ...]:
+        """Return the writes that hang in the simulated kernel. The caller shows them together with the real ones."""
+        return self.sysfs.stuck_writes()
+
+    # ------------------------------------------------------------ power switch
+
+    def reboot(self) -> None:
+        """Power cycle the host: VMs stop, mdevs disappear, VFs are as the scenario boots them, /run is empty."""
+        with self._core.operation("reboot", self.name) as change:
+            change.add("boot")
+            change.records += vgpu_scheduler.module_records(self._modprobe_files())
+            self._empty_run_directory()
+
+    def reset(self) -> None:
+        """Discard everything that happened, and read the scenario again."""
+        with self._core.journal.locked():
+            _remove(self.host_file.parent)
+            self._core.reset_state(_digest(self._text), _compile_scenario(self._text, self._file))
+            self.audit.clear()
+            self._empty_run_directory()
+            _remove(self._core.directory / "etc" / "modprobe.d")
+
+    def close(self) -> None:
+        """Close the journal's files."""
+        self._core.journal.close()
+
+    def _modprobe_files(self) -> list[str]:
+        """Return the files that modprobe reads below /etc, in its order."""
+        return [path.read_text() for path in sorted((self._core.directory / "etc" / "modprobe.d").glob("*.conf"))]
+
+    def _empty_run_directory(self) -> None:
+        for path in self.run_dir.iterdir():
+            _remove(path)
+
+
+def open_host(scenario: str, *, state_dir: Path | None = None, lock_held: Callable[[], bool] | None = None) -> SimHost:
+    """Open a simulated host: a built-in scenario's name, or a scenario file's path.
+
+    Raises:
+        NotFound: there is no such scenario.
+        InvalidInput: the file is wrong (the error names the line), or was changed since the host was first used.
+    """
+    host, content, file = _build_host(scenario, state_dir)
+    host._core.open_state(_digest(content), partial(_compile_scenario, content, file))
+    if lock_held is not None:
+        host.lock_held = lock_held
+    return host
+
+
+def reset_host(scenario: str, *, state_dir: Path | None = None) -> SimHost:
+    """Discard a simulated host's state and open it. The state may be damaged or of an older scenario."""
+    host, _, _ = _build_host(scenario, state_dir)
+    host._core.journal.remove()
+    host.close()
+    new_host = open_host(scenario, state_dir=state_dir)
+    new_host.reset()
+    return new_host
+
+
+def _build_host(text: str, state_dir: Path | None) -> tuple[SimHost, str, str]:
+    content, file, stem = _read_source(text)
+    base = _state_home()
+    directory = state_dir if state_dir is not None else base / stem
+    try:
+        if state_dir is None:
+            base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return SimHost(Core(text, directory), content, file), content, file
+    except OSError as exc:
+        raise HostCannot(
+            f"the simulated host {text} cannot keep its state in {directory}: {exc.strerror}",
+            hint="name a directory that can be written: XDG_STATE_HOME=DIR vgpuctl …",
+            check="state-directory",
+            errno=exc.errno,
+        ) from exc
+
+
+def _read_source(text: str) -> tuple[str, str, str]:
+    """Return the scenario's content, its name in messages, and the state directory's name."""
+    if text in SCENARIOS:
+        return (_BUILT_IN / f"{text}.yaml").read_text(), f"{text}.yaml", text
+    path = Path(text).expanduser()
+    try:
+        content = read_regular_file(str(path), MAX_SCENARIO_BYTES).decode("utf-8")
+    except (OSError, ValueError) as exc:
+        import difflib
+
+        matches = difflib.get_close_matches(text, SCENARIOS, 1)
+        suggestion = f"did you mean '{matches[0]}'? " if matches else ""
+        raise NotFound(
+            f"there is no scenario '{text}', and no file of that name can be read",
+            hint=f"{suggestion}built in: {', '.join(SCENARIOS)}; a file of your own is described in docs/scenarios.md",
+        ) from exc
+    path_hash = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:8]
+    return content, text, f"{path.stem}-{path_hash}"
+
+
+def _state_home() -> Path:
+    base = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".local" / "state") / "vgpuctl"
+
+
+def _digest(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _compile_scenario(content: str, file: str) -> dict[str, Any]:
+    from vgpuctl.sim.scenario import compile_scenario
+
+    return compile_scenario(content, file)
+
+
+def _device_nodes(state: State, carrier: str) -> list[str]:
+    """Return the device nodes that a VM's QEMU holds for one carrier."""
+    mdev = state.mdevs.get(carrier)
+    if mdev is not None:
+        return [f"/dev/vfio/{mdev.group}"]
+    function = state.machine.functions.get(carrier)
+    if function is None:
+        return []
+    name = vfio_device_name(state, function)
+    return [f"/dev/vfio/{function.group}"] + ([f"/dev/vfio/devices/{name}"] if name else [])
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a directory tree. It is no error if another process removed it first."""
+    if not path.is_dir() or path.is_symlink():
+        path.unlink(missing_ok=True)
+        return
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vGPUs of mixed sizes on a simulated GPU (NVML's heterogeneous mode): the placements of each type.
+
+The simulator states the resource manager's rules itself (NVIDIA's open kernel modules, kernel_vgpu_mgr.c). A GPU's
+region is its nominal framebuffer in GiB. Before Blackwell the region is halved repeatedly, and a type has placements
+in the parts of one size only, so fewer vGPUs of it fit than in same-size mode. From Blackwell on, its placements
+divide the region evenly. Left out: the ids that types of 1 GiB lose if their guest sees all of it (not published).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from vgpuctl.model.mig import PlacementSpan
+from vgpuctl.sim.journal import JournalRecord
+from vgpuctl.sim.machine import SimGpu, SimType
+from vgpuctl.sim.nvml_errors import IN_USE, NOT_SUPPORTED, raise_nvml_error
+from vgpuctl.sim.state import State
+
+MIXED_SIZE_SINCE = 550
+"""The first driver with mixed sizes (vGPU 17)."""
+AMPERE, BLACKWELL = 7, 10
+NO_PLACEMENT = 0xFFFF
+"""What the driver shows for a vGPU without placement (NVML_INVALID_VGPU_PLACEMENT_ID)."""
+_MAX_PARTS = 16
+_MIB_PER_GIB = 1024
+
+
+def supports_mixed_size(state: State, gpu: SimGpu) -> bool:
+    """Say whether the GPU can have vGPUs of mixed sizes at all."""
+    has_mixed_size_backend = gpu.rule == "nvidia" and gpu.backend in ("mdev-vf", "vendor-vf")
+    return has_mixed_size_backend and gpu.architecture >= AMPERE and state.machine.driver_major >= MIXED_SIZE_SINCE
+
+
+def read_mode(state: State, gpu: SimGpu) -> bool | None:
+    """Return what NVML reports about the mode, or None where there is no such mode, as with MIG on."""
+    is_supported = supports_mixed_size(state, gpu) and not state.partitions.is_mig_enabled(gpu.address)
+    return gpu.address in state.partitions.mixed_size_gpus if is_supported else None
+
+
+def set_mode(state: State, gpu: SimGpu, *, enabled: bool) -> list[JournalRecord]:
+    """Return the records that turn mixed sizes on or off.
+
+    Raises:
+        NvmlError: the GPU does not support it, MIG is on, its VFs are off, or it has a vGPU.
+    """
+    if (
+        not supports_mixed_size(state, gpu)
+        or state.partitions.is_mig_enabled(gpu.address)
+        or not state.vfs[gpu.address]
+    ):
+        raise_nvml_error(NOT_SUPPORTED)
+    if state.vgpus_by_gpu[gpu.address]:
+        raise_nvml_error(IN_USE)
+    return [["partition", "mixed", gpu.address, enabled]]
+
+
+def placement_spans(state: State, gpu: SimGpu, vgpu_type: SimType) -> tuple[PlacementSpan, ...]:
+    """Return every placement of a type on a GPU of mixed sizes, or none where there is no such mode."""
+    if vgpu_type.is_mig_backed or not vgpu_type.framebuffer_mib or not supports_mixed_size(state, gpu):
+        return ()
+    return _computed_spans(
+        _gib(gpu.largest_mib), _gib(vgpu_type.framebuffer_mib), vgpu_type.maximum, evenly=gpu.architecture >= BLACKWELL
+    )
+
+
+@cache
+def _computed_spans(region: int, size: int, maximum: int, *, evenly: bool) -> tuple[PlacementSpan, ...]:
+    if evenly:
+        return tuple(PlacementSpan(start, covered_size(region, size)) for start in even_starts(region, maximum))
+    return tuple(PlacementSpan(start, size) for start in halved_starts(region, size, maximum))
+
+
+def covered_size(region: int, size: int) -> int:
+    """Return how many GiB a type covers: a type of 2 GiB takes 3 on a GPU of 96 GiB, which has at most 32 of them."""
+    return 3 if (region, size) == (96, 2) else size
+
+
+def even_starts(region: int, maximum: int) -> tuple[int, ...]:
+    """Return the placement ids of a type from Blackwell on."""
+    return tuple(region * number // maximum for number in range(maximum))
+
+
+def halved_starts(region: int, size: int, maximum: int) -> tuple[int, ...]:
+    """Return the placement ids of a type before Blackwell."""
+    starts: set[int] = set()
+    parts = 1
+    while parts <= _MAX_PARTS:
+        uses_both_ends = maximum == 2 * parts
+        uses_one_end = maximum == parts == 1 or (maximum & (maximum - 1) != 0 and parts < maximum < 2 * parts)
+        for number in range(parts):
+            start, end = region * number // parts, region * (number + 1) // parts
+            if uses_both_ends or (uses_one_end and number % 2 == 0):
+                starts.add(start)
+            if uses_both_ends or (uses_one_end and number % 2 == 1):
+                starts.add(end - size)
+        parts *= 2
+    return tuple(sorted(starts))
+
+
+def free_starts(
+    state: State, gpu: SimGpu, vgpu_type: SimType, *, ignored_carrier: str | None = None
+) -> tuple[int, ...]:
+    """Return the placement ids where one more vGPU of this type fits now, as if `ignored_carrier` did not exist."""
+    used_spans = []
+    for carrier, key in state.vgpus_by_gpu[gpu.address].items():
+        placement_id = state.partitions.placement_id(carrier)
+        if carrier != ignored_carrier and placement_id is not None:
+            used_spans += [span for span in placement_spans(state, gpu, gpu.types[key]) if span.start == placement_id]
+    return tuple(
+        span.start
+        for span in placement_spans(state, gpu, vgpu_type)
+        if not any(span.overlaps(other) for other in used_spans)
+    )
+
+
+def _gib(mib: int) -> int:
+    return max(1, mib // _MIB_PER_GIB)

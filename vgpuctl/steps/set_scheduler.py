@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps that set a GPU's vGPU scheduler through NVML and suspend devices meanwhile.
+
+NVML sets it only while no vGPU exists on the GPU, so the VMs' devices are removed before and created again after.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vgpuctl.errors import Failed, HostCannot, InvalidInput, NvmlFailed, VerifyFailed, VgpuctlError
+from vgpuctl.model.vgpu_scheduler import SchedulerPolicy, SchedulerSpec, SchedulerState
+from vgpuctl.ports.step import Step
+from vgpuctl.scheduler.limits import satisfies, spec_from_state
+from vgpuctl.value import EMPTY_MAPPING, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vgpuctl.ports.host import Host
+
+_REASONS: dict[int, tuple[str, str]] = {
+    2: ("the driver does not take these numbers", "vgpuctl show-gpu {gpu} shows the ranges it takes"),
+    3: (
+        "a vGPU exists on it, MIG is on, or its driver carries no vGPUs",
+        "vgpuctl show-gpu {gpu} shows the vGPUs; --drain removes those of vgpuctl and makes them again",
+    ),
+    4: ("only root may do that", "run this as root"),
+    16: ("the GPU has to be reset first", "reboot the host"),
+}
+"""NVML's error number -> cause and remedy. Source: nvml.h, nvmlReturn_t and nvmlDeviceSetVgpuSchedulerState."""
+_ERROR_CLASSES: dict[int, type[VgpuctlError]] = {2: InvalidInput, 16: Failed, 4: Failed}
+
+
+def scheduler_text(spec: SchedulerSpec) -> str:
+    """Return a scheduler as text: `fixed_share, time slice 2 ms`."""
+    numbers = (
+        (spec.time_slice_ms, "time slice {} ms"),
+        (spec.frequency_hz, "{} Hz"),
+        (spec.averaging_factor, "averaging factor {}"),
+    )
+    return ", ".join([str(spec.policy), *(text.format(n) for n, text in numbers if n is not None)])
+
+
+def set_scheduler_command(gpu: str, spec: SchedulerSpec) -> str:
+    """Return the command line that sets a scheduler."""
+    numbers = (
+        (spec.time_slice_ms, "--time-slice"),
+        (spec.frequency_hz, "--frequency"),
+        (spec.averaging_factor, "--averaging-factor"),
+    )
+    options = [f"{option} {number}" for number, option in numbers if number is not None]
+    return " ".join([f"vgpuctl set-scheduler {gpu} --policy {spec.policy}", *options])
+
+
+class SetScheduler(Value):
+    """Set the scheduler of a GPU's vGPUs. `previous`: the one that ran before, None if unknown."""
+
+    gpu: str
+    desired: SchedulerSpec
+    previous: SchedulerState | None = None
+
+    def describe(self) -> str:
+        """Say what is set."""
+        return f"set the scheduler of {self.gpu} to {scheduler_text(self.desired)} (NVML)"
+
+    def perform(self, host: Host) -> None:
+        """Set it.
+
+        Raises:
+            HostCannot, InvalidInput, Failed: NVML refused it; the error says why.
+        """
+        try:
+            host.nvml.set_scheduler(self.gpu, self.desired)
+        except NvmlFailed as error:
+            raise _nvml_error(error, self.gpu, self.desired) from error
+
+    def verify(self, host: Host) -> None:
+        """Read it back."""
+        running = read_running_scheduler(host, self.gpu)
+        if running is not None and not satisfies(running, self.desired):
+            raise VerifyFailed(
+                f"the scheduler of {self.gpu} was set to {scheduler_text(self.desired)} but reads back as "
+                f"{running.policy or 'one that is not known here'}",
+                hint="journalctl -k -g 'software scheduler'; nvidia-smi vgpu -ss",
+                gpu=self.gpu,
+                time_slice_ns=running.time_slice_ns,
+            )
+
+    def undo(self, host: Host) -> None:
+        """Restore the previous scheduler if the one that this step set still runs."""
+        previous_spec = spec_from_state(self.previous) if self.previous is not None else None
+        if satisfies(read_running_scheduler(host, self.gpu), self.desired) and self.desired != previous_spec:
+            if previous_spec is None:
+                raise Failed(
+                    f"what ran on {self.gpu} before is not known",
+                    hint=set_scheduler_command(self.gpu, SchedulerSpec(SchedulerPolicy.BEST_EFFORT)),
+                )
+            SetScheduler(self.gpu, previous_spec).perform(host)
+
+
+class SetInstanceSchedulers(Value):
+    """Set the scheduler of each GPU instance (GB20x). `previous`: what ran before in the existing instances, by id."""
+
+    gpu: str
+    desired: SchedulerSpec
+    previous: tuple[tuple[int, SchedulerState], ...] = ()
+
+    def describe(self) -> str:
+        """Say what is set."""
+        return f"set the scheduler of each GPU instance of {self.gpu} to {scheduler_text(self.desired)} (NVML)"
+
+    def perform(self, host: Host) -> None:
+        """Set it where another one runs. An instance with vGPUs accepts no change.
+
+        Raises:
+            HostCannot, InvalidInput, Failed: NVML refused it; the error says why.
+        """
+        for gi_id, state in sorted(read_instance_schedulers(host, self.gpu).items()):
+            if not satisfies(state, self.desired):
+                _set_instance_scheduler(host, self.gpu, gi_id, self.desired)
+
+    def verify(self, host: Host) -> None:
+        """Read it back."""
+        running = read_instance_schedulers(host, self.gpu)
+        wrong = [str(gi_id) for gi_id, state in sorted(running.items()) if not satisfies(state, self.desired)]
+        if wrong or not running:
+            raise VerifyFailed(
+                f"the scheduler of GPU instances of {self.gpu} was set to {scheduler_text(self.desired)} but "
+                "reads back otherwise" + (f" in instance {', '.join(wrong)}" if wrong else ": none tells it"),
+                hint="journalctl -k -g 'software scheduler'",
+                gpu=self.gpu,
+            )
+
+    def undo(self, host: Host) -> None:
+        """Restore the previous schedulers in the remaining instances where the one that this step set still runs."""
+        running = read_instance_schedulers(host, self.gpu)
+        for gi_id, state in self.previous:
+            previous_spec = spec_from_state(state)
+            if (
+                previous_spec is not None
+                and previous_spec != self.desired
+                and satisfies(running.get(gi_id), self.desired)
+            ):
+                _set_instance_scheduler(host, self.gpu, gi_id, previous_spec)
+
+
+def read_instance_schedulers(host: Host, gpu: str) -> Mapping[int, SchedulerState]:
+    """Return the scheduler that NVML reports for each GPU instance; empty if instances have none."""
+    nvml_gpu = host.nvml.gpu(gpu)
+    return nvml_gpu.gi_schedulers if nvml_gpu is not None else EMPTY_MAPPING
+
+
+def _set_instance_scheduler(host: Host, gpu: str, gi_id: int, spec: SchedulerSpec) -> None:
+    try:
+        host.nvml.set_scheduler(gpu, spec, gi_id)
+    except NvmlFailed as error:
+        raise _nvml_error(error, f"GPU instance {gi_id} of {gpu}", spec, gpu) from error
+
+
+def _nvml_error(error: NvmlFailed, where: str, desired: SchedulerSpec, gpu: str | None = None) -> VgpuctlError:
+    """Translate an NVML error. `gpu`: the GPU, if `where` is only a part of it."""
+    code = error.facts.get("nvml_code")
+    if not isinstance(code, int) or code not in _REASONS:
+        message = f"NVML refuses {scheduler_text(desired)} on {where}: {error.message}"
+        return NvmlFailed(message, hint=error.hint, **{**error.facts, "gpu": gpu or where})
+    why, hint = _REASONS[code]
+    facts: dict[str, object] = {"gpu": gpu or where, "nvml_code": code}
+    error_class = _ERROR_CLASSES.get(code, HostCannot)
+    if error_class is HostCannot:
+        facts["check"] = "scheduler"
+    return error_class(
+        f"NVML refuses {scheduler_text(desired)} on {where}: {why}", hint=hint.format(gpu=gpu or where), **facts
+    )
+
+
+def read_running_scheduler(host: Host, gpu: str) -> SchedulerState | None:
+    """Return the running scheduler that NVML reports, None if it reports none."""
+    nvml_gpu = host.nvml.gpu(gpu)
+    return nvml_gpu.scheduler.state if nvml_gpu is not None and nvml_gpu.scheduler is not None else None
+
+
+class SuspendDevice(Value):
+    """Remove a device that a later step creates again. `restore` creates it if an undo must do so earlier."""
+
+    remove: Step
+    restore: Step
+
+    def describe(self) -> str:
+        """Say what is removed, and that it is temporary."""
+        return f"{self.remove.describe()} for now"
+
+    def perform(self, host: Host) -> None:
+        """Remove it; raises what the removal raises."""
+        self.remove.perform(host)
+
+    def verify(self, host: Host) -> None:
+        """Check that it is gone."""
+        self.remove.verify(host)
+
+    def undo(self, host: Host) -> None:
+        """Create it again unless it exists."""
+        try:
+            self.restore.verify(host)
+        except VgpuctlError:
+            self.restore.perform(host)
+            self.restore.verify(host)
