@@ -26,6 +26,13 @@ NOISY, SHA1, BARE, BROKEN, HIDDEN, SUDOER, UNKNOWN, MUTE, PORTED, LIAR, ENDLESS 
 )  # fmt: skip
 FRESH, EMPTY, BEHIND, HALTED, CRAMPED = "fresh", "empty", "behind", "halted", "cramped"
 """Hosts that lack vgpuctl: one of them has an old one, and one too little room."""
+TARDY = "tardy"
+TARDY_PROGRAM = """\
+import sys
+from tests.bench import slow_driver
+slow_driver.DRIVER_SECONDS = 1
+sys.exit(slow_driver.main())
+"""
 NO_COMMAND = '#!/bin/sh\necho "sh: 1: exec: vgpuctl: not found" >&2\nexit 127\n'
 OLD_VGPUCTL = """#!/bin/sh
 [ "$1" = --version ] && echo "vgpuctl 0.0.9" && exit
@@ -71,6 +78,7 @@ def network() -> Iterator[Network]:
         Host(PORTED, settings=("Port 2222",)),
         Host(LIAR, commands={"vgpuctl": LIAR_VGPUCTL}),
         Host(ENDLESS, bashrc="exec yes\n"),
+        Host(TARDY, program=TARDY_PROGRAM),
         *(Host(name, fresh=True) for name in (FRESH, EMPTY, BEHIND, HALTED)),
         Host(CRAMPED, fresh=True, opt_options="size=64m"),
         Host(

@@ -45,6 +45,8 @@ class Host:
     address: str = ""
     scenario: str = "a100-40"
     commands: Mapping[str, str] = field(default_factory=dict)
+    program: str = PROGRAM
+    """What its vgpuctl is, in Python."""
     bashrc: str = ""
     settings: Sequence[str] = ()
     key_kind: str = "ed25519"
@@ -155,7 +157,7 @@ class Network:
         _keygen(place / "host_key", host.key_kind)
         shutil.copy(self.home / ".ssh" / "id_ed25519.pub", place / "authorized_keys")
         (place / "home" / ".bashrc").write_text(host.bashrc)
-        python = f"exec {shlex.quote(f'{self._python}/bin/python')} -c {shlex.quote(PROGRAM)}"
+        python = f"exec {shlex.quote(f'{self._python}/bin/python')} -c {shlex.quote(host.program)}"
         own = {} if host.fresh else {"vgpuctl": f'#!/bin/sh\n{python} "$@"\n'}
         for name, text in {**own, **host.commands}.items():
             if text:

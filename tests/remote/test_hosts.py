@@ -31,6 +31,7 @@ from tests.remote.conftest import (
     SHA1,
     SLOW,
     SUDOER,
+    TARDY,
     UNKNOWN,
 )
 from tests.remote.network import USER, Network
@@ -309,8 +310,8 @@ def test_keys_of_the_agent_are_used(network: Network, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_here_undoes_there(network: Network) -> None:
-    """Ten VMs are being made; those that are whole stay, and nothing half made is left."""
-    url = f"ssh://root@{network.hosts['gpu-05'].address}"
+    """Ten VMs are being made, a second each; those that are whole stay, and nothing half made is left."""
+    url = f"ssh://root@{network.hosts[TARDY].address}"
     words = network.argv(
         "--host", url, *shlex.split("create-vm 'c-{:03}' --count 10 --profile A100-4C --json --progress")
     )
